@@ -1,0 +1,58 @@
+"""Read-only columns: the converters by which every value class takes its arrays.
+
+An array that enters a value is copied to the stated dtype, made contiguous and frozen, so that a value
+can be shared between candidates, caches and plugins without anybody changing it under another's feet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "f64", "i8", "i32", "i64", "u64"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+I8 = NDArray[np.int8]
+U64 = NDArray[np.uint64]
+
+#: Equality of array fields in attrs classes: same shape and same elements.
+ARRAY_EQ: Any = attrs.cmp_using(eq=np.array_equal)
+
+
+def _frozen(value: ArrayLike, dtype: Any) -> NDArray[Any]:
+    given = np.asarray(value)
+    if isinstance(value, np.ndarray) and given.dtype == dtype and not given.flags.writeable and given.flags.c_contiguous:
+        return given
+    array = np.array(given, dtype=dtype, order="C")
+    array.setflags(write=False)
+    return array
+
+
+def f64(value: ArrayLike) -> F64:
+    """Return ``value`` as a read-only float64 array."""
+    return _frozen(value, np.float64)
+
+
+def i64(value: ArrayLike) -> I64:
+    """Return ``value`` as a read-only int64 array."""
+    return _frozen(value, np.int64)
+
+
+def i32(value: ArrayLike) -> I32:
+    """Return ``value`` as a read-only int32 array."""
+    return _frozen(value, np.int32)
+
+
+def i8(value: ArrayLike) -> I8:
+    """Return ``value`` as a read-only int8 array."""
+    return _frozen(value, np.int8)
+
+
+def u64(value: ArrayLike) -> U64:
+    """Return ``value`` as a read-only uint64 array."""
+    return _frozen(value, np.uint64)

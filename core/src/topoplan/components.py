@@ -1,0 +1,203 @@
+"""What a plugin provides: components, one frozen value each, and what each kind of them builds.
+
+A component is a name, a one-line summary, an options class (frozen attrs, fields made with
+`topoplan.options.option`) and a `build` function.  The docstring of each class below states the contract
+of its `build`; `topoplan.testing` checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan.arrays import F64, I32
+    from topoplan.cluster import Cluster
+    from topoplan.fabric import Fabric
+    from topoplan.graph import OperatorGraph
+    from topoplan.plan import Plan
+    from topoplan.problem import Demand, Problem
+    from topoplan.search import Search
+    from topoplan.strategy import Strategy
+    from topoplan.taskgraph import TaskGraph
+    from topoplan.timeline import Timeline
+
+__all__ = [
+    "Component",
+    "CostFunction",
+    "Estimator",
+    "Exporter",
+    "Frontend",
+    "Kind",
+    "PartCosts",
+    "Searcher",
+    "Simulate",
+    "Simulator",
+    "Topology",
+    "TopologyContext",
+]
+
+
+class Kind(StrEnum):
+    """The kinds of component."""
+
+    FRONTEND = "frontend"
+    TOPOLOGY = "topology"
+    ESTIMATOR = "estimator"
+    SIMULATOR = "simulator"
+    SEARCHER = "searcher"
+    EXPORTER = "exporter"
+
+
+@attrs.frozen(kw_only=True)
+class Component:
+    """What all kinds share.
+
+    Attributes:
+        name: how users write it; lower case, digits and dashes.
+        summary: one line for ``topoplan plugins``.
+        options: frozen attrs class of its options.
+        build: see the subclass.
+        example: small, fast options that the conformance kit builds it with.
+    """
+
+    kind: ClassVar[Kind]
+    name: str = attrs.field(validator=attrs.validators.matches_re(r"[a-z][a-z0-9]*(-[a-z0-9]+)*"))
+    summary: str
+    options: type[Any]
+    build: Callable[..., Any]
+    example: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Frontend(Component):
+    """``build(options, batch_size) -> OperatorGraph``.
+
+    ``batch_size`` is the number of samples of one iteration over all devices, or None for the model's
+    (or its preset's) own.  The same arguments give the same graph.
+    """
+
+    kind: ClassVar[Kind] = Kind.FRONTEND
+    build: Callable[[Any, int | None], OperatorGraph]
+
+
+@attrs.frozen(kw_only=True)
+class TopologyContext:
+    """What a topology may look at.
+
+    Attributes:
+        cluster: hosts, their interfaces (degree), bandwidths and the latency of a link.
+        demand: what the strategy asks of the network; None unless the topology ``follows_demand``.
+        rng: the only source of randomness.
+    """
+
+    cluster: Cluster
+    demand: Demand | None
+    rng: np.random.Generator
+
+
+@attrs.frozen(kw_only=True)
+class Topology(Component):
+    """``build(options, context) -> Fabric``.
+
+    Attributes:
+        follows_demand: the hardware can be wired for the demand, so that a network searcher may decide
+            what to build; its fabrics keep every host within its interfaces.
+    """
+
+    kind: ClassVar[Kind] = Kind.TOPOLOGY
+    build: Callable[[Any, TopologyContext], Fabric]
+    follows_demand: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class PartCosts:
+    """Costs of the parts of one operator under one placement: (P,) seconds, seconds, bytes.
+
+    ``memory`` is what the part keeps on its device during the iteration.
+    """
+
+    forward: F64
+    backward: F64
+    memory: F64
+
+
+class CostFunction(Protocol):
+    """What an estimator builds: compiled once for a problem, called for many placements."""
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether operator ``op`` cut by ``degrees`` can be priced."""
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part, ``devices`` (P,) naming the device of each.
+
+        Raises:
+            TopoplanError: it cannot be priced; the message names operator, cut and what would be right.
+        """
+
+
+@attrs.frozen(kw_only=True)
+class Estimator(Component):
+    """``build(options, graph, cluster) -> CostFunction``."""
+
+    kind: ClassVar[Kind] = Kind.ESTIMATOR
+    build: Callable[[Any, OperatorGraph, Cluster], CostFunction]
+
+
+class Simulate(Protocol):
+    """What a simulator builds."""
+
+    def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
+        """Run one iteration.
+
+        Raises:
+            TopoplanError: a cycle, a starved task or an unreachable pair; the message names the tasks.
+        """
+
+
+@attrs.frozen(kw_only=True)
+class Simulator(Component):
+    """``build(options) -> Simulate``; ``memory(options)`` says what exceeding a device's memory means."""
+
+    kind: ClassVar[Kind] = Kind.SIMULATOR
+    build: Callable[[Any], Simulate]
+    memory: Callable[[Any], Literal["ignore", "limit", "penalty"]]
+
+
+@attrs.frozen(kw_only=True)
+class Searcher(Component):
+    """``build(options, problem, rng) -> Search``: see `topoplan.search`.
+
+    Attributes:
+        axis: what its candidates change: the ``strategy`` or the ``network``.
+        partner: searcher of the other axis that takes turns with it when the user names none.
+    """
+
+    kind: ClassVar[Kind] = Kind.SEARCHER
+    build: Callable[[Any, Problem, np.random.Generator], Search]
+    axis: Literal["strategy", "network"]
+    partner: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Exporter(Component):
+    """``build(options) -> (plan -> bytes)``, and the way back where the format has one.
+
+    Attributes:
+        suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
+        read: ``(data, name) -> Plan`` for a format that holds a task graph; ``name`` is for messages.
+        read_strategy: ``(data, name, graph) -> Strategy`` for a format that holds a strategy.
+    """
+
+    kind: ClassVar[Kind] = Kind.EXPORTER
+    build: Callable[[Any], Callable[[Plan], bytes]]
+    suffix: str
+    read: Callable[[bytes, str], Plan] | None = None
+    read_strategy: Callable[[bytes, str, OperatorGraph], Strategy] | None = None
+
+

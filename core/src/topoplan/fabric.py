@@ -1,0 +1,155 @@
+"""One concrete network: directed links among hosts and switches, with routes and rings.
+
+A topology plugin builds a `Fabric`; simulators ask `topoplan.routing` for the paths of the pairs that
+communicate; exporters write it down.  Hosts are nodes ``0 .. n_hosts-1``, switches follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+from numpy.typing import ArrayLike
+
+from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
+from topoplan.errors import TopoplanError
+
+__all__ = ["Fabric", "Routes"]
+
+
+@attrs.frozen(kw_only=True)
+class Routes:
+    """Explicit paths, as compressed rows: pair -> paths -> links.
+
+    Attributes:
+        pairs: (k, 2) int32, ordered (source host, destination host), sorted and unique.
+        pair_ptr: (k+1,) int64; the paths of pair ``i`` are ``pair_ptr[i] .. pair_ptr[i+1]``.  None means
+            that the pair cannot be reached (or is a host and itself).
+        path_ptr: (p+1,) int64; the links of path ``j`` are ``links[path_ptr[j] : path_ptr[j+1]]``.
+        links: link indices of a fabric, in the order in which a message crosses them.
+        weight: (p,) float64, share of the pair's traffic on each path; sums to 1 for each pair.
+    """
+
+    pairs: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    pair_ptr: I64 = attrs.field(converter=i64, eq=ARRAY_EQ)
+    path_ptr: I64 = attrs.field(converter=i64, eq=ARRAY_EQ)
+    links: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    weight: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+
+
+@attrs.frozen(kw_only=True)
+class Fabric:
+    """Links, routes and rings.
+
+    Attributes:
+        name: which topology built it.
+        n_hosts, n_switches: number of nodes of each kind.
+        link_src, link_dst: (L,) int32 nodes; at most one row for an ordered pair: parallel links are one
+            link of their summed bandwidth.
+        link_count: (L,) int32, how many physical links a row stands for.
+        link_bandwidth: (L,) bytes/s of a row, all its physical links together.
+        link_latency: (L,) seconds.
+        routes: explicit paths that override shortest ones for the pairs they name; ``None`` where all
+            traffic takes shortest paths.
+        max_paths: equal-cost shortest paths kept for each pair without an explicit route.
+        rings: group size -> the rings of an all-reduce over a group of that size, each a sequence of
+            node offsets modulo ``n_hosts`` that one ring step walks (FlexNet's jumps).  A group whose
+            size is absent runs one ring in listed order over the routes.
+    """
+
+    name: str
+    n_hosts: int
+    n_switches: int = 0
+    link_src: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    link_dst: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    link_count: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    link_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    link_latency: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    routes: Routes | None = None
+    max_paths: int = 1
+    rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        count = len(self.link_src)
+        for field in ("link_dst", "link_count", "link_bandwidth", "link_latency"):
+            if len(getattr(self, field)) != count:
+                raise TopoplanError(f"fabric {self.name!r}: {field} has {len(getattr(self, field))} rows, not {count}")
+        if count and (
+            min(self.link_src.min(), self.link_dst.min()) < 0
+            or max(self.link_src.max(), self.link_dst.max()) >= self.n_nodes
+            or (self.link_src == self.link_dst).any()
+        ):
+            raise TopoplanError(f"fabric {self.name!r}: a link joins a node to itself or to one that does not exist")
+        bad = np.flatnonzero(~((self.link_bandwidth > 0) & np.isfinite(self.link_bandwidth)))
+        if len(bad):
+            raise TopoplanError(
+                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has bandwidth "
+                f"{self.link_bandwidth[bad[0]]} bytes/s (must be positive and finite)"
+            )
+        bad = np.flatnonzero(~((self.link_latency >= 0) & np.isfinite(self.link_latency)))
+        if len(bad):
+            raise TopoplanError(
+                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has latency "
+                f"{self.link_latency[bad[0]]} s (must be finite and not negative)"
+            )
+        key = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
+        if len(np.unique(key)) != count:
+            raise TopoplanError(f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)")
+
+    @classmethod
+    def from_links(
+        cls,
+        *,
+        name: str,
+        n_hosts: int,
+        n_switches: int = 0,
+        links: ArrayLike,
+        bandwidth: ArrayLike,
+        latency: ArrayLike,
+        routes: Routes | None = None,
+        max_paths: int = 1,
+        rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
+    ) -> Fabric:
+        """Make a fabric from physical links; rows for the same ordered pair are merged.
+
+        Args:
+            links: (k, 2) directed links ``(from node, to node)``, one row per physical link, any order.
+            bandwidth: bytes/s of one physical link: a number, or one per row.
+            latency: seconds: a number, or one per row.  Merged rows keep the largest.
+
+        The rows of the result are sorted by (from, to).
+        """
+        rows = np.asarray(links, dtype=np.int64).reshape(-1, 2)
+        speed = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), len(rows))
+        delay = np.broadcast_to(np.asarray(latency, dtype=np.float64), len(rows))
+        nodes = n_hosts + n_switches
+        if len(rows) and (rows.min() < 0 or rows.max() >= nodes):
+            raise TopoplanError(f"fabric {name!r}: link to node {rows.max()} of {nodes}")
+        keys, inverse, counts = np.unique(rows[:, 0] * nodes + rows[:, 1], return_inverse=True, return_counts=True)
+        total = np.bincount(inverse, weights=speed, minlength=len(keys))
+        slowest = np.zeros(len(keys))
+        np.maximum.at(slowest, inverse, delay)
+        return cls(
+            name=name,
+            n_hosts=n_hosts,
+            n_switches=n_switches,
+            link_src=keys // nodes,
+            link_dst=keys % nodes,
+            link_count=counts,
+            link_bandwidth=total,
+            link_latency=slowest,
+            routes=routes,
+            max_paths=max_paths,
+            rings=dict(rings or {}),
+        )
+
+    @property
+    def n_nodes(self) -> int:
+        """Hosts and switches together."""
+        return self.n_hosts + self.n_switches
+
+    @property
+    def n_links(self) -> int:
+        """Number of link rows (directed, parallel links merged)."""
+        return len(self.link_src)

@@ -1,0 +1,217 @@
+"""The operator graph and the algebra that everything about parallelization is derived from.
+
+An operator is an *iteration space* (named loop dimensions) plus, for each of its tensors, a map from
+tensor axes to dimensions.  Cutting a dimension into parts then says which slice of every tensor a part
+holds; `topoplan.partition` derives slices, replicas, all-reduce groups, partial sums and transfer
+volumes from it, once, for every operator.
+
+Data flow: a frontend builds an `OperatorGraph` (usually with `topoplan.operators.GraphBuilder`); the
+estimator prices its operators and `topoplan.lowering` turns graph + strategy into a task graph.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.errors import TopoplanError
+
+__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Role", "Tensor", "Term"]
+
+
+class Role(StrEnum):
+    """What cutting a dimension means (SOAP of FlexFlow, plus reduction).
+
+    The O of SOAP, *operator*, is not a dimension: it is the choice of devices in a placement.
+    """
+
+    SAMPLE = "sample"
+    """Independent samples: weights are replicated and their gradients summed."""
+    ATTRIBUTE = "attribute"
+    """A position inside a sample (height, width, sequence): weights replicated, halos exchanged."""
+    PARAMETER = "parameter"
+    """An axis of a weight and of the output: the weight is sharded, the input replicated."""
+    REDUCTION = "reduction"
+    """An axis that the operator sums over: parts hold partial sums of the output."""
+
+
+@attrs.frozen
+class Dimension:
+    """One loop of an operator: ``size`` iterations; ``role=None`` says that it cannot be cut."""
+
+    name: str
+    size: int
+    role: Role | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.size < 1:
+            raise TopoplanError(f"dimension {self.name!r}: size {self.size} must be at least 1")
+
+
+@attrs.frozen
+class Axis:
+    """How one axis of a tensor follows a dimension of the iteration space.
+
+    The part that runs iterations ``[a, b)`` of dimension ``dim`` touches elements
+    ``[a*scale + offset, (b-1)*scale + offset + extent)`` of the axis, clipped to ``[0, size)``.
+    ``dim=-1`` says that every part touches the whole axis.  So a plain axis is ``scale=extent=1``; the
+    rows that a convolution reads have ``scale=stride, offset=-padding, extent=kernel`` (the halo);
+    an input of a concatenation has ``offset=-start``; an axis flattened behind others of ``k`` elements
+    has ``scale=extent=k``.
+    """
+
+    size: int
+    dim: int = -1
+    scale: int = 1
+    offset: int = 0
+    extent: int = 1
+
+
+@attrs.frozen
+class Tensor:
+    """A tensor of an operator: its axes, outermost first, and the bytes of one element."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    itemsize: int = 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the whole tensor."""
+        return int(np.prod([axis.size for axis in self.axes], dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.elements * self.itemsize
+
+
+@attrs.frozen
+class Term:
+    """One term of a cost polynomial: ``coefficient`` times the product of the part's sizes of ``dims``."""
+
+    coefficient: float
+    dims: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Operator:
+    """One operator of a model.
+
+    Attributes:
+        name: unique in its graph, e.g. ``conv1`` or ``Dense_104``.
+        kind: what it computes, e.g. ``linear``, ``conv2d``, ``embedding``.
+        dims: the iteration space.
+        inputs, weights, outputs: its tensors with their axis maps.
+        work: forward FLOPs as a polynomial in the part's sizes.
+        traffic: bytes that the forward pass moves through device memory, likewise; empty means the
+            slices of all inputs, weights and outputs, once each.
+        structure: the name under which FlexNet measures operators of this form (``Dense_1024_1024``).
+    """
+
+    name: str
+    kind: str
+    dims: tuple[Dimension, ...]
+    inputs: tuple[Tensor, ...] = ()
+    weights: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...]
+    work: tuple[Term, ...] = ()
+    traffic: tuple[Term, ...] = ()
+    structure: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for tensor in (*self.inputs, *self.weights, *self.outputs):
+            used = [axis.dim for axis in tensor.axes if axis.dim >= 0]
+            if len(used) != len(set(used)) or any(d >= len(self.dims) for d in used):
+                raise TopoplanError(f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist")
+        for tensor in self.outputs:
+            held = {axis.dim for axis in tensor.axes}
+            for index, dim in enumerate(self.dims):
+                if dim.role not in (None, Role.REDUCTION) and index not in held:
+                    raise TopoplanError(
+                        f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} but output {tensor.name!r} lacks it "
+                        "(make it a reduction, or one that cannot be cut)"
+                    )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the iteration space."""
+        return tuple(dim.size for dim in self.dims)
+
+    @property
+    def sample_dim(self) -> int:
+        """Index of the sample dimension, or -1."""
+        return next((i for i, dim in enumerate(self.dims) if dim.role is Role.SAMPLE), -1)
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        """Dimension (or -1) of each axis of the first output, outermost axis first.
+
+        FlexFlow's configurations are cuts of these axes; its files write them innermost first.
+        """
+        return tuple(axis.dim for axis in self.outputs[0].axes)
+
+
+@attrs.frozen(kw_only=True)
+class OperatorGraph:
+    """A model: operators in topological order, joined by tensors.
+
+    Attributes:
+        name: model name.
+        operators: in topological order, which is also the order of the task graph.
+        edges: (m, 4) int32, rows ``(producer, its output, consumer, its input)`` sorted by consumer and
+            input; inputs without a row are data of the training set.  ``producer < consumer`` in every
+            row is the proof that the graph has no cycle.
+        batch_size: samples per iteration, over all devices.
+        dialect: ``standard``, or ``flexnet`` where FlexNet's oddities are reproduced.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    edges: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    batch_size: int
+    dialect: str = "standard"
+
+    def __attrs_post_init__(self) -> None:
+        if not self.operators:
+            raise TopoplanError(f"model {self.name!r}: has no operators")
+        names = [op.name for op in self.operators]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise TopoplanError(f"model {self.name!r}: two operators are named {twice!r}")
+        for u, out, v, into in self.edges.reshape(-1, 4).tolist():
+            if not 0 <= u < v < len(self.operators):
+                raise TopoplanError(f"model {self.name!r}: edge {u} -> {v} is not in topological order")
+            given, wanted = self.operators[u].outputs[out], self.operators[v].inputs[into]
+            if given.shape != wanted.shape:
+                raise TopoplanError(
+                    f"model {self.name!r}: {names[v]!r} input {into} has shape {wanted.shape}, "
+                    f"but {names[u]!r} gives {given.shape}"
+                )
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.nbytes for op in self.operators for weight in op.weights)
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(weight.elements for op in self.operators for weight in op.weights)
+
+    def index(self, name: str) -> int:
+        """Return the position of the operator called ``name``."""
+        for position, op in enumerate(self.operators):
+            if op.name == name:
+                return position
+        from topoplan.errors import nearest
+
+        raise TopoplanError(f"model {self.name!r}: no operator named {name!r}{nearest(name, (op.name for op in self.operators))}")

@@ -1,0 +1,41 @@
+"""The plan: the result of a search, or what an importer could read of one.
+
+Flows from the driver (`topoplan.run`) or an importer to exporters, the command line and notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from topoplan.cluster import Cluster
+from topoplan.fabric import Fabric
+from topoplan.graph import OperatorGraph
+from topoplan.strategy import Strategy
+from topoplan.taskgraph import TaskGraph
+from topoplan.timeline import Timeline
+
+__all__ = ["Plan"]
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Strategy, fabric, task graph, timeline and where they come from.
+
+    Attributes:
+        cluster, fabric, taskgraph: always present.
+        graph, strategy: absent where only a task graph was imported.
+        timeline: absent before a simulation.
+        provenance: versions, seed, options and hashes of the inputs: all that is needed to repeat it.
+            JSON values only; nothing in it depends on time or place.
+    """
+
+    cluster: Cluster
+    fabric: Fabric
+    taskgraph: TaskGraph
+    graph: OperatorGraph | None = None
+    strategy: Strategy | None = None
+    timeline: Timeline | None = None
+    provenance: Mapping[str, Any] = attrs.field(factory=dict)

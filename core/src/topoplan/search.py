@@ -1,0 +1,87 @@
+"""The ask/tell contract between searchers and the driver.
+
+A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
+A searcher proposes `Candidate`\\ s, each told as a *change to a state*, and is told their `Trial`\\ s.  It
+never calls the evaluator, owns no budget and reads no clock, so it can be stopped, resumed, run in many
+chains and swapped.
+
+The driver (`topoplan.run`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or ``ask``
+returns nothing.  Searchers of two axes take turns; what one reached, the other is given by ``adopt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from topoplan.fabric import Fabric
+from topoplan.strategy import Placement, Strategy
+
+if TYPE_CHECKING:
+    from topoplan.problem import Demand
+
+__all__ = ["Candidate", "Search", "State", "Trial"]
+
+
+@attrs.frozen(eq=False)
+class State:
+    """A strategy and the fabric (with its routes) that it runs on.  Compared by identity."""
+
+    strategy: Strategy
+    fabric: Fabric
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Candidate:
+    """A state, told as a change to another one.
+
+    Attributes:
+        base: the state that it changes.
+        placements: operators whose placement differs from the base's.
+        fabric: the fabric, where it differs from the base's.
+        beat: seconds that the candidate has to stay below to be of use; the evaluator may stop as soon
+            as a bound proves that it does not, and answer with ``inf``.
+    """
+
+    base: State
+    placements: Mapping[int, Placement] = attrs.field(factory=dict)
+    fabric: Fabric | None = None
+    beat: float = float("inf")
+
+    def state(self) -> State:
+        """Return the state that the candidate describes; the base itself when nothing changes."""
+        if not self.placements and self.fabric is None:
+            return self.base
+        strategy = self.base.strategy.with_changes(self.placements) if self.placements else self.base.strategy
+        return State(strategy, self.fabric or self.base.fabric)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Trial:
+    """A priced candidate.
+
+    Attributes:
+        state: what was priced.
+        cost: seconds per iteration, memory penalty included; ``inf`` for a candidate that is infeasible
+            or was proven not to beat its time.
+        demand: returns what the strategy asks of the network; computed when called.
+    """
+
+    state: State
+    cost: float
+    demand: Callable[[], Demand]
+
+
+class Search(Protocol):
+    """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked."""
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose candidates.  Empty says: nothing now; from every searcher at once it ends the run."""
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Take the prices of the candidates last asked, or of the first of them if the budget ran out."""
+
+    def adopt(self, trial: Trial) -> None:
+        """Go on from here: the initial state, or one that a searcher of the other axis reached."""

@@ -1,0 +1,91 @@
+"""Strategies: for every operator, how it is cut and which devices run its parts.
+
+Searchers move from strategy to strategy by replacing placements; lowering turns them into task graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.errors import TopoplanError
+from topoplan.graph import OperatorGraph
+
+__all__ = ["Placement", "Strategy", "data_parallel"]
+
+
+@attrs.frozen(hash=False)
+class Placement:
+    """One operator's degree vector and the devices that run its parts.
+
+    Attributes:
+        degrees: into how many parts each dimension of the iteration space is cut.
+        devices: (P,) int32, P the product of degrees: the device of each part, parts numbered with the
+            last dimension fastest (C order of an array of shape ``degrees``).
+    """
+
+    degrees: tuple[int, ...] = attrs.field(converter=lambda v: tuple(int(x) for x in v))
+    devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+
+    def __attrs_post_init__(self) -> None:
+        parts = int(np.prod(self.degrees, dtype=np.int64))
+        if min(self.degrees, default=1) < 1 or self.devices.shape != (parts,):
+            raise TopoplanError(f"placement: degrees {self.degrees} need {parts} devices, got {self.devices.size}")
+
+    @functools.cached_property
+    def key(self) -> tuple[tuple[int, ...], bytes]:
+        """Hashable identity: two placements are equal iff their keys are."""
+        return (self.degrees, self.devices.tobytes())
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.devices)
+
+
+@attrs.frozen
+class Strategy:
+    """A placement for every operator of a graph, in its order."""
+
+    placements: tuple[Placement, ...]
+
+    def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
+        """Return the strategy with the placements of some operators replaced."""
+        placements = list(self.placements)
+        for index, placement in changes.items():
+            placements[index] = placement
+        return Strategy(tuple(placements))
+
+    def check(self, graph: OperatorGraph, n_devices: int) -> None:
+        """Raise `TopoplanError` unless the strategy fits the graph and the cluster."""
+        if len(self.placements) != len(graph.operators):
+            raise TopoplanError(f"strategy: {len(self.placements)} placements for {len(graph.operators)} operators")
+        for op, placement in zip(graph.operators, self.placements, strict=True):
+            if len(placement.degrees) != len(op.dims):
+                raise TopoplanError(f"strategy: {op.name!r} has {len(op.dims)} dimensions, not {len(placement.degrees)}")
+            for dim, degree in zip(op.dims, placement.degrees, strict=True):
+                if degree > 1 and dim.role is None:
+                    raise TopoplanError(f"strategy: {op.name!r}: dimension {dim.name!r} cannot be cut (degree {degree})")
+                if degree > dim.size:
+                    raise TopoplanError(f"strategy: {op.name!r}: {dim.name!r} of size {dim.size} cannot be cut into {degree}")
+            if placement.devices.min() < 0 or placement.devices.max() >= n_devices:
+                raise TopoplanError(
+                    f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"
+                )
+
+
+def data_parallel(graph: OperatorGraph, op: int, devices: Sequence[int]) -> Placement:
+    """Cut the sample dimension of operator ``op`` over ``devices``; one part where it has none."""
+    operator = graph.operators[op]
+    degrees = [1] * len(operator.dims)
+    if operator.sample_dim < 0:
+        return Placement(degrees, devices[:1])
+    degrees[operator.sample_dim] = len(devices)
+    return Placement(degrees, devices)

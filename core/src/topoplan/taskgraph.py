@@ -1,0 +1,140 @@
+"""The task graph: one iteration, lowered to compute, transfer and collective tasks with dependencies.
+
+Columns, one row per task, in creation order: this is what simulators run and exporters write.  Lowering
+makes it from a strategy; importers read it from files of other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.errors import TopoplanError
+
+__all__ = ["TaskGraph", "TaskKind"]
+
+
+class TaskKind(IntEnum):
+    """What a task does."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    UPDATE = 2
+    BARRIER = 3
+    TRANSFER = 4
+    ALLREDUCE = 5
+
+
+@attrs.frozen(kw_only=True)
+class TaskGraph:
+    """Tasks and their order.
+
+    Attributes:
+        kind: (T,) `TaskKind`.
+        device: (T,) device that a compute task occupies; -1 for transfers and collectives.
+        seconds: (T,) run time of a compute task; for an all-reduce, the time inside the hosts that
+            passes between its last dependency and its first byte.  Unused (0) for transfers.
+        size: (T,) bytes of a transfer, or of the tensor shard that an all-reduce sums; 0 for compute.
+        src, dst: (T,) devices of a transfer; -1 otherwise.
+        group: (T,) row of ``group_ptr`` of an all-reduce; -1 otherwise.
+        group_ptr, group_members: compressed rows, devices of each all-reduce group in ring order.
+        succ_ptr, succ: compressed rows, successors of each task in creation order of the edges; an edge
+            given twice counts twice.
+        op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
+        op_names: names that ``op`` points into.
+        n_devices: devices 0 .. n_devices-1 may occur.
+        foreign: columns that an importer read and only its own exporter needs (identifiers, tables).
+    """
+
+    kind: I8 = attrs.field(converter=i8, eq=ARRAY_EQ)
+    device: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    seconds: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    size: I64 = attrs.field(converter=i64, eq=ARRAY_EQ)
+    src: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    dst: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    group: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    group_ptr: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    group_members: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    succ_ptr: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    succ: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    op: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    op_names: tuple[str, ...] = ()
+    n_devices: int
+    foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.kind)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of all-reduce groups."""
+        return len(self.group_ptr) - 1
+
+    def members(self, task: int) -> I32:
+        """Devices of the all-reduce ``task``, in ring order."""
+        g = self.group[task]
+        return self.group_members[self.group_ptr[g] : self.group_ptr[g + 1]]
+
+    def successors(self, task: int) -> I32:
+        """Successors of ``task``, in creation order."""
+        return self.succ[self.succ_ptr[task] : self.succ_ptr[task + 1]]
+
+    def predecessor_counts(self) -> I32:
+        """(T,) how many edges enter each task."""
+        return np.bincount(self.succ, minlength=self.n_tasks).astype(np.int32)
+
+    def label(self, task: int) -> str:
+        """Describe a task for a message, e.g. ``task 17 (forward of conv1 on device 3)``."""
+        kind = TaskKind(self.kind[task])
+        name = self.op_names[self.op[task]] if 0 <= self.op[task] < len(self.op_names) else ""
+        what = kind.name.lower() + (f" of {name}" if name else "")
+        if kind is TaskKind.TRANSFER:
+            return f"task {task} ({what}, device {self.src[task]} to {self.dst[task]})"
+        if kind is TaskKind.ALLREDUCE:
+            return f"task {task} ({what}, {len(self.members(task))} members)"
+        return f"task {task} ({what} on device {self.device[task]})"
+
+    def check(self, where: str = "task graph") -> None:
+        """Raise `TopoplanError` where a column is out of range; cycles are the simulator's to find."""
+        count = self.n_tasks
+        if count == 0:
+            raise TopoplanError(f"{where}: has no tasks")
+        for field in ("device", "seconds", "size", "src", "dst", "group", "op"):
+            if len(getattr(self, field)) != count:
+                raise TopoplanError(f"{where}: column {field} has {len(getattr(self, field))} rows, not {count}")
+        _ordered(where, "succ", self.succ_ptr, count, len(self.succ))
+        _ordered(where, "group", self.group_ptr, self.n_groups, len(self.group_members))
+        self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
+        self._in_range(where, "succ", self.succ, 0, count)
+        self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
+        bad = np.flatnonzero(~((self.seconds >= 0) & np.isfinite(self.seconds)))
+        if len(bad):
+            raise TopoplanError(f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be finite and not negative)")
+        bad = np.flatnonzero(self.size < 0)
+        if len(bad):
+            raise TopoplanError(f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must not be negative)")
+        transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.ALLREDUCE
+        self._in_range(where, "src", self.src[transfer], 0, self.n_devices)
+        self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
+        self._in_range(where, "group", self.group[ring], 0, self.n_groups)
+        self._in_range(where, "device", self.device[~(transfer | ring)], 0, self.n_devices)
+        empty = np.flatnonzero(ring & (np.diff(self.group_ptr, append=0)[self.group] < 1)) if self.n_groups else []
+        if len(empty):
+            raise TopoplanError(f"{where}: {self.label(empty[0])} has no members")
+
+    def _in_range(self, where: str, field: str, values: Any, low: int, high: int) -> None:
+        bad = np.flatnonzero((values < low) | (values >= high))
+        if len(bad):
+            raise TopoplanError(f"{where}: {field} has {values[bad[0]]} (must be {low} to {high - 1})")
+
+
+def _ordered(where: str, field: str, pointer: I32, rows: int, total: int) -> None:
+    if len(pointer) != rows + 1 or pointer[0] != 0 or pointer[-1] != total or (np.diff(pointer) < 0).any():
+        raise TopoplanError(f"{where}: {field}_ptr is not an ascending index from 0 to {total}")
