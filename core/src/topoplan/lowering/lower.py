@@ -1,0 +1,167 @@
+"""`Lowering`: strategies to task graphs, re-using every piece that did not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.cluster import Cluster
+from topoplan.components import CostFunction
+from topoplan.graph import OperatorGraph
+from topoplan.lowering.pieces import EdgePiece, OperatorPiece, edge_piece, operator_piece
+from topoplan.problem import Demand
+from topoplan.strategy import Placement, Strategy
+from topoplan.taskgraph import TaskGraph
+
+__all__ = ["Lowering"]
+
+#: Pieces kept before the oldest half is dropped; a 128-server piece takes some 10 kB.
+_KEPT = 20_000
+
+
+class Lowering:
+    """Lowers strategies of one graph on one cluster with one cost function."""
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.costs = costs
+        self._op_names = tuple(op.name for op in graph.operators)
+        self._edges: list[tuple[int, int, int, int]] = [tuple(row) for row in graph.edges.reshape(-1, 4).tolist()]
+        self._edge_kind = self._edge_kinds()
+        self._edge_ops = np.array(self._edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
+        self._op_pieces: dict[Any, OperatorPiece] = {}
+        self._edge_pieces: dict[Any, EdgePiece] = {}
+
+    def lower(self, strategy: Strategy) -> TaskGraph:
+        """Return the task graph of one iteration under ``strategy``.
+
+        Raises:
+            TopoplanError: a placement that the cost function cannot price.
+        """
+        from topoplan.lowering.assemble import assemble
+
+        ops, edges = self._pieces(strategy)
+        parts = np.array([len(piece.devices) for piece in ops], dtype=np.int32)
+        groups = [len(piece.group_bytes) for piece in ops]
+        number = np.arange(len(ops), dtype=np.int32)
+        columns = assemble(
+            np.concatenate(([0], np.cumsum(parts))).astype(np.int32),
+            np.concatenate([piece.devices for piece in ops]),
+            np.repeat(number, parts),
+            np.concatenate([piece.forward for piece in ops]),
+            np.concatenate([piece.backward for piece in ops]),
+            np.repeat(number, groups),
+            _joined_pointers([piece.part_ptr for piece in ops]),
+            np.concatenate([piece.group_parts for piece in ops]),
+            np.concatenate([piece.group_bytes for piece in ops]),
+            np.concatenate([piece.group_seconds for piece in ops]),
+            np.concatenate(([0], np.cumsum([len(piece.src) for piece in edges]))).astype(np.int64),
+            self._edge_ops[0],
+            self._edge_ops[1],
+            _concatenated([piece.src for piece in edges], np.int32),
+            _concatenated([piece.dst for piece in edges], np.int32),
+            _concatenated([piece.size for piece in edges], np.int64),
+            _concatenated([piece.local for piece in edges], np.bool_),
+        )
+        names = ("kind", "device", "seconds", "size", "src", "dst", "group", "op", "succ_ptr", "succ")
+        for column in columns:
+            column.setflags(write=False)
+        return TaskGraph(
+            **dict(zip(names, columns, strict=True)),
+            group_ptr=_joined_pointers([piece.device_ptr for piece in ops]),
+            group_members=np.concatenate([piece.group_devices for piece in ops]),
+            op_names=self._op_names,
+            n_devices=self.cluster.n_devices,
+        )
+
+    def memory(self, strategy: Strategy) -> F64:
+        """Return the (D,) bytes that each device holds during the iteration."""
+        ops = [self._operator_piece(op, placement) for op, placement in enumerate(strategy.placements)]
+        return np.bincount(
+            np.concatenate([piece.devices for piece in ops]),
+            weights=np.concatenate([piece.memory for piece in ops]),
+            minlength=self.cluster.n_devices,
+        )
+
+    def demand(self, strategy: Strategy) -> Demand:
+        """Return what ``strategy`` asks of the network, host by host."""
+        ops, edges = self._pieces(strategy)
+        host, n_hosts = self.cluster.device_host, self.cluster.n_hosts
+        sums: dict[bytes, float] = {}
+        for piece in ops:
+            for g, size in enumerate(piece.group_bytes.tolist()):
+                members = np.unique(host[piece.group_devices[piece.device_ptr[g] : piece.device_ptr[g + 1]]])
+                if len(members) > 1:
+                    key = members.astype(np.int32).tobytes()
+                    sums[key] = sums.get(key, 0.0) + size
+        groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
+        matrix = np.zeros(n_hosts * n_hosts)
+        for (u, _, v, _), piece in zip(self._edges, edges, strict=True):
+            source = host[strategy.placements[u].devices[piece.src]].astype(np.int64)
+            target = host[strategy.placements[v].devices[piece.dst]].astype(np.int64)
+            apart = source != target
+            source, target, size = source[apart], target[apart], piece.size[apart].astype(np.float64)
+            matrix += np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
+            matrix += np.bincount(target * n_hosts + source, weights=size, minlength=n_hosts * n_hosts)
+        return Demand(
+            group_ptr=np.concatenate(([0], np.cumsum([len(g) for g in groups]))),
+            group_members=_concatenated(groups, np.int32),
+            group_bytes=list(sums.values()),
+            matrix=matrix.reshape(n_hosts, n_hosts),
+        )
+
+    def _pieces(self, strategy: Strategy) -> tuple[list[OperatorPiece], list[EdgePiece]]:
+        placements = strategy.placements
+        ops = [self._operator_piece(op, placement) for op, placement in enumerate(placements)]
+        edges = [self._edge_piece(e, placements[u], placements[v]) for e, (u, _, v, _) in enumerate(self._edges)]
+        return ops, edges
+
+    def _operator_piece(self, op: int, placement: Placement) -> OperatorPiece:
+        key = (op, placement.key)
+        piece = self._op_pieces.get(key)
+        if piece is None:
+            operator = self.graph.operators[op]
+            piece = operator_piece(op, operator, placement, self.costs, self.cluster, self.graph.dialect)
+            _keep(self._op_pieces, key, piece)
+        return piece
+
+    def _edge_piece(self, edge: int, source: Placement, target: Placement) -> EdgePiece:
+        key = (self._edge_kind[edge], source.key, target.key)
+        piece = self._edge_pieces.get(key)
+        if piece is None:
+            u, out, v, into = self._edges[edge]
+            producer, consumer = self.graph.operators[u], self.graph.operators[v]
+            piece = edge_piece(producer, producer.outputs[out], source, consumer, consumer.inputs[into], target)
+            _keep(self._edge_pieces, key, piece)
+        return piece
+
+    def _edge_kinds(self) -> list[int]:
+        """Number the edges so that edges between operators of one form share their pieces."""
+        kinds: dict[Any, int] = {}
+        numbers = []
+        for u, out, v, into in self._edges:
+            producer, consumer = self.graph.operators[u], self.graph.operators[v]
+            given, wanted = producer.outputs[out], consumer.inputs[into]
+            form = (producer.dims, given.axes, consumer.dims, wanted.axes, wanted.itemsize)
+            numbers.append(kinds.setdefault(form, len(kinds)))
+        return numbers
+
+
+def _keep(pieces: dict[Any, Any], key: Any, piece: Any) -> None:
+    if len(pieces) >= _KEPT:
+        for old in list(pieces)[: _KEPT // 2]:
+            del pieces[old]
+    pieces[key] = piece
+
+
+def _joined_pointers(pointers: list[Any]) -> Any:
+    """Join row pointers of several compressed tables into one."""
+    lengths = np.concatenate([np.diff(pointer) for pointer in pointers])
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+
+
+def _concatenated(rows: list[Any], dtype: Any) -> Any:
+    return np.concatenate(rows) if rows else np.zeros(0, dtype=dtype)

@@ -1,0 +1,113 @@
+"""Pieces of a task graph: what one placement, or two at the ends of an edge, contribute.
+
+A piece depends on nothing else, so it can be kept and used again while other operators change.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan.cluster import Cluster
+from topoplan.components import CostFunction
+from topoplan.graph import Operator, Tensor
+from topoplan.partition import replica_groups, slice_elements, transfers
+from topoplan.strategy import Placement
+
+__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "operator_piece"]
+
+
+@attrs.frozen(eq=False)
+class OperatorPiece:
+    """One operator under one placement.
+
+    Attributes:
+        devices, forward, backward, memory: (P,) per part.
+        group_ptr, group_parts, group_devices: compressed rows, the all-reduces of all weights in order:
+            the parts whose gradients enter and the devices that take part (each once).
+        group_bytes, group_seconds: (G,) bytes of the slice, and seconds inside the hosts.
+    """
+
+    devices: I32
+    forward: F64
+    backward: F64
+    memory: F64
+    part_ptr: I32
+    group_parts: I32
+    device_ptr: I32
+    group_devices: I32
+    group_bytes: I64
+    group_seconds: F64
+
+
+@attrs.frozen(eq=False)
+class EdgePiece:
+    """One edge under two placements: (n,) rows sorted by (consumer part, producer part).
+
+    ``local`` marks pairs of parts on one device: a dependency without a transfer.
+    """
+
+    src: I32
+    dst: I32
+    size: I64
+    local: np.ndarray
+    remote: int
+
+
+def operator_piece(op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, dialect: str) -> OperatorPiece:
+    """Price the parts of an operator and derive its gradient all-reduces."""
+    priced = costs.price(op, placement.degrees, placement.devices)
+    parts: list[I64] = []
+    devices: list[I32] = []
+    sizes: list[int] = []
+    seconds: list[float] = []
+    # A table inside a device of several GPUs lives on one of them: nothing to sum inside the host.
+    inside = cluster.big_gpu > 1 and operator.kind != "embedding"
+    for weight in operator.weights:
+        groups = replica_groups(operator, weight, placement.degrees)
+        elements = slice_elements(operator, weight, placement.degrees)
+        for group in groups:
+            members = placement.devices[group]
+            if dialect != "flexnet":
+                members = np.unique(members)
+                if len(members) == 1 and not inside:
+                    continue
+            size = int(elements[group[0]]) * weight.itemsize
+            slowest = cluster.inside_bandwidth[cluster.device_host[members]].min()
+            parts.append(group)
+            devices.append(members)
+            sizes.append(size)
+            # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
+            seconds.append(float(2 * size // cluster.big_gpu / slowest) if inside else 0.0)
+    return OperatorPiece(
+        devices=placement.devices,
+        forward=priced.forward,
+        backward=priced.backward,
+        memory=priced.memory,
+        part_ptr=_pointer(parts),
+        group_parts=_joined(parts),
+        device_ptr=_pointer(devices),
+        group_devices=_joined(devices),
+        group_bytes=np.array(sizes, dtype=np.int64),
+        group_seconds=np.array(seconds, dtype=np.float64),
+    )
+
+
+def edge_piece(
+    producer: Operator, output: Tensor, source: Placement, consumer: Operator, into: Tensor, target: Placement
+) -> EdgePiece:
+    """Derive the transfers between the parts of a producer and a consumer."""
+    moved = transfers(producer, output, source.degrees, consumer, into, target.degrees)
+    local = source.devices[moved.src] == target.devices[moved.dst]
+    return EdgePiece(moved.src, moved.dst, moved.elements * into.itemsize, local, int(len(local) - local.sum()))
+
+
+def _pointer(rows: list[I32] | list[I64]) -> I32:
+    pointer = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(row) for row in rows], out=pointer[1:])
+    return pointer
+
+
+def _joined(rows: list[I32] | list[I64]) -> I32:
+    return np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, dtype=np.int32)
