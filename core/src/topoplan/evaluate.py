@@ -1,0 +1,100 @@
+"""Pricing candidates: lower, simulate, and add what exceeding memory costs.
+
+The evaluator is what the driver puts between ``ask`` and ``tell``.  It keeps what lowering derived, so a
+candidate told as a change to one operator derives that operator's pieces only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.cluster import Cluster
+from topoplan.components import Simulate
+from topoplan.errors import TopoplanError
+from topoplan.fabric import Fabric
+from topoplan.lowering import Lowering
+from topoplan.plan import Plan
+from topoplan.problem import Demand, Problem
+from topoplan.search import Candidate, State, Trial
+from topoplan.strategy import Strategy
+
+__all__ = ["Evaluator", "check_memory", "memory_penalty"]
+
+#: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
+_PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
+
+Memory = Literal["ignore", "limit", "penalty"]
+
+
+def memory_penalty(used: F64, capacity: F64, policy: Memory) -> float:
+    """Return the seconds that (D,) ``used`` bytes cost on devices of (D,) ``capacity`` bytes."""
+    over = float(np.maximum(used - capacity, 0.0).sum())
+    if policy == "ignore" or over == 0.0:
+        return 0.0
+    return over * _PENALTY_SECONDS_PER_BYTE if policy == "penalty" else float("inf")
+
+
+def check_memory(problem: Problem, policy: Memory) -> None:
+    """Raise `TopoplanError` where not even the weights fit into all devices together."""
+    weights, capacity = problem.graph.parameter_bytes, float(problem.cluster.device_memory.sum())
+    capacity *= problem.cluster.big_gpu
+    if policy != "ignore" and weights > capacity:
+        raise TopoplanError(
+            f"model {problem.graph.name!r}: its weights take {weights / 1e9:.1f} GB, but the {problem.cluster.n_devices} "
+            f"devices hold {capacity / 1e9:.1f} GB together (use more servers, devices of more memory, or fewer tables)"
+        )
+
+
+class Evaluator:
+    """Prices candidates of one problem with one simulator.
+
+    Attributes:
+        evaluations: how many candidates were priced.
+    """
+
+    def __init__(self, problem: Problem, simulate: Simulate, memory: Memory) -> None:
+        self.problem = problem
+        self.evaluations = 0
+        self._simulate = simulate
+        self._makespan: Callable[[Any, Fabric, Cluster], float] = getattr(
+            simulate, "makespan", lambda *given: simulate(*given).makespan
+        )
+        self._memory = memory
+        self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+
+    def price(self, candidate: Candidate) -> Trial:
+        """Lower and simulate a candidate; one that does not fit a hard memory limit costs ``inf``."""
+        self.evaluations += 1
+        state = candidate.state()
+        cost = 0.0
+        if self._memory != "ignore":
+            cost = memory_penalty(self.memory(state.strategy), self.problem.cluster.device_memory, self._memory)
+        if cost < float("inf"):
+            taskgraph = self._lowering.lower(state.strategy)
+            cost += self._makespan(taskgraph, state.fabric, self.problem.cluster)
+        return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy))
+
+    def demand(self, strategy: Strategy) -> Demand:
+        """Return what a strategy asks of the network."""
+        return self._lowering.demand(strategy)
+
+    def memory(self, strategy: Strategy) -> F64:
+        """Return the (D,) bytes that a strategy keeps on each device."""
+        return self._lowering.memory(strategy)
+
+    def plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
+        """Lower and simulate a state once more, in full, as a plan."""
+        taskgraph = self._lowering.lower(state.strategy)
+        return Plan(
+            cluster=self.problem.cluster,
+            fabric=state.fabric,
+            taskgraph=taskgraph,
+            graph=self.problem.graph,
+            strategy=state.strategy,
+            timeline=self._simulate(taskgraph, state.fabric, self.problem.cluster),
+            provenance=provenance,
+        )

@@ -1,0 +1,73 @@
+"""Plans to files and back, through whatever exporters are installed.
+
+A file's suffix names the format when it is read; `-x EXPORTER=PATH` names it when it is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from topoplan.components import Exporter, Kind
+from topoplan.errors import TopoplanError
+from topoplan.experiment import Choice
+from topoplan.files import check_writable, read_file, write_file
+from topoplan.graph import OperatorGraph
+from topoplan.host import Host
+from topoplan.plan import Plan
+from topoplan.strategy import Strategy
+
+__all__ = ["check_outputs", "read_plan", "read_strategy", "write_outputs"]
+
+
+def read_plan(host: Host, path: Path) -> Plan:
+    """Read a task graph, or a whole plan, in the format that the file's suffix names.
+
+    Raises:
+        TopoplanError: no installed format has this suffix, or the file is not right.
+    """
+    exporter = _reader(host, path, "read")
+    assert exporter.read is not None
+    return exporter.read(read_file(path), str(path))
+
+
+def read_strategy(host: Host, path: Path, graph: OperatorGraph) -> Strategy:
+    """Read a strategy for ``graph``, alone or out of a whole plan."""
+    exporter = _reader(host, path, "read_strategy", "read")
+    if exporter.read_strategy is not None:
+        return exporter.read_strategy(read_file(path), str(path), graph)
+    plan = read_plan(host, path)
+    if plan.strategy is None or plan.graph is None:
+        raise TopoplanError(f"{path}: holds a task graph but no strategy")
+    held = {op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)}
+    missing = [op.name for op in graph.operators if op.name not in held]
+    if missing:
+        raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
+    return Strategy(tuple(held[op.name] for op in graph.operators))
+
+
+def check_outputs(host: Host, outputs: tuple[tuple[Choice, str], ...]) -> None:
+    """Raise `TopoplanError` for an unknown exporter or a path that cannot be written, before long work."""
+    for choice, path in outputs:
+        host.make(Kind.EXPORTER, choice.name, choice.options)
+        check_writable(Path(path))
+
+
+def write_outputs(host: Host, plan: Plan, outputs: tuple[tuple[Choice, str], ...]) -> dict[str, str]:
+    """Write a plan with each exporter; returns exporter name -> path."""
+    written: dict[str, str] = {}
+    for choice, path in outputs:
+        component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
+        write_file(Path(path), cast(Exporter, component).build(options)(plan))
+        written[component.name] = path
+    return written
+
+
+def _reader(host: Host, path: Path, *ways: str) -> Exporter:
+    exporters = [cast(Exporter, c) for c in host.components(Kind.EXPORTER)]
+    readable = [e for e in exporters if any(getattr(e, way) is not None for way in ways)]
+    for exporter in readable:
+        if path.name.endswith(exporter.suffix):
+            return exporter
+    known = ", ".join(sorted(e.suffix for e in readable)) or "none"
+    raise TopoplanError(f"{path}: no installed format reads this suffix (have: {known})")

@@ -1,0 +1,99 @@
+"""`simulate_file`: simulate a task graph from anybody, on its own network or on another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import attrs
+import numpy as np
+
+from topoplan.components import Kind, Simulator, Topology, TopologyContext
+from topoplan.errors import TopoplanError
+from topoplan.experiment import Choice
+from topoplan.exporting import read_plan
+from topoplan.host import Host
+from topoplan.plan import Plan
+from topoplan.problem import Demand
+from topoplan.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["simulate_file", "taskgraph_demand"]
+
+
+def simulate_file(
+    path: Path | str,
+    *,
+    topology: Choice | str | None = None,
+    simulator: Choice | str = "fluid",
+    interface_bandwidth_gbps: float | None = None,
+    latency_us: float | None = None,
+    degree: int | None = None,
+    seed: int = 0,
+    host: Host | None = None,
+) -> Plan:
+    """Read a task graph and simulate one iteration of it.
+
+    Args:
+        path: a file that an installed exporter can read.
+        topology: network to put the file's hosts on; its own when None.
+        simulator: simulator and options.
+        interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
+            interfaces and of every link.
+        seed: of the topology's randomness.
+        host: where components come from; all installed plugins unless given.
+
+    Returns:
+        The plan as read, with the network it ran on and its timeline.
+
+    Raises:
+        TopoplanError: the file is not right, or its tasks cannot run (cycle, unreachable pair).
+    """
+    host = host or Host.discover()
+    plan = read_plan(host, Path(path))
+    plan.taskgraph.check(str(path))
+    cluster, fabric = plan.cluster, plan.fabric
+    if interface_bandwidth_gbps is not None:
+        if not 0 < interface_bandwidth_gbps < float("inf"):
+            raise TopoplanError(f"--interface-bandwidth-gbps {interface_bandwidth_gbps}: must be positive and finite")
+        speed = np.full(cluster.n_hosts, interface_bandwidth_gbps * 1e9 / 8)
+        # The file's network keeps its shape: every physical link runs at the new speed.
+        fabric = attrs.evolve(fabric, link_bandwidth=fabric.link_count * speed[0])
+        cluster = attrs.evolve(cluster, interface_bandwidth=speed)
+    if latency_us is not None:
+        if not 0 <= latency_us < float("inf"):
+            raise TopoplanError(f"--latency-us {latency_us}: must be finite and not negative")
+        fabric = attrs.evolve(fabric, link_latency=np.full(fabric.n_links, latency_us * 1e-6))
+        cluster = attrs.evolve(cluster, latency=latency_us * 1e-6)
+    if degree is not None:
+        cluster = attrs.evolve(cluster, interfaces=np.full(cluster.n_hosts, degree))
+    if topology is not None:
+        choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
+        component, options = host.make(Kind.TOPOLOGY, choice.name, choice.options)
+        wired = cast(Topology, component)
+        demand = taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
+        fabric = wired.build(
+            options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed))
+        )
+    choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
+    component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
+    timeline = cast(Simulator, component).build(options)(plan.taskgraph, fabric, cluster)
+    return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)
+
+
+def taskgraph_demand(taskgraph: TaskGraph, device_host: np.ndarray, n_hosts: int) -> Demand:
+    """Return what the transfers and all-reduces of a task graph ask of the network."""
+    matrix = np.zeros((n_hosts, n_hosts))
+    moved = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+    np.add.at(matrix, (device_host[taskgraph.src[moved]], device_host[taskgraph.dst[moved]]), taskgraph.size[moved])
+    np.fill_diagonal(matrix, 0.0)
+    sums: dict[tuple[int, ...], float] = {}
+    for task in np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE).tolist():
+        members = tuple(np.unique(device_host[taskgraph.members(task)]).tolist())
+        if len(members) > 1:
+            sums[members] = sums.get(members, 0.0) + float(taskgraph.size[task])
+    return Demand(
+        group_ptr=np.concatenate(([0], np.cumsum([len(group) for group in sums]))),
+        group_members=[host for group in sums for host in group],
+        group_bytes=list(sums.values()),
+        matrix=matrix,
+    )

@@ -1,0 +1,103 @@
+"""The Markov chain: proposal, acceptance and resets.
+
+Each `ask` proposes one change to the current state; `tell` accepts or rejects it.  The acceptance number
+is drawn with the proposal, which fixes the time that the proposal must beat before it is priced: the
+evaluator may then stop pricing as soon as a bound exceeds it, and the chain stays the same, state by state.
+
+Sources: Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019,
+section 6 (Metropolis-Hastings over strategies); the mix of proposals, the propagation and the periodic
+return to the best state are those of FlexNet (``FFModel::optimize`` and ``rewrite``, TopoOpt, NSDI 2023).
+FlexNet's temperature is absolute (1/ms), which accepts nothing uphill for slow models and nearly
+everything for fast ones; the default here measures a slowdown relative to the best time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from topoplan_searcher_mcmc.propagate import Propagation
+
+from topoplan.problem import Problem
+from topoplan.search import Candidate, Trial
+from topoplan.strategy import Placement
+
+if TYPE_CHECKING:
+    from topoplan_searcher_mcmc import McmcOptions
+
+__all__ = ["Chain"]
+
+_RELATIVE_ALPHA = 100.0
+_ABSOLUTE_ALPHA_PER_SECOND = 1000.0
+
+
+class Chain:
+    """One Monte Carlo chain over strategies; the fabric is that of the state it last adopted."""
+
+    def __init__(self, options: McmcOptions, problem: Problem, rng: np.random.Generator) -> None:
+        self._options = options
+        self._problem = problem
+        self._rng = rng
+        self._propagation = Propagation(problem.graph, problem.space, options.spread)
+        self._current: Trial | None = None
+        self._best: Trial | None = None
+        self._beat = math.inf
+        self._proposed = self._accepted = self._since_reset = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the proposals that were accepted."""
+        return self._accepted / self._proposed if self._proposed else None
+
+    def adopt(self, trial: Trial) -> None:
+        """Start from ``trial``, or go on from it when another searcher reached it."""
+        self._current = self._best = trial
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose one change to the current state."""
+        if self._current is None or self._best is None:
+            return []
+        if self._since_reset >= self._options.reset_every:
+            self._current, self._since_reset = self._best, 0
+        placements = self._changes(self._current)
+        return [Candidate(base=self._current.state, placements=placements, beat=self._time_to_beat())]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Accept the proposal if it beats the time drawn for it."""
+        for trial in trials:
+            self._proposed += 1
+            self._since_reset += 1
+            if trial.cost < self._beat:
+                self._accepted += 1
+                self._current = trial
+            if self._best is None or trial.cost < self._best.cost:
+                self._best = trial
+
+    def _changes(self, current: Trial) -> dict[int, Placement]:
+        placements = current.state.strategy.placements
+        if self._rng.random() < self._options.propagation:
+            return self._propagation.spread(placements, self._rng)
+        op = int(self._rng.integers(len(placements)))
+        return {op: self._problem.space.random_placement(op, self._rng)}
+
+    def _time_to_beat(self) -> float:
+        """Return the cost below which the next proposal will be accepted.
+
+        Metropolis accepts a slowdown ``d`` with probability ``exp(-alpha * d)``: drawing ``u`` first, it
+        accepts exactly when ``d < -ln(u) / alpha``.
+        """
+        assert self._current is not None
+        assert self._best is not None
+        if math.isinf(self._current.cost):
+            self._beat = math.inf
+            return self._beat
+        slack = -math.log(1.0 - self._rng.random())
+        if self._options.temperature == "relative":
+            slack *= self._best.cost / (self._options.alpha or _RELATIVE_ALPHA)
+        else:
+            slack /= (self._options.alpha or 1.0) * _ABSOLUTE_ALPHA_PER_SECOND
+        # A proposal as fast as the current state is always accepted, so that the chain can drift on plateaus.
+        self._beat = math.nextafter(self._current.cost + slack, math.inf)
+        return self._beat

@@ -1,0 +1,78 @@
+"""Propagation: a proposal that spreads one operator's placement along the edges of the graph.
+
+FlexNet's ``FFModel::propagate`` walks from a random operator over its neighbours, weighting edges by the
+tensor's size, and lets each take over the configuration, so that neighbours come to agree and their
+transfers vanish.  There only a data-parallel configuration can move between operators of different rank;
+here a cut moves wherever the tensor between the two operators maps the cut dimensions onto each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from topoplan.graph import OperatorGraph
+from topoplan.space import Space
+from topoplan.strategy import Placement
+
+__all__ = ["Propagation", "carried"]
+
+
+class Propagation:
+    """Walks over one graph; `spread` makes one proposal."""
+
+    def __init__(self, graph: OperatorGraph, space: Space, go_on: float) -> None:
+        self._space = space
+        self._go_on = go_on
+        self._count = len(graph.operators)
+        #: For every operator: (neighbour, elements of the tensor between them, own dim -> neighbour's dim).
+        self._neighbours: list[list[tuple[int, int, dict[int, int]]]] = [[] for _ in range(self._count)]
+        for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
+            given, wanted = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
+            pairs = [
+                (a.dim, b.dim) for a, b in zip(given.axes, wanted.axes, strict=True) if a.dim >= 0 and b.dim >= 0
+            ]
+            self._neighbours[u].append((v, given.elements, dict(pairs)))
+            self._neighbours[v].append((u, given.elements, {b: a for a, b in pairs}))
+        self._dims = [len(op.dims) for op in graph.operators]
+
+    def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
+        """Return the placements that change; empty when nobody could take the configuration over."""
+        at = int(rng.integers(self._count))
+        seen = {at}
+        changes: dict[int, Placement] = {}
+        while True:
+            around = [n for n in self._neighbours[at] if n[0] not in seen]
+            if not around:
+                break
+            weights = np.array([n[1] for n in around], dtype=np.float64)
+            draw = rng.random() * weights.sum()
+            to, _, dims = around[min(int(np.searchsorted(np.cumsum(weights), draw, side="right")), len(around) - 1)]
+            moved = carried(changes.get(at, placements[at]), dims, self._dims[to])
+            if moved is not None and moved.degrees in self._space.degrees(to):
+                changes[to] = self._space.intern(moved)
+            seen.add(to)
+            at = to
+            if rng.random() >= self._go_on:
+                break
+        return {op: placement for op, placement in changes.items() if placement is not placements[op]}
+
+
+def carried(placement: Placement, dims: dict[int, int], n_dims: int) -> Placement | None:
+    """Return ``placement`` in a neighbour's dimensions, or None where a cut dimension has no counterpart.
+
+    Args:
+        placement: of the operator that it comes from.
+        dims: its dimension -> the neighbour's dimension.
+        n_dims: how many dimensions the neighbour has.
+    """
+    cut = [d for d, degree in enumerate(placement.degrees) if degree > 1]
+    if any(d not in dims for d in cut):
+        return None
+    degrees = [1] * n_dims
+    for d in cut:
+        degrees[dims[d]] = placement.degrees[d]
+    grid = placement.devices.reshape([placement.degrees[d] for d in cut])
+    order = sorted(range(len(cut)), key=lambda k: dims[cut[k]])
+    return Placement(degrees, grid.transpose(order).ravel())
