@@ -26,7 +26,12 @@ ARRAY_EQ: Any = attrs.cmp_using(eq=np.array_equal)
 
 def _frozen(value: ArrayLike, dtype: Any) -> NDArray[Any]:
     given = np.asarray(value)
-    if isinstance(value, np.ndarray) and given.dtype == dtype and not given.flags.writeable and given.flags.c_contiguous:
+    if (
+        isinstance(value, np.ndarray)
+        and given.dtype == dtype
+        and not given.flags.writeable
+        and given.flags.c_contiguous
+    ):
         return given
     array = np.array(given, dtype=dtype, order="C")
     array.setflags(write=False)

@@ -199,5 +199,3 @@ class Exporter(Component):
     suffix: str
     read: Callable[[bytes, str], Plan] | None = None
     read_strategy: Callable[[bytes, str, OperatorGraph], Strategy] | None = None
-
-

@@ -44,8 +44,9 @@ def check_memory(problem: Problem, policy: Memory) -> None:
     capacity *= problem.cluster.big_gpu
     if policy != "ignore" and weights > capacity:
         raise TopoplanError(
-            f"model {problem.graph.name!r}: its weights take {weights / 1e9:.1f} GB, but the {problem.cluster.n_devices} "
-            f"devices hold {capacity / 1e9:.1f} GB together (use more servers, devices of more memory, or fewer tables)"
+            f"model {problem.graph.name!r}: its weights take {weights / 1e9:.1f} GB, but the "
+            f"{problem.cluster.n_devices} devices hold {capacity / 1e9:.1f} GB together "
+            "(use more servers, devices of more memory, or fewer tables)"
         )
 
 

@@ -113,7 +113,13 @@ def build_cluster(options: ClusterOptions) -> Cluster:
         TopoplanError: an unknown device.
     """
     groups = options.hosts or (HostGroup(servers=options.servers),)
-    hosts, presets, speeds, memories, inside, degrees, bandwidths = [], [], [], [], [], [], []
+    hosts: list[int] = []
+    presets: list[str] = []
+    speeds: list[float] = []
+    memories: list[float] = []
+    inside: list[float] = []
+    degrees: list[int] = []
+    bandwidths: list[float] = []
     for group in groups:
         preset = device_preset(group.device or options.device)
         gigabytes = group.memory_gb or options.memory_gb
@@ -197,7 +203,7 @@ def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
         if section not in _SECTIONS:
             raise TopoplanError(f"{where}: no section {section!r}{nearest(section, _SECTIONS)}")
     if "model" not in document:
-        raise TopoplanError(f"{where}: needs a section [model] with use = \"...\"")
+        raise TopoplanError(f'{where}: needs a section [model] with use = "..."')
     cluster = dict(_table(document, "cluster", where))
     groups = cluster.pop("hosts", [])
     if not isinstance(groups, list):
@@ -232,6 +238,6 @@ def _choice(table: Any, where: str) -> Choice:
     if isinstance(table, str):
         return Choice.parse(table, where)
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
-        raise TopoplanError(f"{where}: needs use = \"name of a component\"")
+        raise TopoplanError(f'{where}: needs use = "name of a component"')
     name, options = parse_component(table["use"], where)
     return Choice(name, {**options, **{key: value for key, value in table.items() if key != "use"}})

@@ -58,13 +58,13 @@ def write_outputs(host: Host, plan: Plan, outputs: tuple[tuple[Choice, str], ...
     written: dict[str, str] = {}
     for choice, path in outputs:
         component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
-        write_file(Path(path), cast(Exporter, component).build(options)(plan))
+        write_file(Path(path), cast("Exporter", component).build(options)(plan))
         written[component.name] = path
     return written
 
 
 def _reader(host: Host, path: Path, *ways: str) -> Exporter:
-    exporters = [cast(Exporter, c) for c in host.components(Kind.EXPORTER)]
+    exporters = [cast("Exporter", c) for c in host.components(Kind.EXPORTER)]
     readable = [e for e in exporters if any(getattr(e, way) is not None for way in ways)]
     for exporter in readable:
         if path.name.endswith(exporter.suffix):

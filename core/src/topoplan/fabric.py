@@ -95,7 +95,9 @@ class Fabric:
             )
         key = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
         if len(np.unique(key)) != count:
-            raise TopoplanError(f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)")
+            raise TopoplanError(
+                f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)"
+            )
 
     @classmethod
     def from_links(

@@ -131,14 +131,16 @@ class Operator:
         for tensor in (*self.inputs, *self.weights, *self.outputs):
             used = [axis.dim for axis in tensor.axes if axis.dim >= 0]
             if len(used) != len(set(used)) or any(d >= len(self.dims) for d in used):
-                raise TopoplanError(f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist")
+                raise TopoplanError(
+                    f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist"
+                )
         for tensor in self.outputs:
             held = {axis.dim for axis in tensor.axes}
             for index, dim in enumerate(self.dims):
                 if dim.role not in (None, Role.REDUCTION) and index not in held:
                     raise TopoplanError(
-                        f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} but output {tensor.name!r} lacks it "
-                        "(make it a reduction, or one that cannot be cut)"
+                        f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} "
+                        f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"
                     )
 
     @property
@@ -214,4 +216,6 @@ class OperatorGraph:
                 return position
         from topoplan.errors import nearest
 
-        raise TopoplanError(f"model {self.name!r}: no operator named {name!r}{nearest(name, (op.name for op in self.operators))}")
+        raise TopoplanError(
+            f"model {self.name!r}: no operator named {name!r}{nearest(name, (op.name for op in self.operators))}"
+        )

@@ -94,7 +94,7 @@ def optimize(
         build_fabric=_fabric_builder(topology, topology_options, cluster),
         reconfigurable=topology.follows_demand,
     )
-    policy = cast(Simulator, simulator).memory(simulator_options)
+    policy = cast("Simulator", simulator).memory(simulator_options)
     check_memory(problem, policy)
     if experiment.run.strategy is None:
         strategy = problem.space.initial()
@@ -127,10 +127,11 @@ def optimize(
     if result.best_cost == float("inf"):
         worst = int(np.argmax(memory - cluster.device_memory))
         raise TopoplanError(
-            f"model {graph.name!r}: no strategy that was tried fits: device {worst} would need {memory[worst] / 1e9:.1f} GB "
-            f"of {cluster.device_memory[worst] / 1e9:.1f} GB (more servers, or --simulator {simulator.name}:memory=penalty)"
+            f"model {graph.name!r}: no strategy that was tried fits: device {worst} would need "
+            f"{memory[worst] / 1e9:.1f} GB of {cluster.device_memory[worst] / 1e9:.1f} GB "
+            f"(use more servers, or --simulator {simulator.name}:memory=penalty)"
         )
-    record = _provenance(host, experiment, used, cluster)
+    record = _provenance(host, experiment, used)
     outcome = Outcome(
         plan=evaluator.plan(result.best, record),
         initial=evaluator.plan(result.initial, record),
@@ -144,21 +145,23 @@ def optimize(
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
     """Put a strategy searcher before network searchers that came alone."""
-    searchers = [cast(Searcher, host.get(Kind.SEARCHER, choice.name)) for choice in choices]
+    searchers = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in choices]
     if any(searcher.axis == "strategy" for searcher in searchers):
         return list(choices)
     partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
     return [*(Choice(name) for name in partners), *choices]
 
 
-def _fabric_builder(topology: Topology, options: Any, cluster: Any) -> Callable[[Demand | None, np.random.Generator], Fabric]:
+def _fabric_builder(
+    topology: Topology, options: Any, cluster: Any
+) -> Callable[[Demand | None, np.random.Generator], Fabric]:
     def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
         return topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return build
 
 
-def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, Any]], cluster: Any) -> Mapping[str, Any]:
+def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, Any]]) -> Mapping[str, Any]:
     """Record all that is needed to repeat the run; nothing in it depends on time or place."""
     components = []
     for component, options in used:
@@ -172,7 +175,9 @@ def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, 
                 "options": {key: _json_ready(value) for key, value in attrs.asdict(options).items()},
             }
         )
-    files = [str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value]
+    files = [
+        str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
+    ]
     files += [experiment.run.strategy] if experiment.run.strategy else []
     return {
         "topoplan": __version__,

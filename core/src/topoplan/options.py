@@ -134,7 +134,11 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         return tuple(_coerce(item, arguments[0], where) for item in items)
     try:
         if hint is bool:
-            return raw if isinstance(raw, bool) else {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[str(raw).lower()]
+            return (
+                raw
+                if isinstance(raw, bool)
+                else {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[str(raw).lower()]
+            )
         if isinstance(raw, bool):
             raise ValueError
         if hint is int:

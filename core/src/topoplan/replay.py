@@ -69,14 +69,14 @@ def simulate_file(
     if topology is not None:
         choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
         component, options = host.make(Kind.TOPOLOGY, choice.name, choice.options)
-        wired = cast(Topology, component)
-        demand = taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
-        fabric = wired.build(
-            options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed))
+        wired = cast("Topology", component)
+        demand = (
+            taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
         )
+        fabric = wired.build(options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
     choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
     component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
-    timeline = cast(Simulator, component).build(options)(plan.taskgraph, fabric, cluster)
+    timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)
 
 

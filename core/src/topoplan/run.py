@@ -168,5 +168,3 @@ def _acceptance(searchers: Sequence[tuple[str, Search]]) -> float | None:
         if rate is not None:
             return float(rate)
     return None
-
-

@@ -1,8 +1,8 @@
 """The ask/tell contract between searchers and the driver.
 
 A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
-A searcher proposes `Candidate`\\ s, each told as a *change to a state*, and is told their `Trial`\\ s.  It
-never calls the evaluator, owns no budget and reads no clock, so it can be stopped, resumed, run in many
+A searcher proposes candidates (`Candidate`), each told as a *change to a state*, and is told their
+prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped, resumed, run in many
 chains and swapped.
 
 The driver (`topoplan.run`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or ``ask``

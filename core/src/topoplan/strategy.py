@@ -6,7 +6,7 @@ Searchers move from strategy to strategy by replacing placements; lowering turns
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -16,6 +16,10 @@ from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
 
 __all__ = ["Placement", "Strategy", "data_parallel"]
+
+
+def _degrees(given: Iterable[int]) -> tuple[int, ...]:
+    return tuple(int(degree) for degree in given)
 
 
 @attrs.frozen(hash=False)
@@ -28,7 +32,7 @@ class Placement:
             last dimension fastest (C order of an array of shape ``degrees``).
     """
 
-    degrees: tuple[int, ...] = attrs.field(converter=lambda v: tuple(int(x) for x in v))
+    degrees: tuple[int, ...] = attrs.field(converter=_degrees)
     devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
 
     def __attrs_post_init__(self) -> None:
@@ -69,12 +73,18 @@ class Strategy:
             raise TopoplanError(f"strategy: {len(self.placements)} placements for {len(graph.operators)} operators")
         for op, placement in zip(graph.operators, self.placements, strict=True):
             if len(placement.degrees) != len(op.dims):
-                raise TopoplanError(f"strategy: {op.name!r} has {len(op.dims)} dimensions, not {len(placement.degrees)}")
+                raise TopoplanError(
+                    f"strategy: {op.name!r} has {len(op.dims)} dimensions, not {len(placement.degrees)}"
+                )
             for dim, degree in zip(op.dims, placement.degrees, strict=True):
                 if degree > 1 and dim.role is None:
-                    raise TopoplanError(f"strategy: {op.name!r}: dimension {dim.name!r} cannot be cut (degree {degree})")
+                    raise TopoplanError(
+                        f"strategy: {op.name!r}: dimension {dim.name!r} cannot be cut (degree {degree})"
+                    )
                 if degree > dim.size:
-                    raise TopoplanError(f"strategy: {op.name!r}: {dim.name!r} of size {dim.size} cannot be cut into {degree}")
+                    raise TopoplanError(
+                        f"strategy: {op.name!r}: {dim.name!r} of size {dim.size} cannot be cut into {degree}"
+                    )
             if placement.devices.min() < 0 or placement.devices.max() >= n_devices:
                 raise TopoplanError(
                     f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"

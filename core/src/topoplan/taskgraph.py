@@ -116,7 +116,9 @@ class TaskGraph:
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
         bad = np.flatnonzero(~((self.seconds >= 0) & np.isfinite(self.seconds)))
         if len(bad):
-            raise TopoplanError(f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be finite and not negative)")
+            raise TopoplanError(
+                f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be finite and not negative)"
+            )
         bad = np.flatnonzero(self.size < 0)
         if len(bad):
             raise TopoplanError(f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must not be negative)")
@@ -125,7 +127,9 @@ class TaskGraph:
         self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
         self._in_range(where, "group", self.group[ring], 0, self.n_groups)
         self._in_range(where, "device", self.device[~(transfer | ring)], 0, self.n_devices)
-        empty = np.flatnonzero(ring & (np.diff(self.group_ptr, append=0)[self.group] < 1)) if self.n_groups else []
+        members = np.zeros(count, dtype=np.int64)
+        members[ring] = np.diff(self.group_ptr)[self.group[ring]]
+        empty = np.flatnonzero(ring & (members < 1))
         if len(empty):
             raise TopoplanError(f"{where}: {self.label(empty[0])} has no members")
 

@@ -22,7 +22,9 @@ class ExhaustiveOptions:
     """Options of `exhaustive`."""
 
     largest: int = option(1_000_000, help="refuse a space of more strategies than this", minimum=1)
-    vary: int = option(0, help="vary only the first so many operators, the others keep their placement; 0: all", minimum=0)
+    vary: int = option(
+        0, help="vary only the first so many operators, the others keep their placement; 0: all", minimum=0
+    )
 
 
 class ExhaustiveSearch:
@@ -59,11 +61,15 @@ class ExhaustiveSearch:
         """Learn nothing: the driver keeps the best."""
 
 
+def _build(options: ExhaustiveOptions, problem: Any, rng: Any) -> ExhaustiveSearch:
+    return ExhaustiveSearch(options, problem)
+
+
 EXHAUSTIVE = Searcher(
     name="exhaustive",
     summary="Every strategy of a small space: proves other searchers right",
     options=ExhaustiveOptions,
-    build=lambda options, problem, rng: ExhaustiveSearch(options, problem),
+    build=_build,
     axis="strategy",
 )
 

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from topoplan_searcher_mcmc.propagate import Propagation
 
 from topoplan.problem import Problem
 from topoplan.search import Candidate, Trial
 from topoplan.strategy import Placement
+from topoplan_searcher_mcmc.propagate import Propagation
 
 if TYPE_CHECKING:
     from topoplan_searcher_mcmc import McmcOptions
@@ -78,7 +78,9 @@ class Chain:
     def _changes(self, current: Trial) -> dict[int, Placement]:
         placements = current.state.strategy.placements
         if self._rng.random() < self._options.propagation:
-            return self._propagation.spread(placements, self._rng)
+            changes = self._propagation.spread(placements, self._rng)
+            if changes:
+                return changes
         op = int(self._rng.integers(len(placements)))
         return {op: self._problem.space.random_placement(op, self._rng)}
 

@@ -30,9 +30,7 @@ class Propagation:
         self._neighbours: list[list[tuple[int, int, dict[int, int]]]] = [[] for _ in range(self._count)]
         for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
             given, wanted = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
-            pairs = [
-                (a.dim, b.dim) for a, b in zip(given.axes, wanted.axes, strict=True) if a.dim >= 0 and b.dim >= 0
-            ]
+            pairs = [(a.dim, b.dim) for a, b in zip(given.axes, wanted.axes, strict=True) if a.dim >= 0 and b.dim >= 0]
             self._neighbours[u].append((v, given.elements, dict(pairs)))
             self._neighbours[v].append((u, given.elements, {b: a for a, b in pairs}))
         self._dims = [len(op.dims) for op in graph.operators]

@@ -40,11 +40,15 @@ class RandomSearch:
         """Learn nothing."""
 
 
+def _build(options: RandomOptions, problem: Any, rng: Any) -> RandomSearch:
+    return RandomSearch(problem, rng)
+
+
 RANDOM = Searcher(
     name="random",
     summary="Uniformly random strategies: the baseline of every other searcher",
     options=RandomOptions,
-    build=lambda options, problem, rng: RandomSearch(problem, rng),
+    build=_build,
     axis="strategy",
 )
 

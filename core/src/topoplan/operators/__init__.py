@@ -1,0 +1,17 @@
+"""The kinds of operator a model is made of, and the builder that joins them to an operator graph.
+
+`dense`, `spatial`, `pointwise` and `experts` hold one pure function per kind: from the shapes of its
+inputs to an `Operator` in the algebra of `topoplan.graph` (iteration space, axis maps, FLOPs).
+`GraphBuilder` names the operators, joins them by edges and restricts them to what a dialect may cut.
+`with_preset` fills a frontend's options from a published configuration.
+
+    frontend ─► GraphBuilder.linear(x, 1024) ─► dense.linear(x, 1024) ─► Operator, named and joined
+"""
+
+from __future__ import annotations
+
+from topoplan.operators.builder import Dialect, GraphBuilder
+from topoplan.operators.handle import Handle
+from topoplan.operators.presets import with_preset
+
+__all__ = ["Dialect", "GraphBuilder", "Handle", "with_preset"]

@@ -1,0 +1,116 @@
+"""Operators of a mixture of experts: choose experts, send samples to them, combine their answers.
+
+Dispatch and combination are tensor products with a selection (GShard, Lepikhin et al., 2020): dispatch
+sums over samples to fill the slots of every expert, combination sums over the slots to answer every
+sample.  So the dimension that is summed over is a reduction, and whatever is cut stays exact: a part that
+knows only some samples holds slots that are zero where other parts fill them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from topoplan.errors import TopoplanError
+from topoplan.graph import Dimension, Operator, Role, Term
+from topoplan.operators.handle import Handle, plain, whole
+
+__all__ = ["aggregate", "cache", "capacity", "group_by", "top_k"]
+
+INDEX_BYTES = 4
+
+
+def capacity(alpha: float, chosen: int, samples: int, experts: int) -> int:
+    """Return the slots of one expert: ``alpha`` times its even share of the samples' choices, rounded up."""
+    return math.ceil(alpha * chosen * samples / experts)
+
+
+def top_k(x: Handle, k: int) -> Operator:
+    """Return the ``k`` largest of the last axis of ``x`` (samples, classes): their values, and their indices."""
+    samples, classes = x.shape
+    if not 0 < k <= classes:
+        raise TopoplanError(f"top_k: {k} of {classes} classes (choose 1..{classes})")
+    chosen = (samples, k)
+    return Operator(
+        name="",
+        kind="top_k",
+        dims=(Dimension("n", samples, Role.SAMPLE), Dimension("e", classes)),
+        inputs=(plain("x", x, 0, 1),),
+        outputs=(
+            plain("values", Handle(chosen, x.itemsize), 0, -1),
+            plain("indices", Handle(chosen, INDEX_BYTES), 0, -1),
+        ),
+        work=(Term(k, (0, 1)),),
+        structure="TopK",
+    )
+
+
+def group_by(x: Handle, assign: Handle, experts: int, alpha: float) -> Operator:
+    """Return for each expert the samples of ``x`` (samples, channels) that ``assign`` (samples, k) gives it.
+
+    Dimensions: ``c`` slots of every expert, ``d`` channels, ``n`` samples (a reduction).  Every output is
+    (capacity, channels).
+    """
+    if alpha <= 0:
+        raise TopoplanError(f"group_by: alpha {alpha} must be more than 0")
+    samples, channels = x.shape
+    slots = capacity(alpha, assign.shape[1], samples, experts)
+    c, d, n = range(3)
+    filled = Handle((slots, channels), x.itemsize)
+    return Operator(
+        name="",
+        kind="group_by",
+        dims=(
+            Dimension("c", slots, Role.SAMPLE),
+            Dimension("d", channels, Role.ATTRIBUTE),
+            Dimension("n", samples, Role.REDUCTION),
+        ),
+        inputs=(plain("x", x, n, d), whole("assign", assign, n)),
+        outputs=tuple(plain(f"expert{k}", filled, c, d) for k in range(experts)),
+        structure="Group_by",
+    )
+
+
+def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, structure: str) -> Operator:
+    """Return for each sample the answers of its experts, weighted by its gates.
+
+    Dimensions: ``n`` samples, ``o`` channels, ``c`` slots of every expert (a reduction).
+
+    Args:
+        gates: (samples, ...) values and indices of the choice, first the values.
+        answers: (capacity, channels) of each expert.
+        kind: see `Operator`; FlexNet has two operators of this form.
+        structure: see `Operator`.
+    """
+    (samples, chosen), (slots, channels) = gates[0].shape, answers[0].shape
+    if any(answer.shape != answers[0].shape for answer in answers):
+        raise TopoplanError(f"{kind}: the experts' answers differ in shape")
+    n, o, c = range(3)
+    return Operator(
+        name="",
+        kind=kind,
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("o", channels, Role.ATTRIBUTE),
+            Dimension("c", slots, Role.REDUCTION),
+        ),
+        inputs=(
+            *(whole(f"gate{k}", gate, n) for k, gate in enumerate(gates)),
+            *(plain(f"expert{k}", answer, c, o) for k, answer in enumerate(answers)),
+        ),
+        outputs=(plain("y", Handle((samples, channels), gates[0].itemsize), n, o),),
+        work=(Term(2 * chosen / slots, (n, o, c)),),
+        structure=structure,
+    )
+
+
+def cache(x: Handle) -> Operator:
+    """Return a copy of ``x`` (samples, k) that is kept from iteration to iteration."""
+    return Operator(
+        name="",
+        kind="cache",
+        dims=(Dimension("n", x.shape[0], Role.SAMPLE),),
+        inputs=(whole("x", x, 0),),
+        outputs=(whole("y", x, 0),),
+        structure="Cache",
+    )

@@ -1,0 +1,62 @@
+"""What a frontend's options mean: the user's word first, then the published configuration, then the model's own.
+
+Options that a preset may set default to None in their class, so that "not given" can be told from any value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest
+from topoplan.options import check
+
+__all__ = ["FLEXNET_BATCH_SIZE", "with_preset"]
+
+T = TypeVar("T", bound=attrs.AttrsInstance)
+
+#: Samples of one iteration when nobody says anything (FlexFlow's default).
+FLEXNET_BATCH_SIZE = 64
+
+
+def with_preset(
+    where: str,
+    options: T,
+    batch_size: int | None,
+    *,
+    defaults: Mapping[str, Any],
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[T, int]:
+    """Return the options without gaps, and the batch size.
+
+    Args:
+        where: what messages name first, e.g. ``"frontend dlrm"``.
+        options: frozen attrs value; fields that are None are filled.
+        batch_size: the user's, or None.
+        defaults: field -> value where neither user nor preset says anything; may hold ``batch_size``.
+        presets: value of ``options.preset`` -> field -> value; may hold ``batch_size``.
+
+    Raises:
+        TopoplanError: a value out of its range, or a list without an entry.
+    """
+    known = {"batch_size": FLEXNET_BATCH_SIZE, **defaults}
+    preset = getattr(options, "preset", "")
+    if preset and presets is not None:
+        if preset not in presets:
+            raise TopoplanError(f"{where}: preset: {preset!r} is unknown{nearest(preset, presets)}")
+        known |= presets[preset]
+    fields = attrs.fields(type(options))
+    gaps = {f.name: known[f.name] for f in fields if getattr(options, f.name) is None and f.name in known}
+    full = attrs.evolve(options, **gaps)  # type: ignore[misc]
+    check(full, where)
+    for field in fields:
+        if getattr(full, field.name) == ():
+            raise TopoplanError(
+                f"{where}: {field.name.replace('_', '-')}: the list is empty (give at least one number)"
+            )
+    batch = known["batch_size"] if batch_size is None else batch_size
+    if batch < 1:
+        raise TopoplanError(f"{where}: batch size {batch} is too small (at least 1)")
+    return full, batch

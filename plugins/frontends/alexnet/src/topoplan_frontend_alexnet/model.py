@@ -1,0 +1,34 @@
+"""AlexNet on one device's worth of channels (Krizhevsky, 2014: "One weird trick", table of layers).
+
+Images are 224 x 224; FlexNet's are 229 x 229, which gives the same 6 x 6 before the linear layers.
+"""
+
+from __future__ import annotations
+
+from topoplan.graph import OperatorGraph
+from topoplan.operators import GraphBuilder, with_preset
+from topoplan_frontend_alexnet import AlexnetOptions
+
+WHERE = "frontend alexnet"
+
+#: Configuration of FlexNet's measurements (TopoOpt, NSDI'23).
+PRESETS = {"alexnet": {"batch_size": 1024, "classes": 10}}
+
+
+def build(options: AlexnetOptions, batch_size: int | None) -> OperatorGraph:
+    """Build the operator graph: 13 operators, from ``conv1`` to ``softmax1``."""
+    defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
+    o, batch = with_preset(WHERE, options, batch_size, defaults=defaults, presets=PRESETS)
+    b = GraphBuilder("alexnet", batch, o.dialect)
+    size = 229 if o.dialect == "flexnet" else 224
+    x = b.conv2d(b.input((3, size, size)), 64, 11, stride=4, padding=2, activation="relu")
+    x = b.pool2d(x, 3, stride=2)
+    x = b.conv2d(x, 192, 5, padding=2, activation="relu")
+    x = b.pool2d(x, 3, stride=2)
+    for channels in (384, 256, 256):
+        x = b.conv2d(x, channels, 3, padding=1, activation="relu")
+    x = b.flat(b.pool2d(x, 3, stride=2))
+    for width in (4096, 4096):
+        x = b.linear(x, width, activation="relu")
+    b.softmax(b.linear(x, o.classes))
+    return b.build()

@@ -1,0 +1,61 @@
+"""CANDLE Uno: conformance, and what its options do."""
+
+from __future__ import annotations
+
+import pytest
+
+from topoplan.errors import TopoplanError
+from topoplan.options import structure
+from topoplan.testing import parametrize_with_checks
+from topoplan_frontend_candle_uno import CandleUnoOptions, topoplan_frontends
+
+(FRONTEND,) = topoplan_frontends()
+
+
+@parametrize_with_checks(FRONTEND)
+def test_conformance(check) -> None:
+    check()
+
+
+def build(batch_size=None, **given):
+    return FRONTEND.build(structure(CandleUnoOptions, given, "frontend candle-uno"), batch_size)
+
+
+def dense_parameters(graph) -> int:
+    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
+
+
+@pytest.mark.parametrize(
+    ("preset", "batch_size", "operators", "weights", "parameters"),
+    [
+        ("candle16", 16384, 71, 140, "1.19"),
+        ("candle32", 32768, 71, 140, "4.62"),
+        ("candle128", 131072, 91, 180, "23.61"),
+    ],
+)
+def test_published_configurations(preset, batch_size, operators, weights, parameters) -> None:
+    graph = build(preset=preset, dialect="flexnet")
+    assert (graph.batch_size, len(graph.operators)) == (batch_size, operators)
+    assert sum(len(op.weights) for op in graph.operators) == weights
+    assert f"{dense_parameters(graph) / 1e9:.2f}" == parameters
+    assert [op.structure for op in graph.operators][-2:] == [f"Dense_{graph.operators[-3].dims[1].size}_1", "Dense_1_1"]
+
+
+def test_doses_join_the_concatenation_as_they_are() -> None:
+    graph = build(**{"dense-layers": "8", "dense-feature-layers": "16-4"})
+    features = graph.operators[graph.index("features")]
+    assert [tensor.shape[1] for tensor in features.inputs] == [4, 1, 1, 4, 4, 4, 4]
+    assert [row[3] for row in graph.edges.tolist() if row[2] == graph.index("features")] == [0, 3, 4, 5, 6]
+    assert graph.operators[-1].name == "growth"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dense-layers": "8-0"}, "dense-layers: 0 is too small"),
+        ({"dense-feature-layers": []}, "dense-feature-layers: the list is empty"),
+    ],
+)
+def test_bad_options_are_named(given, message) -> None:
+    with pytest.raises(TopoplanError, match=message):
+        build(**given)

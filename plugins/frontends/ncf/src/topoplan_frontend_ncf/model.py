@@ -1,0 +1,67 @@
+"""Neural collaborative filtering (He et al., 2017) over many embedding tables.
+
+Users and items are looked up twice: in rows for generalized matrix factorization, multiplied element by
+element, and in rows for an MLP.  A last layer weighs the answers of both.
+"""
+
+from __future__ import annotations
+
+from topoplan.errors import TopoplanError
+from topoplan.graph import OperatorGraph
+from topoplan.operators import GraphBuilder, Handle, with_preset
+from topoplan_frontend_ncf import NcfOptions
+
+WHERE = "frontend ncf"
+INDEX_BYTES = 8
+
+DEFAULTS = {
+    "unum_per_table": 2,
+    "inum_per_table": 2,
+    "factor_num": 16,
+    "edim_per_table": 16,
+    "ntables": 4,
+    "embedding_bag_size": 1,
+    "arch_mlp_top": (8, 2),
+}
+
+#: Configuration of TopoOpt (NSDI'23).
+PRESETS = {
+    "ncf128": {
+        "batch_size": 65536,
+        "unum_per_table": 1_000_000,
+        "inum_per_table": 1_000_000,
+        "factor_num": 64,
+        "edim_per_table": 128,
+        "ntables": 32,
+        "arch_mlp_top": (4096,) * 8,
+    }
+}
+
+
+def build(options: NcfOptions, batch_size: int | None) -> OperatorGraph:
+    """Build the operator graph: four groups of tables, matrix factorization, MLP, the last layer.
+
+    Raises:
+        TopoplanError: an MLP without a layer, or a number that is too small.
+    """
+    o, batch = with_preset(WHERE, options, batch_size, defaults=DEFAULTS, presets=PRESETS)
+    if len(o.arch_mlp_top) < 2:
+        raise TopoplanError(f"{WHERE}: arch-mlp-top: {o.arch_mlp_top[0]} alone has no layer (give two numbers or more)")
+    b = GraphBuilder("ncf", batch, o.dialect)
+    bags = [b.input((o.embedding_bag_size,), INDEX_BYTES) for _ in range(o.ntables)]
+
+    def tables(name: str, rows: int, dim: int) -> list[Handle]:
+        return [b.embedding(bag, rows, dim, name=f"{name}{k}") for k, bag in enumerate(bags)]
+
+    user_gmf = tables("user_gmf", o.unum_per_table, o.factor_num)
+    item_gmf = tables("item_gmf", o.inum_per_table, o.factor_num)
+    user_mlp = tables("user_mlp", o.unum_per_table, o.edim_per_table)
+    item_mlp = tables("item_mlp", o.inum_per_table, o.edim_per_table)
+    x = b.concat([*user_mlp, *item_mlp], name="mlp_concat")
+    users, items = b.concat(user_gmf, name="user_gmf_concat"), b.concat(item_gmf, name="item_gmf_concat")
+    factors = b.multiply(users, items, name="gmf", flexnet_name="gmf")
+    factorized = b.linear(factors, 1, activation="sigmoid", bias=False, name="gmf_linear")
+    for k, width in enumerate(o.arch_mlp_top[1:]):
+        x = b.linear(x, width, activation="relu", name=f"mlp{k}")
+    b.linear(b.concat([factorized, x], name="answers"), 1, activation="sigmoid", name="predict")
+    return b.build()

@@ -1,0 +1,49 @@
+"""Transformer as a topoplan frontend: its options and its registration; `model` builds the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Frontend, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import OperatorGraph
+
+
+@attrs.frozen
+class TransformerOptions:
+    """Options of the Transformer frontend; one that is not given comes from the preset, else has the default named."""
+
+    preset: Literal["", "transformer16", "transformer32", "transformer128"] = option(
+        "", help="published configuration to start from"
+    )
+    dialect: Literal["standard", "flexnet"] = option(
+        "standard", help="flexnet: FlexNet's names, cuts and element sizes"
+    )
+    num_layers: int | None = option(None, minimum=1, help="layers of each of the two streams; default 12")
+    hidden_size: int | None = option(None, minimum=1, help="channels; default 512")
+    num_heads: int | None = option(None, minimum=1, help="attention heads, a divisor of the hidden size; default 16")
+    sequence_length: int | None = option(None, minimum=1, help="positions of a sample; default 128")
+
+
+def build(options: TransformerOptions, batch_size: int | None) -> OperatorGraph:
+    """Build the graph; see `model.build`."""
+    from topoplan_frontend_transformer.model import build as build_model
+
+    return build_model(options, batch_size)
+
+
+@hookimpl
+def topoplan_frontends() -> list[Frontend]:
+    """Register Transformer."""
+    return [
+        Frontend(
+            name="transformer",
+            summary="Transformer: an encoder and a decoder stream of multi-head attention",
+            options=TransformerOptions,
+            build=build,
+            example={"num-layers": 2, "hidden-size": 64, "num-heads": 4, "sequence-length": 16},
+        )
+    ]

@@ -1,0 +1,42 @@
+"""VGG-16 as a topoplan frontend: its options and its registration; `model` builds the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Frontend, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import OperatorGraph
+
+
+@attrs.frozen
+class Vgg16Options:
+    """Options of the VGG-16 frontend; one that is not given comes from the preset, else has the default named."""
+
+    preset: Literal["", "vgg16", "vgg32", "vgg128"] = option("", help="published configuration to start from")
+    dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
+    classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000")
+
+
+def build(options: Vgg16Options, batch_size: int | None) -> OperatorGraph:
+    """Build the graph; see `model.build`."""
+    from topoplan_frontend_vgg16.model import build as build_model
+
+    return build_model(options, batch_size)
+
+
+@hookimpl
+def topoplan_frontends() -> list[Frontend]:
+    """Register VGG-16."""
+    return [
+        Frontend(
+            name="vgg16",
+            summary="VGG-16: thirteen 3x3 convolutions and three linear layers",
+            options=Vgg16Options,
+            build=build,
+            example={"classes": 10},
+        )
+    ]

@@ -1,0 +1,142 @@
+"""The chain: what it accepts, when it returns to the best, and how a placement spreads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Demand, Fabric, GraphBuilder, PartCosts, Placement, Problem, State, Trial
+from topoplan.space import Space
+from topoplan.testing import parametrize_with_checks
+from topoplan_searcher_mcmc import MCMC, McmcOptions
+from topoplan_searcher_mcmc.chain import Chain
+from topoplan_searcher_mcmc.propagate import Propagation, carried
+
+
+class OneCost:
+    def supports(self, op, degrees):
+        return True
+
+    def price(self, op, degrees, devices):
+        return PartCosts(forward=np.ones(len(devices)), backward=np.ones(len(devices)), memory=np.ones(len(devices)))
+
+
+@pytest.fixture
+def problem():
+    b = GraphBuilder("small", 8)
+    x = b.linear(b.input((4,)), 6)
+    b.linear(b.relu(x), 2)
+    graph, cluster, costs = b.build(), Cluster.uniform(n_hosts=4), OneCost()
+    return Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
+        build_fabric=lambda demand, rng: None, reconfigurable=False,
+    )  # fmt: skip
+
+
+def trial_of(state, cost):
+    return Trial(state=state, cost=cost, demand=lambda: None)
+
+
+def first_state(problem):
+    fabric = Fabric.from_links(name="pair", n_hosts=4, links=[(0, 1)], bandwidth=1.0, latency=0.0)
+    return State(problem.space.initial(), fabric)
+
+
+@parametrize_with_checks(MCMC)
+def test_conformance(check):
+    check()
+
+
+@pytest.mark.parametrize(("temperature", "alpha", "slowdown"), [("relative", 50.0, 0.01), ("absolute", 2.0, 0.0003)])
+def test_a_slowdown_is_accepted_as_often_as_metropolis_says(problem, temperature, alpha, slowdown):
+    options = McmcOptions(temperature=temperature, alpha=alpha, reset_every=10**9)
+    chain = Chain(options, problem, np.random.default_rng(1))
+    state = first_state(problem)
+    expected = math.exp(-alpha * slowdown) if temperature == "relative" else math.exp(-alpha * slowdown * 1e3)
+    accepted, tries = 0, 4000
+    for _ in range(tries):
+        chain.adopt(trial_of(state, 1.0))
+        (candidate,) = chain.ask()
+        chain.tell([trial_of(candidate.state(), 1.0 + slowdown)])
+        accepted += candidate.beat > 1.0 + slowdown
+    assert accepted / tries == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / tries))
+    assert chain.acceptance == pytest.approx(accepted / tries)
+
+
+def test_faster_and_equal_are_always_accepted(problem):
+    chain = Chain(McmcOptions(reset_every=10**9), problem, np.random.default_rng(2))
+    chain.adopt(trial_of(first_state(problem), 1.0))
+    for cost in (1.0, 1.0, 0.9, 0.9, 0.5):
+        (candidate,) = chain.ask()
+        told = trial_of(candidate.state(), cost)
+        chain.tell([told])
+        assert chain.ask()[0].base is told.state
+    assert chain.acceptance == 1.0
+
+
+def test_an_infeasible_start_is_left_by_anything(problem):
+    chain = Chain(McmcOptions(), problem, np.random.default_rng(0))
+    chain.adopt(trial_of(first_state(problem), math.inf))
+    (candidate,) = chain.ask()
+    told = trial_of(candidate.state(), 5.0)
+    chain.tell([told])
+    assert chain.ask()[0].base is told.state
+
+
+def test_the_chain_returns_to_the_best(problem):
+    chain = Chain(McmcOptions(reset_every=5, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
+    best = trial_of(first_state(problem), 1.0)
+    chain.adopt(best)
+    bases = []
+    for _ in range(12):
+        (candidate,) = chain.ask()
+        bases.append(candidate.base)
+        chain.tell([trial_of(candidate.state(), 2.0)])
+    assert [k for k, base in enumerate(bases) if base is best.state] == [0, 5, 10]
+
+
+def test_one_seed_gives_one_chain(problem):
+    def proposals(seed):
+        chain = Chain(McmcOptions(), problem, np.random.default_rng(seed))
+        chain.adopt(trial_of(first_state(problem), 1.0))
+        seen = []
+        for k in range(50):
+            (candidate,) = chain.ask()
+            seen.append([(op, p.key) for op, p in candidate.placements.items()])
+            chain.tell([trial_of(candidate.state(), 1.0 + 0.01 * (k % 3))])
+        return seen
+
+    assert proposals(7) == proposals(7)
+    assert proposals(7) != proposals(8)
+
+
+def test_a_cut_is_carried_along_the_tensor_that_two_operators_share():
+    samples = Placement((4, 1, 1), [0, 1, 2, 3])
+    assert carried(samples, {0: 1}, 3).degrees == (1, 4, 1)
+    assert carried(Placement((2, 1, 2), [0, 1, 2, 3]), {0: 0}, 3) is None
+    # Dimensions that change places take their devices with them.
+    crossed = carried(Placement((2, 2), [0, 1, 2, 3]), {0: 1, 1: 0}, 2)
+    assert crossed.degrees == (2, 2)
+    assert crossed.devices.tolist() == [0, 2, 1, 3]
+
+
+def test_spreading_makes_neighbours_agree(problem):
+    space = problem.space
+    placements = [space.place((1,) * len(op.dims), 0) for op in problem.graph.operators]
+    placements[0] = space.place((4, 1, 1), 0)
+    propagation = Propagation(problem.graph, space, 0.99)
+    rng = np.random.default_rng(0)
+    seen = [propagation.spread(placements, rng) for _ in range(40)]
+    assert any(1 in changes and changes[1].degrees[0] == 4 for changes in seen)
+    assert all(p.degrees in space.degrees(op) for changes in seen for op, p in changes.items())
+
+
+def test_demand_is_not_asked_for(problem):
+    def demand() -> Demand:
+        raise AssertionError
+
+    chain = Chain(McmcOptions(), problem, np.random.default_rng(0))
+    chain.adopt(Trial(state=first_state(problem), cost=1.0, demand=demand))
+    chain.tell([Trial(state=chain.ask()[0].state(), cost=1.0, demand=demand)])
