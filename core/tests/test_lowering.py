@@ -22,7 +22,9 @@ class NumberedCosts:
 
     def price(self, op, degrees, devices):
         parts = np.arange(len(devices))
-        return PartCosts(forward=1e-3 * (op + 1) + 1e-6 * parts, backward=2e-3 * (op + 1) + 1e-7 * devices, memory=1.0 + parts)
+        return PartCosts(
+            forward=1e-3 * (op + 1) + 1e-6 * parts, backward=2e-3 * (op + 1) + 1e-7 * devices, memory=1.0 + parts
+        )
 
 
 def convolutional(batch=8, dialect="standard"):

@@ -21,9 +21,7 @@ def producers(draw):
     dims.insert(draw(st.integers(0, len(dims))), Dimension("r", draw(st.integers(1, 4)), Role.REDUCTION))
     places = [i for i, dim in enumerate(dims) if dim.name != "r"]
     order = draw(st.permutations(range(len(places))))
-    axes = tuple(
-        Axis(sizes[k] * scales[k], places[k], scale=scales[k], extent=scales[k]) for k in order
-    )
+    axes = tuple(Axis(sizes[k] * scales[k], places[k], scale=scales[k], extent=scales[k]) for k in order)
     op = Operator(name="u", kind="any", dims=tuple(dims), outputs=(Tensor("y", axes),))
     degrees = tuple(draw(st.integers(1, min(dim.size, 4))) for dim in dims)
     return op, degrees
@@ -131,7 +129,9 @@ def test_4096_channels_over_three_devices():
 
 def test_halo_of_a_convolution_cut_in_rows():
     # 3x3, stride 1, padding 1 over 8 rows, cut in two: each half needs one row of the other.
-    producer = Operator(name="u", kind="any", dims=(Dimension("h", 8, Role.ATTRIBUTE),), outputs=(Tensor("y", (Axis(8, 0),)),))
+    producer = Operator(
+        name="u", kind="any", dims=(Dimension("h", 8, Role.ATTRIBUTE),), outputs=(Tensor("y", (Axis(8, 0),)),)
+    )
     consumer = Operator(
         name="v",
         kind="conv",

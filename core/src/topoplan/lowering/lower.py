@@ -29,7 +29,9 @@ class Lowering:
         self.cluster = cluster
         self.costs = costs
         self._op_names = tuple(op.name for op in graph.operators)
-        self._edges: list[tuple[int, int, int, int]] = [tuple(row) for row in graph.edges.reshape(-1, 4).tolist()]
+        self._edges: list[tuple[int, int, int, int]] = [
+            (u, out, v, into) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()
+        ]
         self._edge_kind = self._edge_kinds()
         self._edge_ops = np.array(self._edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
         self._op_pieces: dict[Any, OperatorPiece] = {}
@@ -84,7 +86,7 @@ class Lowering:
             np.concatenate([piece.devices for piece in ops]),
             weights=np.concatenate([piece.memory for piece in ops]),
             minlength=self.cluster.n_devices,
-        )
+        ).astype(np.float64)
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
@@ -99,11 +101,11 @@ class Lowering:
                     sums[key] = sums.get(key, 0.0) + size
         groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
         matrix = np.zeros(n_hosts * n_hosts)
-        for (u, _, v, _), piece in zip(self._edges, edges, strict=True):
-            source = host[strategy.placements[u].devices[piece.src]].astype(np.int64)
-            target = host[strategy.placements[v].devices[piece.dst]].astype(np.int64)
+        for (u, _, v, _), edge in zip(self._edges, edges, strict=True):
+            source = host[strategy.placements[u].devices[edge.src]].astype(np.int64)
+            target = host[strategy.placements[v].devices[edge.dst]].astype(np.int64)
             apart = source != target
-            source, target, size = source[apart], target[apart], piece.size[apart].astype(np.float64)
+            source, target, size = source[apart], target[apart], edge.size[apart].astype(np.float64)
             matrix += np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
             matrix += np.bincount(target * n_hosts + source, weights=size, minlength=n_hosts * n_hosts)
         return Demand(

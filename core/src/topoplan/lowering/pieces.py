@@ -55,7 +55,9 @@ class EdgePiece:
     remote: int
 
 
-def operator_piece(op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, dialect: str) -> OperatorPiece:
+def operator_piece(
+    op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, dialect: str
+) -> OperatorPiece:
     """Price the parts of an operator and derive its gradient all-reduces."""
     priced = costs.price(op, placement.degrees, placement.devices)
     parts: list[I64] = []

@@ -32,7 +32,10 @@ def boxes(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> list[Box]:
             touched = [
                 element
                 for iteration in range(at * size // degree, (at + 1) * size // degree)
-                for element in (iteration * axis.scale + axis.offset, iteration * axis.scale + axis.offset + axis.extent)
+                for element in (
+                    iteration * axis.scale + axis.offset,
+                    iteration * axis.scale + axis.offset + axis.extent,
+                )
             ]
             box.append((min(max(min(touched), 0), axis.size), min(max(max(touched), 0), axis.size)))
         result.append(tuple(box))

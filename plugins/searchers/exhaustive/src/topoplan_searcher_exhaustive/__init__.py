@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from topoplan import Candidate, Placement, Searcher, State, Strategy, TopoplanError, Trial, hookimpl, option
+from topoplan import Candidate, Placement, Searcher, State, TopoplanError, Trial, hookimpl, option
 
 __all__ = ["EXHAUSTIVE", "ExhaustiveOptions", "topoplan_searchers"]
+
+#: Placements of some operators that are chosen together.
+Choice = dict[int, Placement]
 
 #: Candidates priced between two turns of a network searcher.
 _BATCH = 16
@@ -22,26 +25,24 @@ class ExhaustiveOptions:
     """Options of `exhaustive`."""
 
     largest: int = option(1_000_000, help="refuse a space of more strategies than this", minimum=1)
-    vary: int = option(
-        0, help="vary only the first so many operators, the others keep their placement; 0: all", minimum=0
+    tied: bool = option(
+        False, help="reduced space: operators of one structure are cut alike on the first device set; tables stay"
     )
 
 
 class ExhaustiveSearch:
-    """Goes through the product of all operators' placements."""
+    """Goes through the product of all choices; a choice is the placements of some operators at once."""
 
     def __init__(self, options: ExhaustiveOptions, problem: Any) -> None:
-        ops = range(len(problem.graph.operators))
-        varied = ops[: options.vary] if options.vary else ops
-        self._choices: list[tuple[Placement, ...]] = [tuple(problem.space.placements(op)) for op in varied]
-        size = math.prod(len(choice) for choice in self._choices)
+        choices = _tied(problem) if options.tied else _free(problem)
+        size = math.prod(len(choice) for choice in choices)
         if size > options.largest:
             raise TopoplanError(
                 f"searcher exhaustive: the space has {size:.3g} strategies, more than largest={options.largest} "
-                "(use fewer devices, vary fewer operators, or another searcher)"
+                "(use fewer devices, tied=true, or another searcher)"
             )
         self._state: State | None = None
-        self._left: Iterator[tuple[Placement, ...]] = itertools.product(*self._choices)
+        self._left = itertools.product(*choices)
 
     def adopt(self, trial: Trial) -> None:
         """Price what is left on the fabric of ``trial``."""
@@ -51,14 +52,32 @@ class ExhaustiveSearch:
         """Propose the next strategies; nothing once all were proposed."""
         if self._state is None:
             return []
-        rest = self._state.strategy.placements[len(self._choices) :]
+        batch = itertools.islice(self._left, _BATCH)
         return [
-            Candidate(base=State(Strategy(chosen + rest), self._state.fabric))
-            for chosen in itertools.islice(self._left, _BATCH)
+            Candidate(base=self._state, placements={op: p for group in chosen for op, p in group.items()})
+            for chosen in batch
         ]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn nothing: the driver keeps the best."""
+
+
+def _free(problem: Any) -> list[list[Choice]]:
+    """Every operator has every placement of the space."""
+    return [[{op: p} for p in problem.space.placements(op)] for op in range(len(problem.graph.operators))]
+
+
+def _tied(problem: Any) -> list[list[Choice]]:
+    """Operators of one structure and iteration space share their degrees; embeddings are left alone."""
+    groups: dict[Any, list[int]] = {}
+    for index, op in enumerate(problem.graph.operators):
+        if op.kind != "embedding":
+            groups.setdefault((op.structure, op.dims), []).append(index)
+    space = problem.space
+    return [
+        [{op: space.place(degrees, 0) for op in members} for degrees in space.degrees(members[0])]
+        for members in groups.values()
+    ]
 
 
 def _build(options: ExhaustiveOptions, problem: Any, rng: Any) -> ExhaustiveSearch:

@@ -9,6 +9,10 @@ section 6 (Metropolis-Hastings over strategies); the mix of proposals, the propa
 return to the best state are those of FlexNet (``FFModel::optimize`` and ``rewrite``, TopoOpt, NSDI 2023).
 FlexNet's temperature is absolute (1/ms), which accepts nothing uphill for slow models and nearly
 everything for fast ones; the default here measures a slowdown relative to the best time.
+
+One proposal is new: a *block* of neighbouring operators moves to one new placement at once.  Moving them
+one by one first adds transfers between those that moved and those that did not, a barrier that a chain of
+single moves crosses only at temperatures at which it no longer searches.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain"]
 
-_RELATIVE_ALPHA = 100.0
+_RELATIVE_ALPHA = 20.0
 _ABSOLUTE_ALPHA_PER_SECOND = 1000.0
 
 
@@ -77,12 +81,16 @@ class Chain:
 
     def _changes(self, current: Trial) -> dict[int, Placement]:
         placements = current.state.strategy.placements
-        if self._rng.random() < self._options.propagation:
+        kind = self._rng.random()
+        if kind < self._options.propagation:
             changes = self._propagation.spread(placements, self._rng)
             if changes:
                 return changes
         op = int(self._rng.integers(len(placements)))
-        return {op: self._problem.space.random_placement(op, self._rng)}
+        placement = self._problem.space.random_placement(op, self._rng)
+        if kind >= 1.0 - self._options.block:
+            return self._propagation.block(op, placement, self._rng)
+        return {op: placement}
 
     def _time_to_beat(self) -> float:
         """Return the cost below which the next proposal will be accepted.

@@ -56,6 +56,26 @@ class Propagation:
                 break
         return {op: placement for op, placement in changes.items() if placement is not placements[op]}
 
+    def block(self, op: int, placement: Placement, rng: np.random.Generator) -> dict[int, Placement]:
+        """Return ``placement`` for ``op`` and for a connected block of operators around it that can take it over.
+
+        The size of the block is drawn log-uniformly from one operator to all of them, so that blocks of
+        every scale are proposed.
+        """
+        size = round(self._count ** float(rng.random()))
+        changes = {op: placement}
+        frontier = [op]
+        while frontier and len(changes) < size:
+            at = frontier.pop(int(rng.integers(len(frontier))))
+            for to, _, dims in self._neighbours[at]:
+                if to in changes or len(changes) >= size:
+                    continue
+                moved = carried(changes[at], dims, self._dims[to])
+                if moved is not None and moved.degrees in self._space.degrees(to):
+                    changes[to] = self._space.intern(moved)
+                    frontier.append(to)
+        return changes
+
 
 def carried(placement: Placement, dims: dict[int, int], n_dims: int) -> Placement | None:
     """Return ``placement`` in a neighbour's dimensions, or None where a cut dimension has no counterpart.
