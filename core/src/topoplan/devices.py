@@ -1,0 +1,129 @@
+"""What is known about the accelerators that clusters are made of.
+
+A cluster names the kind of each device; estimators that compute times (instead of reading measured ones)
+and the command line look the name up here.  All arithmetic peaks are *dense*: NVIDIA's tables give
+tensor-core peaks with 2:4 sparsity since Ampere, which is twice as much and which training does not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest
+
+__all__ = ["DEVICE_PRESETS", "DevicePreset", "device_preset"]
+
+
+def _read_only(values: Mapping[str, float]) -> Mapping[str, float]:
+    return MappingProxyType(dict(values))
+
+
+@attrs.frozen(kw_only=True)
+class DevicePreset:
+    """One kind of accelerator.
+
+    Attributes:
+        name: as users write it, e.g. ``A100-40``.
+        peak_flops: precision (``fp32``, ``tf32``, ``bf16``, ``fp16``) -> dense FLOP/s.  ``fp32`` runs on
+            the CUDA cores, the others on the tensor cores; a precision that is missing is not supported.
+        memory_bandwidth: bytes/s of the device memory.
+        memory: bytes of the device memory (a GB of a data sheet is 1e9 bytes).
+        kernel_overhead: seconds that the smallest kernel takes.
+        sources: where the figures come from.
+    """
+
+    name: str
+    peak_flops: Mapping[str, float] = attrs.field(converter=_read_only, hash=False)
+    memory_bandwidth: float
+    memory: float
+    kernel_overhead: float
+    sources: tuple[str, ...]
+
+
+#: The shortest kernels among FlexNet's published A100 measurements (softmax over ten classes, CUDA events)
+#: take 3.8 to 4.6 us.  No data sheet gives such a figure, so it stands for the other devices, too.
+_SMALLEST_KERNEL = 4e-6
+_KERNEL_SOURCE = "kernel overhead: shortest kernels in FlexNet's (TopoOpt, NSDI'23) A100 measurements"
+_AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
+_HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp16": 989.4e12}
+_HOPPER_SOURCE = "peaks: NVIDIA H100 Tensor Core GPU Architecture white paper, table of the SXM5 board, dense columns"
+
+_PRESETS = (
+    DevicePreset(
+        name="V100",
+        peak_flops={"fp32": 15.7e12, "fp16": 125e12},
+        memory_bandwidth=900e9,
+        memory=16e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=(
+            "NVIDIA V100 Tensor Core GPU data sheet, SXM2 column (the board was sold with 16 and 32 GB)",
+            _KERNEL_SOURCE,
+        ),
+    ),
+    DevicePreset(
+        name="A100-40",
+        peak_flops=_AMPERE,
+        memory_bandwidth=1555e9,
+        memory=40e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=("NVIDIA A100 Tensor Core GPU data sheet, A100 40GB SXM, without sparsity", _KERNEL_SOURCE),
+    ),
+    DevicePreset(
+        name="A100-80",
+        peak_flops=_AMPERE,
+        memory_bandwidth=2039e9,
+        memory=80e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=("NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM, without sparsity", _KERNEL_SOURCE),
+    ),
+    DevicePreset(
+        name="H100",
+        peak_flops=_HOPPER,
+        memory_bandwidth=3.35e12,
+        memory=80e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=(_HOPPER_SOURCE, "memory: NVIDIA H100 Tensor Core GPU data sheet, H100 SXM", _KERNEL_SOURCE),
+    ),
+    DevicePreset(
+        name="H200",
+        peak_flops=_HOPPER,
+        memory_bandwidth=4.8e12,
+        memory=141e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=(
+            _HOPPER_SOURCE,
+            "memory: NVIDIA H200 Tensor Core GPU data sheet, H200 SXM (same chip as H100)",
+            _KERNEL_SOURCE,
+        ),
+    ),
+    DevicePreset(
+        name="B200",
+        peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15},
+        memory_bandwidth=8e12,
+        memory=180e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=(
+            "peaks: NVIDIA HGX B200 specifications, an eighth of the board, half of the figures with sparsity",
+            "memory: NVIDIA DGX B200 data sheet, an eighth of 1440 GB and 64 TB/s",
+            _KERNEL_SOURCE,
+        ),
+    ),
+)
+
+#: Every preset by name.
+DEVICE_PRESETS: Mapping[str, DevicePreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+
+
+def device_preset(name: str) -> DevicePreset:
+    """Return the preset called ``name``; upper and lower case are the same.
+
+    Raises:
+        TopoplanError: there is no such preset; the message names the nearest one or all of them.
+    """
+    preset = DEVICE_PRESETS.get(name.upper())
+    if preset is None:
+        raise TopoplanError(f"device {name!r}: no such preset{nearest(name.upper(), DEVICE_PRESETS)}")
+    return preset

@@ -1,0 +1,237 @@
+"""Match the operators of a graph with a table of measured times.
+
+FlexNet names an operator by its kind and sizes (`topoplan.Operator.structure`), without input shapes, and
+measures the *first* layer of each name.  Every later layer of that name has the same number in FlexNet;
+here its times are scaled by its FLOPs where its shapes differ, unless told to share them.
+
+A file holds part sizes implicitly: batch size over degree.  So the batch size must be the graph's, but
+``ngpus`` may differ: it only says up to which degree was measured, and a degree that was not is
+interpolated or refused like any other.  With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time
+of one of the ``i*k`` GPUs, so the file belongs to clusters of that ``big_gpu``; the file does not say it.
+
+Everything is compiled at the start or on first use; a price is then one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import I32, f64
+from topoplan.cluster import Cluster
+from topoplan.components import PartCosts
+from topoplan.errors import TopoplanError, nearest
+from topoplan.graph import Operator, OperatorGraph, Tensor, Term
+from topoplan_estimator_measured import Options
+from topoplan_estimator_measured.curves import interpolate
+from topoplan_estimator_measured.reading import Cut, Entry, Measurements, read
+
+__all__ = ["Measured"]
+
+
+@attrs.frozen
+class _Layer:
+    """An operator as the table knows it: the first layer of its name, and the time relative to that one."""
+
+    operator: Operator
+    first: Operator
+    time_ratio: float
+
+
+class Measured:
+    """A `topoplan.CostFunction`: see the module."""
+
+    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+        if not options.file:
+            raise TopoplanError(
+                "estimator measured: file is missing (name a FlexNet measurement file: measured:file=PATH)"
+            )
+        self._table = read(Path(options.file))
+        if self._table.batch_size != graph.batch_size:
+            raise TopoplanError(
+                f"{self._table.path}: batch_size {self._table.batch_size} is not that of model {graph.name!r}, "
+                f"{graph.batch_size} (use --batch-size {self._table.batch_size}, or a file measured for "
+                f"{graph.batch_size})"
+            )
+        self._interpolates = options.missing == "interpolate"
+        shapes = options.shapes
+        if shapes == "auto":
+            shapes = "share" if graph.dialect == "flexnet" else "scale"
+        self._shares = shapes == "share"
+        self._layers = _match(graph, self._table, shapes)
+        self._speed = cluster.device_speed
+        self._equal = bool((self._speed == 1).all())
+        self._entries: dict[tuple[int, tuple[int, ...]], Entry | str] = {}
+        self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether this cut was measured or can be interpolated."""
+        return isinstance(self._entry(op, degrees), Entry)
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part; the arrays are shared between calls and read-only.
+
+        Raises:
+            TopoplanError: the cut was not measured and cannot be interpolated; the message says why.
+        """
+        known = self._prices.get((op, degrees))
+        if known is not None:
+            return known
+        entry = self._entry(op, degrees)
+        if isinstance(entry, str):
+            raise TopoplanError(f"{self._table.path}: operator {self._layers[op].operator.name!r}: {entry}")
+        slowness = np.ones(len(devices)) if self._equal else 1 / self._speed[devices]
+        costs = PartCosts(
+            forward=f64(entry.forward * slowness),
+            backward=f64(entry.backward * slowness),
+            memory=f64(np.full(len(devices), entry.memory)),
+        )
+        if self._equal:
+            self._prices[op, degrees] = costs
+        return costs
+
+    def _entry(self, op: int, degrees: tuple[int, ...]) -> Entry | str:
+        """Return the costs of one part, or why there are none."""
+        key = (op, degrees)
+        known = self._entries.get(key)
+        if known is None:
+            known = self._entries[key] = self._look_up(self._layers[op], degrees)
+        return known
+
+    def _look_up(self, layer: _Layer, degrees: tuple[int, ...]) -> Entry | str:
+        op = layer.operator
+        cut = _cut_of(op, degrees)
+        if isinstance(cut, str):
+            return cut
+        found = self._of_first(op, cut)
+        if isinstance(found, str) or self._shares:
+            return found
+        parts = degrees[op.sample_dim] if op.sample_dim >= 0 else 1
+        held, held_first = _held_bytes(op, parts), _held_bytes(layer.first, parts)
+        return Entry(
+            forward=found.forward * layer.time_ratio,
+            backward=found.backward * layer.time_ratio,
+            memory=found.memory * (held / held_first if held_first else 1.0),
+        )
+
+    def _of_first(self, op: Operator, cut: Cut) -> Entry | str:
+        """Return what the file holds for the first layer of the name of ``op``, or what it implies."""
+        name = op.structure
+        entries, failed = self._table.entries.get(name, {}), self._table.failed.get(name, {})
+        if cut in entries:
+            return entries[cut]
+        if cut in failed:
+            return f"{name}:{_pc_str(cut)} was {failed[cut]}; choose more parts"
+        told = f"{name}:{_pc_str(cut)} was not measured (measured: {', '.join(map(_pc_str, sorted(entries)))})"
+        if not self._interpolates:
+            return told
+        axis = op.output_dims.index(op.sample_dim) if op.sample_dim in op.output_dims else -1
+        if axis < 0 or not _only(cut, axis):
+            return f"{told}; only cuts of the samples are interpolated"
+        for other, reason in failed.items():
+            if len(other) == len(cut) and _only(other, axis) and other[axis] > cut[axis]:
+                return f"{told}, and the smaller part {_pc_str(other)} was {reason}; choose more parts"
+        points = {
+            self._table.batch_size / other[axis]: entry
+            for other, entry in entries.items()
+            if len(other) == len(cut) and _only(other, axis)
+        }
+        if len(points) < 2:
+            return f"{told}; interpolation needs two measured cuts of the samples"
+        return interpolate(points, self._table.batch_size / cut[axis])
+
+
+def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Layer]:
+    """Find the first layer of every operator's name; refuse operators of which nothing was measured."""
+    first: dict[str, Operator] = {}
+    layers = []
+    for op in graph.operators:
+        name = op.structure
+        if not name:
+            raise TopoplanError(
+                f"{table.path}: operator {op.name!r} ({op.kind}) has no name that FlexNet measures under "
+                "(use another estimator for this model)"
+            )
+        if name not in table.entries:
+            if name in table.failed:
+                reason = next(iter(table.failed[name].values()))
+                raise TopoplanError(f"{table.path}: operator {op.name!r}: every {name} was {reason}")
+            hint = "" if graph.dialect == "flexnet" else "; dialect=flexnet builds the model as FlexNet measured it"
+            raise TopoplanError(
+                f"{table.path}: operator {op.name!r}: {name} was not measured{nearest(name, table.names)}{hint}"
+            )
+        leader = first.setdefault(name, op)
+        same = op is leader or _same_shapes(leader, op)
+        if not same and shapes == "refuse":
+            raise TopoplanError(
+                f"{table.path}: operator {op.name!r}: {name} was measured for {leader.name!r}, whose shapes differ "
+                f"({_input_shape(leader)} there, {_input_shape(op)} here; shapes=scale or shapes=share would take it)"
+            )
+        layers.append(_Layer(op, leader, 1.0 if same else _effort(op) / _effort(leader)))
+    return layers
+
+
+def _cut_of(op: Operator, degrees: tuple[int, ...]) -> Cut | str:
+    """Return ``degrees`` as a cut of the output's axes, or why it is none that FlexNet could measure."""
+    if len(degrees) != len(op.dims):
+        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
+    axes = op.output_dims
+    for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
+        if degree < 1 or dim.size % degree:
+            return f"dimension {dim.name!r} of size {dim.size} is not divisible by {degree} (equal parts were measured)"
+        if degree > 1 and dim.role is None:
+            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
+        if degree > 1 and index not in axes:
+            return f"a cut of dimension {dim.name!r}, which is no axis of the output, was not measured"
+    return tuple(degrees[dim] if dim >= 0 else 1 for dim in axes)
+
+
+def _only(cut: Cut, axis: int) -> bool:
+    """Say whether ``cut`` cuts nothing but ``axis``."""
+    return all(degree == 1 for position, degree in enumerate(cut) if position != axis)
+
+
+def _pc_str(cut: Cut) -> str:
+    return "-".join(map(str, (len(cut), *reversed(cut))))
+
+
+def _same_shapes(one: Operator, other: Operator) -> bool:
+    """Compare shapes; attention that reads one tensor for keys and values may name it once or twice."""
+
+    def shapes(tensors: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
+        return [tensor.shape for tensor in tensors]
+
+    return (
+        shapes(one.weights) == shapes(other.weights)
+        and shapes(one.outputs) == shapes(other.outputs)
+        and set(shapes(one.inputs)) == set(shapes(other.inputs))
+        and _effort(one) == _effort(other)
+    )
+
+
+def _input_shape(op: Operator) -> str:
+    return " and ".join(str(t.shape) for t in op.inputs[:2]) or "no input"
+
+
+def _effort(op: Operator) -> float:
+    """Return forward FLOPs per sample; bytes, where an operator only moves data."""
+    samples = op.dims[op.sample_dim].size if op.sample_dim >= 0 else 1
+    flops = _polynomial(op.work, op.sizes)
+    moved = _polynomial(op.traffic, op.sizes) or sum(t.nbytes for t in (*op.inputs, *op.weights, *op.outputs))
+    return (flops or moved) / samples
+
+
+def _polynomial(terms: tuple[Term, ...], sizes: tuple[int, ...]) -> float:
+    return sum(float(term.coefficient) * float(np.prod([float(sizes[d]) for d in term.dims])) for term in terms)
+
+
+def _held_bytes(op: Operator, parts: int) -> float:
+    """Return the bytes of all tensors of a part, samples cut into ``parts``."""
+
+    def share(tensor: Tensor) -> float:
+        cut = op.sample_dim >= 0 and any(axis.dim == op.sample_dim for axis in tensor.axes)
+        return tensor.nbytes / parts if cut else tensor.nbytes
+
+    return sum(map(share, (*op.inputs, *op.weights, *op.outputs)))

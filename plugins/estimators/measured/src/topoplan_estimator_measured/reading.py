@@ -1,0 +1,160 @@
+"""Read FlexNet's measurement files: JSON text in, a checked table in seconds and bytes out.
+
+A file is an object ``{batch_size, ngpus, measurements: [{name, pc_str, fw_time, bw_time, mem_req}]}`` with
+times in ms and memory in bytes, both of one part.  ``pc_str`` is the number of axes of the operator's
+output and its degrees along them, *innermost axis first*: ``4-1-1-1-8`` cuts the samples of an image
+tensor into eight.  Inside, degrees stand outermost axis first, like the axes of a tensor.
+
+FlexNet's own conventions are kept where numbers depend on them: times pass through float32, and of two
+entries of one key the later counts.  What FlexNet takes for a time though it is none (-1 where a part did
+not fit its workspace) is set aside with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.files import read_file
+
+__all__ = ["Cut", "Entry", "Measurements", "read"]
+
+#: Degrees along the axes of an operator's output, outermost axis first.
+Cut = tuple[int, ...]
+
+
+@attrs.frozen
+class Entry:
+    """Measured costs of one part: seconds, seconds, bytes."""
+
+    forward: float
+    backward: float
+    memory: float
+
+
+@attrs.frozen
+class Measurements:
+    """A measurement file.
+
+    Attributes:
+        path: where it was read, for messages.
+        batch_size: samples of one iteration.
+        ngpus: devices of the cluster that it was made for; the entries do not depend on it.
+        entries: name of the kind of operator -> degrees -> costs; names in file order.
+        failed: likewise, degrees whose time is none -> the reason.
+    """
+
+    path: Path
+    batch_size: int
+    ngpus: int
+    entries: dict[str, dict[Cut, Entry]]
+    failed: dict[str, dict[Cut, str]]
+
+    @property
+    def names(self) -> list[str]:
+        """Every kind of operator that the file mentions."""
+        return list(dict.fromkeys([*self.entries, *self.failed]))
+
+
+def read(path: Path) -> Measurements:
+    """Read and check a measurement file.
+
+    Raises:
+        TopoplanError: it cannot be read, is not JSON, or a field is missing or wrong; the message names
+            the file, the field, its value and what would be right.
+    """
+    try:
+        content = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise TopoplanError(f"{path}: is not JSON ({error}); expected a measurement file of FlexNet") from None
+    if not isinstance(content, dict):
+        raise TopoplanError(f"{path}: expected an object with batch_size, ngpus and measurements, got {_show(content)}")
+    rows = _field(content, "measurements", str(path))
+    if not isinstance(rows, list) or not rows:
+        raise TopoplanError(f"{path}: measurements: expected a list of entries, got {_show(rows)}")
+    entries: dict[str, dict[Cut, Entry]] = {}
+    failed: dict[str, dict[Cut, str]] = {}
+    for index, row in enumerate(rows):
+        where = f"{path}: measurements[{index}]"
+        if not isinstance(row, dict):
+            raise TopoplanError(f"{where}: expected an object, got {_show(row)}")
+        name = _field(row, "name", where)
+        if not isinstance(name, str) or not name:
+            raise TopoplanError(f"{where}: name: expected text, got {_show(name)}")
+        cut = _cut(_field(row, "pc_str", where), where)
+        forward, backward = _number(row, "fw_time", where), _number(row, "bw_time", where)
+        memory = _number(row, "mem_req", where)
+        reason = _no_time(forward) or _no_time(backward)
+        if reason:
+            failed.setdefault(name, {})[cut] = reason
+            entries.get(name, {}).pop(cut, None)
+            continue
+        if not (math.isfinite(memory) and memory >= 0):
+            raise TopoplanError(f"{where}: mem_req: expected bytes, at least 0, got {memory:g}")
+        failed.get(name, {}).pop(cut, None)
+        entries.setdefault(name, {})[cut] = Entry(_seconds(forward), _seconds(backward), memory)
+    return Measurements(
+        path=path,
+        batch_size=_count(content, "batch_size", path),
+        ngpus=_count(content, "ngpus", path),
+        entries={name: table for name, table in entries.items() if table},
+        failed={name: table for name, table in failed.items() if table},
+    )
+
+
+def _no_time(ms: float) -> str:
+    if ms < 0:
+        return f"measured as {ms:g} (did not fit the workspace)"
+    return "" if math.isfinite(ms) else f"measured as {ms} (not a time)"
+
+
+def _seconds(ms: float) -> float:
+    """FlexNet holds times as float32 milliseconds."""
+    return float(np.float32(ms)) / 1000
+
+
+def _cut(text: Any, where: str) -> Cut:
+    """Parse ``pc_str`` and turn it outermost axis first."""
+    numbers = text.split("-") if isinstance(text, str) else []
+    if not all(number.isdecimal() and number.isascii() for number in numbers):
+        numbers = []
+    count, *degrees = [int(number) for number in numbers] or [0]
+    if count < 1 or count != len(degrees) or min(degrees) < 1:
+        raise TopoplanError(
+            f"{where}: pc_str: expected the number of axes and that many degrees (as 2-1-16), got {_show(text)}"
+        )
+    return tuple(reversed(degrees))
+
+
+def _field(row: dict[str, Any], key: str, where: str) -> Any:
+    if key not in row:
+        raise TopoplanError(f"{where}: {key} is missing (has: {', '.join(map(str, row)) or 'nothing'})")
+    return row[key]
+
+
+def _number(row: dict[str, Any], key: str, where: str) -> float:
+    value = _field(row, key, where)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TopoplanError(f"{where}: {key}: expected a number, got {_show(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _count(content: dict[str, Any], key: str, path: Path) -> int:
+    value = _field(content, key, str(path))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TopoplanError(f"{path}: {key}: expected a whole number, at least 1, got {_show(value)}")
+    return value
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,54 @@
+"""Estimator ``roofline``: times from FLOPs, bytes and the device's peaks, where nothing was measured.
+
+`work` derives what a part computes, moves and keeps; `cost` turns that into seconds on a device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Estimator, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Cluster, CostFunction
+    from topoplan.graph import OperatorGraph
+
+__all__ = ["ROOFLINE", "Options", "topoplan_estimators"]
+
+
+@attrs.frozen
+class Options:
+    """How close devices come to their peaks, and what training keeps in memory."""
+
+    device: str = option("", help="price every device as this preset; empty: each as the cluster says")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = option("fp32", help="arithmetic whose peak counts")
+    compute_efficiency: float = option(0.9, help="share of the arithmetic peak that kernels reach", above=0, maximum=1)
+    memory_efficiency: float = option(0.75, help="share of the memory bandwidth that kernels reach", above=0, maximum=1)
+    kernel_overhead_us: float | None = option(
+        None, help="time of an empty kernel; empty: the preset's", unit="us", minimum=0
+    )
+    optimizer_state: int = option(
+        1, help="copies of each dense weight that the optimizer keeps: SGD 0, momentum 1, Adam 2", minimum=0
+    )
+
+
+def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+    from topoplan_estimator_roofline.cost import Roofline
+
+    return Roofline(options, graph, cluster)
+
+
+ROOFLINE = Estimator(
+    name="roofline",
+    summary="FLOPs and bytes of each part against its device's peaks",
+    options=Options,
+    build=_build,
+)
+
+
+@hookimpl
+def topoplan_estimators() -> list[Estimator]:
+    """Return the roofline estimator."""
+    return [ROOFLINE]

@@ -1,0 +1,112 @@
+"""The roofline itself: work over peak, or bytes over bandwidth, whichever takes longer.
+
+Model: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009; plus a constant time per kernel.
+Work is cached by (operator, degrees); where all devices are equal, so are the finished prices.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I32, f64
+from topoplan.cluster import Cluster
+from topoplan.components import PartCosts
+from topoplan.devices import device_preset
+from topoplan.errors import TopoplanError
+from topoplan.graph import Operator, OperatorGraph
+from topoplan_estimator_roofline import Options
+from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
+
+__all__ = ["Roofline"]
+
+
+@attrs.frozen(eq=False)
+class _Rates:
+    """(D,) each: FLOP/s and bytes/s that kernels reach, and seconds per kernel."""
+
+    flops: F64
+    bandwidth: F64
+    overhead: F64
+
+
+class Roofline:
+    """A `topoplan.CostFunction`: see the module."""
+
+    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+        self._graph = graph
+        self._share = cluster.big_gpu
+        self._state = options.optimizer_state
+        self._rates = _rates(options, cluster)
+        self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
+        produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
+        counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
+        self._backward = [backward_factors(op, int(n)) for op, n in zip(graph.operators, counts, strict=True)]
+        self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
+        self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
+        return not _illegal(self._graph.operators[op], degrees)
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part on its device; the arrays are shared between calls and read-only.
+
+        Raises:
+            TopoplanError: the cut is not legal.
+        """
+        key = (op, degrees)
+        known = self._prices.get(key)
+        if known is not None:
+            return known
+        work = self._work.get(key)
+        if work is None:
+            operator = self._graph.operators[op]
+            if reason := _illegal(operator, degrees):
+                raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
+            work = self._work[key] = part_work(operator, degrees, self._share, self._state)
+        at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
+        arithmetic, moving = work.flops / self._rates.flops[at], work.traffic / self._rates.bandwidth[at]
+        overhead, times = self._rates.overhead[at], self._backward[op]
+        costs = PartCosts(
+            forward=f64(np.maximum(arithmetic, moving) + overhead),
+            backward=f64(np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels),
+            memory=f64(work.memory),
+        )
+        if self._equal:
+            self._prices[key] = costs
+        return costs
+
+
+def _rates(options: Options, cluster: Cluster) -> _Rates:
+    """Return what each device of the cluster reaches."""
+    names = [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
+    columns: dict[str, tuple[float, float, float]] = {}
+    for name in set(names):
+        preset = device_preset(name)
+        if options.precision not in preset.peak_flops:
+            raise TopoplanError(
+                f"estimator roofline: precision: {preset.name} has no {options.precision} "
+                f"(it has {', '.join(preset.peak_flops)})"
+            )
+        overhead = preset.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
+        columns[name] = (
+            preset.peak_flops[options.precision] * options.compute_efficiency,
+            preset.memory_bandwidth * options.memory_efficiency,
+            overhead,
+        )
+    rows = np.array([columns[name] for name in names])
+    speed = cluster.device_speed
+    return _Rates(flops=f64(rows[:, 0] * speed), bandwidth=f64(rows[:, 1] * speed), overhead=f64(rows[:, 2] / speed))
+
+
+def _illegal(op: Operator, degrees: tuple[int, ...]) -> str:
+    """Say why ``degrees`` is no cut of ``op``; empty if it is one."""
+    if len(degrees) != len(op.dims):
+        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
+    for dim, degree in zip(op.dims, degrees, strict=True):
+        if degree > 1 and dim.role is None:
+            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
+        if not 1 <= degree <= dim.size:
+            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
+    return ""

@@ -1,0 +1,104 @@
+"""What the parts of an operator compute, move and keep, before any device is known.
+
+Everything follows from the iteration space: `topoplan.partition` gives the sizes of a part and its slices
+of the tensors, the operator's polynomials the FLOPs and bytes of the forward pass.
+
+The backward pass is told in multiples of the forward pass (`backward_factors`):
+
+- a product (linear, convolution, attention) has one gradient for its weights and one for its input, each
+  a product of the same three index ranges in a kernel of its own: 2 x; without weights one per operand;
+- an operator that maps its input (pooling, activation, addition) has one kernel of as many FLOPs that
+  reads the saved input and output and the gradient, and writes a gradient: 2 x the bytes;
+- one that only moves data (concatenation, reshape) moves them back: 1 x;
+- training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.graph import Operator, Role, Tensor, Term
+from topoplan.partition import part_sizes, slice_elements
+
+__all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
+
+
+@attrs.frozen(eq=False)
+class PartWork:
+    """(P,) each: FLOPs and device-memory bytes of one forward pass, and bytes kept during the iteration."""
+
+    flops: F64
+    traffic: F64
+    memory: F64
+
+
+@attrs.frozen
+class BackwardFactors:
+    """FLOPs, bytes and kernels of the backward pass, in multiples of the forward pass."""
+
+    flops: int
+    traffic: int
+    kernels: int
+
+
+def backward_factors(op: Operator, produced: int) -> BackwardFactors:
+    """Return what the backward pass of ``op`` costs, ``produced`` of whose inputs come from other operators."""
+    products = 0
+    if op.weights:
+        # Inside attention, products of projections need gradients even where all inputs are data.
+        products = 1 + (produced > 0 or op.kind == "attention")
+    elif any(dim.role is Role.REDUCTION for dim in op.dims):
+        products = min(produced, 2)
+    if products or not produced:
+        return BackwardFactors(products, products, products)
+    return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
+
+
+def part_work(op: Operator, degrees: tuple[int, ...], share: int, optimizer_state: int) -> PartWork:
+    """Return FLOPs, bytes moved and bytes kept by every part of ``op`` cut by ``degrees``.
+
+    Args:
+        op: the operator.
+        degrees: into how many parts each dimension is cut.
+        share: GPUs among which a part's samples are divided, weights replicated; the result is that of
+            the GPU with the most samples.
+        optimizer_state: copies of the weights that the optimizer keeps.
+    """
+    sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
+    sample, ratio = op.sample_dim, np.ones(1)
+    if share > 1 and sample >= 0:
+        own = np.ceil(sizes[sample] / share)
+        ratio = own / sizes[sample]
+        sizes[sample] = own
+    parts = int(np.prod(degrees, dtype=np.int64))
+
+    def nbytes(tensor: Tensor) -> F64:
+        """Bytes of the slice that one GPU holds; a tensor without a sample axis is held whole by each."""
+        whole = slice_elements(op, tensor, degrees).astype(np.float64) * tensor.itemsize
+        return whole * ratio if any(axis.dim == sample for axis in tensor.axes) else whole
+
+    def total(tensors: tuple[Tensor, ...]) -> F64:
+        return sum((nbytes(tensor) for tensor in tensors), np.zeros(parts))
+
+    weights, outputs = total(op.weights), total(op.outputs)
+    moved = _polynomial(op.traffic, sizes, parts) if op.traffic else total(op.inputs) + weights + outputs
+    # Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists.
+    copies = 1 if op.kind == "embedding" else 2 + optimizer_state
+    return PartWork(
+        flops=_polynomial(op.work, sizes, parts),
+        traffic=moved,
+        memory=copies * weights + outputs,
+    )
+
+
+def _polynomial(terms: tuple[Term, ...], sizes: list[F64], parts: int) -> F64:
+    """Evaluate a cost polynomial for all parts."""
+    total = np.zeros(parts)
+    for term in terms:
+        product = np.full(parts, float(term.coefficient))
+        for dim in term.dims:
+            product *= sizes[dim]
+        total += product
+    return total

@@ -1,0 +1,60 @@
+"""The network half of TopoOpt's alternating optimization (NSDI'23, section 4.1).
+
+Takes turns with a searcher of strategies: once in a while it takes the demand of the best strategy, wires
+the fabric anew for it, and proposes that with the strategy, priced together.  The construction is that of
+the ``topoopt`` topology; since a rule on bytes alone cannot know what overlaps in time, some other splits of
+the interfaces between rings and direct links are proposed with it, each with direct links for the most
+bytes and for the most bytes times detour, and the price decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Problem, Search, Searcher, TopoplanError, hookimpl, option
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["TotientPermOptions", "build"]
+
+
+@attrs.frozen(kw_only=True)
+class TotientPermOptions:
+    """Options of the searcher."""
+
+    rules: Literal["paper", "released"] = option(
+        "paper", help="as published, or as FlexNet does it: every interface to the rings of one group size"
+    )
+    every: int = option(50, help="turns between two times that the fabric is wired anew", minimum=1)
+    splits: int = option(3, help="splits of the interfaces to propose, the rule's first; released has one", minimum=1)
+
+
+def build(options: TotientPermOptions, problem: Problem, rng: np.random.Generator) -> Search:
+    """Start the search.
+
+    Raises:
+        TopoplanError: the topology cannot be rewired.
+    """
+    if not problem.reconfigurable:
+        raise TopoplanError(f"searcher totientperm: topology {problem.topology!r} cannot be rewired (use topoopt)")
+    from topoplan_searcher_totientperm.rewire import Rewire
+
+    return Rewire(options, problem, rng)
+
+
+@hookimpl
+def topoplan_searchers() -> list[Searcher]:
+    """Register the searcher."""
+    return [
+        Searcher(
+            name="totientperm",
+            summary="rewires the fabric for the demand of the best strategy, in turns with a strategy searcher",
+            options=TotientPermOptions,
+            build=build,
+            axis="network",
+            partner="mcmc",
+        )
+    ]

@@ -1,0 +1,140 @@
+"""Turns, proposals and memory of the searcher, with prices made up by the test."""
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Demand, Placement, Problem, State, Strategy, TopoplanError, Trial
+from topoplan.options import structure
+from topoplan_searcher_totientperm import TotientPermOptions, build
+from topoplan_searcher_totientperm.rewire import splits_around
+from topoplan_topology_topoopt.construct import construct
+
+N = 16
+CLUSTER = Cluster.uniform(n_hosts=N, interfaces=8)
+
+
+def demand(ring_bytes, pair_bytes):
+    matrix = np.full((N, N), pair_bytes / (N * (N - 1)))
+    np.fill_diagonal(matrix, 0)
+    return Demand(group_ptr=[0, N], group_members=range(N), group_bytes=[ring_bytes / (2 * (N - 1))], matrix=matrix)
+
+
+def problem(reconfigurable=True):
+    return Problem(
+        graph=None,
+        cluster=CLUSTER,
+        costs=None,
+        space=None,
+        topology="fattree" if not reconfigurable else "topoopt",
+        build_fabric=lambda demand, rng: None,
+        reconfigurable=reconfigurable,
+    )
+
+
+def start(seed=0, **options):
+    search = build(
+        structure(TotientPermOptions, options, "searcher totientperm"), problem(), np.random.default_rng(seed)
+    )
+    fabric = construct(CLUSTER, None, rules="paper", paths=2, rng=np.random.default_rng(9))
+    return search, fabric
+
+
+def trial(fabric, cost, wanted, device=0):
+    strategy = Strategy((Placement((1,), [device]),))
+    return Trial(state=State(strategy, fabric), cost=cost, demand=lambda: wanted)
+
+
+def priced(candidates, costs, wanted):
+    return [Trial(state=c.state(), cost=t, demand=lambda: wanted) for c, t in zip(candidates, costs, strict=True)]
+
+
+def ring_pairs(fabric):
+    return len(fabric.rings[N]) // 2
+
+
+def test_needs_a_fabric_that_can_be_rewired():
+    with pytest.raises(TopoplanError, match="'fattree' cannot be rewired"):
+        build(TotientPermOptions(), problem(reconfigurable=False), np.random.default_rng(0))
+
+
+def test_proposes_the_rule_first_then_its_neighbours():
+    search, fabric = start(splits=3)
+    wanted = demand(1e9, 1e9)
+    initial = trial(fabric, 1.0, wanted)
+    search.adopt(initial)
+    candidates = search.ask()
+    assert [ring_pairs(c.fabric) for c in candidates] == [2, 2, 1, 1, 3, 3]
+    assert all(c.base is initial.state and not c.placements and c.beat == 1.0 for c in candidates)
+    assert all(c.fabric.max_paths == 2 for c in candidates)
+
+
+def test_nothing_before_it_was_given_a_state():
+    search, _ = start()
+    assert search.ask() == []
+
+
+def test_waits_for_its_turn_and_for_a_change():
+    search, fabric = start(every=3)
+    wanted = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, wanted))
+    candidates = search.ask()
+    search.tell(priced(candidates, [2.0] * len(candidates), wanted))
+    assert [len(search.ask()) for _ in range(5)] == [0] * 5  # no change
+    search.adopt(trial(fabric, 0.9, demand(1e9, 3e9), device=1))
+    assert next(ring_pairs(c.fabric) for c in search.ask()) == 1
+    search.adopt(trial(fabric, 0.8, demand(3e9, 1e9), device=2))
+    assert [len(search.ask()) for _ in range(2)] == [0, 0]  # too early
+    last = search.ask()
+    assert last
+    assert last[0].base.strategy.placements[0].devices.tolist() == [2]
+
+
+def test_goes_on_from_the_best_fabric():
+    search, fabric = start(every=1)
+    wanted = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, wanted))
+    candidates = search.ask()
+    told = priced(candidates, [0.9, 0.7, 0.8, 0.9, 0.9, 0.9], wanted)
+    search.tell(told[:2])  # the budget ended early
+    search.adopt(trial(told[1].state.fabric, 0.6, wanted, device=3))
+    again = search.ask()
+    assert again
+    assert all(c.beat == 0.6 and c.base.fabric is told[1].state.fabric for c in again)
+
+
+def test_does_not_propose_what_it_has():
+    search, fabric = start(splits=2)
+    search.adopt(trial(fabric, 1.0, demand(1e9, 0)))  # the rule is four pairs for rings, as in ``fabric``
+    assert {ring_pairs(c.fabric) for c in search.ask()} == {3}
+
+
+def test_worse_prices_change_nothing():
+    search, fabric = start(every=1)
+    wanted = demand(1e9, 1e9)
+    first = trial(fabric, 1.0, wanted)
+    search.adopt(first)
+    search.tell(priced(search.ask(), [1.0, float("inf"), 1.5, 2.0, 2.0, 2.0], wanted))
+    assert search._best is first
+
+
+def test_released_rules_have_one_answer():
+    search, fabric = start(rules="released")
+    search.adopt(trial(fabric, 1.0, demand(1e9, 1e9)))
+    candidates = search.ask()
+    assert [c.fabric.rings[N] for c in candidates] == [((1,), (15,), (3,), (13,), (5,), (11,), (9,), (7,))]
+
+
+def test_same_seed_same_proposals():
+    def fabrics(seed):
+        search, fabric = start(seed)
+        search.adopt(trial(fabric, 1.0, demand(1e9, 1e9)))
+        return [c.fabric for c in search.ask()]
+
+    assert fabrics(4) == fabrics(4)
+
+
+def test_splits_around():
+    assert splits_around(2, 4, 3) == [2, 1, 3]
+    assert splits_around(4, 4, 3) == [4, 3, 2]
+    assert splits_around(1, 1, 3) == [1]
+    assert splits_around(0, 0, 3) == [0]

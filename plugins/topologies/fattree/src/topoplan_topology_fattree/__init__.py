@@ -1,0 +1,97 @@
+"""A three-level k-ary fat-tree (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008).
+
+k pods of k/2 top-of-rack and k/2 aggregation switches, k^2/4 core switches, room for k^3/4 hosts; hosts
+fill it from the left and each uses one interface.  Nodes are numbered hosts, top-of-rack switches,
+aggregation switches, core switches, pod by pod.
+
+Oversubscription o takes aggregation switches away: a pod keeps u = ceil(k/2 / o) of them, each with its k/2
+links to cores, of which u * k/2 remain.  This is FlexNetPacket's ``aggosft`` network with ``-nup u`` where o
+divides k/2.  Where it does not, the links between top-of-rack and aggregation switches are slowed down so
+that hosts and uplinks of a rack still stand at o : 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from topoplan import Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
+
+__all__ = ["FatTreeOptions", "build"]
+
+
+@attrs.frozen(kw_only=True)
+class FatTreeOptions:
+    """Options of the fat-tree."""
+
+    k: int | None = option(None, help="ports of a switch, even; the smallest that fits when absent", minimum=2)
+    oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1)
+    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1)
+
+
+def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
+    """Build the tree; links between switches have the bandwidth of the fastest host interface.
+
+    Raises:
+        TopoplanError: ``k`` is odd or too small for the cluster.
+    """
+    cluster = context.cluster
+    k = _ports(options.k, cluster.n_hosts)
+    half = k // 2
+    uplinks = math.ceil(half / options.oversubscription)
+    trunk = float(cluster.interface_bandwidth.max())
+    slowed = trunk * half / options.oversubscription / uplinks
+    rack0 = cluster.n_hosts
+    aggregation0 = rack0 + k * half
+    core0 = aggregation0 + k * uplinks
+
+    links: list[tuple[int, int]] = []
+    bandwidth: list[float] = []
+    for host, speed in enumerate(cluster.interface_bandwidth.tolist()):
+        links.append((host, rack0 + host // half))
+        bandwidth.append(speed)
+    for pod in range(k):
+        for up in range(uplinks):
+            aggregation = aggregation0 + pod * uplinks + up
+            links += [(rack0 + pod * half + rack, aggregation) for rack in range(half)]
+            bandwidth += [slowed] * half
+            links += [(aggregation, core0 + up * half + port) for port in range(half)]
+            bandwidth += [trunk] * half
+    return Fabric.from_links(
+        name="fattree",
+        n_hosts=cluster.n_hosts,
+        n_switches=k * half + k * uplinks + uplinks * half,
+        links=links + [(b, a) for a, b in links],
+        bandwidth=bandwidth + bandwidth,
+        latency=cluster.latency,
+        max_paths=options.paths,
+    )
+
+
+def _ports(k: int | None, hosts: int) -> int:
+    """Return the ports of a switch: as asked, or the smallest even number whose tree holds the hosts."""
+    if k is None:
+        k = 2
+        while k**3 // 4 < hosts:
+            k += 2
+        return k
+    if k % 2:
+        raise TopoplanError(f"topology fattree: k {k} is odd (must be even)")
+    if k**3 // 4 < hosts:
+        fitting = _ports(None, hosts)
+        raise TopoplanError(f"topology fattree: k {k} has room for {k**3 // 4} hosts, not {hosts} (use k={fitting})")
+    return k
+
+
+@hookimpl
+def topoplan_topologies() -> list[Topology]:
+    """Register the topology."""
+    return [
+        Topology(
+            name="fattree",
+            summary="three-level k-ary fat-tree with equal-cost paths, oversubscribed on request",
+            options=FatTreeOptions,
+            build=build,
+        )
+    ]

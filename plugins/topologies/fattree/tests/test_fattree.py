@@ -1,0 +1,66 @@
+"""Fat-tree: sizes, structure, equal-cost paths and oversubscription."""
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster, TopologyContext, TopoplanError
+from topoplan.options import structure
+from topoplan.routing import paths
+from topoplan_topology_fattree import FatTreeOptions, build
+
+
+def make(n, **options):
+    cluster = Cluster.uniform(n_hosts=n, interface_bandwidth=1e9, latency=1e-6)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    return build(structure(FatTreeOptions, options, "topology fattree"), context)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 2), (2, 2), (3, 4), (16, 4), (17, 6), (54, 6), (128, 8), (432, 12)])
+def test_smallest_tree_that_fits(n, k):
+    fabric = make(n)
+    assert fabric.n_switches == k * k + k * k // 4
+    assert fabric.n_links == 2 * (n + k * (k // 2) ** 2 * 2)
+    assert set(fabric.link_bandwidth) == {1e9}
+
+
+def test_switches_use_all_their_ports():
+    fabric = make(16)
+    ports = np.bincount(fabric.link_src, minlength=fabric.n_nodes)
+    assert ports.tolist() == [1] * 16 + [4] * 20
+
+
+def test_lengths_and_numbers_of_paths():
+    fabric = make(54, paths=100)  # k = 6
+    found = paths(fabric, [0, 0, 0], [1, 3, 9])  # same rack, same pod, another pod
+    assert np.diff(found.pair_ptr).tolist() == [1, 3, 9]
+    assert np.diff(found.path_ptr).tolist() == [2] + [4] * 3 + [6] * 9
+    cut = paths(make(54, paths=4), [0], [9])
+    assert np.diff(cut.pair_ptr).tolist() == [4]
+    assert len(set(cut.links[1::6].tolist())) == 3  # all three aggregation switches
+
+
+def test_oversubscription_takes_aggregation_switches_away():
+    fabric = make(128, oversubscription=2)  # k = 8, two uplinks of each rack
+    assert fabric.n_switches == 8 * 4 + 8 * 2 + 2 * 4
+    up = (fabric.link_src >= 128) & (fabric.link_src < 160) & (fabric.link_dst >= 160)
+    assert np.bincount(fabric.link_src[up])[128:].tolist() == [2] * 32
+    assert set(fabric.link_bandwidth) == {1e9}
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 2.0, 3.0, 7.0])
+def test_oversubscription_of_a_rack_is_exact(ratio):
+    fabric = make(54, oversubscription=ratio)
+    rack = 54
+    up = fabric.link_bandwidth[(fabric.link_src == rack) & (fabric.link_dst > rack)].sum()
+    down = fabric.link_bandwidth[(fabric.link_src == rack) & (fabric.link_dst < 54)].sum()
+    assert down / up == pytest.approx(ratio)
+    found = paths(fabric, [0], [53])
+    assert found.pair_ptr[1] >= 1
+
+
+def test_forced_k():
+    assert make(4, k=6).n_switches == 45
+    with pytest.raises(TopoplanError, match=r"room for 16 hosts, not 17 \(use k=6\)"):
+        make(17, k=4)
+    with pytest.raises(TopoplanError, match="k 5 is odd"):
+        make(4, k=5)

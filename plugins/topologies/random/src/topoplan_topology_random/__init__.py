@@ -1,0 +1,54 @@
+"""A random regular graph among the hosts: an expander without switches (Jellyfish, NSDI 2012).
+
+Every interface is one end of a two-way link; all randomness comes from the context's generator.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
+
+__all__ = ["RandomOptions", "build"]
+
+
+@attrs.frozen(kw_only=True)
+class RandomOptions:
+    """Options of the random graph."""
+
+    paths: int = option(4, help="equal-cost paths kept for a pair of hosts", minimum=1)
+
+
+def build(options: RandomOptions, context: TopologyContext) -> Fabric:
+    """Wire all interfaces at random; a link has the bandwidth of the slower of its two interfaces.
+
+    Raises:
+        TopoplanError: the interfaces cannot connect the hosts.
+    """
+    from topoplan_topology_random.wiring import connected_graph
+
+    cluster = context.cluster
+    edges = connected_graph(cluster.interfaces.tolist(), context.rng)
+    speed = cluster.interface_bandwidth.tolist()
+    bandwidth = [min(speed[a], speed[b]) for a, b in edges]
+    return Fabric.from_links(
+        name="random",
+        n_hosts=cluster.n_hosts,
+        links=edges + [(b, a) for a, b in edges],
+        bandwidth=bandwidth + bandwidth,
+        latency=cluster.latency,
+        max_paths=options.paths,
+    )
+
+
+@hookimpl
+def topoplan_topologies() -> list[Topology]:
+    """Register the topology."""
+    return [
+        Topology(
+            name="random",
+            summary="connected random graph in which every interface is used (expander)",
+            options=RandomOptions,
+            build=build,
+        )
+    ]

@@ -1,0 +1,56 @@
+"""TopoOpt's fabric: hosts wired through a patch panel or optical switch, once per job, for its demand.
+
+Any graph that keeps every host within its interfaces can be wired; hosts forward traffic that is not their
+own.  Source: Wang et al., "TopoOpt: Co-optimizing Network Topology and Parallelization Strategy for
+Distributed Training Jobs", NSDI 2023, and FlexNet, its released simulator.
+
+How data passes through: `traffic` turns a demand into bytes per ring size and a matrix; `split` divides the
+interfaces among rings; `permutations` chooses their steps; `matching` spends what is left on direct
+links; `coins` finds rings for the group sizes without one; `construct` puts the fabric together.  The
+``totientperm`` searcher uses the same construction while it searches.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
+
+__all__ = ["TopoOptOptions", "build"]
+
+
+@attrs.frozen(kw_only=True)
+class TopoOptOptions:
+    """Options of TopoOpt's fabric."""
+
+    rules: Literal["paper", "released"] = option(
+        "paper", help="as published, or as FlexNet does it: every interface to the rings of one group size"
+    )
+    paths: int = option(4, help="equal-cost paths kept for point-to-point traffic of a pair", minimum=1)
+
+
+def build(options: TopoOptOptions, context: TopologyContext) -> Fabric:
+    """Wire the cluster for ``context.demand``, or with rings over all hosts where there is none.
+
+    Raises:
+        TopoplanError: the rules ``released`` cannot wire the cluster (odd or unequal numbers of interfaces).
+    """
+    from topoplan_topology_topoopt.construct import construct
+
+    return construct(context.cluster, context.demand, rules=options.rules, paths=options.paths, rng=context.rng)
+
+
+@hookimpl
+def topoplan_topologies() -> list[Topology]:
+    """Register the topology."""
+    return [
+        Topology(
+            name="topoopt",
+            summary="patch panel wired for the demand: totient rings and matchings (TopoOpt, NSDI'23)",
+            options=TopoOptOptions,
+            build=build,
+            follows_demand=True,
+        )
+    ]

@@ -1,0 +1,144 @@
+"""Direct links for point-to-point traffic, and what to do with interfaces that nobody asked for.
+
+Counts of two-way links are kept in a symmetric matrix (n, n) that the functions here change in place,
+together with the free interfaces of every host.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import rustworkx
+
+from topoplan.arrays import F64, I64
+
+__all__ = ["add_matchings", "fill_free", "heaviest_matching", "hops"]
+
+
+def heaviest_matching(weight: F64, allowed: I64, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Return a maximum-weight matching (Edmonds 1965; Galil 1986), pairs ascending.
+
+    Weights are compared after rounding to 2^-30 of the largest; ties are broken by ``rng``, so that the
+    optimum is unique and the result does not depend on how the matching is computed.
+
+    Args:
+        weight: (n, n) symmetric, not negative; pairs of weight 0 are never matched.
+        allowed: (m,) hosts that may be matched.
+        rng: breaks ties.
+    """
+    rows, columns = np.triu_indices(len(allowed), 1)
+    a, b = allowed[rows], allowed[columns]
+    values = weight[a, b]
+    keep = values > 0
+    if not keep.any():
+        return []
+    rows, columns, values = rows[keep], columns[keep], values[keep]
+    scaled = np.maximum(1, np.rint(values / values.max() * 2**30)).astype(np.int64).tolist()
+    noise = rng.integers(0, 2**32, len(scaled)).tolist()
+    graph = rustworkx.PyGraph(multigraph=False)
+    graph.add_nodes_from(range(len(allowed)))
+    weights = [(value << 44) + tie for value, tie in zip(scaled, noise, strict=True)]
+    graph.extend_from_weighted_edge_list(list(zip(rows.tolist(), columns.tolist(), weights, strict=True)))
+    matched = rustworkx.max_weight_matching(graph, weight_fn=int)
+    return sorted((int(allowed[min(pair)]), int(allowed[max(pair)])) for pair in matched)
+
+
+def add_matchings(count: I64, free: I64, demand: F64, rng: np.random.Generator, *, detours: bool = False) -> None:
+    """Add heaviest matchings of the demand until no two hosts with demand have free interfaces.
+
+    A link serves both directions, so the bytes of both count.  The demand of a matched pair is halved for
+    the next round (TopoOpt, NSDI'23, section 4.2: returns diminish).
+
+    Args:
+        count: (n, n) two-way links, changed in place.
+        free: (n,) free interfaces, changed in place.
+        demand: (n, n) bytes.
+        rng: breaks ties.
+        detours: weigh bytes by the hops that a direct link would save on the links so far, at most 9; a pair
+            that has one already counts a quarter.  Good for traffic among all, less so for a few partners.
+    """
+    left = demand + demand.T
+    np.fill_diagonal(left, 0)
+    while True:
+        weight = left * np.clip(hops(count) - 1, 0.25, 9) if detours else left
+        matched = heaviest_matching(weight, np.flatnonzero(free > 0), rng)
+        if not matched:
+            return
+        for a, b in matched:
+            _link(count, free, a, b)
+            left[a, b] /= 2
+            left[b, a] /= 2
+
+
+def fill_free(count: I64, free: I64, fixed: I64, demand: F64, rng: np.random.Generator) -> None:
+    """Link hosts that still have free interfaces, those far apart first, to shorten routes.
+
+    Afterwards at most one interface is free where links are two-way: pairs are linked while two hosts have
+    one; a host alone with two of them goes in between the ends of another link, the one with the least
+    demand, and never one of the rings.
+
+    Args:
+        count: (n, n) two-way links, changed in place.
+        free: (n,) free interfaces, changed in place.
+        fixed: (n, n) links of rings, which stay.
+        demand: (n, n) bytes.
+        rng: breaks ties.
+    """
+    while len(hosts := np.flatnonzero(free > 0)) > 1:
+        rows, columns = np.triu_indices(len(hosts), 1)
+        a, b = hosts[rows], hosts[columns]
+        order = np.lexsort((rng.random(len(a)), -hops(count)[a, b], -(free[a] + free[b])))
+        taken: set[int] = set()
+        for at in order.tolist():
+            u, v = int(a[at]), int(b[at])
+            if u not in taken and v not in taken:
+                _link(count, free, u, v)
+                taken |= {u, v}
+                if len(taken) >= len(hosts) - 1:
+                    break
+    for host in np.flatnonzero(free > 1).tolist():
+        while free[host] > 1:
+            a, b = np.nonzero(np.triu(count - fixed, 1) > 0)
+            away = (a != host) & (b != host)
+            if not away.any():
+                break
+            a, b = a[away], b[away]
+            at = int(np.argmin(demand[a, b] + demand[b, a]))
+            _link(count, free, int(a[at]), int(b[at]), -1)
+            _link(count, free, int(a[at]), host)
+            _link(count, free, int(b[at]), host)
+
+
+def hops(count: I64) -> I64:
+    """Return (n, n) links on a shortest path, n where there is none; one breadth-first search per source."""
+    n = len(count)
+    tails, heads = np.nonzero(count)
+    distance = np.full((n, n), n, dtype=np.int64)
+    _breadth_first(np.searchsorted(tails, np.arange(n + 1)), heads, distance)
+    return distance
+
+
+@numba.njit(cache=True)
+def _breadth_first(ptr, heads, distance):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Fill row s of ``distance`` with the hops from s; rows hold n, the number of hosts, on entry."""
+    n = len(distance)
+    queue = np.empty(n, dtype=np.int64)
+    for source in range(n):
+        row = distance[source]
+        row[source], queue[0] = 0, source
+        at, end = 0, 1
+        while at < end:
+            node = queue[at]
+            at += 1
+            for link in range(ptr[node], ptr[node + 1]):
+                other = heads[link]
+                if row[other] == n:
+                    row[other], queue[end] = row[node] + 1, other
+                    end += 1
+
+
+def _link(count: I64, free: I64, a: int, b: int, change: int = 1) -> None:
+    count[a, b] += change
+    count[b, a] += change
+    free[a] -= change
+    free[b] -= change
