@@ -1,0 +1,92 @@
+"""``topoplan optimize``: search a strategy (and a network) for a model, and write the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from topoplan.errors import TopoplanError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("optimize")(optimize)
+
+
+def optimize(
+    model: str = typer.Argument(help="Frontend that builds the model, e.g. dlrm."),
+    option: list[str] = typer.Option(
+        [], "-o", "--option", metavar="KEY=VALUE", help="Option of the model, e.g. preset=dlrm16."
+    ),
+    topology: str = typer.Option("bigswitch", "-t", "--topology", help="NAME or NAME:key=value,..."),
+    searcher: list[str] = typer.Option(
+        ["mcmc"], "-s", "--searcher", help="NAME or NAME:key=value,...; several take turns."
+    ),
+    estimator: str = typer.Option("roofline", "-e", "--estimator", help="NAME or NAME:key=value,..."),
+    simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
+    servers: int = typer.Option(16, help="Number of hosts."),
+    gpus_per_server: int = typer.Option(1, help="Devices of each host, modelled one by one."),
+    big_gpu: int = typer.Option(1, help="Real GPUs that one device stands for, with an all-reduce among them."),
+    inter_gpu_bandwidth_gbps: float = typer.Option(2400.0, help="Between two GPUs of one host."),
+    interface_bandwidth_gbps: float = typer.Option(100.0, help="Of one network interface."),
+    degree: int = typer.Option(4, help="Network interfaces of each host."),
+    latency_us: float = typer.Option(1.0, help="Of one network link, one way."),
+    device: str = typer.Option("A100-40", help="Kind of device: V100, A100-40, A100-80, H100, H200, B200."),
+    memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),
+    batch_size: int = typer.Option(None, help="Samples per iteration over all devices; the model's own unless given."),
+    budget: int = typer.Option(1000, help="Candidates to price; 0 prices the initial strategy only."),
+    seed: int = typer.Option(0, help="Of all randomness."),
+    strategy: str = typer.Option(None, help="File with the strategy to start from."),
+    export: list[str] = typer.Option(
+        [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Search the best strategy (and network) for a model on a cluster."""
+    from topoplan.cli.report import run_and_report
+    from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions
+    from topoplan.options import structure
+
+    # Numbers pass through the same checks as a TOML file's, so that both say the same about a bad one.
+    cluster: dict[str, Any] = {
+        "servers": servers,
+        "gpus-per-server": gpus_per_server,
+        "big-gpu": big_gpu,
+        "inter-gpu-bandwidth-gbps": inter_gpu_bandwidth_gbps,
+        "interface-bandwidth-gbps": interface_bandwidth_gbps,
+        "degree": degree,
+        "latency-us": latency_us,
+        "device": device,
+        "memory-gb": memory_gb,
+    }
+    run = {"batch-size": batch_size, "budget": budget, "seed": seed, "strategy": strategy}
+    name = Choice.parse(model, "model")
+    run_and_report(
+        Experiment(
+            model=Choice(name.name, {**name.options, **pairs(option, "-o")}),
+            cluster=structure(ClusterOptions, cluster, "--"),
+            topology=Choice.parse(topology, "topology"),
+            estimator=Choice.parse(estimator, "estimator"),
+            simulator=Choice.parse(simulator, "simulator"),
+            searchers=[Choice.parse(text, "searcher") for text in searcher],
+            run=structure(RunOptions, run, "--"),
+            outputs=tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items()),
+        ),
+        as_json=as_json,
+    )
+
+
+def pairs(texts: list[str], flag: str) -> dict[str, str]:
+    """Split ``KEY=VALUE`` texts."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise TopoplanError(f"{flag} {text!r}: expected KEY=VALUE")
+        if key in found:
+            raise TopoplanError(f"{flag} {text!r}: {key!r} is given twice")
+        found[key] = value
+    return found

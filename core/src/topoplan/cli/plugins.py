@@ -1,0 +1,130 @@
+"""``topoplan plugins``: what is installed, what its options are, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from topoplan.errors import TopoplanError, nearest
+
+if TYPE_CHECKING:
+    from topoplan.components import Component
+    from topoplan.host import Host
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``plugins`` with ``show`` and ``doctor``."""
+    group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+    group.callback(help="List components; show their options; find what is broken.")(_list)
+    group.command("show")(_show)
+    group.command("doctor")(_doctor)
+    app.add_typer(group, name="plugins")
+
+
+def _list(
+    context: typer.Context,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    import attrs
+
+    from topoplan.host import Host
+
+    host = Host.discover()
+    if as_json:
+        document = {
+            "components": [attrs.asdict(row) for row in host.listing()],
+            "broken": [attrs.asdict(broken) for broken in host.broken],
+            "conflicts": [attrs.asdict(conflict) for conflict in host.conflicts],
+            "disabled": host.disabled,
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    rows = [(r.kind, r.name, f"{r.distribution} {r.version}".strip(), r.summary) for r in host.listing()]
+    typer.echo(_table([("KIND", "NAME", "FROM", "SUMMARY"), *rows]))
+    for problem in (*host.broken, *host.conflicts):
+        typer.echo(f"warning: {problem}", err=True)
+    if host.broken or host.conflicts:
+        typer.echo("run `topoplan plugins doctor` for causes and remedies", err=True)
+
+
+def _show(
+    name: str = typer.Argument(help="A component, e.g. `fattree`, or `topology:fattree`."),
+) -> None:
+    """Show a component and all its options."""
+    from topoplan.host import Host
+
+    host = Host.discover()
+    typer.echo("\n\n".join(_sheet(component, host) for component in _named(host, name)))
+
+
+def _doctor() -> None:
+    """Load every plugin and tell what is broken or in conflict, why, and what to do.  Exit 1 if anything is."""
+    from topoplan.host import Host
+
+    host = Host.discover()
+    rows = host.listing()
+    typer.echo(f"{len(rows)} components from {len({row.distribution for row in rows})} distributions")
+    if host.disabled:
+        typer.echo(f"disabled: {', '.join(host.disabled)}")
+    for broken in host.broken:
+        typer.echo(f"\nBROKEN {broken}")
+        if broken.details:
+            typer.echo("\n".join(f"    {line}" for line in broken.details.rstrip().splitlines()))
+        typer.echo(f"  to fix: {_remedy(broken.dist, broken.name)}")
+    for conflict in host.conflicts:
+        names = " or ".join(p.dist or p.name for p in conflict.providers)
+        typer.echo(f"\nCONFLICT {conflict}")
+        typer.echo(f"  to fix: uninstall {names}, or set TOPOPLAN_DISABLE_PLUGINS to the one not wanted")
+    if host.broken or host.conflicts:
+        raise typer.Exit(1)
+    typer.echo("all plugins work")
+
+
+def _remedy(dist: str, name: str) -> str:
+    if not dist:
+        return f"install the plugin, or take {name!r} out of TOPOPLAN_PLUGINS"
+    return (
+        f"upgrade it (pip install -U {dist}), remove it (pip uninstall {dist}), or set TOPOPLAN_DISABLE_PLUGINS={name}"
+    )
+
+
+def _named(host: Host, name: str) -> list[Component]:
+    """Return the components called ``kind:name``, or ``name`` of whatever kind."""
+    kind, colon, rest = name.partition(":")
+    if colon:
+        return [host.get(kind, rest)]
+    kinds = sorted({row.kind for row in host.listing() if row.name == name})
+    if not kinds:
+        known = {row.name for row in host.listing()}
+        broken = "".join(f"\n  {broken}" for broken in host.broken)
+        raise TopoplanError(f"no component named {name!r}{nearest(name, known)}{broken}")
+    return [host.get(kind, name) for kind in kinds]
+
+
+def _sheet(component: Component, host: Host) -> str:
+    """Lay out one component and its options as text."""
+    from topoplan.options import describe
+
+    head = f"{component.kind.value} {component.name} ({host.provider(component)})\n  {component.summary}"
+    rows = [
+        (o.key, f"{o.type} [{o.unit}]" if o.unit else o.type, o.default, o.help) for o in describe(component.options)
+    ]
+    if not rows:
+        return f"{head}\n\n  no options"
+    table = _table([("OPTION", "TYPE", "DEFAULT", "MEANING"), *rows])
+    return head + "\n\n" + "\n".join(f"  {line}" for line in table.splitlines())
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    """Align columns; the last one is left as it is."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )

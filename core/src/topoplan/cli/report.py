@@ -1,0 +1,207 @@
+"""What the commands print: progress while a search runs, tables for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from topoplan.experiment import Experiment
+from topoplan.exporting import check_outputs, write_outputs
+from topoplan.fabric import Fabric
+from topoplan.host import Host
+from topoplan.optimizing import Outcome, optimize
+from topoplan.plan import Plan
+from topoplan.run import Progress as SearchProgress
+
+__all__ = ["print_json", "run_and_report", "simulation_rows", "table"]
+
+
+def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
+    """Run an experiment, write its outputs, and print what was found.
+
+    An interrupted search (Ctrl-C) keeps what it found so far: outputs are written all the same, and the
+    exit status is 130.
+    """
+    host = Host.discover()
+    check_outputs(host, experiment.outputs)
+    with _progress_bar(experiment.run.budget, quiet=as_json) as report:
+        outcome = optimize(experiment, host=host, on_progress=report)
+    outputs = write_outputs(host, outcome.plan, experiment.outputs)
+    if as_json:
+        print_json(_summary(experiment, outcome, outputs))
+    else:
+        _print_outcome(experiment, outcome, outputs)
+    if outcome.result.interrupted:
+        typer.echo("interrupted: this is the best of what was priced", err=True)
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _progress_bar(budget: int, *, quiet: bool) -> Iterator[Callable[[str, SearchProgress], None]]:
+    """Show a bar on standard error, where it is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("searching"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("search", total=budget, best="-", accepted="-", speed="-")
+
+        def report(event: str, progress: SearchProgress) -> None:
+            bar.update(
+                task,
+                completed=progress.evaluations - 1,
+                best=_time(progress.best),
+                accepted="-" if progress.acceptance is None else f"{progress.acceptance:.0%}",
+                speed=f"{progress.evaluations / max(progress.elapsed, 1e-9):.0f}",
+            )
+
+        yield report
+
+
+def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) -> dict[str, Any]:
+    """Return the JSON object of a run."""
+    plan, result = outcome.plan, outcome.result
+    first = outcome.initial.timeline
+    assert plan.timeline is not None
+    assert first is not None
+    return {
+        "iteration_time_s": plan.timeline.makespan,
+        "initial_iteration_time_s": first.makespan,
+        "speedup": first.makespan / plan.timeline.makespan if plan.timeline.makespan else 1.0,
+        "lower_bound_s": plan.timeline.bounds.best,
+        "exposed_communication_s": plan.timeline.exposed_communication,
+        "memory_penalty_s": outcome.penalty,
+        "memory_bytes": outcome.memory.max(),
+        "evaluations": result.evaluations,
+        "evaluations_per_s": result.evaluations / max(result.elapsed, 1e-9),
+        "acceptance": result.acceptance,
+        "seed": experiment.run.seed,
+        "budget": experiment.run.budget,
+        "interrupted": result.interrupted,
+        "model": experiment.model.name,
+        "batch_size": plan.graph.batch_size if plan.graph else None,
+        "tasks": plan.taskgraph.n_tasks,
+        "topology": experiment.topology.name,
+        "estimator": experiment.estimator.name,
+        "searcher": "+".join(choice.name for choice in experiment.searchers),
+        "simulator": experiment.simulator.name,
+        "busiest_link": _busiest_link(plan),
+        "outputs": outputs,
+    }
+
+
+def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) -> None:
+    plan, result = outcome.plan, outcome.result
+    first = outcome.initial.timeline
+    assert plan.timeline is not None
+    assert first is not None
+    memory, capacity = outcome.memory, plan.cluster.device_memory
+    fullest = int(np.argmax(memory / capacity))
+    rows = [
+        ("initial iteration time", _time(first.makespan)),
+        *simulation_rows(plan),
+        ("speedup", f"{first.makespan / max(plan.timeline.makespan, 1e-30):.3f}x"),
+        ("memory per device", f"{memory.max() / 1e9:.2f} GB of {capacity[int(np.argmax(memory))] / 1e9:.0f} GB"),
+        ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
+    ]
+    if result.acceptance is not None:
+        rows.append(("accepted", f"{result.acceptance:.1%}"))
+    searchers = "+".join(choice.name for choice in experiment.searchers)
+    title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
+    table(title, rows)
+    if memory[fullest] > capacity[fullest]:
+        typer.echo(
+            f"warning: device {fullest} needs {memory[fullest] / 1e9:.1f} GB of {capacity[fullest] / 1e9:.1f} GB"
+            + (f" (counted as {_time(outcome.penalty)})" if outcome.penalty else ""),
+            err=True,
+        )
+    for exporter, path in outputs.items():
+        typer.echo(f"{exporter} written to {path}")
+
+
+def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows that tables of simulated plans share."""
+    timeline = plan.timeline
+    assert timeline is not None
+    link = _busiest_link(plan)
+    return [
+        ("iteration time", _time(timeline.makespan)),
+        ("exposed communication", _time(timeline.exposed_communication)),
+        ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {_time(link['busy_s'])}"),
+        ("lower bound", f"{_time(timeline.bounds.best)} ({_tightest(plan)})"),
+    ]
+
+
+def table(title: str, rows: list[tuple[str, str]]) -> None:
+    """Print a two-column table."""
+    grid = Table(title=title, show_header=False, title_justify="left")
+    grid.add_column()
+    grid.add_column(justify="right")
+    for row in rows:
+        grid.add_row(*row)
+    Console().print(grid)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one strict JSON object on standard output."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, default=_plain) + "\n")
+
+
+def _busiest_link(plan: Plan) -> dict[str, Any] | None:
+    timeline = plan.timeline
+    if timeline is None or not len(timeline.link_busy) or timeline.link_busy.max() <= 0:
+        return None
+    link = int(np.argmax(timeline.link_busy[: plan.fabric.n_links]))
+    return {
+        "from": _node(plan.fabric, int(plan.fabric.link_src[link])),
+        "to": _node(plan.fabric, int(plan.fabric.link_dst[link])),
+        "busy_s": float(timeline.link_busy[link]),
+        "bytes": float(timeline.link_bytes[link]),
+    }
+
+
+def _node(fabric: Fabric, node: int) -> str:
+    return f"host {node}" if node < fabric.n_hosts else f"switch {node - fabric.n_hosts}"
+
+
+def _tightest(plan: Plan) -> str:
+    assert plan.timeline is not None
+    bounds = plan.timeline.bounds
+    return {bounds.chain: "longest chain", bounds.link: "busiest link", bounds.device: "busiest device"}[bounds.best]
+
+
+def _time(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "infeasible"
+    return f"{seconds * 1e3:.4f} ms" if seconds < 10 else f"{seconds:.4f} s"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float | np.floating) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

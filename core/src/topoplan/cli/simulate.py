@@ -1,0 +1,74 @@
+"""``topoplan simulate``: replay a task graph from anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from topoplan.cli.optimize import pairs
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    file: Path = typer.Argument(help="Task graph (.fbuf) or plan (.json)."),
+    topology: str = typer.Option(
+        None, "-t", "--topology", help="Network for the file's hosts; the file's own unless given."
+    ),
+    simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
+    interface_bandwidth_gbps: float = typer.Option(None, help="Of one link; the file's own unless given."),
+    latency_us: float = typer.Option(None, help="Of one link, one way; the file's own (or 1) unless given."),
+    degree: int = typer.Option(None, help="Network interfaces of each host; the file's own unless given.", min=1),
+    seed: int = typer.Option(0, help="Of the topology's randomness.", min=0),
+    export: list[str] = typer.Option(
+        [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan with its timeline."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Simulate one iteration of a task graph."""
+    from topoplan.cli.report import print_json, simulation_rows, table
+    from topoplan.experiment import Choice
+    from topoplan.exporting import check_outputs, write_outputs
+    from topoplan.host import Host
+    from topoplan.replay import simulate_file
+
+    host = Host.discover()
+    outputs = tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items())
+    check_outputs(host, outputs)
+    plan = simulate_file(
+        file,
+        topology=topology,
+        simulator=simulator,
+        interface_bandwidth_gbps=interface_bandwidth_gbps,
+        latency_us=latency_us,
+        degree=degree,
+        seed=seed,
+        host=host,
+    )
+    assert plan.timeline is not None
+    written = write_outputs(host, plan, outputs)
+    if as_json:
+        print_json(
+            {
+                "iteration_time_s": plan.timeline.makespan,
+                "lower_bound_s": plan.timeline.bounds.best,
+                "exposed_communication_s": plan.timeline.exposed_communication,
+                "tasks": plan.taskgraph.n_tasks,
+                "events": plan.timeline.events,
+                "file": str(file),
+                "topology": plan.fabric.name,
+                "simulator": simulator,
+                "outputs": written,
+            }
+        )
+        return
+    table(
+        f"{file.name} on {plan.fabric.name}, {simulator}",
+        [*simulation_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
+    )

@@ -1,0 +1,79 @@
+"""Promises of frontends: ``build(options, batch_size) -> OperatorGraph``."""
+
+from __future__ import annotations
+
+import math
+
+from topoplan.components import Frontend
+from topoplan.graph import OperatorGraph
+from topoplan.testing.common import example_options
+
+__all__ = [
+    "check_batch_size_is_kept",
+    "check_builds_a_graph",
+    "check_each_input_has_one_producer",
+    "check_parameters_do_not_depend_on_batch_size",
+    "check_same_graph_twice",
+    "check_work_is_finite",
+    "check_work_is_linear_in_batch_size",
+]
+
+
+def check_builds_a_graph(component: Frontend) -> None:
+    """The example builds an operator graph, with and without a batch size."""
+    graph = _build(component, None)
+    assert isinstance(graph, OperatorGraph), f"build returned {type(graph).__name__}"
+    assert graph.batch_size >= 1, f"batch size {graph.batch_size}"
+
+
+def check_same_graph_twice(component: Frontend) -> None:
+    """The same options give the same graph."""
+    assert _build(component, None) == _build(component, None)
+
+
+def check_batch_size_is_kept(component: Frontend) -> None:
+    """The graph has the batch size that was asked for."""
+    wanted = 2 * _build(component, None).batch_size
+    got = _build(component, wanted).batch_size
+    assert got == wanted, f"asked for {wanted} samples, got {got}"
+
+
+def check_each_input_has_one_producer(component: Frontend) -> None:
+    """No input of an operator is fed by two edges."""
+    graph = _build(component, None)
+    fed = [(int(v), int(into)) for _, _, v, into in graph.edges.reshape(-1, 4)]
+    for v, into in fed:
+        assert fed.count((v, into)) == 1, f"input {into} of {graph.operators[v].name!r} has several producers"
+
+
+def check_work_is_finite(component: Frontend) -> None:
+    """The work of every operator is finite and not negative."""
+    graph = _build(component, None)
+    for index, op in enumerate(graph.operators):
+        work = _work(graph, index)
+        assert math.isfinite(work), f"{op.name!r} needs {work} FLOP"
+        assert work >= 0, f"{op.name!r} needs {work} FLOP"
+
+
+def check_work_is_linear_in_batch_size(component: Frontend) -> None:
+    """Twice the samples are twice the work, to one per cent."""
+    once = _build(component, None)
+    twice = _build(component, 2 * once.batch_size)
+    less, more = (sum(_work(graph, index) for index in range(len(graph.operators))) for graph in (once, twice))
+    assert math.isclose(more, 2 * less, rel_tol=0.01), f"{less} FLOP become {more} when the batch size doubles"
+
+
+def check_parameters_do_not_depend_on_batch_size(component: Frontend) -> None:
+    """The weights are those of the model, whatever the batch size."""
+    once = _build(component, None)
+    twice = _build(component, 2 * once.batch_size)
+    assert once.parameters == twice.parameters, f"{once.parameters} parameters become {twice.parameters}"
+
+
+def _build(component: Frontend, batch_size: int | None) -> OperatorGraph:
+    return component.build(example_options(component), batch_size)
+
+
+def _work(graph: OperatorGraph, index: int) -> float:
+    op = graph.operators[index]
+    return math.fsum(term.coefficient * math.prod(op.sizes[dim] for dim in term.dims) for term in op.work)

@@ -1,0 +1,55 @@
+"""Collects the checks of a component and hands them to pytest, or runs them one after the other."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from topoplan.components import Component
+
+__all__ = ["check_component", "checks_for", "parametrize_with_checks"]
+
+
+def checks_for(component: Component) -> dict[str, Callable[[], None]]:
+    """Return the checks that apply to a component: name of the promise -> function that raises if it is broken."""
+    checks: dict[str, Callable[[], None]] = {}
+    for module in ("common", component.kind.value):
+        namespace = importlib.import_module(f"topoplan.testing.{module}")
+        for name, function in vars(namespace).items():
+            if name.startswith("check_") and inspect.getmodule(function) is namespace:
+                checks[name] = functools.partial(function, component)
+    return checks
+
+
+def check_component(component: Component) -> None:
+    """Run all checks of a component; the first broken promise raises `AssertionError`."""
+    for name, check in checks_for(component).items():
+        try:
+            check()
+        except AssertionError as error:
+            raise AssertionError(f"{component.kind.value} {component.name!r}: {name}: {error}") from error
+
+
+def parametrize_with_checks(component: Component, expected_failures: Mapping[str, str] | None = None) -> Any:
+    """Parametrize a test with an argument ``check``: one case for every promise.
+
+    Args:
+        component: what is tested.
+        expected_failures: name of a check -> why the component cannot keep this promise.  The case must
+            then fail (a strict xfail), so that an excuse does not outlive its reason.
+    """
+    import pytest
+
+    excuses = dict(expected_failures or {})
+    checks = checks_for(component)
+    unknown = excuses.keys() - checks.keys()
+    if unknown:
+        raise ValueError(f"expected_failures: no such check: {', '.join(sorted(unknown))} (have: {', '.join(checks)})")
+    cases = []
+    for name, check in checks.items():
+        marks = [pytest.mark.xfail(strict=True, reason=excuses[name])] if name in excuses else []
+        cases.append(pytest.param(check, id=f"{component.kind.value}-{component.name}-{name}", marks=marks))
+    return pytest.mark.parametrize("check", cases)

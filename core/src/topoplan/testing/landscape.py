@@ -1,0 +1,88 @@
+"""A problem to search, with a price for every state that is known without lowering or simulating.
+
+Two dense operators on four hosts have 256 strategies; the best ones cut the outputs of both operators over
+all four devices.  On the network axis traffic flows from every host to the next but one, so a fabric with
+direct links between these beats the ring that the search starts with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan.fabric import Fabric
+from topoplan.problem import Demand, Problem
+from topoplan.search import State, Trial
+from topoplan.space import Space
+from topoplan.strategy import Placement, Strategy
+from topoplan.testing import reference
+
+__all__ = ["problem", "random_strategy", "start", "trial"]
+
+
+def problem() -> Problem:
+    """Return the problem: both of its axes can be searched."""
+    graph, cluster, costs = reference.graph(("dense1", "dense2")), reference.cluster(), reference.Costs()
+    space = Space(graph, cluster, costs)
+    return Problem(
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=space,
+        topology="reference",
+        build_fabric=_build_fabric,
+        reconfigurable=True,
+    )
+
+
+def start(problem: Problem) -> State:
+    """Return the state that a search begins with."""
+    return State(problem.space.initial(), reference.ring())
+
+
+def random_strategy(problem: Problem, rng: np.random.Generator) -> Strategy:
+    """Draw a placement for every operator."""
+    return Strategy(tuple(problem.space.random_placement(op, rng) for op in range(len(problem.graph.operators))))
+
+
+def trial(state: State) -> Trial:
+    """Price a state."""
+    return Trial(state=state, cost=_strategy_seconds(state.strategy) + _network_seconds(state.fabric), demand=_demand)
+
+
+def _demand() -> Demand:
+    return reference.demand()
+
+
+def _build_fabric(demand: Demand | None, rng: np.random.Generator) -> Fabric:
+    return reference.ring()
+
+
+def _strategy_seconds(strategy: Strategy) -> float:
+    """Compute shrinks with the parts; cut samples are all-reduced, cut inputs summed, moved tensors sent."""
+    total, before = 0.0, strategy.placements[0]
+    for placement in strategy.placements:
+        sample, _, reduction = placement.degrees
+        total += 2e-3 / placement.parts + 1e-3 * (sample > 1) + 1e-3 * (reduction > 1)
+        total += 1e-4 * _differ(before, placement)
+        before = placement
+    return total
+
+
+def _differ(one: Placement, two: Placement) -> bool:
+    return not np.array_equal(one.devices, two.devices)
+
+
+def _network_seconds(fabric: Fabric) -> float:
+    """Sum the hops that the traffic takes; infinite where it cannot flow."""
+    matrix = reference.demand(fabric.n_hosts).matrix
+    return sum(1e-4 * _hops(fabric, int(a), int(b)) for a, b in np.argwhere(matrix > 0))
+
+
+def _hops(fabric: Fabric, source: int, destination: int) -> float:
+    reached, hops = {source}, 0
+    while destination not in reached:
+        wider = reached | set(fabric.link_dst[np.isin(fabric.link_src, list(reached))].tolist())
+        if wider == reached:
+            return float("inf")
+        reached, hops = wider, hops + 1
+    return hops

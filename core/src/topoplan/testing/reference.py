@@ -1,0 +1,162 @@
+"""A small problem that the checks use: four hosts in a ring, a chain of dense operators, one iteration.
+
+No component has a part in it: the graph, the costs and the task graph that simulators get are made by
+hand, and the plan that exporters get is lowered by core, so that it is one that could really occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from topoplan.arrays import F64, I32
+from topoplan.cluster import Cluster
+from topoplan.components import PartCosts
+from topoplan.fabric import Fabric
+from topoplan.graph import Axis, Dimension, Operator, OperatorGraph, Role, Tensor, Term
+from topoplan.plan import Plan
+from topoplan.problem import Demand
+from topoplan.strategy import Strategy, data_parallel
+from topoplan.taskgraph import TaskGraph, TaskKind
+from topoplan.timeline import Bounds, Timeline
+
+__all__ = ["Costs", "cluster", "demand", "dense", "edges_of", "graph", "plan", "ring", "taskgraph", "timeline"]
+
+
+def cluster(n_hosts: int = 4) -> Cluster:
+    """Return hosts of one device and four interfaces each."""
+    return Cluster.uniform(n_hosts=n_hosts, interfaces=4, interface_bandwidth=1e9, latency=1e-6)
+
+
+def ring(n_hosts: int = 4) -> Fabric:
+    """Return a ring with links both ways between neighbours."""
+    ahead = [(host, (host + 1) % n_hosts) for host in range(n_hosts)]
+    links = sorted({link for a, b in ahead for link in ((a, b), (b, a))})
+    return Fabric.from_links(name="ring", n_hosts=n_hosts, links=links, bandwidth=1e9, latency=1e-6)
+
+
+def dense(name: str, batch: int, inputs: int, outputs: int) -> Operator:
+    """Return a dense layer ``(sample, input) -> (sample, output)``."""
+    return Operator(
+        name=name,
+        kind="linear",
+        dims=(
+            Dimension("sample", batch, Role.SAMPLE),
+            Dimension("output", outputs, Role.PARAMETER),
+            Dimension("input", inputs, Role.REDUCTION),
+        ),
+        inputs=(Tensor("input", (Axis(batch, 0), Axis(inputs, 2))),),
+        weights=(Tensor("weight", (Axis(outputs, 1), Axis(inputs, 2))),),
+        outputs=(Tensor("output", (Axis(batch, 0), Axis(outputs, 1))),),
+        work=(Term(2.0, (0, 1, 2)),),
+        structure=f"Dense_{inputs}_{outputs}",
+    )
+
+
+def graph(names: Sequence[str] = ("dense1", "dense2", "dense3")) -> OperatorGraph:
+    """Return a chain of equal dense operators."""
+    operators = tuple(dense(name, 64, 256, 256) for name in names)
+    edges = [(i, 0, i + 1, 0) for i in range(len(names) - 1)]
+    return OperatorGraph(name="reference", operators=operators, edges=edges, batch_size=64)
+
+
+def demand(n_hosts: int = 4) -> Demand:
+    """Return one all-reduce over all hosts, and traffic from every host to the next but one."""
+    matrix = np.zeros((n_hosts, n_hosts))
+    for host in range(n_hosts):
+        matrix[host, (host + 2) % n_hosts] = 1e6
+    np.fill_diagonal(matrix, 0.0)
+    return Demand(group_ptr=[0, n_hosts], group_members=np.arange(n_hosts), group_bytes=[4e6], matrix=matrix)
+
+
+def taskgraph(n_devices: int = 4) -> TaskGraph:
+    """Return one iteration of two operators: forward, send to the next device, backward, update, all-reduce.
+
+    Tasks 0 .. n-1 are forward of the first operator, n .. 2n-1 send its result to the next device,
+    2n .. 3n-1 are forward, 3n .. 4n-1 backward and 4n .. 5n-1 update of the second; the last task sums
+    its gradients.
+    """
+    n = n_devices
+    rows = np.arange(n)
+    order = [TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]
+    kind = np.append(np.repeat(order, n), TaskKind.ALLREDUCE)
+    transfer, reduce = kind == TaskKind.TRANSFER, kind == TaskKind.ALLREDUCE
+    after = (rows + 1) % n
+    # Each of the five blocks leads to the next one, the transfers to the forward of the next device.
+    succ = np.concatenate([rows + n, after + 2 * n, rows + 3 * n, rows + 4 * n, np.full(n, 5 * n)])
+    src, dst = np.full(len(kind), -1), np.full(len(kind), -1)
+    src[transfer], dst[transfer] = rows, after
+    return TaskGraph(
+        kind=kind,
+        device=np.where(transfer | reduce, -1, np.append(np.tile(rows, 5), -1)),
+        seconds=np.append(np.repeat([1e-3, 0.0, 2e-3, 4e-3, 1e-4], n), 0.0),
+        size=np.where(transfer, 1_000_000, np.where(reduce, 4_000_000, 0)),
+        src=src,
+        dst=dst,
+        group=np.where(reduce, 0, -1),
+        group_ptr=[0, n],
+        group_members=rows,
+        succ_ptr=np.append(np.arange(5 * n + 1), 5 * n),
+        succ=succ,
+        op=np.repeat([0, 1], [2 * n, 3 * n + 1]),
+        op_names=("dense1", "dense2"),
+        n_devices=n,
+    )
+
+
+def edges_of(tasks: TaskGraph) -> list[tuple[int, int]]:
+    """List the dependencies of a task graph."""
+    return [(task, int(after)) for task in range(tasks.n_tasks) for after in tasks.successors(task)]
+
+
+class Costs:
+    """A cost function: an operator takes a millisecond each way, shared evenly by its parts."""
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say that every cut can be priced."""
+        return True
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price the parts of an operator."""
+        share = np.full(len(devices), 1e-3 / len(devices))
+        return PartCosts(forward=share, backward=share, memory=share * 1e9)
+
+
+def timeline(tasks: TaskGraph, n_links: int) -> Timeline:
+    """Return the timeline of a network without limits: every task starts when its last dependency is done."""
+    start: F64 = np.zeros(tasks.n_tasks)
+    for _ in range(tasks.n_tasks):  # no chain of dependencies is longer
+        for task, after in edges_of(tasks):
+            start[after] = max(start[after], start[task] + tasks.seconds[task])
+    finish = start + tasks.seconds
+    busy = np.bincount(tasks.device[tasks.device >= 0], tasks.seconds[tasks.device >= 0], minlength=tasks.n_devices)
+    longest = float(finish.max())
+    return Timeline(
+        start=start,
+        finish=finish,
+        makespan=longest,
+        device_busy=busy,
+        link_bytes=np.zeros(n_links),
+        link_busy=np.zeros(n_links),
+        bounds=Bounds(device=float(busy.max()), link=0.0, chain=longest),
+        events=tasks.n_tasks,
+    )
+
+
+def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
+    """Return a complete plan, lowered from its strategy: data parallel on four hosts in a ring."""
+    from topoplan.lowering import Lowering  # loads the compiler, which most checks do without
+
+    machine, model, fabric = cluster(), graph(names), ring()
+    strategy = Strategy(tuple(data_parallel(model, op, range(machine.n_devices)) for op in range(len(names))))
+    tasks = Lowering(model, machine, Costs()).lower(strategy)
+    return Plan(
+        cluster=machine,
+        fabric=fabric,
+        taskgraph=tasks,
+        graph=model,
+        strategy=strategy,
+        timeline=timeline(tasks, fabric.n_links),
+        provenance={"topoplan": "reference", "seed": 1},
+    )

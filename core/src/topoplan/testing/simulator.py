@@ -1,0 +1,122 @@
+"""Promises of simulators: ``build(options) -> Simulate``; ``(taskgraph, fabric, cluster) -> Timeline``."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.components import Simulator
+from topoplan.errors import TopoplanError
+from topoplan.fabric import Fabric
+from topoplan.taskgraph import TaskGraph
+from topoplan.testing import reference
+from topoplan.testing.common import example_options
+from topoplan.timeline import Timeline
+
+__all__ = [
+    "check_a_cycle_is_an_error",
+    "check_a_device_runs_one_task_at_a_time",
+    "check_an_unreachable_host_is_an_error",
+    "check_dependencies_are_kept",
+    "check_every_task_is_timed",
+    "check_memory_policy_is_known",
+    "check_never_below_bounds",
+    "check_same_timeline_twice",
+    "check_traffic_is_counted",
+]
+
+_EPSILON = 1e-9
+
+
+def check_every_task_is_timed(component: Simulator) -> None:
+    """Every task starts at or after 0 and finishes at or after its start; the last finish is the makespan."""
+    tasks = reference.taskgraph()
+    times = _simulate(component, tasks)
+    assert times.start.shape == times.finish.shape == (tasks.n_tasks,), f"times of shape {times.start.shape}"
+    assert np.isfinite(times.finish).all(), "a task never finishes"
+    assert (times.start >= 0).all(), "a task starts before 0"
+    assert (times.finish >= times.start).all(), "a task finishes before it starts"
+    assert np.isclose(times.makespan, times.finish.max()), f"makespan {times.makespan}, last {times.finish.max()}"
+
+
+def check_same_timeline_twice(component: Simulator) -> None:
+    """The same task graph gives the same timeline to the last bit."""
+    tasks = reference.taskgraph()
+    assert _simulate(component, tasks) == _simulate(component, tasks)
+
+
+def check_never_below_bounds(component: Simulator) -> None:
+    """The makespan is not below the simulator's own bounds, the busiest device, or the busiest link."""
+    tasks, fabric = reference.taskgraph(), reference.ring()
+    times = _simulate(component, tasks)
+    compute = tasks.device >= 0
+    busiest = np.bincount(tasks.device[compute], tasks.seconds[compute]).max()
+    link = (times.link_bytes / fabric.link_bandwidth).max()
+    for what, bound in (
+        ("its own bound", times.bounds.best),
+        ("the busiest device", busiest),
+        ("the busiest link", link),
+    ):
+        assert times.makespan >= bound * (1 - _EPSILON), f"makespan {times.makespan} s is below {what}, {bound} s"
+
+
+def check_dependencies_are_kept(component: Simulator) -> None:
+    """No task starts before everything that it depends on has finished."""
+    tasks = reference.taskgraph()
+    times = _simulate(component, tasks)
+    for task, after in reference.edges_of(tasks):
+        early = times.finish[task] - times.start[after]
+        assert early <= _EPSILON, f"{tasks.label(after)} starts {early} s before {tasks.label(task)} finishes"
+
+
+def check_a_device_runs_one_task_at_a_time(component: Simulator) -> None:
+    """The compute tasks of a device do not overlap, and each takes its seconds."""
+    tasks = reference.taskgraph()
+    times = _simulate(component, tasks)
+    for device in range(tasks.n_devices):
+        mine = np.flatnonzero(tasks.device == device)
+        mine = mine[np.argsort(times.start[mine], kind="stable")]
+        assert np.allclose(times.finish[mine] - times.start[mine], tasks.seconds[mine]), "a task takes another time"
+        overlap = times.finish[mine[:-1]] - times.start[mine[1:]]
+        assert (overlap <= _EPSILON).all(), f"tasks overlap on device {device}"
+
+
+def check_traffic_is_counted(component: Simulator) -> None:
+    """There is one row of bytes and seconds for every link, and transfers between hosts leave bytes on links."""
+    times = _simulate(component, reference.taskgraph())
+    assert times.link_bytes.shape == times.link_busy.shape == (reference.ring().n_links,)
+    assert (times.link_bytes >= 0).all(), "a link carries less than nothing"
+    assert times.link_bytes.sum() >= 4e6, "four transfers of 1e6 bytes left no trace on the links"
+
+
+def check_a_cycle_is_an_error(component: Simulator) -> None:
+    """Tasks that wait for each other are a `TopoplanError`, not a timeline."""
+    tasks = reference.taskgraph()
+    back = attrs.evolve(tasks, succ_ptr=[*tasks.succ_ptr[:-1], len(tasks.succ) + 1], succ=[*tasks.succ, 0])
+    _refused(component, back, reference.ring(), "a cycle")
+
+
+def check_an_unreachable_host_is_an_error(component: Simulator) -> None:
+    """A transfer to a host that cannot be reached is a `TopoplanError`, not a timeline."""
+    links = [(0, 1), (1, 0), (2, 3), (3, 2)]
+    split = Fabric.from_links(name="split", n_hosts=4, links=links, bandwidth=1e9, latency=1e-6)
+    _refused(component, reference.taskgraph(), split, "an unreachable host")
+
+
+def check_memory_policy_is_known(component: Simulator) -> None:
+    """`memory` says ignore, limit or penalty."""
+    policy = component.memory(example_options(component))
+    assert policy in ("ignore", "limit", "penalty"), f"memory says {policy!r}"
+
+
+def _simulate(component: Simulator, tasks: TaskGraph) -> Timeline:
+    return component.build(example_options(component))(tasks, reference.ring(), reference.cluster())
+
+
+def _refused(component: Simulator, tasks: TaskGraph, fabric: Fabric, what: str) -> None:
+    simulate = component.build(example_options(component))
+    try:
+        simulate(tasks, fabric, reference.cluster())
+    except TopoplanError:
+        return
+    raise AssertionError(f"{what} was simulated as if nothing were wrong")

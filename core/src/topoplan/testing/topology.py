@@ -1,0 +1,122 @@
+"""Promises of topologies: ``build(options, context) -> Fabric``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from topoplan.components import Topology, TopologyContext
+from topoplan.errors import TopoplanError
+from topoplan.fabric import Fabric
+from topoplan.problem import Demand
+from topoplan.testing import reference
+from topoplan.testing.common import example_options
+
+__all__ = [
+    "check_all_hosts_are_connected",
+    "check_demand_is_ignored_unless_declared",
+    "check_fabric_has_the_hosts_of_the_cluster",
+    "check_global_randomness_is_untouched",
+    "check_links_stay_within_interfaces",
+    "check_routes_lead_from_source_to_destination",
+    "check_same_seed_same_fabric",
+]
+
+_SIZES = (2, 4, 8, 13, 16)
+
+
+def check_fabric_has_the_hosts_of_the_cluster(component: Topology) -> None:
+    """The example builds a fabric for at least one of 2, 4, 8, 13 and 16 hosts, and for exactly these hosts."""
+    fabrics = list(_fabrics(component))
+    assert fabrics, f"no fabric for any of {_SIZES} hosts"
+    for n_hosts, fabric in fabrics:
+        assert isinstance(fabric, Fabric), f"build returned {type(fabric).__name__}"
+        assert fabric.n_hosts == n_hosts, f"asked for {n_hosts} hosts, got {fabric.n_hosts}"
+
+
+def check_all_hosts_are_connected(component: Topology) -> None:
+    """Every host reaches every other one."""
+    for n_hosts, fabric in _fabrics(component):
+        for host in range(n_hosts):
+            lost = set(range(n_hosts)) - _reached(fabric, host)
+            assert not lost, f"of {n_hosts} hosts, host {host} cannot reach {sorted(lost)}"
+
+
+def check_links_stay_within_interfaces(component: Topology) -> None:
+    """If the topology follows demand, no host sends or receives on more links than it has interfaces."""
+    if not component.follows_demand:
+        return
+    for n_hosts, fabric in _fabrics(component):
+        for side in (fabric.link_src, fabric.link_dst):
+            used = np.bincount(side, fabric.link_count, minlength=fabric.n_nodes)[:n_hosts]
+            assert used.max() <= 4, f"of {n_hosts} hosts with 4 interfaces, host {used.argmax()} uses {used.max():.0f}"
+
+
+def check_routes_lead_from_source_to_destination(component: Topology) -> None:
+    """Explicit routes are unbroken paths between their hosts, and the shares of a pair sum to 1."""
+    for _, fabric in _fabrics(component):
+        routes = fabric.routes
+        if routes is None:
+            continue
+        for row, (source, destination) in enumerate(routes.pairs.tolist()):
+            paths = range(routes.pair_ptr[row], routes.pair_ptr[row + 1])
+            for path in paths:
+                at = source
+                for link in routes.links[routes.path_ptr[path] : routes.path_ptr[path + 1]]:
+                    assert fabric.link_src[link] == at, f"route {source} -> {destination} breaks at node {at}"
+                    at = int(fabric.link_dst[link])
+                assert at == destination, f"route {source} -> {destination} ends at node {at}"
+            share = sum(routes.weight[path] for path in paths)
+            assert not paths or abs(share - 1) < 1e-9, f"shares of {source} -> {destination} sum to {share}"
+
+
+def check_same_seed_same_fabric(component: Topology) -> None:
+    """A generator in the same state gives the same fabric."""
+    for (n_hosts, one), (_, two) in zip(_fabrics(component), _fabrics(component), strict=True):
+        assert one == two, f"two builds for {n_hosts} hosts differ"
+
+
+def check_demand_is_ignored_unless_declared(component: Topology) -> None:
+    """Only a topology that `follows_demand` builds differently for a demand."""
+    if component.follows_demand:
+        return
+    for n_hosts, fabric in _fabrics(component):
+        other = _build(component, n_hosts, reference.demand(n_hosts))
+        assert fabric == other, "the fabric depends on the demand (declare follows_demand)"
+
+
+def check_global_randomness_is_untouched(component: Topology) -> None:
+    """Randomness comes from the context's generator alone."""
+    before = np.random.get_state()  # noqa: NPY002 - it is the global one that must not be used
+    list(_fabrics(component))
+    after = np.random.get_state()  # noqa: NPY002
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), "np.random's own state has changed"
+
+
+def _fabrics(component: Topology) -> Iterator[tuple[int, Fabric]]:
+    """Yield fabrics for the sizes that the topology can have; it refuses others with a `TopoplanError`."""
+    for n_hosts in _SIZES:
+        for demand in (None, reference.demand(n_hosts)) if component.follows_demand else (None,):
+            try:
+                fabric = _build(component, n_hosts, demand)
+            except TopoplanError:
+                continue
+            yield n_hosts, fabric
+
+
+def _build(component: Topology, n_hosts: int, demand: Demand | None) -> Fabric:
+    context = TopologyContext(cluster=reference.cluster(n_hosts), demand=demand, rng=np.random.default_rng(1))
+    return component.build(example_options(component), context)
+
+
+def _reached(fabric: Fabric, host: int) -> set[int]:
+    """Return the nodes that can be reached from ``host``, itself included."""
+    seen, todo = {host}, [host]
+    while todo:
+        node = todo.pop()
+        for after in fabric.link_dst[fabric.link_src == node].tolist():
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    return seen

@@ -1,0 +1,123 @@
+"""``topoplan plugins`` and the manners of the whole command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+
+import attrs
+import pytest
+
+from topoplan import Topology, TopoplanError, hookimpl, option
+from topoplan.cli import main
+from topoplan.host import Broken, Conflict, Host, Provider
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    link_speed: float = option(2.5, help="of every link", unit="Gbps", above=0)
+
+
+@hookimpl
+def topoplan_topologies():
+    return [Topology(name="acme", summary="a ring", options=Options, build=lambda o, c: None)]
+
+
+@pytest.fixture
+def host(monkeypatch):
+    found = Host()
+    found.add(types.SimpleNamespace(topoplan_topologies=topoplan_topologies), name="topology-acme")
+    monkeypatch.setattr(Host, "discover", classmethod(lambda cls, strict=False: found))
+    return found
+
+
+def run(capsys, *args):
+    with pytest.raises(SystemExit) as stop:
+        main(list(args))
+    out = capsys.readouterr()
+    return stop.value.code or 0, out.out, out.err
+
+
+def test_list_shows_kind_name_and_summary(host, capsys):
+    code, out, _ = run(capsys, "plugins")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "acme" in line]
+    assert line.split() == ["topology", "acme", "topology-acme", "a", "ring"]
+
+
+def test_list_as_json(host, capsys):
+    _, out, _ = run(capsys, "plugins", "--json")
+    rows = json.loads(out)["components"]
+    assert {
+        "kind": "topology",
+        "name": "acme",
+        "distribution": "topology-acme",
+        "version": "",
+        "summary": "a ring",
+    } in rows
+
+
+@pytest.mark.parametrize("name", ["acme", "topology:acme"])
+def test_show_lists_every_option(host, capsys, name):
+    code, out, _ = run(capsys, "plugins", "show", name)
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "link-speed" in line]
+    assert line.split() == ["link-speed", "number", "[Gbps]", "2.5", "of", "every", "link"]
+
+
+def test_show_of_an_unknown_name_is_one_line_and_status_2(host, capsys):
+    code, out, err = run(capsys, "plugins", "show", "acne")
+    assert (code, out) == (2, "")
+    assert err == "error: no component named 'acne'; did you mean 'acme'?\n"
+
+
+def test_doctor_is_content(host, capsys):
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 0
+    assert "all plugins work" in out
+
+
+def test_doctor_names_cause_and_remedy(host, capsys):
+    host.broken.append(
+        Broken(name="topology-x", dist="acme-x", version="1", error="does not load", details="Trace\n  it")
+    )
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 1
+    assert "plugin 'topology-x' (acme-x 1) is broken: does not load" in out
+    assert "Trace" in out
+    assert "pip uninstall acme-x" in out
+
+
+def test_doctor_names_both_sides_of_a_conflict(host, capsys):
+    sides = tuple(Provider(name="x", dist=dist, version="1") for dist in ("acme-a", "acme-b"))
+    host._shared_names.append(Conflict(subject="entry point 'x'", providers=sides))
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 1
+    assert "acme-a 1 and acme-b 1" in out
+
+
+def test_usage_errors_are_status_2(capsys):
+    assert run(capsys, "no-such-command")[0] == 2
+    assert run(capsys, "plugins", "--no-such-option")[0] == 2
+
+
+def test_errors_of_users_have_no_traceback(monkeypatch, capsys):
+    def fails(*_, **__):
+        raise TopoplanError("file: field is 3 (must be 4)")
+
+    monkeypatch.setattr(Host, "discover", fails)
+    assert run(capsys, "plugins") == (2, "", "error: file: field is 3 (must be 4)\n")
+
+
+def test_help_loads_neither_numpy_nor_plugins():
+    script = (
+        "import sys\nfrom topoplan.cli import main\n"
+        "try:\n    main(['--help'])\nfinally:\n    print('LOADED', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    out, _, loaded = done.stdout.partition("LOADED")
+    assert "plugins" in out
+    assert "typer" in loaded.split()
+    assert not {"numpy", "numba", "networkx", "topoplan.host"} & set(loaded.split())

@@ -1,0 +1,288 @@
+"""The host: what it finds, what it refuses, and how it tells."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+import types
+
+import attrs
+import pytest
+
+from topoplan import Exporter, Topology, TopoplanError, hookimpl, option
+from topoplan.host import Host
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    radix: int = option(4, help="ports", minimum=2)
+
+
+def topology(name="ring", **changes):
+    return Topology(**{"name": name, "summary": "a ring", "options": Options, "build": lambda o, c: None} | changes)
+
+
+def plugin(*components, hook="topoplan_topologies", marker=hookimpl):
+    def registers():
+        return list(components)
+
+    registers.__name__ = hook
+    return types.SimpleNamespace(**{hook: marker(registers)})
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution with one module and one entry point."""
+    monkeypatch.delenv("TOPOPLAN_PLUGINS", raising=False)
+    monkeypatch.delenv("TOPOPLAN_DISABLE_PLUGINS", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules = set(sys.modules)
+
+    def _install(dist, source=None, *, entry=None, requires="topoplan-core>=0.1", version="1.0"):
+        module = dist.replace("-", "_")
+        if source is None:
+            source = GOOD.replace("NAME", entry or dist)
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        folder = tmp_path / f"{module}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nRequires-Dist: {requires}\n"
+        )
+        (folder / "entry_points.txt").write_text(f"[topoplan]\n{entry or dist} = {module}\n")
+
+    yield _install
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+GOOD = """
+import attrs
+from topoplan import Topology, hookimpl
+
+@attrs.frozen
+class Options:
+    pass
+
+@hookimpl
+def topoplan_topologies():
+    return [Topology(name="NAME", summary="works", options=Options, build=lambda options, context: None)]
+"""
+
+
+def names(host):
+    return {row.name for row in host.listing() if row.kind == "topology"}
+
+
+def broken(host, name):
+    (found,) = [b for b in host.broken if b.name == name]
+    return found
+
+
+def test_host_alone_has_only_what_core_brings():
+    assert {row.distribution for row in Host().listing()} <= {"topoplan-core"}
+    assert Host().broken == []
+
+
+def test_added_component_is_found_and_built_from_text():
+    host = Host()
+    host.add(plugin(topology()), name="mine")
+    component, options = host.make("topology", "ring:radix=6")
+    assert component is host.get("topology", "ring")
+    assert options == Options(radix=6)
+    assert host.make("topology", "ring", {"radix": 8})[1] == Options(radix=8)
+
+
+def test_option_given_twice_is_an_error():
+    host = Host()
+    host.add(plugin(topology()), name="mine")
+    with pytest.raises(TopoplanError, match="'radix' is given twice"):
+        host.make("topology", "ring:radix=6", {"radix": 8})
+
+
+def test_wrong_option_names_component_and_key():
+    host = Host()
+    host.add(plugin(topology()), name="mine")
+    with pytest.raises(TopoplanError, match="topology ring: radix: 1 is too small"):
+        host.make("topology", "ring:radix=1")
+
+
+def test_unknown_component_names_the_nearest():
+    host = Host()
+    host.add(plugin(topology("fat-tree")), name="mine")
+    with pytest.raises(TopoplanError, match="no topology named 'fattree'; did you mean 'fat-tree'"):
+        host.get("topology", "fattree")
+
+
+def test_unknown_kind_names_the_nearest():
+    with pytest.raises(TopoplanError, match="did you mean 'topology'"):
+        Host().get("topolgy", "ring")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (plugin(hook="topoplan_topologys"), "unknown hook 'topoplan_topologys'; did you mean 'topoplan_topologies'"),
+        (plugin(topology(), marker=lambda f: f), "topoplan_topologies is not marked with @hookimpl"),
+        (types.SimpleNamespace(), "provides nothing"),
+        (plugin(topology(), topology()), "provides topology 'ring' twice"),
+        (plugin("ring"), r"returned a list with str \(must be Topology\)"),
+        (plugin(topology(), hook="topoplan_exporters"), r"returned a list with Topology \(must be Exporter\)"),
+        (plugin(topology(options=int)), "is not an attrs class"),
+    ],
+)
+def test_bad_plugin_is_refused_and_leaves_nothing_behind(bad, message):
+    host = Host()
+    before = host.listing()
+    with pytest.raises(TopoplanError, match=message):
+        host.add(bad, name="bad")
+    assert host.listing() == before
+    host.add(plugin(topology()), name="bad")
+    assert names(host) == {"ring"}
+
+
+def test_half_a_plugin_is_not_added():
+    both = plugin(topology())
+    both.topoplan_exporters = plugin("nonsense", hook="topoplan_exporters").topoplan_exporters
+    host = Host()
+    with pytest.raises(TopoplanError, match="must be Exporter"):
+        host.add(both, name="half")
+    assert names(host) == set()
+
+
+def test_hook_argument_that_does_not_exist_is_refused():
+    @hookimpl
+    def topoplan_run_started(run, colour):
+        pass
+
+    with pytest.raises(TopoplanError, match="colour"):
+        Host().add(types.SimpleNamespace(topoplan_run_started=topoplan_run_started), name="observer")
+
+
+def test_two_kinds_may_share_a_name():
+    host = Host()
+    exporter = Exporter(name="ring", summary="s", options=Options, build=lambda o: None, suffix=".ring")
+    host.add(plugin(topology()), name="one")
+    host.add(plugin(exporter, hook="topoplan_exporters"), name="two")
+    assert host.get("exporter", "ring") is exporter
+
+
+def test_observers_are_called():
+    told = []
+
+    @hookimpl
+    def topoplan_run_finished(plans):
+        told.append(plans)
+
+    host = Host()
+    host.add(types.SimpleNamespace(topoplan_run_finished=topoplan_run_finished), name="observer")
+    host.hook.topoplan_run_finished(run=None, plans=["plan"])
+    assert told == [["plan"]]
+
+
+def test_discovery_finds_what_is_installed(install):
+    install("acme-ring")
+    host = Host.discover()
+    (row,) = [row for row in host.listing() if row.name == "acme-ring"]
+    assert (row.distribution, row.version, row.summary) == ("acme-ring", "1.0", "works")
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import does_not_exist_anywhere", "ModuleNotFoundError: No module named 'does_not_exist_anywhere'"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("x = 1", "provides nothing"),
+        ("from topoplan import hookimpl\n@hookimpl\ndef topoplan_topologies():\n    return 1/0", "ZeroDivisionError"),
+        ("from topoplan import hookimpl\n@hookimpl\ndef topoplan_topologies():\n    return None", "provides|NoneType"),
+    ],
+)
+def test_broken_plugin_is_recorded_and_the_others_work(install, source, error):
+    install("acme-broken", source)
+    install("acme-ring")
+    host = Host.discover()
+    assert "acme-ring" in names(host)
+    found = broken(host, "acme-broken")
+    assert (found.dist, found.version) == ("acme-broken", "1.0")
+    assert re.search(error, found.error)
+    assert "\n" not in found.error
+    with pytest.raises(TopoplanError, match="acme-broken"):
+        Host.discover(strict=True)
+
+
+def test_broken_plugin_is_told_where_its_absence_hurts(install):
+    install("acme-broken", "import does_not_exist_anywhere")
+    with pytest.raises(TopoplanError, match=r"(?s)no topology named 'acme'.*acme-broken 1.0.*plugins doctor"):
+        Host.discover().get("topology", "acme")
+
+
+def test_traceback_of_a_broken_plugin_is_kept(install):
+    install("acme-broken", "def f():\n    raise RuntimeError('deep')\nf()")
+    assert "in f" in broken(Host.discover(), "acme-broken").details
+
+
+def test_incompatible_core_is_told_with_both_versions(install):
+    install("acme-old", requires="topoplan-core<0.1")
+    host = Host.discover()
+    assert "needs topoplan-core <0.1, but 0.1.0 is installed" in broken(host, "acme-old").error
+    assert "acme-old" not in names(host)
+
+
+def test_requirement_of_an_extra_does_not_count(install):
+    install("acme-ring", requires="topoplan-core<0.1 ; extra == 'old'")
+    assert "acme-ring" in names(Host.discover())
+
+
+def test_two_distributions_with_one_component_are_named_when_it_is_asked_for(install):
+    install("acme-one", GOOD.replace("NAME", "same"))
+    install("acme-two", GOOD.replace("NAME", "same"))
+    host = Host.discover()
+    with pytest.raises(TopoplanError, match=r"'same' is provided by both acme-one 1.0 and acme-two 1.0"):
+        host.get("topology", "same")
+    assert "same" not in {component.name for component in host.components()}
+    assert len(host.conflicts) == 1
+
+
+def test_two_distributions_with_one_entry_point_are_named(install):
+    install("acme-one", GOOD.replace("NAME", "first"), entry="ring")
+    install("acme-two", GOOD.replace("NAME", "second"), entry="ring")
+    host = Host.discover()
+    for name in ("first", "second"):
+        with pytest.raises(
+            TopoplanError, match=r"entry point 'ring' is provided by both acme-one 1.0 and acme-two 1.0"
+        ):
+            host.get("topology", name)
+    with pytest.raises(TopoplanError, match="both"):
+        Host.discover(strict=True)
+
+
+def test_disabling_by_entry_point_or_distribution(install, monkeypatch):
+    install("acme-one", entry="one")
+    install("acme-two", entry="two")
+    monkeypatch.setenv("TOPOPLAN_DISABLE_PLUGINS", "one, acme-two")
+    host = Host.discover()
+    assert not names(host) & {"one", "two"}
+    assert host.disabled == ["one", "two"]
+    with pytest.raises(TopoplanError, match="disabled by TOPOPLAN_DISABLE_PLUGINS or TOPOPLAN_PLUGINS: one, two"):
+        host.get("topology", "one")
+
+
+def test_allow_list_admits_only_what_it_names(install, monkeypatch):
+    install("acme-one", entry="one")
+    install("acme-two", entry="two")
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "one")
+    assert names(Host.discover()) == {"one"}
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "")
+    assert names(Host.discover()) == set()
+
+
+def test_allow_list_that_names_nothing_is_told(install, monkeypatch):
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "no-such-plugin")
+    assert "no such plugin is installed" in broken(Host.discover(), "no-such-plugin").error
+
+
+def test_hosts_share_nothing():
+    one, two = Host(), Host()
+    one.add(plugin(topology()), name="mine")
+    assert "ring" not in names(two)

@@ -1,0 +1,306 @@
+"""The conformance kit: honest components pass every check, and each kind of cheat is caught by name."""
+
+from __future__ import annotations
+
+import itertools
+import types
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Estimator, Exporter, Fabric, Frontend, Searcher, Simulator, Topology, TopoplanError, option
+from topoplan.search import Candidate
+from topoplan.testing import check_component, checks_for, parametrize_with_checks, reference
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    size: int = option(2, help="how much", minimum=1)
+    steps: tuple[int, ...] = option((1, 2), help="which")
+
+
+@attrs.frozen(kw_only=True)
+class Silent:
+    size: int = attrs.field(default=2)
+
+
+@attrs.define
+class Loose:
+    size: int = option(2, help="how much")
+
+
+def build_graph(options, batch_size):
+    operators = tuple(reference.dense(name, batch_size or 64, 32, 32) for name in ("a", "b"))
+    return reference.OperatorGraph(name="m", operators=operators, edges=[(0, 0, 1, 0)], batch_size=batch_size or 64)
+
+
+def build_ring(options, context):
+    return reference.ring(context.cluster.n_hosts)
+
+
+def build_costs(options, graph, cluster):
+    return Picky()
+
+
+class Picky(reference.Costs):
+    def supports(self, op, degrees):
+        return degrees[2] == 1
+
+    def price(self, op, degrees, devices):
+        if not self.supports(op, degrees):
+            raise TopoplanError(f"operator 'dense1': cut {degrees} cannot be priced")
+        return super().price(op, degrees, devices)
+
+
+def build_writer(options):
+    return lambda plan: "\n".join(plan.taskgraph.op_names).encode()
+
+
+def build_simulator(options):
+    def simulate(taskgraph, fabric, cluster):
+        pairs = set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
+        for a, b in zip(taskgraph.src.tolist(), taskgraph.dst.tolist(), strict=True):
+            if a >= 0 and (a, b) not in pairs:
+                raise TopoplanError(f"no link {a} -> {b}")
+        if any(a >= b for a, b in reference.edges_of(taskgraph)):
+            raise TopoplanError("cycle")
+        times = reference.timeline(taskgraph, fabric.n_links)
+        return attrs.evolve(times, link_bytes=np.full(fabric.n_links, taskgraph.size.sum() / fabric.n_links / 2))
+
+    return simulate
+
+
+def ignore_memory(options):
+    return "ignore"
+
+
+@attrs.define(eq=False)
+class Walk:
+    problem: object
+    rng: np.random.Generator
+    state: object = None
+    cost: float = float("inf")
+
+    def adopt(self, trial):
+        self.state, self.cost = trial.state, trial.cost
+
+    def ask(self):
+        op = int(self.rng.integers(2))
+        return [Candidate(base=self.state, placements={op: self.problem.space.random_placement(op, self.rng)})]
+
+    def tell(self, trials):
+        for trial in trials:
+            if trial.cost < self.cost:
+                self.adopt(trial)
+
+
+def build_walk(options, problem, rng):
+    return Walk(problem, rng)
+
+
+COMMON = {"summary": "a test", "options": Options, "example": {"size": "3", "steps": "1-2"}}
+HONEST = {
+    "frontend": Frontend(name="chain", build=build_graph, **COMMON),
+    "topology": Topology(name="ring", build=build_ring, **COMMON),
+    "estimator": Estimator(name="even", build=build_costs, **COMMON),
+    "simulator": Simulator(name="ideal", build=build_simulator, memory=ignore_memory, **COMMON),
+    "searcher": Searcher(name="walk", build=build_walk, axis="strategy", **COMMON),
+    "exporter": Exporter(name="names", build=build_writer, suffix=".txt", **COMMON),
+}
+#: The module of this file cannot be imported by name, so these two are tested apart.
+BY_NAME = {"check_component_pickles", "check_import_is_light"}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_component_keeps_every_promise(kind):
+    for name, check in checks_for(HONEST[kind]).items():
+        if name not in BY_NAME:
+            check()
+
+
+clock = itertools.count()
+
+
+def varying_graph(options, batch_size):
+    return attrs.evolve(build_graph(options, batch_size), name=f"m{next(clock)}")
+
+
+def fixed_batch(options, batch_size):
+    return build_graph(options, 64)
+
+
+def weights_grow_with_batch(options, batch_size):
+    operators = (reference.dense("a", batch_size or 64, batch_size or 64, 32),)
+    return reference.OperatorGraph(name="m", operators=operators, edges=[], batch_size=batch_size or 64)
+
+
+def lost_host(options, context):
+    n = context.cluster.n_hosts
+    links = [(0, 1), (1, 0)]
+    return Fabric.from_links(name="lost", n_hosts=n, links=links, bandwidth=1.0, latency=0.0)
+
+
+def global_random_ring(options, context):
+    np.random.rand()  # noqa: NPY002 - the cheat
+    return build_ring(options, context)
+
+
+def demand_ring(options, context):
+    return attrs.evolve(build_ring(options, context), max_paths=1 if context.demand is None else 2)
+
+
+def full_mesh(options, context):
+    n = context.cluster.n_hosts
+    links = [(a, b) for a in range(n) for b in range(n) if a != b]
+    return Fabric.from_links(name="mesh", n_hosts=n, links=links, bandwidth=1.0, latency=0.0)
+
+
+def negative_costs(options, graph, cluster):
+    class Negative(Picky):
+        def price(self, op, degrees, devices):
+            return attrs.evolve(super().price(op, degrees, devices), forward=np.full(len(devices), -1.0))
+
+    return Negative()
+
+
+def one_row_costs(options, graph, cluster):
+    class OneRow(Picky):
+        def price(self, op, degrees, devices):
+            return attrs.evolve(super().price(op, degrees, devices), memory=np.ones(1))
+
+    return OneRow()
+
+
+def clock_writer(options):
+    return lambda plan: str(next(clock)).encode()
+
+
+def place_writer(options):
+    from pathlib import Path
+
+    return lambda plan: str(Path.cwd()).encode()
+
+
+def ascii_writer(options):
+    return lambda plan: "".join(plan.taskgraph.op_names).encode("ascii")
+
+
+def read_anything(data, name):
+    return reference.plan()
+
+
+def instant(options):
+    def simulate(taskgraph, fabric, cluster):
+        times = build_simulator(options)(taskgraph, fabric, cluster)
+        return attrs.evolve(times, start=times.start * 0, finish=times.finish * 0, makespan=0.0)
+
+    return simulate
+
+
+def patient(options):
+    def simulate(taskgraph, fabric, cluster):
+        return reference.timeline(taskgraph, fabric.n_links)
+
+    return simulate
+
+
+class Outside(Walk):
+    def ask(self):
+        return [Candidate(base=self.state, placements={0: reference.data_parallel(self.problem.graph, 0, range(9))})]
+
+
+class Still(Walk):
+    def ask(self):
+        return [Candidate(base=self.state)]
+
+
+class Rewiring(Walk):
+    def ask(self):
+        return [attrs.evolve(candidate, fabric=reference.ring()) for candidate in super().ask()]
+
+
+class Global(Walk):
+    def ask(self):
+        self.rng = np.random.default_rng(np.random.randint(2**31))  # noqa: NPY002 - the cheat
+        return super().ask()
+
+
+class Proud(Walk):
+    def tell(self, trials):
+        assert all(trial.cost < float("inf") for trial in trials)
+
+
+CHEATS = [
+    ("frontend", {"build": varying_graph}, "check_same_graph_twice"),
+    ("frontend", {"build": fixed_batch}, "check_batch_size_is_kept"),
+    ("frontend", {"build": weights_grow_with_batch}, "check_parameters_do_not_depend_on_batch_size"),
+    ("frontend", {"build": weights_grow_with_batch}, "check_work_is_linear_in_batch_size"),
+    ("frontend", {"options": Silent, "example": {}}, "check_every_option_has_help"),
+    ("frontend", {"options": Loose, "example": {}}, "check_options_are_frozen"),
+    ("frontend", {"example": {"colour": "red"}}, "check_example_is_accepted"),
+    ("frontend", {"summary": "two\nlines"}, "check_summary_is_one_line"),
+    ("topology", {"build": lost_host}, "check_all_hosts_are_connected"),
+    ("topology", {"build": global_random_ring}, "check_global_randomness_is_untouched"),
+    ("topology", {"build": demand_ring}, "check_demand_is_ignored_unless_declared"),
+    ("topology", {"build": full_mesh, "follows_demand": True}, "check_links_stay_within_interfaces"),
+    ("estimator", {"build": negative_costs}, "check_prices_are_finite"),
+    ("estimator", {"build": one_row_costs}, "check_prices_have_one_row_per_part"),
+    ("exporter", {"build": clock_writer}, "check_same_bytes_twice"),
+    ("exporter", {"build": place_writer}, "check_bytes_name_no_place"),
+    ("exporter", {"build": ascii_writer}, "check_any_operator_name_is_written"),
+    ("exporter", {"suffix": "txt"}, "check_suffix_is_one"),
+    ("exporter", {"read": read_anything}, "check_garbage_is_refused_by_name"),
+    ("simulator", {"build": instant}, "check_never_below_bounds"),
+    ("simulator", {"build": instant}, "check_a_device_runs_one_task_at_a_time"),
+    ("simulator", {"build": patient}, "check_an_unreachable_host_is_an_error"),
+    ("simulator", {"build": patient}, "check_traffic_is_counted"),
+    ("searcher", {"build": lambda o, p, r: Outside(p, r)}, "check_candidates_can_be_built"),
+    ("searcher", {"build": lambda o, p, r: Still(p, r)}, "check_beats_chance"),
+    ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_only_its_axis_moves"),
+    ("searcher", {"build": lambda o, p, r: Global(p, r)}, "check_global_randomness_is_untouched"),
+    ("searcher", {"build": lambda o, p, r: Global(p, r)}, "check_same_seed_same_search"),
+    ("searcher", {"build": lambda o, p, r: Proud(p, r)}, "check_infinite_costs_are_survived"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "check"), CHEATS, ids=[f"{kind}-{check}" for kind, _, check in CHEATS])
+def test_cheat_is_caught(kind, change, check):
+    with pytest.raises((AssertionError, TopoplanError, UnicodeError)):
+        checks_for(attrs.evolve(HONEST[kind], **change))[check]()
+
+
+def test_function_inside_a_function_does_not_pickle():
+    component = attrs.evolve(HONEST["topology"], build=lambda options, context: None)
+    with pytest.raises(Exception, match="pickle"):
+        checks_for(component)["check_component_pickles"]()
+
+
+def test_heavy_import_is_found(tmp_path, monkeypatch):
+    (tmp_path / "acme_heavy.py").write_text("import networkx\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = types.new_class("HeavyOptions", (Options,), exec_body=lambda space: space.update(__module__="acme_heavy"))
+    component = attrs.evolve(HONEST["topology"], options=options)
+    with pytest.raises(AssertionError, match="networkx"):
+        checks_for(component)["check_import_is_light"]()
+
+
+def test_check_component_names_component_and_promise():
+    cheat = attrs.evolve(HONEST["topology"], summary="")
+    with pytest.raises(AssertionError, match="topology 'ring': check_summary_is_one_line: no summary"):
+        check_component(cheat)
+
+
+def test_every_check_says_its_promise():
+    for component in HONEST.values():
+        for name, check in checks_for(component).items():
+            assert check.func.__doc__, name
+
+
+def test_expected_failure_is_strict_and_needs_a_known_name():
+    excuse = {"check_options_are_frozen": "the test says so"}
+    mark = parametrize_with_checks(HONEST["topology"], expected_failures=excuse).mark
+    (case,) = [case for case in mark.args[1] if case.id.endswith("check_options_are_frozen")]
+    assert case.marks[0].kwargs == {"strict": True, "reason": "the test says so"}
+    with pytest.raises(ValueError, match="no such check: check_nothing"):
+        parametrize_with_checks(HONEST["topology"], expected_failures={"check_nothing": "?"})

@@ -1,0 +1,137 @@
+"""Fabric -> the connections, routes and rings of a file."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from topoplan import Fabric, TaskGraph, TaskKind, TopoplanError
+from topoplan.arrays import I64
+from topoplan.routing import full_routes, link_index
+from topoplan_exporter_flatbuffer.schema import Rows
+
+__all__ = ["connections", "rings", "routes"]
+
+
+def connections(fabric: Fabric, interface: float) -> Rows:
+    """List each linked pair of nodes once, from the higher to the lower, with its number of parallel links.
+
+    The number counts interfaces of ``interface`` bytes/s, for FlexNetPacket gives a pair this number
+    times one link's speed.
+    """
+    a, b = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
+    back = link_index(fabric, b, a)
+    one_way = np.flatnonzero((back < 0) | (fabric.link_bandwidth[back] != fabric.link_bandwidth))
+    if len(one_way):
+        raise TopoplanError(
+            f"flatbuffer: link {a[one_way[0]]} -> {b[one_way[0]]} has no equal link back, but connections of this "
+            "format go both ways"
+        )
+    exact = fabric.link_bandwidth / interface
+    count = np.rint(exact)
+    bad = np.flatnonzero((count < 1) | (np.abs(exact - count) > 1e-6 * count))
+    if len(bad):
+        raise TopoplanError(
+            f"flatbuffer: link {a[bad[0]]} -> {b[bad[0]]} of {fabric.link_bandwidth[bad[0]] * 8e-9:g} Gbps is no whole "
+            f"number of interfaces of {interface * 8e-9:g} Gbps, as connections of this format must be"
+        )
+    lower = a > b
+    columns = {
+        "fromnode": a[lower].astype("<u4"),
+        "tonode": b[lower].astype("<u4"),
+        "nconn": count[lower].astype("<u4"),
+    }
+    return Rows(np.array([0, lower.sum()]), columns)
+
+
+def routes(fabric: Fabric) -> Rows:
+    """List every ordered pair of hosts with all nodes of each path; none for a host and itself."""
+    hosts = fabric.n_hosts
+    found = full_routes(fabric)
+    # Pairs come sorted and without the diagonal: put an empty row where a host meets itself.
+    count = np.zeros(hosts * hosts, dtype=np.int64)
+    count[found.pairs[:, 0].astype(np.int64) * hosts + found.pairs[:, 1]] = np.diff(found.pair_ptr)
+    links = np.diff(found.path_ptr)
+    hop_ptr = np.concatenate([[0], np.cumsum(links + 1)])
+    node = np.empty(hop_ptr[-1], dtype="<u4")
+    begins = np.zeros(len(node), dtype=bool)
+    begins[hop_ptr[:-1]] = True
+    node[begins] = np.repeat(found.pairs[:, 0], np.diff(found.pair_ptr))
+    node[~begins] = fabric.link_dst[found.links]
+    every = np.arange(hosts * hosts)
+    columns = {
+        "fromnode": (every // hosts).astype("<u4"),
+        "tonode": (every % hosts).astype("<u4"),
+        "paths": Rows(
+            np.concatenate([[0], np.cumsum(count)]),
+            {"hopnode": Rows(hop_ptr, node), "chance": found.weight.astype("<f4")},
+        ),
+    }
+    return Rows(np.array([0, hosts * hosts]), columns)
+
+
+def rings(fabric: Fabric, graph: TaskGraph) -> Rows:
+    """List rings of a fabric without switches, for every size of all-reduce group that occurs.
+
+    FlexNetPacket never finishes an all-reduce whose size is missing as soon as there are any rings, so a
+    missing size gets one ring that walks existing links from member to member.  Jumps are written as
+    0 .. hosts-1.
+    """
+    hosts = fabric.n_hosts
+    found: dict[int, tuple[tuple[int, ...], ...]] = {}
+    for size, paths in fabric.rings.items() if fabric.n_switches == 0 else ():
+        if not 1 <= size <= hosts:
+            raise TopoplanError(f"flatbuffer: fabric {fabric.name!r} has rings of {size} of {hosts} hosts")
+        found[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in paths)
+    if found:
+        for size, stride in _strides(graph, hosts).items():
+            if size not in found:
+                found[size] = (_walk(fabric, size, stride),)
+    ring = [jumps for paths in found.values() for jumps in paths]
+    columns = {
+        "ringsz": np.array(list(found), dtype="<u8"),
+        "ringpaths": Rows(
+            _pointer([len(paths) for paths in found.values()]),
+            {"jumps": Rows(_pointer([len(jumps) for jumps in ring]), np.array(sum(ring, ()), dtype="<i4"))},
+        ),
+    }
+    return Rows(np.array([0, len(found)]), columns)
+
+
+def _strides(graph: TaskGraph, hosts: int) -> dict[int, int | None]:
+    """Distance between neighbours in the groups of each size above 1; None where it is not the same."""
+    strides: dict[int, int | None] = {}
+    for group in sorted(set(graph.group[graph.kind == TaskKind.ALLREDUCE].tolist())):
+        members = graph.group_members[graph.group_ptr[group] : graph.group_ptr[group + 1]]
+        steps = set(((np.roll(members, -1) - members) % hosts).tolist())
+        if len(members) > 1:
+            stride = steps.pop() if len(steps) == 1 else None
+            strides[len(members)] = stride if strides.get(len(members), stride) == stride else None
+    return dict(sorted(strides.items()))
+
+
+def _walk(fabric: Fabric, size: int, stride: int | None) -> tuple[int, ...]:
+    """Find the fewest jumps, each possible from every host, that sum to ``stride`` modulo the hosts."""
+    hosts = fabric.n_hosts
+    jump, seen = np.unique((fabric.link_dst - fabric.link_src) % hosts, return_counts=True)
+    everywhere = jump[seen == hosts].tolist()
+    came: dict[int, tuple[int, ...]] = {0: ()}
+    queue = deque([0])
+    while queue and stride is not None and stride not in came:
+        here = queue.popleft()
+        for step in everywhere:
+            there = (here + step) % hosts
+            if there not in came:
+                came[there] = (*came[here], step)
+                queue.append(there)
+    if stride is None or stride not in came:
+        raise TopoplanError(
+            f"flatbuffer: fabric {fabric.name!r} has no ring for all-reduces of {size} hosts, and none can be made of "
+            "links that every host has; FlexNetPacket would never finish them"
+        )
+    return came[stride]
+
+
+def _pointer(lengths: list[int]) -> I64:
+    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])

@@ -1,0 +1,98 @@
+"""The strategy that a task graph encodes, for the model that it was made from.
+
+FlexNet's files say which device runs each task but not which operator a task belongs to.  The order does:
+forward and backward tasks stand operator by operator and part by part, and the all-reduce of a weight
+follows the backward tasks of exactly the parts of its operator.  That fixes the parts of every operator
+with weights; what stands between them belongs to the operators without, which differ in their run times
+or start again at a lower device.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from topoplan import OperatorGraph, Placement, Strategy, TaskGraph, TaskKind, TopoplanError
+
+__all__ = ["recover_strategy"]
+
+
+def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> Strategy:
+    """Return the strategy of ``taskgraph``, every operator cut along its samples.
+
+    Raises:
+        TopoplanError: the task graph was not made from ``graph``, or cuts more than samples.
+    """
+    forward = np.flatnonzero(taskgraph.kind == TaskKind.FORWARD)
+    backward = np.flatnonzero(taskgraph.kind == TaskKind.BACKWARD)
+    if len(forward) != len(backward) or not len(forward):
+        raise TopoplanError(f"{name}: {len(forward)} forward and {len(backward)} backward tasks (must be as many)")
+    part = np.full(taskgraph.n_tasks, -1)
+    part[backward] = np.arange(len(backward))
+    spans = _weighted_spans(taskgraph, part, name, graph)
+    devices = taskgraph.device[forward]
+    seconds = taskgraph.seconds[forward]
+    placements: list[Placement] = []
+    at, op = 0, 0
+    while op < len(graph.operators):
+        if op in spans:
+            start, stop = spans[op]
+            bounds = [start, stop]
+        else:
+            last = op
+            while last < len(graph.operators) and last not in spans:
+                last += 1
+            stop = spans[last][0] if last in spans else len(devices)
+            bounds = _split(devices, seconds, at, stop, last - op)
+        for first, end in itertools.pairwise(bounds):
+            if first != at or end <= first or op >= len(graph.operators):
+                raise TopoplanError(f"{name}: its tasks do not fit the operators of model {graph.name!r}")
+            placements.append(_placement(graph, op, devices[first:end], name))
+            at, op = end, op + 1
+    if at != len(devices) or len(placements) != len(graph.operators):
+        raise TopoplanError(f"{name}: has {len(devices)} parts, model {graph.name!r} accounts for {at} of them")
+    return Strategy(tuple(placements))
+
+
+def _weighted_spans(
+    taskgraph: TaskGraph, part: np.ndarray, name: str, graph: OperatorGraph
+) -> dict[int, tuple[int, int]]:
+    """Return the first part and the one behind the last of every operator that has weights."""
+    rings = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+    weights = [op for op, operator in enumerate(graph.operators) for _ in operator.weights]
+    if len(rings) != len(weights):
+        raise TopoplanError(
+            f"{name}: has {len(rings)} all-reduces, model {graph.name!r} has {len(weights)} weights "
+            "(another model, or cut in more than samples)"
+        )
+    source = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    spans: dict[int, tuple[int, int]] = {}
+    for ring, op in zip(rings.tolist(), weights, strict=True):
+        parts = part[source[taskgraph.succ == ring]]
+        if not len(parts) or parts.min() < 0 or parts.max() - parts.min() + 1 != len(parts):
+            raise TopoplanError(f"{name}: {taskgraph.label(ring)} does not follow the backward tasks of one operator")
+        spans[op] = (int(parts.min()), int(parts.max()) + 1)
+    return spans
+
+
+def _split(devices: np.ndarray, seconds: np.ndarray, start: int, stop: int, count: int) -> list[int]:
+    """Return the bounds of ``count`` operators without weights among parts ``start`` to ``stop``."""
+    ends = [k for k in range(start + 1, stop) if seconds[k] != seconds[k - 1] or devices[k] <= devices[k - 1]]
+    bounds = [start, *ends, stop]
+    if len(bounds) == count + 1:
+        return bounds
+    # Neighbours that look alike: operators of equally many parts are the only other thing they can be.
+    return np.linspace(start, stop, count + 1).astype(int).tolist() if (stop - start) % count == 0 else bounds
+
+
+def _placement(graph: OperatorGraph, op: int, devices: np.ndarray, name: str) -> Placement:
+    operator = graph.operators[op]
+    degrees = [1] * len(operator.dims)
+    if len(devices) > 1:
+        if operator.sample_dim < 0:
+            raise TopoplanError(
+                f"{name}: {len(devices)} parts for operator {operator.name!r}, which has no samples to cut"
+            )
+        degrees[operator.sample_dim] = len(devices)
+    return Placement(degrees, devices)

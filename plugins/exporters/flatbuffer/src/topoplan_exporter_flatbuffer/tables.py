@@ -1,0 +1,180 @@
+"""Plan -> file columns: the task graph with identifiers, units and tables as FlexNetPacket expects them.
+
+A plan that was read from a file and not changed gives the columns of that file, identifiers included.
+Any other plan gets identifiers that count from 1.  What the format cannot say is an error, never a guess.
+The network part is in `topoplan_exporter_flatbuffer.network`.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from topoplan import Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan.arrays import F64, I64
+from topoplan_exporter_flatbuffer.importer import FOREIGN, plan_of
+from topoplan_exporter_flatbuffer.network import connections, rings, routes
+from topoplan_exporter_flatbuffer.schema import (
+    ALLREDUCE,
+    BACKWARD,
+    BARRIER,
+    FORWARD,
+    GPU,
+    NOMINAL_COMM,
+    NW_NOMINAL,
+    OPERATOR_TYPES,
+    UPDATE,
+    Columns,
+    Rows,
+    unflatten,
+)
+
+__all__ = ["tables_of"]
+
+#: TaskKind -> SimTaskType.
+_TYPE = np.zeros(len(TaskKind), dtype="<i2")
+_TYPE[[TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]] = FORWARD, BACKWARD, UPDATE
+_TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.ALLREDUCE]] = BARRIER, NOMINAL_COMM, ALLREDUCE
+#: Constants of FlexNet, bytes/ms; no reader uses them.
+_INTERGPUBW, _DRAMBW = 20 * 1024 * 1024, 32 * 1024 * 1024
+
+
+def tables_of(plan: Plan) -> Columns:
+    """Return the columns of the file's root table.
+
+    Raises:
+        TopoplanError: the format cannot hold the plan: several devices in a host, one-way links, links
+            that are no whole number of interfaces, an all-reduce that something depends on.
+    """
+    columns = _as_read(plan)
+    if columns is not None:
+        return columns
+    cluster, fabric, graph = plan.cluster, plan.fabric, plan.taskgraph
+    graph.check("flatbuffer")
+    if not np.array_equal(cluster.device_host, np.arange(fabric.n_hosts)) or graph.n_devices > fabric.n_hosts:
+        raise TopoplanError(
+            f"flatbuffer: devices_per_host is {cluster.n_devices / cluster.n_hosts:g}, but FlexNetPacket knows one GPU "
+            "per host (plan with --devices-per-host 1, and --big-gpu for the GPUs that share a host)"
+        )
+    interface = float(cluster.interface_bandwidth.min())
+    return {
+        "ngpupernode": np.array([1], dtype="<u4"),
+        "nnode": np.array([fabric.n_hosts], dtype="<u4"),
+        "nswitch": np.array([fabric.n_switches], dtype="<u4"),
+        "intergpubw": np.array([_INTERGPUBW], dtype="<f4"),
+        "drambw": np.array([_DRAMBW], dtype="<f4"),
+        "netbw": np.array([interface / 1000.0], dtype="<f4"),
+        "conn": connections(fabric, interface),
+        "ops": _operators(plan),
+        "tasks": _tasks(plan),
+        "devices": _devices(graph, fabric.n_hosts, fabric.n_nodes),
+        "routes": routes(fabric),
+        "rings": rings(fabric, graph),
+    }
+
+
+def _as_read(plan: Plan) -> Columns | None:
+    """Columns of the file that the plan was read from, if it still says the same."""
+    foreign = plan.taskgraph.foreign
+    if f"{FOREIGN}nnode" not in foreign:
+        return None
+    try:
+        columns = unflatten(foreign, FOREIGN)
+        read = plan_of(columns, "flatbuffer", 2**62)
+    except (TopoplanError, LookupError, TypeError, ValueError, AttributeError):
+        return None  # somebody edited them, in a JSON file perhaps: they are no file any more
+    # The file holds no latency, so another one is no change to it.
+    fabric = attrs.evolve(plan.fabric, name=read.fabric.name, link_latency=read.fabric.link_latency)
+    same_cluster = np.array_equal(plan.cluster.interface_bandwidth, read.cluster.interface_bandwidth)
+    if read.taskgraph != plan.taskgraph or read.fabric != fabric or not same_cluster:
+        return None
+    if plan.timeline is None:
+        return columns
+    tasks = columns["tasks"].values
+    taken = _milliseconds(plan.timeline.finish - plan.timeline.start)
+    runtime = np.where(plan.taskgraph.kind == TaskKind.TRANSFER, taken, tasks["runtime"])
+    return {**columns, "tasks": Rows(columns["tasks"].ptr, {**tasks, "runtime": runtime})}
+
+
+def _tasks(plan: Plan) -> Rows:
+    graph = plan.taskgraph
+    count = graph.n_tasks
+    transfer, ring = graph.kind == TaskKind.TRANSFER, graph.kind == TaskKind.ALLREDUCE
+    successors = np.diff(graph.succ_ptr)
+    bad = np.flatnonzero(ring & (successors > 0))
+    if len(bad):
+        raise TopoplanError(
+            f"flatbuffer: {graph.label(bad[0])} has successors, but in this format nothing can follow it"
+        )
+    bad = np.flatnonzero(transfer & (graph.src == graph.dst))
+    if len(bad):
+        raise TopoplanError(f"flatbuffer: {graph.label(bad[0])} stays on one host, which FlexNetPacket cannot route")
+
+    device = np.where(ring, 0, graph.device.astype(np.int64) + 1)
+    device[transfer] = plan.fabric.n_hosts + 1 + _pairs(graph, transfer, plan.fabric.n_nodes)
+    seconds = graph.seconds
+    if plan.timeline is not None:
+        seconds = np.where(transfer, plan.timeline.finish - plan.timeline.start, seconds)
+    # An all-reduce has no successors; its members stand in their place.
+    length = np.where(ring, np.diff(graph.group_ptr)[graph.group] if graph.n_groups else 0, successors)
+    ptr = np.concatenate([[0], np.cumsum(length)])
+    values = np.empty(ptr[-1], dtype="<u8")
+    of_ring = np.repeat(ring, length)
+    values[~of_ring] = graph.succ + 1
+    if ring.any():
+        values[of_ring] = np.concatenate([graph.members(task) for task in np.flatnonzero(ring).tolist()])
+    columns = {
+        "type": _TYPE[graph.kind],
+        "taskid": np.arange(1, count + 1, dtype="<u8"),
+        "deviceid": device.astype("<u8"),
+        "runtime": _milliseconds(seconds),
+        "xfersize": graph.size.astype("<u8"),
+        "nexttasks": Rows(ptr, values),
+    }
+    return _rows(columns, count)
+
+
+def _devices(graph: TaskGraph, hosts: int, nodes: int) -> Rows:
+    """One GPU per host, then a device for every ordered pair of hosts that a transfer joins."""
+    transfer = graph.kind == TaskKind.TRANSFER
+    pair = np.unique(_pairs(graph, transfer, nodes))
+    gpu = np.arange(hosts)
+    count = hosts + len(pair)
+    columns = {
+        "type": np.repeat(np.array([GPU, NW_NOMINAL], dtype="<i2"), [hosts, len(pair)]),
+        "deviceid": np.concatenate([gpu + 1, hosts + 1 + pair]).astype("<u8"),
+        "nodeid": np.concatenate([gpu.astype("<u8"), np.full(len(pair), 2**64 - 1, dtype="<u8")]),
+        "deviceproperty": np.concatenate([gpu, pair]).astype("<u8"),
+        "bandwidth": np.zeros(count, dtype="<u8"),
+    }
+    return _rows(columns, count)
+
+
+def _pairs(graph: TaskGraph, transfer: NDArray[np.bool_], nodes: int) -> I64:
+    """Return the numbers by which the format names the pairs of hosts that transfers join."""
+    pairs: I64 = graph.src[transfer].astype(np.int64) * nodes + graph.dst[transfer]
+    return pairs
+
+
+def _operators(plan: Plan) -> Rows:
+    if plan.graph is not None:
+        names = tuple(op.name for op in plan.graph.operators)
+        types = [OPERATOR_TYPES.get(op.kind, 0) for op in plan.graph.operators]
+    else:
+        names = plan.taskgraph.op_names
+        types = [0] * len(names)
+    columns = {"opid": np.arange(1, len(names) + 1, dtype="<u8"), "type": np.array(types, dtype="<u8"), "name": names}
+    return _rows(columns, len(names))
+
+
+def _milliseconds(seconds: F64) -> NDArray[np.float32]:
+    longest = float(seconds.max(initial=0.0))
+    if not longest * 1000.0 < np.finfo(np.float32).max:
+        raise TopoplanError(f"flatbuffer: a task takes {longest:g} s, more than the format holds")
+    return (seconds * 1000.0).astype("<f4")
+
+
+def _rows(columns: Columns, count: int) -> Rows:
+    """Make the one vector of tables that a field of the root table holds."""
+    return Rows(np.array([0, count]), columns)

@@ -1,0 +1,252 @@
+"""The converter between the value classes and plain JSON values.
+
+Rules: an array of one dimension is a list of numbers, any other ``{"shape": ..., "values": ...}``; a
+number that is not finite is the text ``inf``, ``-inf`` or ``nan``, for JSON has none; the type of an array
+is that of its field, except among ``TaskGraph.foreign``, whose arrays name theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, get_args, get_origin
+
+import attrs
+import cattrs
+import numpy as np
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from numpy.typing import NDArray
+
+from topoplan import Role, TaskGraph, TopoplanError
+
+__all__ = ["converter", "expectation"]
+
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
+class _ExpectedError(ValueError):
+    """What stood there and what was expected."""
+
+    def __init__(self, expected: str, got: Any) -> None:
+        shown = repr(got)
+        super().__init__(f"expected {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
+
+
+def expectation(error: BaseException, kind: type[Any] | None) -> str:
+    """Say in one line what was wrong, for `cattrs.transform_error`."""
+    if isinstance(error, KeyError):
+        return "missing"
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        return f"unknown field {sorted(error.extra_fields)[0]!r}"
+    if isinstance(error, _ExpectedError | TopoplanError):
+        return str(error)
+    return f"not usable ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+
+
+@functools.cache
+def converter() -> cattrs.Converter:
+    """Make the converter; it is the same for all plans."""
+    made = cattrs.Converter(forbid_extra_keys=True)
+    made.register_unstructure_hook(float, _float_out)
+    made.register_unstructure_hook_func(_is_array, _array_out)
+    made.register_unstructure_hook_func(
+        _is_mapping, lambda value: {str(k): made.unstructure(v) for k, v in value.items()}
+    )
+    made.register_structure_hook(int, _scalar_in("an integer", int))
+    made.register_structure_hook(str, _scalar_in("text", str))
+    made.register_structure_hook(float, _float_in)
+    made.register_structure_hook(Role, _role_in)
+    made.register_structure_hook_func(_is_array, _typed_array_in)
+    made.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(made, value, kind))
+    made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))
+    made.register_structure_hook_factory(attrs.has, _object_in)
+    made.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
+    return made
+
+
+def _is_array(kind: Any) -> bool:
+    return kind is np.ndarray or get_origin(kind) is np.ndarray
+
+
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(kind) is tuple
+
+
+def _is_mapping(kind: Any) -> bool:
+    return get_origin(kind) is Mapping
+
+
+# ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _float_out(value: float) -> float | str:
+    return value if math.isfinite(value) else repr(float(value))
+
+
+def _array_out(array: NDArray[Any]) -> Any:
+    values = array.ravel().tolist()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        values = [_float_out(value) for value in values]
+    return values if array.ndim == 1 else {"shape": list(array.shape), "values": values}
+
+
+def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
+    foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
+    return make_dict_unstructure_fn(kind, made, foreign=foreign)
+
+
+def _foreign_out(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return _float_out(value) if isinstance(value, float) else value
+    body = _array_out(value.reshape(-1))
+    return {"dtype": value.dtype.newbyteorder("=").name, "shape": list(value.shape), "values": body}
+
+
+# ── In ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
+    """Take an object, field by field; the foreign columns of a task graph name their own types."""
+    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else {}
+    fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
+
+    def structure(value: Any, target: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _ExpectedError("an object", value)
+        return fields(value, target)
+
+    return structure
+
+
+def _scalar_in(expected: str, wanted: type[Any]) -> Any:
+    def structure(value: Any, kind: Any) -> Any:
+        if type(value) is not wanted:  # a bool is no integer here
+            raise _ExpectedError(expected, value)
+        return value
+
+    return structure
+
+
+def _float_in(value: Any, kind: Any = float) -> float:
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if type(value) not in (int, float):
+        raise _ExpectedError("a number, inf, -inf or nan", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _ExpectedError("a number below 1e308", value) from None
+
+
+def _role_in(value: Any, kind: Any) -> Role:
+    try:
+        return Role(value)
+    except ValueError:
+        raise _ExpectedError(" or ".join(Role), value) from None
+
+
+def _each(values: list[Any], kind: Any, take: Any) -> list[Any]:
+    """Apply ``take`` to every element, so that an error knows which one."""
+    taken = []
+    for index, value in enumerate(values):
+        try:
+            taken.append(take(value))
+        except Exception as error:
+            error.add_note(cattrs.IterableValidationNote(f"element {index}", index, kind))
+            raise cattrs.IterableValidationError("", [error], kind) from None
+    return taken
+
+
+def _tuple_in(made: cattrs.Converter, value: Any, kind: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _ExpectedError("a list", value)
+    inner = get_args(kind)[0]
+    take = made.get_structure_hook(inner)
+    return tuple(_each(value, kind, lambda item: take(item, inner)))
+
+
+def _mapping_in(made: cattrs.Converter, value: Any, kind: Any) -> dict[Any, Any]:
+    """Take an object; JSON spells the keys of an integer mapping as text."""
+    if not isinstance(value, dict):
+        raise _ExpectedError("an object", value)
+    key_type, inner = get_args(kind)
+    if inner is Any:
+        return value
+    taken: dict[Any, Any] = {}
+    for key, item in value.items():
+        if key_type is int and not (key.isascii() and key.isdecimal() and len(key) < 20):
+            raise _ExpectedError("keys that are integers", key)
+        try:
+            taken[key_type(key)] = made.structure(item, inner)
+        except Exception as error:
+            error.add_note(cattrs.IterableValidationNote(f"key {key}", key, kind))
+            raise cattrs.IterableValidationError("", [error], kind) from None
+    return taken
+
+
+def _typed_array_in(value: Any, kind: Any) -> NDArray[Any]:
+    """Take an array of the type that the field states."""
+    return _array_in(value, np.dtype(get_args(get_args(kind)[1])[0]), kind)
+
+
+def _array_in(value: Any, dtype: np.dtype[Any], kind: Any) -> NDArray[Any]:
+    shape = None
+    if isinstance(value, dict):
+        if set(value) != {"shape", "values"}:
+            raise _ExpectedError("a list of numbers, or shape and values", value)
+        shape, value = value["shape"], value["values"]
+        if not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
+            raise _ExpectedError("a shape: a list of sizes", shape)
+    if not isinstance(value, list):
+        raise _ExpectedError("a list of numbers", value)
+    array = np.array(_numbers(value, dtype, kind), dtype=dtype)
+    if shape is None:
+        return array
+    if math.prod(shape) != len(array):
+        raise _ExpectedError(f"a shape of {len(array)} elements", shape)
+    return array.reshape(shape)
+
+
+def _numbers(values: list[Any], dtype: np.dtype[Any], kind: Any) -> list[Any]:
+    """Check elements for an array: whole lists at once, one by one only to find what is wrong."""
+    types = set(map(type, values))
+    if dtype.kind == "f":
+        return values if types <= {float} else _each(values, kind, _float_in)
+    limits = np.iinfo(dtype)
+    low, high = int(limits.min), int(limits.max)
+
+    def take(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _ExpectedError(f"an integer from {low} to {high}", value)
+        return value
+
+    if types <= {int} and (not values or low <= min(values) <= max(values) <= high):
+        return values
+    return _each(values, kind, take)
+
+
+def _foreign_in(value: Any, kind: Any) -> dict[str, Any]:
+    """Take the columns of another format: arrays with their types, texts, numbers."""
+    if not isinstance(value, dict):
+        raise _ExpectedError("an object", value)
+    taken: dict[str, Any] = {}
+    for key, item in value.items():
+        try:
+            taken[key] = _foreign_value(item, kind)
+        except Exception as error:
+            error.add_note(cattrs.IterableValidationNote(f"key {key}", key, kind))
+            raise cattrs.IterableValidationError("", [error], kind) from None
+    return taken
+
+
+def _foreign_value(value: Any, kind: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, dict):
+        return value
+    if value.get("dtype") not in _FOREIGN_TYPES:
+        raise _ExpectedError(f"a dtype: {', '.join(_FOREIGN_TYPES)}", value.get("dtype"))
+    body = {name: part for name, part in value.items() if name != "dtype"}
+    return _array_in(body, np.dtype(value["dtype"]), kind)

@@ -1,0 +1,140 @@
+"""Plan <-> the bytes of a JSON document, with its header and the checks that cross its parts."""
+
+from __future__ import annotations
+
+import json
+import operator
+from typing import Any
+
+import attrs
+import cattrs
+import numpy as np
+
+from topoplan import Fabric, Plan, TopoplanError
+from topoplan_exporter_json.convert import converter, expectation
+
+__all__ = ["FORMAT", "VERSION", "read", "write"]
+
+FORMAT = "topoplan-plan"
+VERSION = 1
+
+
+def write(plan: Plan) -> bytes:
+    """Write a plan; equal plans give equal bytes."""
+    document = {"format": FORMAT, "version": VERSION, **converter().unstructure(plan, Plan)}
+    try:
+        text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise TopoplanError(
+            f"json: the plan's provenance or foreign columns hold more than JSON values ({error})"
+        ) from None
+    return text.encode("ascii") + b"\n"
+
+
+def read(data: bytes, name: str) -> Plan:
+    """Read a plan.
+
+    Raises:
+        TopoplanError: see `topoplan_exporter_json.read`.
+    """
+    document = _parse(data, name)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise TopoplanError(f'{name}: $.format: this is no plan (expected "{FORMAT}")')
+    if document.get("version") != VERSION or isinstance(document["version"], bool):
+        raise TopoplanError(f"{name}: $.version: {document.get('version')!r:.40} cannot be read (expected {VERSION})")
+    body = {key: value for key, value in document.items() if key not in ("format", "version")}
+    try:
+        plan = converter().structure(body, Plan)
+    except cattrs.BaseValidationError as error:
+        problem = cattrs.transform_error(error, path="$", format_exception=expectation)[0]
+        what, _, where = problem.rpartition(" @ ")
+        raise TopoplanError(f"{name}: {where}: {what}") from None
+    _check(plan, name)
+    return plan
+
+
+def _parse(data: bytes, name: str) -> Any:
+    def refuse(token: str) -> Any:
+        raise ValueError(f"{token} is not JSON (write it as text)")
+
+    try:
+        return json.loads(data.decode(), parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise TopoplanError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg} (expected JSON)") from None
+    except RecursionError:
+        raise TopoplanError(f"{name}: nested too deeply (expected a plan)") from None
+    except ValueError as error:
+        raise TopoplanError(f"{name}: {str(error).splitlines()[0]} (expected JSON in UTF-8)") from None
+
+
+def _check(plan: Plan, name: str) -> None:
+    """Raise unless the parts of the plan fit each other, as simulators and exporters take for granted."""
+    cluster, fabric, taskgraph = plan.cluster, plan.fabric, plan.taskgraph
+    for part in ("cluster", "fabric", "fabric.routes", "taskgraph", "graph", "timeline"):
+        _check_shapes(operator.attrgetter(part)(plan), f"{name}: $.{part}")
+    if plan.graph is not None:
+        for index, op in enumerate(plan.graph.operators):
+            if not op.outputs:
+                raise TopoplanError(f"{name}: $.graph.operators[{index}].outputs: empty (expected at least one)")
+    if fabric.n_hosts != cluster.n_hosts:
+        raise TopoplanError(f"{name}: $.fabric.n_hosts: {fabric.n_hosts} (the cluster has {cluster.n_hosts})")
+    if not 0 <= fabric.n_switches <= fabric.n_links:  # simulators reserve space for every node
+        raise TopoplanError(
+            f"{name}: $.fabric.n_switches: {fabric.n_switches} (expected 0 to {fabric.n_links}, its links)"
+        )
+    if not 1 <= fabric.max_paths < 2**31:
+        raise TopoplanError(f"{name}: $.fabric.max_paths: {fabric.max_paths} (expected at least 1)")
+    _check_routes(fabric, name)
+    if taskgraph.n_devices != cluster.n_devices:
+        raise TopoplanError(
+            f"{name}: $.taskgraph.n_devices: {taskgraph.n_devices} (the cluster has {cluster.n_devices})"
+        )
+    for field in ("group_ptr", "succ_ptr"):
+        if not len(getattr(taskgraph, field)):
+            raise TopoplanError(f"{name}: $.taskgraph.{field}: empty (expected at least [0])")
+    taskgraph.check(f"{name}: $.taskgraph")
+    if plan.strategy is not None:
+        if plan.graph is None:
+            raise TopoplanError(f"{name}: $.graph: missing (expected the model of $.strategy)")
+        try:
+            plan.strategy.check(plan.graph, cluster.n_devices)
+        except TopoplanError as error:
+            raise TopoplanError(f"{name}: $.strategy: {error}") from None
+    if plan.timeline is not None:
+        lengths = {"start": taskgraph.n_tasks, "finish": taskgraph.n_tasks, "device_busy": cluster.n_devices}
+        lengths |= {"link_bytes": fabric.n_links, "link_busy": fabric.n_links}
+        for field, wanted in lengths.items():
+            if (found := len(getattr(plan.timeline, field))) != wanted:
+                raise TopoplanError(f"{name}: $.timeline.{field}: {found} values (expected {wanted})")
+
+
+def _check_shapes(part: Any, where: str) -> None:
+    """Raise unless arrays are columns, but for two that have rows."""
+    rows = {"edges": 4, "pairs": 2}
+    for field in attrs.fields(type(part)) if attrs.has(type(part)) else ():
+        array = getattr(part, field.name)
+        if not isinstance(array, np.ndarray):
+            continue
+        width = rows.get(field.name)
+        if array.shape[1:] != ((width,) if width else ()) or array.ndim == 0:
+            raise TopoplanError(
+                f"{where}.{field.name}: shape {array.shape} (expected {f'rows of {width}' if width else 'a list'})"
+            )
+        if width and array.size and array.min() < 0:
+            raise TopoplanError(f"{where}.{field.name}: {array.min()} (must not be negative)")
+
+
+def _check_routes(fabric: Fabric, name: str) -> None:
+    routes = fabric.routes
+    if routes is None:
+        return
+    where = f"{name}: $.fabric.routes"
+    for field, pointer, rows, total in (
+        ("pair_ptr", routes.pair_ptr, len(routes.pairs), len(routes.weight)),
+        ("path_ptr", routes.path_ptr, len(routes.weight), len(routes.links)),
+    ):
+        if len(pointer) != rows + 1 or pointer[0] != 0 or pointer[-1] != total or (np.diff(pointer) < 0).any():
+            raise TopoplanError(f"{where}.{field}: expected {rows + 1} ascending numbers from 0 to {total}")
+    for field, values, limit in (("pairs", routes.pairs, fabric.n_hosts), ("links", routes.links, fabric.n_links)):
+        if values.size and not 0 <= values.min() <= values.max() < limit:
+            raise TopoplanError(f"{where}.{field}: values {values.min()} to {values.max()} (expected 0 to {limit - 1})")

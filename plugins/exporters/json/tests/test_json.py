@@ -1,0 +1,206 @@
+"""A plan survives JSON to the last bit, and a damaged document names the place of the damage."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topoplan import Axis, Dimension, Operator, OperatorGraph, Role, Routes, Tensor, TopoplanError
+from topoplan.testing import reference
+from topoplan_exporter_json import JsonOptions, build, read
+
+WRITE = build(JsonOptions())
+
+
+def survives(plan):
+    """Assert that ``plan`` is read as it was written; return the document."""
+    data = WRITE(plan)
+    found = read(data, "plan.json")
+    assert found == plan
+    assert WRITE(found) == data
+    return json.loads(data, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+
+
+def test_a_complete_plan_survives():
+    document = survives(reference.plan())
+    assert (document["format"], document["version"]) == ("topoplan-plan", 1)
+    assert document["graph"]["operators"][0]["dims"][2] == {"name": "input", "size": 256, "role": "reduction"}
+
+
+def test_a_plan_of_only_a_task_graph_survives():
+    survives(attrs.evolve(reference.plan(), graph=None, strategy=None, timeline=None))
+
+
+def test_routes_and_rings_survive():
+    plan = reference.plan()
+    routes = Routes(pairs=[[0, 1], [1, 0]], pair_ptr=[0, 1, 1], path_ptr=[0, 1], links=[0], weight=[1.0])
+    fabric = attrs.evolve(plan.fabric, routes=routes, rings={4: ((1,), (-1, 2))})
+    document = survives(attrs.evolve(plan, fabric=fabric))
+    assert document["fabric"]["routes"]["pairs"] == {"shape": [2, 2], "values": [0, 1, 1, 0]}
+    assert document["fabric"]["rings"] == {"4": [[1], [-1, 2]]}
+
+
+def test_an_empty_array_keeps_its_shape():
+    only = Operator(
+        name="only",
+        kind="softmax",
+        dims=(Dimension("n", 2, Role.SAMPLE), Dimension("m", 3)),
+        outputs=(Tensor("y", (Axis(2, 0), Axis(3, -1))),),
+    )
+    graph = OperatorGraph(name="one", operators=(only,), edges=np.empty((0, 4)), batch_size=2)
+    plan = attrs.evolve(reference.plan(), graph=graph, strategy=None)
+    assert read(WRITE(plan), "x").graph.edges.shape == (0, 4)
+
+
+def test_foreign_columns_keep_their_types():
+    plan = reference.plan()
+    foreign = {
+        "ids": np.array([0, 2**64 - 1], dtype="<u8"),
+        "ms": np.array([0.1, np.inf], dtype="<f4"),
+        "grid": np.zeros((2, 3), dtype=np.int16),
+        "names": ("a", "b"),
+        "count": 3,
+    }
+    plan = attrs.evolve(plan, taskgraph=attrs.evolve(plan.taskgraph, foreign=foreign))
+    found = read(WRITE(plan), "x").taskgraph.foreign
+    assert found.keys() == foreign.keys()
+    for key, value in foreign.items():
+        assert np.array_equal(found[key], value), key
+        assert getattr(found[key], "dtype", None) == getattr(value, "dtype", None)
+    assert isinstance(found["names"], tuple)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=8, max_size=8), st.floats(allow_nan=False))
+def test_floats_survive_to_the_last_bit(latencies, seconds):
+    plan = reference.plan()
+    plan = attrs.evolve(
+        plan,
+        fabric=attrs.evolve(plan.fabric, link_latency=latencies),
+        timeline=attrs.evolve(plan.timeline, makespan=seconds),
+    )
+    found = read(WRITE(plan), "x")
+    assert found.fabric.link_latency.tobytes() == plan.fabric.link_latency.tobytes()
+    assert math.copysign(1, found.timeline.makespan) == math.copysign(1, seconds)
+    assert found.timeline.makespan == seconds
+
+
+def test_not_a_number_is_written_as_text():
+    plan = reference.plan()
+    timeline = attrs.evolve(plan.timeline, makespan=math.nan, link_busy=[math.inf] * plan.fabric.n_links)
+    data = WRITE(attrs.evolve(plan, timeline=timeline))
+    assert b"NaN" not in data
+    assert b"Infinity" not in data
+    found = read(data, "x").timeline
+    assert math.isnan(found.makespan)
+    assert np.isposinf(found.link_busy).all()
+
+
+def test_provenance_beyond_json_is_refused():
+    with pytest.raises(TopoplanError, match="provenance"):
+        WRITE(attrs.evolve(reference.plan(), provenance={"when": object()}))
+
+
+# ── Damage ──────────────────────────────────────────────────────────────────────────────────────────────
+
+DOCUMENT = json.loads(WRITE(reference.plan()))
+
+
+def damaged(path, value):
+    """The reference document with one value replaced; ``...`` removes it."""
+    document = copy.deepcopy(DOCUMENT)
+    *parents, last = path
+    place = document
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["fabric", "link_src", 3], "a", r"p: \$\.fabric\.link_src\[3\]: expected an integer from .*, got 'a'"),
+        (["fabric", "link_src", 3], 1.0, r"p: \$\.fabric\.link_src\[3\]: expected an integer"),
+        (["fabric", "link_src", 3], 2**31, r"p: \$\.fabric\.link_src\[3\]: .*, got 2147483648"),
+        (["fabric", "link_src", 3], True, r"p: \$\.fabric\.link_src\[3\]: .*, got True"),
+        (["fabric", "link_src", 3], 99, r"p: \$\.fabric: .* does not exist"),
+        (["fabric", "link_src"], {"shape": [3], "values": []}, r"p: \$\.fabric\.link_src: .*shape"),
+        (["fabric", "link_src"], "01", r"p: \$\.fabric\.link_src: expected a list"),
+        (["fabric", "link_bandwidth", 1], None, r"p: \$\.fabric\.link_bandwidth\[1\]: expected a number"),
+        (["fabric", "link_bandwidth", 1], "NaN", r"p: \$\.fabric\.link_bandwidth\[1\]: expected a number"),
+        (["fabric", "rings"], {"x": []}, r"p: \$\.fabric\.rings: expected keys that are integers, got 'x'"),
+        (["fabric", "rings"], {"4": [[1], [0.5]]}, r"p: \$\.fabric\.rings\['4'\]\[1\]\[0\]: expected an integer"),
+        (["fabric", "n_hosts"], ..., r"p: \$\.fabric\.n_hosts: missing"),
+        (["fabric", "colour"], 1, r"p: \$\.fabric: unknown field 'colour'"),
+        (["fabric"], [], r"p: \$\.fabric: expected an object, got \[\]"),
+        (["fabric", "max_paths"], 0, r"p: \$\.fabric\.max_paths: 0"),
+        (["fabric", "n_switches"], 2**31 - 9, r"p: \$\.fabric\.n_switches: 2147483639"),
+        (["graph", "operators", 1, "dims", 0, "role"], "x", r"p: \$\.graph\.operators\[1\]\.dims\[0\]\.role: expected"),
+        (["graph", "operators", 1, "name"], 7, r"p: \$\.graph\.operators\[1\]\.name: expected text, got 7"),
+        (["graph", "operators", 1, "outputs"], [], r"p: \$\.graph"),
+        (["graph", "edges"], [0, 0, 1, 0], r"p: \$\.graph\.edges: shape \(4,\) \(expected rows of 4"),
+        (["graph", "edges"], {"shape": [1, 4], "values": [0, -1, 1, 0]}, r"p: \$\.graph\.edges: -1"),
+        (["taskgraph", "succ"], {"shape": [1, 0], "values": []}, r"p: \$\.taskgraph\.succ: shape \(1, 0\)"),
+        (["graph"], None, r"p: \$\.graph: missing"),
+        (["cluster", "latency"], "slow", r"p: \$\.cluster\.latency: expected a number"),
+        (["cluster", "interfaces", 0], 0, r"p: \$\.cluster: cluster: interfaces\[0\] is 0"),
+        (["strategy", "placements", 0, "devices"], [0], r"p: \$\.strategy\.placements\[0\]: placement: degrees"),
+        (["strategy", "placements", 0, "devices", 1], 99, r"p: \$\.strategy: .*'dense1' names device 99"),
+        (["taskgraph", "group_ptr"], [], r"p: \$\.taskgraph\.group_ptr: empty"),
+        (["taskgraph", "seconds", 0], "nan", r"p: \$\.taskgraph: task 0 .* runs nan s"),
+        (["taskgraph", "n_devices"], 9, r"p: \$\.taskgraph\.n_devices: 9"),
+        (["timeline", "start", 0], ..., r"p: \$\.timeline\.start: .* values \(expected"),
+        (["format"], "other", r"p: \$\.format: "),
+        (["version"], 2, r"p: \$\.version: 2 cannot be read \(expected 1\)"),
+    ],
+)
+def test_the_place_is_named(path, value, message):
+    with pytest.raises(TopoplanError, match=message):
+        read(damaged(path, value), "p")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"[1,", b"[" * 100_000, b"NaN", b"1" * 5000, b"[]", b"null", b'{"format": "topoplan-plan"}']
+)
+def test_what_is_no_plan_is_refused(data):
+    with pytest.raises(TopoplanError, match=r"^p: .*expected"):
+        read(data, "p")
+
+
+def paths(value, here=()):
+    """Every place of a document."""
+    yield here
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*here, key))
+
+
+PLACES = [list(path) for path in paths(DOCUMENT) if path]
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(PLACES), JSON_VALUES | st.just(...))
+def test_any_damage_is_survived(path, value):
+    problem = "p: "
+    try:
+        read(damaged(path, value), "p")
+    except TopoplanError as error:
+        problem = str(error)
+    assert problem.startswith("p: ")
+    assert "\n" not in problem

@@ -1,0 +1,59 @@
+"""Exporter ``strategy``: FlexFlow's text strategy files, as its TopoOpt fork exports and imports them.
+
+For every operator, sorted by name: name, device type, the number of parts along each axis of its output
+(innermost axis first) and the device of each part (innermost axis fastest).  `text` maps this to and from
+placements, which count along the operator's own dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from topoplan import Exporter, OperatorGraph, Plan, Strategy, TopoplanError, hookimpl
+
+__all__ = ["StrategyOptions", "build", "read_strategy", "topoplan_exporters"]
+
+
+@attrs.frozen
+class StrategyOptions:
+    """The format leaves nothing to choose."""
+
+
+def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
+    """Return the function that writes the strategy of a plan."""
+    from topoplan_exporter_strategy.text import write
+
+    def export(plan: Plan) -> bytes:
+        if plan.graph is None or plan.strategy is None:
+            raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
+        return write(plan.graph, plan.strategy)
+
+    return export
+
+
+def read_strategy(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
+    """Read a strategy for ``graph``; ``name`` is for messages.
+
+    Raises:
+        TopoplanError: the file is damaged, or does not fit the graph; the message names line and operator.
+    """
+    from topoplan_exporter_strategy.text import read
+
+    return read(data, name, graph)
+
+
+@hookimpl
+def topoplan_exporters() -> list[Exporter]:
+    """Register the exporter."""
+    return [
+        Exporter(
+            name="strategy",
+            summary="FlexFlow strategy file: cut and devices of every operator (and back)",
+            options=StrategyOptions,
+            build=build,
+            suffix=".strategy",
+            read_strategy=read_strategy,
+        )
+    ]

@@ -1,0 +1,203 @@
+"""The command line: what a person at a terminal, and a program behind a pipe, get."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from topoplan.cli import main
+
+SMALL = ["optimize", "dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command in an empty folder; return (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(args)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def test_optimize_prints_one_json_object_and_nothing_else(run):
+    status, out, err = run(*SMALL, "--budget", "20", "--seed", "5", "--json")
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    wanted = {
+        "iteration_time_s", "initial_iteration_time_s", "lower_bound_s", "evaluations", "evaluations_per_s", "seed",
+        "model", "topology", "searcher", "simulator", "outputs",
+    }  # fmt: skip
+    assert wanted <= found.keys()
+    assert found["seed"] == 5
+    assert found["evaluations"] == 21
+    assert 0 < found["lower_bound_s"] <= found["iteration_time_s"] <= found["initial_iteration_time_s"]
+    assert (found["model"], found["topology"], found["searcher"]) == ("dlrm", "bigswitch", "mcmc")
+
+
+def test_optimize_prints_a_table(run):
+    status, out, _ = run(*SMALL, "--budget", "5")
+    assert status == 0
+    for row in (
+        "initial iteration time", "iteration time", "speedup", "exposed communication", "busiest link",
+        "memory per device", "lower bound",
+    ):  # fmt: skip
+        assert row in out
+
+
+def test_one_seed_gives_one_plan(run, tmp_path):
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        assert run(*SMALL, "--budget", "60", "--seed", seed, "-x", f"json={name}.json")[0] == 0
+    one, same, other = ((tmp_path / f"{name}.json").read_bytes() for name in "abc")
+    assert one == same
+    assert one != other
+
+
+def test_budget_zero_prices_the_initial_strategy_only(run):
+    found = json.loads(run(*SMALL, "--budget", "0", "--json")[1])
+    assert found["evaluations"] == 1
+    assert found["iteration_time_s"] == found["initial_iteration_time_s"]
+
+
+@pytest.mark.parametrize("suffix", [".fbuf", ".json"])
+def test_what_optimize_wrote_simulates_to_the_same_time(run, suffix):
+    exporter = {".fbuf": "flatbuffer", ".json": "json"}[suffix]
+    found = json.loads(run(*SMALL, "--budget", "30", "-x", f"{exporter}=plan{suffix}", "--json")[1])
+    assert found["outputs"] == {exporter: f"plan{suffix}"}
+    again = json.loads(run("simulate", f"plan{suffix}", "--json")[1])
+    # A plan holds every bit; the task graph file holds single-precision milliseconds.
+    tolerance = 0 if suffix == ".json" else 1e-6
+    assert math.isclose(again["iteration_time_s"], found["iteration_time_s"], rel_tol=tolerance)
+
+
+def test_simulate_on_another_topology_and_speed(run):
+    run(*SMALL, "--budget", "0", "-x", "flatbuffer=plan.fbuf")
+    times = {}
+    for label, extra in {
+        "own": [],
+        "slow": ["--interface-bandwidth-gbps", "1"],
+        "fattree": ["-t", "fattree"],
+        "mesh": ["-t", "fully-connected"],
+        "rings": ["-t", "topoopt", "--degree", "2"],
+    }.items():
+        status, out, err = run("simulate", "plan.fbuf", "--json", *extra)
+        assert (status, err) == (0, "")
+        times[label] = json.loads(out)["iteration_time_s"]
+    assert times["slow"] > times["own"]
+    assert times["mesh"] <= times["own"]
+
+
+def test_run_reads_everything_from_a_file(run, tmp_path):
+    (tmp_path / "experiment.toml").write_text(
+        """
+        [model]
+        use = "dlrm"
+        arch-embedding-size = [1000, 1000]
+        [cluster]
+        servers = 4
+        [run]
+        batch-size = 64
+        budget = 20
+        seed = 5
+        [outputs]
+        strategy = "best.strategy"
+        """
+    )
+    from_file = json.loads(run("run", "experiment.toml", "--json")[1])
+    assert (tmp_path / "best.strategy").exists()
+    from_flags = json.loads(run(*SMALL, "--budget", "20", "--seed", "5", "--json")[1])
+    for key in ("iteration_time_s", "initial_iteration_time_s", "evaluations", "tasks"):
+        assert from_file[key] == from_flags[key]
+    overridden = json.loads(run("run", "experiment.toml", "--set", "run.budget=3", "--json")[1])
+    assert overridden["evaluations"] == 4
+
+
+def test_a_strategy_file_is_where_the_search_starts(run):
+    first = json.loads(run(*SMALL, "--budget", "40", "-x", "strategy=a.strategy", "--json")[1])
+    again = json.loads(run(*SMALL, "--budget", "0", "--strategy", "a.strategy", "--json")[1])
+    assert again["iteration_time_s"] == first["iteration_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["optimize", "dlmr"], "no frontend named 'dlmr'; did you mean 'dlrm'?"),
+        ([*SMALL, "-t", "fat-tree"], "no topology named 'fat-tree'; did you mean 'fattree'?"),
+        ([*SMALL, "-t", "fattree:oversubscription=0"], "topology fattree: oversubscription: 0"),
+        ([*SMALL, "-s", "mcmc:alpha=-1"], "searcher mcmc: alpha: -1.0 is too small (more than 0)"),
+        ([*SMALL, "-s", "mcmc:speed=1"], "searcher mcmc: no option 'speed'"),
+        ([*SMALL, "-o", "arch-mlp-top"], "-o 'arch-mlp-top': expected KEY=VALUE"),
+        ([*SMALL, "--servers", "0"], "servers: 0 is too small (at least 1)"),
+        ([*SMALL, "--interface-bandwidth-gbps", "0"], "interface-bandwidth-gbps: 0.0 is too small (more than 0)"),
+        ([*SMALL, "--latency-us", "-1"], "latency-us: -1.0 is too small (at least 0)"),
+        ([*SMALL, "--budget", "-1"], "budget: -1 is too small (at least 0)"),
+        ([*SMALL, "--batch-size", "65"], "--batch-size 65: cannot be divided over 4 devices (nearest: 64 or 68)"),
+        ([*SMALL, "--device", "A100"], "A100"),
+        ([*SMALL, "-e", "measured"], "file"),
+        ([*SMALL, "-e", "measured:file=missing.json"], "missing.json"),
+        ([*SMALL, "-s", "totientperm"], "cannot be rewired"),
+        ([*SMALL, "-x", "flatbufer=a.fbuf"], "no exporter named 'flatbufer'; did you mean 'flatbuffer'?"),
+        ([*SMALL, "-x", "flatbuffer=no/such/folder/a.fbuf"], "does not exist"),
+        ([*SMALL, "--strategy", "missing.strategy"], "missing.strategy: cannot be read"),
+        (
+            ["optimize", "dlrm", "-o", "arch-sparse-feature-size=512", "-o", "arch-mlp-bot=4-512", "-o",
+             "arch-embedding-size=" + "-".join(["100000000"] * 4), "--servers", "4"],
+            "GB together",
+        ),
+        (["simulate", "missing.fbuf"], "missing.fbuf: cannot be read"),
+        (["simulate", "plan.txt"], "no installed format reads this suffix"),
+        (["run", "missing.toml"], "missing.toml: cannot be read"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_status_2(run, tmp_path, args, message):
+    status, out, err = run(*args)
+    assert status == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty"])
+@pytest.mark.parametrize("suffix", [".fbuf", ".json"])
+def test_a_damaged_file_is_named(run, tmp_path, suffix, damage):
+    exporter = {".fbuf": "flatbuffer", ".json": "json"}[suffix]
+    run(*SMALL, "--budget", "0", "-x", f"{exporter}=plan{suffix}")
+    path = tmp_path / f"plan{suffix}"
+    data = path.read_bytes()
+    path.write_bytes({"truncated": data[: len(data) // 2], "garbage": b"\x07" * 999, "empty": b""}[damage])
+    status, out, err = run("simulate", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {path}")
+    assert err.count("\n") == 1
+
+
+def test_interrupt_writes_what_was_found(tmp_path):
+    command = [sys.executable, "-c", "from topoplan.cli import main; main()", *SMALL, "--budget", "100000000"]
+    process = subprocess.Popen(
+        [*command, "-x", "json=plan.json", "--json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=15)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert json.loads(out)["interrupted"] is True
+    assert "interrupted" in err
+    assert (tmp_path / "plan.json").exists()

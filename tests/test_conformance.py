@@ -1,0 +1,35 @@
+"""Every installed component keeps every promise of its kind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from topoplan.host import Host
+from topoplan.testing import checks_for
+
+HOST = Host.discover()
+
+CASES = [
+    pytest.param(check, id=f"{component.kind.value}-{component.name}-{name}")
+    for component in HOST.components()
+    for name, check in checks_for(component).items()
+]
+
+
+def test_all_plugins_load():
+    assert [str(problem) for problem in (*HOST.broken, *HOST.conflicts)] == []
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_conformance(check):
+    check()
+
+
+def test_discovery_loads_nothing_heavy():
+    script = "import sys; from topoplan.host import Host; Host.discover(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {"topoplan.host"} <= set(loaded)
+    assert not {"numba", "networkx", "flatbuffers", "scipy"} & set(loaded)

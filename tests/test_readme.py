@@ -1,0 +1,104 @@
+"""What the README tells a reader to type works as printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
+COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+
+
+def block(kind, containing):
+    (found,) = [text for k, text in BLOCKS if k == kind and containing in text]
+    return found
+
+
+def run(*args, cwd, site=None):
+    path = os.pathsep.join(filter(None, [str(site) if site else "", os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def topoplan(*args, cwd, site=None):
+    return run("-c", "from topoplan.cli import main; main()", *args, cwd=cwd, site=site)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the README's plugin from a folder of its own, and install the wheel into another one."""
+    folder, target = tmp_path_factory.mktemp("chord"), tmp_path_factory.mktemp("site")
+    (folder / "topoplan_topology_chord.py").write_text(block("python", "class ChordOptions"), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(block("toml", "topoplan-topology-chord"), encoding="utf-8")
+    run(
+        "-c",
+        "import sys; from flit_core.buildapi import build_wheel; build_wheel(sys.argv[1])",
+        str(target),
+        cwd=folder,
+    )
+    (wheel,) = target.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    return target
+
+
+def test_there_are_two_commands_and_their_quick_pair():
+    pip, uv = COMMANDS[:2], COMMANDS[2:]
+    assert [line.split(" && ")[0] for line in pip] == ["python3 -m venv .venv"] * 2
+    assert [line.split()[:2] for line in uv] == [["uv", "run"]] * 2
+    assert pip[0].split("topoplan optimize")[1] == uv[0].split("topoplan optimize")[1]
+
+
+def test_main_job_runs_as_printed(tmp_path):
+    words = shlex.split(COMMANDS[0].split(" && ")[-1])
+    assert words.pop(0) == ".venv/bin/topoplan"
+    assert topoplan(*words, cwd=tmp_path).strip()
+
+
+def test_install_commands_name_extras_that_exist():
+    extras = re.findall(r'pip install "\.\[(\w+)\]"', README) + re.findall(r"--extra (\w+)", README)
+    assert extras
+    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_python_example_runs(tmp_path):
+    assert "->" in run("-c", block("python", "topoplan.optimize("), cwd=tmp_path)
+
+
+def test_own_topology_is_short():
+    assert len(block("python", "class ChordOptions").splitlines()) < 30
+
+
+def test_own_topology_is_found_by_its_entry_point(site, tmp_path):
+    (row,) = [line for line in topoplan("plugins", cwd=tmp_path, site=site).splitlines() if " chord " in line]
+    assert row.split()[:4] == ["topology", "chord", "topoplan-topology-chord", "0.1.0"]
+    assert "reach" in topoplan("plugins", "show", "chord", cwd=tmp_path, site=site)
+
+
+def test_own_topology_is_used(site, tmp_path):
+    (words,) = re.findall(r"`topoplan (optimize dlrm -t chord[^`]*)`", README)
+    assert topoplan(*words.split(), "--budget", "0", cwd=tmp_path, site=site).strip()
+
+
+def test_own_topology_keeps_its_promises(site, tmp_path):
+    test = tmp_path / "test_chord.py"
+    test.write_text(block("python", "parametrize_with_checks(CHORD)"), encoding="utf-8")
+    assert re.search(r"\d+ passed", run("-m", "pytest", "-q", str(test), cwd=tmp_path, site=site))
+
+
+def test_files_that_the_readme_names_exist():
+    for place in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / place).is_file(), place
