@@ -24,7 +24,7 @@ ABOVE_PLUGINS = tuple(
 )
 #: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
 LAYERS = (
-    ("errors", "arrays", "options", "__init__"),
+    ("errors", "arrays", "options", "interrupt", "__init__"),
     ("graph", "cluster", "fabric", "strategy", "taskgraph", "timeline", "devices"),
     ("problem", "plan", "search", "components", "hookspecs"),
     ("operators", "partition", "routing", "space", "lowering", "simulate"),

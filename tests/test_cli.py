@@ -192,7 +192,7 @@ def test_interrupt_writes_what_was_found(tmp_path):
     )  # fmt: skip
     try:
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=15)
+            process.wait(timeout=8)  # by then it searches
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:

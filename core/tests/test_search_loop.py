@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -110,7 +112,7 @@ def test_interrupt_keeps_the_best_so_far():
     class Interrupting(Scripted):
         def ask(self):
             if self.next == 2:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             return super().ask()
 
     problem = small_problem()

@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from topoplan.evaluate import Evaluator
+from topoplan.interrupt import interruptible
 from topoplan.problem import Problem
 from topoplan.search import Candidate, Search, State, Trial
 from topoplan.strategy import Strategy
@@ -114,9 +115,9 @@ def drive(
             elapsed=time.monotonic() - started,
         )
 
-    left, reported, interrupted = run.budget, started, False
-    try:
-        while left > 0:
+    left, reported = run.budget, started
+    with interruptible() as stop:
+        while left > 0 and not stop.wanted:
             asked = 0
             for axis, search in searchers:
                 candidates = list(search.ask())[:left]
@@ -124,7 +125,11 @@ def drive(
                     continue
                 asked += len(candidates)
                 left -= len(candidates)
-                trials = [evaluator.price(candidate) for candidate in candidates]
+                trials = []
+                for candidate in candidates:
+                    trials.append(evaluator.price(candidate))
+                    if stop.wanted:
+                        break
                 search.tell(trials)
                 top = min(trials, key=lambda t: t.cost)
                 if top.cost < best.cost:
@@ -138,8 +143,6 @@ def drive(
                     on_progress("evaluated", progress())
             if asked == 0:
                 break
-    except KeyboardInterrupt:
-        interrupted = True
     on_progress("evaluated", progress())
     return Result(
         best=best.state,
@@ -150,7 +153,7 @@ def drive(
         elapsed=time.monotonic() - started,
         acceptance=_acceptance(searchers),
         history=np.array(history),
-        interrupted=interrupted,
+        interrupted=stop.wanted,
     )
 
 

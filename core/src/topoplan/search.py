@@ -2,8 +2,8 @@
 
 A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
 A searcher proposes candidates (`Candidate`), each told as a *change to a state*, and is told their
-prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped, resumed, run in many
-chains and swapped.
+prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped,
+resumed, run in many chains and swapped.
 
 The driver (`topoplan.run`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or ``ask``
 returns nothing.  Searchers of two axes take turns; what one reached, the other is given by ``adopt``.

@@ -50,17 +50,17 @@ class Lowering:
         groups = [len(piece.group_bytes) for piece in ops]
         number = np.arange(len(ops), dtype=np.int32)
         columns = assemble(
-            np.concatenate(([0], np.cumsum(parts))).astype(np.int32),
+            _pointer([parts]),
             np.concatenate([piece.devices for piece in ops]),
             np.repeat(number, parts),
             np.concatenate([piece.forward for piece in ops]),
             np.concatenate([piece.backward for piece in ops]),
             np.repeat(number, groups),
-            _joined_pointers([piece.part_ptr for piece in ops]),
+            _pointer([piece.part_counts for piece in ops]),
             np.concatenate([piece.group_parts for piece in ops]),
             np.concatenate([piece.group_bytes for piece in ops]),
             np.concatenate([piece.group_seconds for piece in ops]),
-            np.concatenate(([0], np.cumsum([len(piece.src) for piece in edges]))).astype(np.int64),
+            _pointer([np.array([len(piece.src) for piece in edges], dtype=np.int32)]),
             self._edge_ops[0],
             self._edge_ops[1],
             _concatenated([piece.src for piece in edges], np.int32),
@@ -73,7 +73,7 @@ class Lowering:
             column.setflags(write=False)
         return TaskGraph(
             **dict(zip(names, columns, strict=True)),
-            group_ptr=_joined_pointers([piece.device_ptr for piece in ops]),
+            group_ptr=_pointer([piece.device_counts for piece in ops]),
             group_members=np.concatenate([piece.group_devices for piece in ops]),
             op_names=self._op_names,
             n_devices=self.cluster.n_devices,
@@ -94,8 +94,9 @@ class Lowering:
         host, n_hosts = self.cluster.device_host, self.cluster.n_hosts
         sums: dict[bytes, float] = {}
         for piece in ops:
-            for g, size in enumerate(piece.group_bytes.tolist()):
-                members = np.unique(host[piece.group_devices[piece.device_ptr[g] : piece.device_ptr[g + 1]]])
+            ends = np.cumsum(piece.device_counts).tolist()
+            for count, end, size in zip(piece.device_counts.tolist(), ends, piece.group_bytes.tolist(), strict=True):
+                members = np.unique(host[piece.group_devices[end - count : end]])
                 if len(members) > 1:
                     key = members.astype(np.int32).tobytes()
                     sums[key] = sums.get(key, 0.0) + size
@@ -159,10 +160,12 @@ def _keep(pieces: dict[Any, Any], key: Any, piece: Any) -> None:
     pieces[key] = piece
 
 
-def _joined_pointers(pointers: list[Any]) -> Any:
-    """Join row pointers of several compressed tables into one."""
-    lengths = np.concatenate([np.diff(pointer) for pointer in pointers])
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+def _pointer(counts: list[Any]) -> Any:
+    """Turn counts of rows, table by table, into the pointer of all rows one after the other."""
+    lengths = np.concatenate(counts)
+    pointer = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=pointer[1:])
+    return pointer
 
 
 def _concatenated(rows: list[Any], dtype: Any) -> Any:

@@ -24,8 +24,9 @@ class OperatorPiece:
 
     Attributes:
         devices, forward, backward, memory: (P,) per part.
-        group_ptr, group_parts, group_devices: compressed rows, the all-reduces of all weights in order:
-            the parts whose gradients enter and the devices that take part (each once).
+        part_counts, group_parts: (G,) and the rows one after the other, of all weights in order: the parts
+            whose gradients enter each all-reduce.
+        device_counts, group_devices: likewise, the devices that take part (each once).
         group_bytes, group_seconds: (G,) bytes of the slice, and seconds inside the hosts.
     """
 
@@ -33,9 +34,9 @@ class OperatorPiece:
     forward: F64
     backward: F64
     memory: F64
-    part_ptr: I32
+    part_counts: I32
     group_parts: I32
-    device_ptr: I32
+    device_counts: I32
     group_devices: I32
     group_bytes: I64
     group_seconds: F64
@@ -87,9 +88,9 @@ def operator_piece(
         forward=priced.forward,
         backward=priced.backward,
         memory=priced.memory,
-        part_ptr=_pointer(parts),
+        part_counts=_counts(parts),
         group_parts=_joined(parts),
-        device_ptr=_pointer(devices),
+        device_counts=_counts(devices),
         group_devices=_joined(devices),
         group_bytes=np.array(sizes, dtype=np.int64),
         group_seconds=np.array(seconds, dtype=np.float64),
@@ -105,10 +106,8 @@ def edge_piece(
     return EdgePiece(moved.src, moved.dst, moved.elements * into.itemsize, local, int(len(local) - local.sum()))
 
 
-def _pointer(rows: list[I32] | list[I64]) -> I32:
-    pointer = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum([len(row) for row in rows], out=pointer[1:])
-    return pointer
+def _counts(rows: list[I32] | list[I64]) -> I32:
+    return np.array([len(row) for row in rows], dtype=np.int32)
 
 
 def _joined(rows: list[I32] | list[I64]) -> I32:

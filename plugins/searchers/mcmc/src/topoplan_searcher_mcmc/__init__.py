@@ -26,7 +26,10 @@ class McmcOptions:
         0.25, help="chance that a proposal spreads a placement to neighbours", minimum=0, maximum=1
     )
     block: float = option(
-        0.25, help="chance that a proposal gives one new placement to a whole block; 0 as in FlexNet", minimum=0, maximum=1
+        0.25,
+        help="chance that a proposal gives one new placement to a whole block; 0 as in FlexNet",
+        minimum=0,
+        maximum=1,
     )
     spread: float = option(0.75, help="chance that spreading goes on by one operator", minimum=0, maximum=0.99)
     reset_every: int = option(40, help="proposals after which the chain returns to the best state", minimum=1)

@@ -1,0 +1,85 @@
+"""The fluid model: messages flow at rates that they share, in whole packets, with the latency of every hop.
+
+The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were found to depend on:
+
+* A message of S bytes is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  On a path of links with
+  latency d and bandwidth C it starts to flow after sum(d + 1/C), and is there sum(d) + sum(8936/C) - max(8936/C)
+  after its last byte has left: alone it takes exactly what store-and-forward of packets takes.
+* What flows shares links: its rate is the smallest of C/n over its links, n being the flows on a link.
+  Bandwidth that a flow cannot use because of another link is not given to others.
+* An all-reduce of S bytes over m members sends floor(S/m) per member and round, for 2 (m-1) rounds, after the
+  time that it needs inside its hosts.  If S < 9000 m it sends all in one round, floor(2 S (m-1)/m)/m; if
+  S m <= 18000 m (m-1), it stops after the first round.  With k rings each carries 1/k of this; rings run
+  independently and the last one ends the all-reduce.  With one member it ends at once.
+* ``coupled``: a ring is one entity that loads each of its links once per crossing and moves the bytes of all
+  rounds at one rate; its latencies, those of its longest path, count once per round.  ``stepped``: every round
+  is m flows and a barrier.
+* A flow that has several paths draws one by their weights when it starts.  A coupled ring stands for flows that
+  draw anew in every round, and loads each path by its weight; to draw paths once for a whole ring
+  exaggerates collisions (against the packet simulator, on fat-trees).
+* A device runs its tasks one at a time, in the order in which they become ready.
+
+Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs
+the kernel over them, and `Model.alone` says how long each task takes at least, for the bounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topoplan.arrays import F64
+from topoplan.simulate import entities
+from topoplan.simulate.columns import Outcome, TaskColumns, columns
+from topoplan.simulate.entities import Entities
+from topoplan.simulate.fluid_kernel import run
+from topoplan.simulate.network import Network, PathColumns, RingColumns
+from topoplan.taskgraph import TaskGraph
+
+__all__ = ["Model", "Prepared"]
+
+
+class Prepared(NamedTuple):
+    """What the kernel reads."""
+
+    tasks: TaskColumns
+    entities: Entities
+    paths: PathColumns
+    rings: RingColumns
+    n_devices: int
+    seed: int
+
+
+class Model(NamedTuple):
+    """The fluid simulator.
+
+    Attributes:
+        stepped: run the rounds of an all-reduce one by one.
+        seed: draws paths.
+    """
+
+    stepped: bool = False
+    seed: int = 0
+
+    def prepare(self, taskgraph: TaskGraph, network: Network) -> Prepared:
+        """Make the columns of one iteration.
+
+        Raises:
+            TopoplanError: a pair that must communicate cannot.
+        """
+        traffic = network.lower(taskgraph)
+        tasks = columns(taskgraph)
+        built = entities.build(tasks, traffic, network.paths, network.rings, self.stepped)
+        return Prepared(tasks, Entities(*built), network.paths, network.rings, network.cluster.n_devices, self.seed)
+
+    def simulate(self, prepared: Prepared) -> Outcome:
+        """Run one iteration."""
+        return Outcome(*run(*prepared))
+
+    def alone(self, prepared: Prepared) -> F64:
+        """(T,) seconds that each task takes at least, from its last dependency on."""
+        seconds: F64 = entities.alone(prepared.tasks, prepared.entities, prepared.paths)
+        return seconds
+
+    def run_times(self, prepared: Prepared) -> F64:
+        """(T,) seconds of each compute task."""
+        return prepared.tasks.seconds

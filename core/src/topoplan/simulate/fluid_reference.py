@@ -1,0 +1,242 @@
+"""The fluid model in plain Python: slow, short, and equal to the kernel to the last bit.
+
+Tests compare it with `topoplan.simulate.fluid` on random task graphs and fabrics.  It shares with the kernel only
+what a `Network` knows: paths, rings and their loads.  Queues, all-reduces and rates are done again without
+cleverness: after every event the rates of all flows are computed anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+
+import numpy as np
+
+from topoplan.simulate.columns import Outcome
+from topoplan.simulate.fluid import Model
+from topoplan.simulate.network import LOAD, Network
+from topoplan.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["fluid_reference"]
+
+_PACKET = 8936
+
+
+def fluid_reference(taskgraph: TaskGraph, network: Network, model: Model) -> Outcome:
+    """Run one iteration of the fluid model."""
+    return _Fluid(taskgraph, network, model).run()
+
+
+class _Flow:
+    """Something that flows: a transfer, a coupled ring or a flow of a stepped ring."""
+
+    def __init__(self, number: int, task: int, volume: float) -> None:
+        self.number, self.task, self.volume = number, task, volume
+        self.row, self.lead, self.trail, self.fastest = -1, 0.0, 0.0, math.inf
+        self.links: dict[int, float] | Counter[int] = Counter()
+        self.mates: list[_Flow] = [self]
+        self.rounds, self.arrived = 1, 0
+        self.left = self.rate = self.since = self.end = 0.0
+
+
+class _Fluid:
+    def __init__(self, taskgraph: TaskGraph, network: Network, model: Model) -> None:
+        self.taskgraph, self.network, self.model = taskgraph, network, model
+        self.traffic = network.lower(taskgraph)
+        self.random = model.seed & 0xFFFFFFFFFFFFFFFF
+        self.flows: dict[int, list[_Flow]] = {}
+        self.numbers = taskgraph.n_tasks
+        self.timed: list[tuple[float, int]] = []
+        self.active: dict[int, _Flow] = {}
+        self.waits = taskgraph.predecessor_counts().tolist()
+        self.queue: list[deque[int]] = [deque() for _ in range(network.cluster.n_devices)]
+        self.busy = [False] * network.cluster.n_devices
+        self.start = np.full(taskgraph.n_tasks, -1.0)
+        self.finish = np.full(taskgraph.n_tasks, -1.0)
+        self.link_bytes = np.zeros(network.n_links)
+        self.inside: set[int] = set()
+        self.events, self.now, self.makespan = 0, 0.0, 0.0
+        self.by_number: dict[int, _Flow] = {}
+        for t in range(taskgraph.n_tasks):
+            self.flows[t] = self._make(t)
+            self.by_number.update({flow.number: flow for flow in self.flows[t]})
+
+    def _make(self, t: int) -> list[_Flow]:
+        kind, size, paths, rings = (
+            self.taskgraph.kind[t],
+            int(self.taskgraph.size[t]),
+            self.network.paths,
+            self.network.rings,
+        )
+        if kind == TaskKind.TRANSFER:
+            flow = _Flow(self._number(), t, _wire(size))
+            flow.row = int(self.traffic.row[t])
+            return [flow]
+        if kind != TaskKind.ALLREDUCE:
+            return []
+        ring = int(self.traffic.ring[t])
+        m, k = int(rings.members[ring]), int(rings.parallel[ring])
+        if m == 1:
+            return []
+        rounds, share = 2 * (m - 1), float(size // m)
+        if size < 9000 * m:
+            rounds, share = 1, float(size * 2 * (m - 1) // m // m)
+        elif size * m <= 18000 * m * (m - 1):
+            rounds = 1
+        made = []
+        for r in range(k):
+            first = int(rings.first[ring]) + r * m
+            rows = rings.rows[first : first + m].tolist()
+            if self.model.stepped:
+                mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
+                for flow, row in zip(mates, rows, strict=True):
+                    flow.row, flow.mates, flow.rounds = row, mates, rounds
+                made += mates
+                continue
+            flow = _Flow(self._number(), t, _wire(share / k) * rounds)
+            used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
+            flow.links = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
+            for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
+                lead, trail = self._times(path)
+                flow.lead, flow.trail = max(flow.lead, rounds * lead), max(flow.trail, rounds * trail)
+                flow.fastest = min(flow.fastest, float(paths.slowest[path]))
+            for link, load in flow.links.items():
+                flow.fastest = min(flow.fastest, float(paths.bandwidth[link]) * LOAD / load)
+            made.append(flow)
+        return made
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers - 1
+
+    def _times(self, path: int) -> tuple[float, float]:
+        paths = self.network.paths
+        delay, per_byte = float(paths.delay[path]), float(paths.per_byte[path])
+        return delay + per_byte, delay + _PACKET * max(0.0, per_byte - 1.0 / float(paths.slowest[path]))
+
+    def run(self) -> Outcome:
+        self._begin([t for t, n in enumerate(self.waits) if n == 0])
+        limit = 1e-12
+        while True:
+            for flow in sorted(self.active.values(), key=lambda f: f.number):
+                if flow.end <= limit:
+                    self.events += 1
+                    flow.left = 0.0
+                    del self.active[flow.number]
+                    heapq.heappush(self.timed, (self.now + flow.trail, flow.number))
+            while self.timed and self.timed[0][0] <= limit:
+                self.events += 1
+                self._happen(heapq.heappop(self.timed)[1])
+            self._share()
+            following = [flow.end for flow in self.active.values()] + [time for time, _ in self.timed[:1]]
+            if not following:
+                return Outcome(self.start, self.finish, self.link_bytes, self.makespan, self.events)
+            self.now = min(following)
+            limit = self.now + 1e-12
+
+    def _begin(self, tasks: list[int]) -> None:
+        """Start tasks that are ready; those that thereby get ready come before the rest."""
+        stack = tasks[::-1]
+        while stack:
+            t = stack.pop()
+            kind = self.taskgraph.kind[t]
+            if kind == TaskKind.TRANSFER:
+                self.start[t] = self.now
+                self._go(self.flows[t])
+            elif kind == TaskKind.ALLREDUCE:
+                self.start[t] = self.now
+                if self.flows[t]:
+                    self.inside.add(t)
+                    heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
+                else:
+                    stack += self._end(t)[::-1]
+            else:
+                self.queue[self.taskgraph.device[t]].append(t)
+                self._work(int(self.taskgraph.device[t]))
+
+    def _work(self, device: int) -> None:
+        if self.queue[device] and not self.busy[device]:
+            t = self.queue[device].popleft()
+            self.busy[device] = True
+            self.start[t] = self.now
+            heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
+
+    def _end(self, t: int) -> list[int]:
+        self.finish[t] = self.makespan = self.now
+        got_ready = []
+        for n in self.taskgraph.successors(t).tolist():
+            self.waits[n] -= 1
+            if self.waits[n] == 0:
+                got_ready.append(n)
+        return got_ready
+
+    def _happen(self, number: int) -> None:
+        if number in self.inside:
+            self.inside.remove(number)
+            self._go(self.flows[number])
+        elif number < self.taskgraph.n_tasks:
+            device = int(self.taskgraph.device[number])
+            self.busy[device] = False
+            self._work(device)
+            self._begin(self._end(number))
+        elif self.by_number[number].left > 0.0:
+            flow = self.by_number[number]
+            flow.rate = math.inf
+            self.active[number] = flow
+            for link, load in flow.links.items():
+                self.link_bytes[link] += flow.left * (load / LOAD)
+        else:
+            self._arrive(self.by_number[number])
+
+    def _arrive(self, flow: _Flow) -> None:
+        leader = flow.mates[0]
+        leader.arrived += 1
+        if leader.arrived < len(flow.mates):
+            return
+        leader.arrived = 0
+        leader.rounds -= 1
+        if leader.rounds > 0:
+            self._go(leader.mates)
+        elif all(f.mates[0].rounds == 0 for f in self.flows[flow.task]):
+            self._begin(self._end(flow.task))
+
+    def _go(self, flows: list[_Flow]) -> None:
+        paths = self.network.paths
+        for flow in flows:
+            if flow.row >= 0:
+                path, last = int(paths.row_ptr[flow.row]), int(paths.row_ptr[flow.row + 1]) - 1
+                if last > path:
+                    draw = self._uniform()
+                    while paths.upto[path] <= draw:
+                        path += 1
+                flow.lead, flow.trail = self._times(path)
+                links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
+                flow.links = Counter({link: LOAD * n for link, n in Counter(links).items()})
+            flow.left = flow.volume if flow.links else 0.0
+            heapq.heappush(self.timed, (self.now + flow.lead, flow.number))
+
+    def _share(self) -> None:
+        load: Counter[int] = Counter()
+        for flow in self.active.values():
+            load.update(flow.links)
+        for flow in self.active.values():
+            shares = [float(self.network.paths.bandwidth[link]) * LOAD / load[link] for link in flow.links]
+            rate = min([flow.fastest, *shares])
+            if rate != flow.rate:
+                if flow.rate < math.inf:
+                    flow.left -= flow.rate * (self.now - flow.since)
+                flow.rate, flow.since = rate, self.now
+                flow.end = self.now + max(flow.left, 0.0) / rate
+
+    def _uniform(self) -> float:
+        mask = 0xFFFFFFFFFFFFFFFF
+        self.random = (self.random + 0x9E3779B97F4A7C15) & mask
+        z = self.random
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return float((z ^ (z >> 31)) >> 11) / 9007199254740992.0
+
+
+def _wire(size: float) -> float:
+    return max(1.0, math.ceil(size / _PACKET)) * _PACKET

@@ -1,0 +1,356 @@
+"""The network as simulators see it: rows of paths, and the flows of every ring.
+
+Data flow: a `Network` is made once for a fabric and a cluster.  `Network.lower` takes a task graph and says
+which row of paths each transfer takes and which ring columns each all-reduce runs; what it has not met
+before is routed (one question to `topoplan.routing` for all new pairs) and kept, so that a search that
+changes strategies on one fabric only looks rows up.  Kernels read the columns `Network.paths` and
+`Network.rings`.
+
+Links: those of the fabric, in its order, then two for every device, ``up`` and ``down``, inside its host.
+Two devices of one host talk over up(a) and down(b); devices of different hosts talk over the fabric alone.
+
+Rings: where the fabric has rings for the size of a group, and the group is one device on each of the hosts
+``h, h + stride, h + 2 stride, ...`` with stride = hosts / size, every member sends along each of these rings,
+over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
+All other groups run one ring over the routes, in the order in which their members are listed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64, f64, i32, i64
+from topoplan.cluster import Cluster
+from topoplan.errors import TopoplanError
+from topoplan.fabric import Fabric
+from topoplan.routing import paths as route
+from topoplan.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
+
+#: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
+LOAD = 1 << 20
+
+
+class PathColumns(NamedTuple):
+    """Paths of all rows met so far.
+
+    Attributes:
+        bandwidth, latency: (E,) bytes/s and seconds of every link.
+        row_ptr: (R+1,) the paths of row ``r`` are ``row_ptr[r] .. row_ptr[r+1]``; a row has at least one.
+        path_ptr: (P+1,) the links of path ``p`` are ``links[path_ptr[p] : path_ptr[p+1]]``; none inside a device.
+        links: link indices in the order in which a message crosses them.
+        delay: (P,) latency of the path, seconds.
+        per_byte: (P,) seconds that a byte needs to be written on each link of the path in turn.
+        slowest: (P,) smallest bandwidth on the path, bytes/s; infinite where it has no links.
+        upto: (P,) share of the row's traffic on this path and those before it; 1 on the last.
+    """
+
+    bandwidth: F64
+    latency: F64
+    row_ptr: I64
+    path_ptr: I64
+    links: I32
+    delay: F64
+    per_byte: F64
+    slowest: F64
+    upto: F64
+
+
+class RingColumns(NamedTuple):
+    """Rings of all groups met so far.
+
+    Attributes:
+        first: (G,) where the rows of a group start in ``rows``.
+        parallel: (G,) rings that the group runs at a time.
+        members: (G,) members of the group.
+        rows: row of paths over which member ``i`` sends on ring ``r``, at ``first + r * members + i``.
+        ring: (G,) where the rings of a group start in ``load_ptr``.
+        load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
+            once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
+            share of the traffic.
+    """
+
+    first: I64
+    parallel: I32
+    members: I32
+    rows: I32
+    ring: I64
+    load_ptr: I64
+    load_links: I32
+    load: I64
+
+
+class Traffic(NamedTuple):
+    """What each task asks of the network: (T,) row of a transfer, (T,) ring group of an all-reduce; else -1."""
+
+    row: I32
+    ring: I32
+
+
+class Network:
+    """Links, paths and rings of one fabric and cluster, grown as task graphs ask for them."""
+
+    def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
+        if fabric.n_hosts != cluster.n_hosts:
+            raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
+        self.fabric, self.cluster = fabric, cluster
+        self._host = cluster.device_host
+        inside = np.repeat(cluster.inside_bandwidth[self._host], 2)
+        self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, inside]))
+        self._latency = f64(np.concatenate([fabric.link_latency, np.zeros(len(inside))]))
+        self._row_of_pair = np.zeros(fabric.n_hosts**2, dtype=np.int32)  # 0 unknown, -1 unreachable, row + 1
+        self._link_of_pair: dict[tuple[int, int], int] | None = None
+        self._groups: dict[bytes, int] = {}
+        self.paths = self._inside_paths()
+        none, zero = np.zeros(0), np.zeros(1)
+        self.rings = RingColumns(i64(none), i32(none), i32(none), i32(none), i64(none), i64(zero), i32(none), i64(none))
+
+    @property
+    def n_links(self) -> int:
+        """Number of links: the fabric's and two for every device."""
+        return len(self._bandwidth)
+
+    def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
+        """Find the rows of all transfers and the rings of all all-reduces.
+
+        Args:
+            taskgraph: its columns must be in range (`TaskGraph.check`).
+            backward: walk rings in listed order the other way round: first, last, last but one, ...
+
+        Raises:
+            TopoplanError: a pair that must communicate cannot; the message names task and hosts.
+        """
+        if taskgraph.n_devices > self.cluster.n_devices:
+            raise TopoplanError(
+                f"task graph: {taskgraph.n_devices} devices, but the cluster has {self.cluster.n_devices} devices"
+            )
+        row = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+        transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+        if len(transfers):
+            found = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
+            if (lost := np.flatnonzero(found < 0)).size:
+                task = int(transfers[lost[0]])
+                self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
+            row[transfers] = found
+        ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+        reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+        if len(reduces):
+            ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
+        row.setflags(write=False)
+        ring.setflags(write=False)
+        return Traffic(row, ring)
+
+    def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
+        raise TopoplanError(
+            f"fabric {self.fabric.name!r}: no path from host {self._host[src]} to host {self._host[dst]} for "
+            f"{taskgraph.label(task)} (link them, or place the task elsewhere)"
+        )
+
+    # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _inside_paths(self) -> PathColumns:
+        """Rows for the ordered pairs of devices of each host, host by host; none has links from a device to itself."""
+        sizes = np.bincount(self._host, minlength=self.cluster.n_hosts)
+        self._first_device = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self._n_inside = sizes
+        self._first_row = np.concatenate([[0], np.cumsum(sizes**2)[:-1]])
+        rows = int((sizes**2).sum())
+        host = np.repeat(np.arange(len(sizes)), sizes**2)
+        local = np.arange(rows) - self._first_row[host]
+        a, b = local // sizes[host], local % sizes[host]
+        first = self.fabric.n_links + 2 * self._first_device[host]
+        both = np.stack([first + 2 * a, first + 2 * b + 1], axis=1)[a != b]
+        lengths = np.where(a == b, 0, 2)
+        links = both.ravel().astype(np.int32)
+        return PathColumns(
+            bandwidth=self._bandwidth,
+            latency=self._latency,
+            row_ptr=i64(np.arange(rows + 1)),
+            path_ptr=i64(np.concatenate([[0], np.cumsum(lengths)])),
+            links=i32(links),
+            **self._sums(lengths, links),
+            upto=f64(np.ones(rows)),
+        )
+
+    def _rows(self, src: I32, dst: I32) -> I32:
+        """Row of each pair of devices; -2 where there is no path."""
+        a, b = self._host[src], self._host[dst]
+        key = a.astype(np.int64) * self.fabric.n_hosts + b
+        if (unknown := (self._row_of_pair[key] == 0) & (a != b)).any():
+            self._route(np.unique(key[unknown]))
+        rows = self._row_of_pair[key] - 1
+        if (same := a == b).any():
+            local = (src - self._first_device[a]) * self._n_inside[a] + dst - self._first_device[a]
+            rows = np.where(same, self._first_row[a] + local, rows)
+        return i32(rows)
+
+    def _route(self, keys: I64) -> None:
+        """Ask for the paths of new host pairs and append their rows."""
+        answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
+        counts = np.diff(answer.pair_ptr)
+        reached = counts > 0
+        first = len(self.paths.row_ptr) - 1
+        self._row_of_pair[keys[~reached]] = -1
+        self._row_of_pair[keys[reached]] = first + 1 + np.arange(int(reached.sum()))
+        running = np.cumsum(answer.weight)
+        before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
+        upto = running - before
+        upto[answer.pair_ptr[1:][reached] - 1] = 1.0  # rounding must not leave a draw without a path
+        self._append(counts[reached], np.diff(answer.path_ptr), answer.links, upto)
+
+    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, upto: F64) -> None:
+        old = self.paths
+        sums = self._sums(links_of_path, links)
+        self.paths = old._replace(
+            row_ptr=i64(np.concatenate([old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)])),
+            path_ptr=i64(np.concatenate([old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)])),
+            links=i32(np.concatenate([old.links, links])),
+            delay=f64(np.concatenate([old.delay, sums["delay"]])),
+            per_byte=f64(np.concatenate([old.per_byte, sums["per_byte"]])),
+            slowest=f64(np.concatenate([old.slowest, sums["slowest"]])),
+            upto=f64(np.concatenate([old.upto, upto])),
+        )
+
+    def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
+        """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
+        path = np.repeat(np.arange(len(lengths)), lengths)
+        slowest = np.full(len(lengths), np.inf)
+        np.minimum.at(slowest, path, self._bandwidth[links])
+        return {
+            "delay": f64(np.bincount(path, self._latency[links], len(lengths))),
+            "per_byte": f64(np.bincount(path, 1.0 / self._bandwidth[links], len(lengths))),
+            "slowest": f64(slowest),
+        }
+
+    # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ring_groups(self, taskgraph: TaskGraph, backward: bool) -> I32:
+        """Ring group of each group of the task graph, making those not met before."""
+        members = taskgraph.group_members
+        ends = taskgraph.group_ptr.tolist()
+        result = np.empty(taskgraph.n_groups, dtype=np.int32)
+        new: dict[bytes, tuple[int, I32]] = {}  # kept once all of them are known to work
+        numbers: dict[bytes, int] = {}
+        for g in range(len(result)):
+            listed = members[ends[g] : ends[g + 1]]
+            if backward and not self._jumps(self._host[listed]):
+                listed = np.concatenate([listed[:1], listed[:0:-1]])
+            key = listed.tobytes()
+            if key not in self._groups and key not in new:
+                rows, rings = self._ring_rows(taskgraph, g, listed)
+                numbers[key] = len(self._groups) + len(new)
+                new[key] = (rings, rows)
+            result[g] = self._groups[key] if key in self._groups else numbers[key]
+        if new:
+            self._append_rings(list(new.values()))
+            self._groups.update(numbers)
+        return result
+
+    def _append_rings(self, new: list[tuple[int, I32]]) -> None:
+        old = self.rings
+        lengths = np.array([len(rows) for _, rows in new])
+        counts = np.array([rings for rings, _ in new])
+        loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
+        ends = np.cumsum([len(links) for links, _ in loads])
+        self.rings = RingColumns(
+            first=i64(np.concatenate([old.first, len(old.rows) + np.cumsum(lengths) - lengths])),
+            parallel=i32(np.concatenate([old.parallel, counts])),
+            members=i32(np.concatenate([old.members, lengths // counts])),
+            rows=i32(np.concatenate([old.rows, *(rows for _, rows in new)])),
+            ring=i64(np.concatenate([old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts])),
+            load_ptr=i64(np.concatenate([old.load_ptr, old.load_ptr[-1] + ends])),
+            load_links=i32(np.concatenate([old.load_links, *(links for links, _ in loads)])),
+            load=i64(np.concatenate([old.load, *(load for _, load in loads)])),
+        )
+
+    def _loads(self, rows: I32) -> tuple[I64, I64]:
+        """Links that the flows of a ring cross, and how much each of them is loaded."""
+        paths = self.paths
+        path = _ranges(paths.row_ptr[rows], paths.row_ptr[rows + 1])
+        share = paths.upto[path] - np.where(np.isin(path, paths.row_ptr[rows]), 0.0, paths.upto[path - 1])
+        first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
+        links = paths.links[_ranges(first, last)]
+        total = np.bincount(links, np.repeat(share, last - first), self.n_links)
+        used = np.unique(links).astype(np.int64)
+        return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
+
+    def _ring_rows(self, taskgraph: TaskGraph, group: int, listed: I32) -> tuple[I32, int]:
+        """Rows of a group's flows, ring by ring, and the number of its rings."""
+        hosts = self._host[listed]
+        if rings := self._jumps(hosts):
+            return np.concatenate([self._jump_rows(hosts, jumps) for jumps in rings]), len(rings)
+        following = np.roll(listed, -1)
+        rows = self._rows(listed, following)
+        if (lost := np.flatnonzero(rows < 0)).size:
+            task = int(np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.group == group))[0])
+            self._unreachable(taskgraph, task, int(listed[lost[0]]), int(following[lost[0]]))
+        return rows, 1
+
+    def _jumps(self, hosts: I32) -> list[tuple[int, ...]]:
+        """The fabric's rings for a group on ``hosts``; none unless each visits every one of them and no other."""
+        n, size = self.fabric.n_hosts, len(hosts)
+        rings = [jumps for jumps in self.fabric.rings.get(size, ()) if jumps]
+        stride = n // size
+        if size < 2 or not rings or n % size or not (np.diff(hosts) == stride).all():
+            return []
+        visits = all(sum(jumps) % stride == 0 and math.gcd(sum(jumps) // stride, size) == 1 for jumps in rings)
+        return rings if visits else []
+
+    def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
+        """Append one explicit path per member of a ring and return their rows."""
+        if self._link_of_pair is None:
+            pairs = zip(self.fabric.link_src.tolist(), self.fabric.link_dst.tolist(), strict=True)
+            self._link_of_pair = {pair: link for link, pair in enumerate(pairs)}
+        links: list[int] = []
+        for at in hosts.tolist():
+            for jump in (*jumps[1:], jumps[0]):
+                there = (at + jump) % self.fabric.n_hosts
+                link = self._link_of_pair.get((at, there))
+                if link is None:
+                    raise TopoplanError(
+                        f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from "
+                        f"host {at} to host {there} (add it, or leave the ring out)"
+                    )
+                links.append(link)
+                at = there
+        size = len(hosts)
+        first = len(self.paths.row_ptr) - 1
+        self._append(
+            np.ones(size, dtype=np.int64),
+            np.full(size, len(jumps), dtype=np.int64),
+            np.array(links, dtype=np.int32),
+            np.ones(size),
+        )
+        return np.arange(first, first + size, dtype=np.int32)
+
+
+def _ranges(first: I64, last: I64) -> I64:
+    """Return ``first[0] .. last[0]-1, first[1] .. last[1]-1, ...``."""
+    lengths = last - first
+    return i64(np.arange(int(lengths.sum())) + np.repeat(first - np.cumsum(lengths) + lengths, lengths))
+
+
+class NetworkCache:
+    """The networks of the fabrics used last, found again by identity."""
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._kept: dict[tuple[int, int], Network] = {}
+
+    def get(self, fabric: Fabric, cluster: Cluster) -> Network:
+        """Return the network of ``fabric`` and ``cluster``, making it when it is not kept.
+
+        A kept network holds its fabric and cluster, so that their identities stay theirs.
+        """
+        key = (id(fabric), id(cluster))
+        network = self._kept.pop(key, None)
+        if network is None:
+            network = Network(fabric, cluster)
+            while len(self._kept) >= self._size:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = network
+        return network

@@ -1,0 +1,122 @@
+"""What a simulator component builds: from task graph, fabric and cluster to a timeline.
+
+Data flow: gradients are rewritten as the options say, the network of the fabric is found in a small cache (or
+made), the kernel's columns are prepared and run, and its outcome is checked and turned into a `Timeline` with
+its bounds.  `Simulation.makespan` stops after the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.cluster import Cluster
+from topoplan.fabric import Fabric
+from topoplan.simulate import flexnet, fluid
+from topoplan.simulate.bounds import bounds
+from topoplan.simulate.columns import Outcome, check_finished, device_busy
+from topoplan.simulate.gradients import server_origin, with_barriers, with_parameter_server
+from topoplan.simulate.network import Network, NetworkCache
+from topoplan.taskgraph import TaskGraph
+from topoplan.timeline import Timeline
+
+if TYPE_CHECKING:
+    from topoplan.simulate.components import FlexnetOptions, FluidOptions
+
+__all__ = ["Simulation", "flexnet_simulation", "fluid_simulation"]
+
+
+class _Model(Protocol):
+    """A simulator: its options, and functions over the columns that it prepares."""
+
+    def prepare(self, taskgraph: TaskGraph, network: Network) -> Any:
+        """Make the columns of one iteration."""
+
+    def simulate(self, prepared: Any) -> Outcome:
+        """Run one iteration."""
+
+    def alone(self, prepared: Any) -> F64:
+        """(T,) seconds that each task takes at least, from its last dependency on."""
+
+    def run_times(self, prepared: Any) -> F64:
+        """(T,) seconds of each compute task, as simulated."""
+
+
+class Simulation:
+    """A built simulator; call it for a timeline, or ask for the makespan alone."""
+
+    def __init__(self, model: _Model, *, barriers: bool, server: bool) -> None:
+        self._model, self._barriers, self._server = model, barriers, server
+        self._networks = NetworkCache()
+
+    def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
+        """Run one iteration.
+
+        Raises:
+            TopoplanError: a column out of range, a cycle, a starved task or an unreachable pair.
+        """
+        taskgraph.check()
+        network = self._networks.get(fabric, cluster)
+        given, taskgraph = taskgraph, self._rewritten(taskgraph)
+        prepared = self._model.prepare(taskgraph, network)
+        outcome = self._model.simulate(prepared)
+        check_finished(taskgraph, outcome.finish)
+        busy = device_busy(taskgraph, self._model.run_times(prepared), cluster.n_devices)
+        link_busy = outcome.link_bytes / network.paths.bandwidth
+        start, finish = outcome.start[: given.n_tasks], outcome.finish[: given.n_tasks]
+        if self._server:
+            extra = server_origin(given)[given.n_tasks :]
+            rows = slice(given.n_tasks, given.n_tasks + len(extra))
+            start, finish = start.copy(), finish.copy()
+            np.minimum.at(start, extra, outcome.start[rows])
+            np.maximum.at(finish, extra, outcome.finish[rows])
+        return Timeline(
+            start=start,
+            finish=finish,
+            makespan=float(outcome.makespan),
+            device_busy=busy,
+            link_bytes=outcome.link_bytes[: fabric.n_links],
+            link_busy=link_busy[: fabric.n_links],
+            bounds=bounds(prepared.tasks, self._model.alone(prepared), busy, link_busy),
+            events=int(outcome.events),
+        )
+
+    def makespan(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> float:
+        """Return the iteration time only; ``taskgraph`` must be in range (`TaskGraph.check`).
+
+        Raises:
+            TopoplanError: a cycle, a starved task or an unreachable pair.
+        """
+        network = self._networks.get(fabric, cluster)
+        taskgraph = self._rewritten(taskgraph)
+        outcome = self._model.simulate(self._model.prepare(taskgraph, network))
+        check_finished(taskgraph, outcome.finish)
+        return float(outcome.makespan)
+
+    def task_count(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> int:
+        """Return how many tasks FlexNet counts: `topoplan.simulate.flexnet.flexnet_task_count`."""
+        return flexnet.flexnet_task_count(self._rewritten(taskgraph), self._networks.get(fabric, cluster))
+
+    def _rewritten(self, taskgraph: TaskGraph) -> TaskGraph:
+        if self._barriers:
+            taskgraph = with_barriers(taskgraph)
+        return with_parameter_server(taskgraph) if self._server else taskgraph
+
+
+def flexnet_simulation(options: FlexnetOptions) -> Simulation:
+    """Build FlexNet's simulator."""
+    seed = options.seed if options.ring_direction == "random" else None
+    return _simulation(options, flexnet.Model(options.segment_bytes, seed))
+
+
+def fluid_simulation(options: FluidOptions) -> Simulation:
+    """Build the fluid simulator."""
+    return _simulation(options, fluid.Model(options.level == "stepped", options.seed))
+
+
+def _simulation(options: FlexnetOptions | FluidOptions, model: _Model) -> Simulation:
+    return Simulation(
+        model, barriers=options.gradient_sync == "barrier", server=options.collective == "parameter-server"
+    )

@@ -1,0 +1,100 @@
+"""The fluid simulator against iteration times of the packet simulator FlexNetPacket.
+
+Every row replays a task graph of FlexNet on one switch (the file's own network, with the row's link speed), on the
+file's own TopoOpt network, or on a fat-tree, all with 1 us per link.
+"""
+
+from __future__ import annotations
+
+import csv
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric
+from topoplan.simulate.components import FLUID, FluidOptions
+
+flatbuffer = pytest.importorskip("topoplan_exporter_flatbuffer")
+
+#: level -> median, the ninth of ten rows, the worst; errors in percent.
+LIMITS = {"coupled": (0.5, 5.0, 9.0), "stepped": (0.4, 4.0, 8.0)}
+
+
+def fattree(hosts, bandwidth):
+    """Return the smallest k-ary fat-tree for ``hosts``: k pods of k/2 edge and k/2 aggregation switches."""
+    k = next(k for k in range(2, 100, 2) if k**3 // 4 >= hosts)
+    half, hosts = k // 2, k**3 // 4
+    edge, aggregation, core = hosts, hosts + k * half, hosts + 2 * k * half
+    links = [(h, edge + h // half) for h in range(hosts)]
+    for pod in range(k):
+        for a in range(half):
+            links += [(edge + pod * half + e, aggregation + pod * half + a) for e in range(half)]
+            links += [(aggregation + pod * half + a, core + a * half + c) for c in range(half)]
+    links += [(b, a) for a, b in links]
+    return Fabric.from_links(
+        name="fattree",
+        n_hosts=hosts,
+        n_switches=2 * k * half + half * half,
+        links=links,
+        bandwidth=bandwidth,
+        latency=1e-6,
+        max_paths=half * half,
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(reference_data):
+    """(name, task graph, fabric, cluster, seconds) of every row."""
+    plans, result = {}, []
+    with (reference_data / "packet_reference.csv").open() as file:
+        for row in csv.DictReader(file):
+            name, speed = row["file"], float(row["link_gbps"]) * 1e9 / 8
+            if name not in plans:
+                plans[name] = flatbuffer.read((reference_data / "taskgraphs" / name).read_bytes(), name)
+            plan = plans[name]
+            if row["network"] == "flat":
+                fabric = attrs.evolve(
+                    plan.fabric,
+                    link_bandwidth=plan.fabric.link_count * speed,
+                    link_latency=np.full(plan.fabric.n_links, 1e-6),
+                )
+            else:
+                fabric = fattree(plan.fabric.n_hosts, speed)
+            cluster = Cluster.uniform(n_hosts=fabric.n_hosts)
+            result.append(
+                (f"{name} {row['network']}", plan.taskgraph, fabric, cluster, float(row["iteration_ms"]) / 1e3)
+            )
+    assert len(result) == 41
+    return result
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_iteration_times_agree(rows, level):
+    simulate = FLUID.build(FluidOptions(level=level))
+    errors = {}
+    for name, taskgraph, fabric, cluster, expected in rows:
+        if level == "stepped" and taskgraph.n_tasks > 20_000:
+            continue  # takes seconds
+        errors[name] = 100 * (simulate.makespan(taskgraph, fabric, cluster) / expected - 1)
+    size = np.sort(np.abs(list(errors.values())))
+    median, most, worst = LIMITS[level]
+    assert np.median(size) <= median, errors
+    assert size[int(np.ceil(0.9 * len(size))) - 1] <= most, errors
+    assert size[-1] <= worst, errors
+
+
+@pytest.mark.slow
+def test_128_hosts_stepped(rows):
+    simulate = FLUID.build(FluidOptions(level="stepped"))
+    for name, taskgraph, fabric, cluster, expected in rows:
+        if taskgraph.n_tasks > 20_000:
+            assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=0.04), name
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_pure_data_parallel_bert_is_exact(rows, level):
+    """Nothing contends in this one: compute, then rings one after the other."""
+    simulate = FLUID.build(FluidOptions(level=level))
+    found = {name: simulate.makespan(*given) for name, *given, _ in rows if name == "100transformer_16.fbuf flat"}
+    assert list(found.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
