@@ -120,7 +120,7 @@ def test_what_the_options_do(component):
     assert barrier.start[12] == pytest.approx(4e-3)
     assert barrier.makespan == pytest.approx(overlap.makespan + 1e-3, rel=0.02)
     # Two rings at once: 4/3 size each on every link.  Two servers, each receiving and sending twice the size.
-    assert barrier.makespan == pytest.approx(4e-3 + 2 * 4 / 3 * 0.03, rel=0.01)
+    assert barrier.makespan == pytest.approx(4e-3 + 2 * 4 / 3 * 0.03, rel=0.02)  # rings may run in opposite ways
     assert server.makespan > barrier.makespan
     assert server.start[12] == pytest.approx(3e-3)
     assert server.finish.max() == pytest.approx(server.makespan)
