@@ -165,3 +165,23 @@ def test_devices_and_hosts_may_differ(host):
     assert slower.device_busy[3] == pytest.approx(2 * equal.device_busy[3])
     assert slower.makespan > equal.makespan
     assert narrow.makespan > equal.makespan
+
+
+FRONTENDS = ("alexnet", "candle-uno", "dlrm", "inception-v3", "moe", "ncf", "resnet50", "transformer", "vgg16")
+TOPOLOGIES = ("bigswitch", "fattree", "fully-connected", "random", "topoopt")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("model", FRONTENDS)
+def test_every_model_runs_on_every_topology(host, model, topology):
+    experiment = Experiment(
+        model=model,
+        cluster=ClusterOptions(servers=4, gpus_per_server=2, degree=2),
+        topology=topology,
+        run=RunOptions(budget=3, batch_size=64),
+    )
+    outcome = optimize(experiment, host=host)
+    timeline = outcome.plan.timeline
+    assert 0 < timeline.bounds.best <= timeline.makespan * (1 + 1e-12)
+    assert timeline.makespan <= outcome.initial.timeline.makespan
+    assert np.isfinite(timeline.finish).all()

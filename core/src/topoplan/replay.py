@@ -76,7 +76,10 @@ def simulate_file(
         fabric = wired.build(options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
     choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
     component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
-    timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
+    try:
+        timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
+    except TopoplanError as error:
+        raise TopoplanError(f"{path}: {error}") from None
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)
 
 

@@ -49,7 +49,9 @@ class Space:
         if found is None:
             operator = self.graph.operators[op]
             found = tuple(
-                degrees for degrees in _cuts(operator, self.cluster.n_devices) if self._costs.supports(op, degrees)
+                degrees
+                for degrees in _cuts(operator, self.cluster.n_devices, self.graph.batch_size)
+                if self._costs.supports(op, degrees)
             )
             if not found:
                 one = (1,) * len(operator.dims)
@@ -104,7 +106,7 @@ class Space:
             cut = list(one)
             if op.sample_dim >= 0:
                 cut[op.sample_dim] = devices
-                if op.dims[op.sample_dim].size % devices:
+                if op.dims[op.sample_dim].size == batch and batch % devices:
                     low = batch // devices * devices
                     raise TopoplanError(
                         f"--batch-size {batch}: cannot be divided over {devices} devices "
@@ -132,8 +134,11 @@ class Space:
         return (start + np.arange(parts) * (devices // parts)).astype(np.int32)
 
 
-def _cuts(op: Operator, devices: int) -> list[tuple[int, ...]]:
-    """List the degree vectors whose number of parts divides ``devices``; samples are cut evenly."""
+def _cuts(op: Operator, devices: int, batch: int) -> list[tuple[int, ...]]:
+    """List the degree vectors whose number of parts divides ``devices``; the batch is cut evenly.
+
+    Other dimensions, the slots of an expert among them, may be cut into parts that differ by one.
+    """
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
     vectors: list[tuple[int, ...]] = [()]
     for dim in op.dims:
@@ -142,7 +147,7 @@ def _cuts(op: Operator, devices: int) -> list[tuple[int, ...]]:
             parts = int(np.prod(vector, dtype=np.int64))
             for degree in divisors if dim.role is not None else [1]:
                 fits = degree <= dim.size and devices % (parts * degree) == 0
-                if fits and not (dim.role is Role.SAMPLE and dim.size % degree):
+                if fits and not (dim.role is Role.SAMPLE and dim.size == batch and batch % degree):
                     longer.append((*vector, degree))
         vectors = longer
     return vectors
