@@ -20,15 +20,26 @@ ALL_FILES = sorted(p for folder in ("core", "plugins", "tests", "benchmarks") fo
 #: What a plugin must not reach for: these use components, and are not used by them.
 ABOVE_PLUGINS = tuple(
     f"topoplan.{name}"
-    for name in ("cli", "evaluate", "experiment", "exporting", "host", "optimizing", "replay", "run", "testing")
+    for name in (
+        "cli",
+        "evaluate",
+        "experiment",
+        "exporting",
+        "floors",
+        "host",
+        "optimizing",
+        "replay",
+        "run",
+        "testing",
+    )
 )
 #: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
 LAYERS = (
-    ("errors", "arrays", "options", "interrupt", "__init__"),
+    ("errors", "arrays", "options", "interrupt", "kernels", "__init__"),
     ("graph", "cluster", "fabric", "strategy", "taskgraph", "timeline", "devices"),
     ("problem", "plan", "search", "components", "hookspecs"),
     ("operators", "partition", "routing", "space", "lowering", "simulate"),
-    ("host", "evaluate", "experiment", "files"),
+    ("host", "floors", "evaluate", "experiment", "files"),
     ("run", "exporting"),
     ("optimizing", "replay", "testing"),
     ("cli",),

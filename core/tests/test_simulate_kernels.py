@@ -24,7 +24,7 @@ SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 def networks(draw):
     hosts = draw(st.integers(2, 5))
     per_host = draw(st.integers(1, 2))
-    shape = draw(st.sampled_from(["star", "spines", "circle"]))
+    shape = draw(st.sampled_from(["star", "spines", "circle", "mesh"]))
     rings = {}
     if shape == "star":
         links = [(h, hosts) for h in range(hosts)]
@@ -33,6 +33,9 @@ def networks(draw):
         links = [(h, hosts + h % 2) for h in range(hosts)]
         links += [(hosts + leaf, hosts + 2 + spine) for leaf in range(2) for spine in range(2)]
         switches = 4
+    elif shape == "mesh":
+        links = [(a, b) for b in range(hosts) for a in range(b)]
+        switches = 0
     else:
         links = [(h, (h + 1) % hosts) for h in range(hosts) if hosts > 2 or h == 0]
         switches = 0

@@ -261,10 +261,10 @@ def test_networks_are_kept_and_bounded():
 def test_known_pairs_are_not_routed_again():
     network = Network(star(), CLUSTER)
     network.lower(graph([transfer(0, 1, 1), reduce(0, 1)], groups=[range(4)]))
-    paths, rings = network.paths, network.rings
+    paths, rings = network.paths, network.rings_in_full
     network.lower(graph([reduce(0, 9), transfer(0, 1, 7), transfer(2, 3, 7)], groups=[range(4)]))
     assert network.paths is paths
-    assert network.rings is rings
+    assert network.rings_in_full is rings
 
 
 def test_components_are_registered_with_their_defaults():

@@ -1,7 +1,9 @@
 """Pricing candidates: lower, simulate, and add what exceeding memory costs.
 
 The evaluator is what the driver puts between ``ask`` and ``tell``.  It keeps what lowering derived, so a
-candidate told as a change to one operator derives that operator's pieces only.
+candidate told as a change to one operator derives that operator's pieces only; and what candidates cost, for chains
+come back to where they were.  A candidate that must beat a time is not lowered when a floor under its cost
+(`topoplan.floors`) is not below it, and not simulated to the end when the simulator can tell before.
 """
 
 from __future__ import annotations
@@ -12,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.cluster import Cluster
 from topoplan.components import Simulate
 from topoplan.errors import TopoplanError
-from topoplan.fabric import Fabric
+from topoplan.floors import Floors
 from topoplan.lowering import Lowering
 from topoplan.plan import Plan
 from topoplan.problem import Demand, Problem
@@ -26,6 +27,9 @@ __all__ = ["Evaluator", "check_memory", "memory_penalty"]
 
 #: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
 _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
+
+#: Costs kept before the oldest half is dropped.
+_KEPT = 4096
 
 Memory = Literal["ignore", "limit", "penalty"]
 
@@ -61,23 +65,56 @@ class Evaluator:
         self.problem = problem
         self.evaluations = 0
         self._simulate = simulate
-        self._makespan: Callable[[Any, Fabric, Cluster], float] = getattr(
-            simulate, "makespan", lambda *given: simulate(*given).makespan
-        )
+        self._makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given).makespan)
         self._memory = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+        self._floors: Floors | None = None
+        if hasattr(simulate, "link_seconds"):
+            self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
+        self._known: dict[Any, tuple[State, float]] = {}
 
     def price(self, candidate: Candidate) -> Trial:
-        """Lower and simulate a candidate; one that does not fit a hard memory limit costs ``inf``."""
+        """Lower and simulate a candidate.
+
+        One that does not fit a hard memory limit costs ``inf``, and so does one that is proven not to cost less
+        than the time that it must beat.
+        """
         self.evaluations += 1
         state = candidate.state()
+        key = (id(state.fabric), *map(id, state.strategy.placements))
+        known = self._known.get(key)  # which holds the state, so that its identities stay its own
+        if known is not None:
+            return self._trial(*known)
+        if (
+            self._floors is not None
+            and candidate.beat < float("inf")
+            and self._floors.floor(candidate, state) >= candidate.beat
+        ):
+            return self._trial(state, float("inf"))
+        cost = self._cost(state, candidate.beat if self._floors else float("inf"))
+        if cost == float("inf"):
+            return self._trial(state, cost)
+        if len(self._known) >= _KEPT:
+            for old in list(self._known)[: _KEPT // 2]:
+                del self._known[old]
+        self._known[key] = (state, cost)
+        return self._trial(state, cost)
+
+    def _cost(self, state: State, beat: float) -> float:
         cost = 0.0
         if self._memory != "ignore":
             cost = memory_penalty(self.memory(state.strategy), self.problem.cluster.device_memory, self._memory)
         if cost < float("inf"):
             taskgraph = self._lowering.lower(state.strategy)
-            cost += self._makespan(taskgraph, state.fabric, self.problem.cluster)
+            given = (taskgraph, state.fabric, self.problem.cluster)
+            cost += self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat - cost)
+        return cost
+
+    def _trial(self, state: State, cost: float) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy))
+
+    def _penalty(self, used: F64) -> float:
+        return memory_penalty(used, self.problem.cluster.device_memory, self._memory)
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what a strategy asks of the network."""

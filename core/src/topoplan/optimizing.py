@@ -132,9 +132,10 @@ def optimize(
             f"(use more servers, or --simulator {simulator.name}:memory=penalty)"
         )
     record = _provenance(host, experiment, used)
+    plan = evaluator.plan(result.best, record)
     outcome = Outcome(
-        plan=evaluator.plan(result.best, record),
-        initial=evaluator.plan(result.initial, record),
+        plan=plan,
+        initial=plan if result.best is result.initial else evaluator.plan(result.initial, record),
         result=result,
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),

@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric, Routes
+from topoplan.kernels import kernel, part
 
 __all__ = ["Paths", "full_routes", "link_index", "paths", "routes_from_nodes"]
 
@@ -72,22 +72,26 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
     attached, up, down = _attach(fabric)
     order = np.argsort(attached[sources], kind="stable")
     core = _core(fabric, attached)
-    counts, lengths, found = _measure(
-        order, sources, targets, explicit, attached, fabric.max_paths, core.out_ptr, core.out_node
-    )
+    scratch = _Scratch.of(fabric.n_nodes)
+    counts, lengths = np.zeros((2, len(sources)), dtype=np.int64)
+    found = np.zeros(len(sources))
+    _measure(order, sources, targets, explicit, attached, fabric.max_paths, scratch, core, counts, lengths, found)
     routes = fabric.routes or _NO_ROUTES
     here = explicit >= 0
     counts[here] = routes.pair_ptr[explicit[here] + 1] - routes.pair_ptr[explicit[here]]
     pair_ptr = _offsets(counts)
-    path_ptr = np.zeros(pair_ptr[-1] + 1, dtype=np.int64)
-    _fill_path_ptr(pair_ptr, lengths, explicit, routes.pair_ptr, routes.path_ptr, path_ptr)
-    np.cumsum(path_ptr, out=path_ptr)
+    hops = np.repeat(lengths, counts)
+    if here.any():
+        named = np.repeat(here, counts)
+        path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts)
+        hops[named] = np.diff(routes.path_ptr)[path[named]]
+    path_ptr = _offsets(hops)
     links = np.empty(path_ptr[-1], dtype=np.int32)
     weight = np.empty(pair_ptr[-1], dtype=np.float64)
     _fill(
         order, sources, targets, attached, up, down, found, explicit,
         routes.pair_ptr, routes.path_ptr, routes.links, routes.weight,
-        pair_ptr, path_ptr, links, weight, *core,
+        pair_ptr, path_ptr, links, weight, scratch, core,
     )  # fmt: skip
     for array in (pair_ptr, path_ptr, links, weight):
         array.setflags(write=False)
@@ -212,6 +216,20 @@ class _Core(NamedTuple):
     in_link: I64
 
 
+class _Scratch(NamedTuple):
+    """What a search writes, by node: distance and mark (-1 where none), number of paths, and the queue."""
+
+    distance: I64
+    wanted: I64
+    number: F64
+    queue: I64
+
+    @classmethod
+    def of(cls, nodes: int) -> _Scratch:
+        none = np.full(nodes, -1, dtype=np.int64)
+        return cls(none, none.copy(), np.zeros(nodes), np.empty(nodes, dtype=np.int64))
+
+
 def _core(fabric: Fabric, attached: I64) -> _Core:
     """Return the links between nodes that hang on nobody."""
     nodes = fabric.n_nodes
@@ -224,14 +242,15 @@ def _core(fabric: Fabric, attached: I64) -> _Core:
     return _Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
 
 
-@numba.njit(cache=True)
-def _search(root, depth, wanted, missing, out_ptr, out_node, distance, count, queue):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@part
+def _search(root, depth, missing, scratch, core):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Search breadth first from ``root``, counting shortest paths; return the number of nodes reached.
 
     ``distance`` is -1 everywhere on entry; ``queue`` lists the reached nodes on exit.  The search ends after
     level ``depth`` (where not negative), or after the level where the last of the ``missing`` nodes with
     ``wanted[node] == root`` turns up.
     """
+    distance, wanted, count, queue = scratch
     distance[root], count[root], queue[0] = 0, 1.0, root
     if wanted[root] == root:
         missing -= 1
@@ -244,8 +263,8 @@ def _search(root, depth, wanted, missing, out_ptr, out_node, distance, count, qu
         step = distance[node] + 1
         if 0 <= depth < step:
             break
-        for at in range(out_ptr[node], out_ptr[node + 1]):
-            other = out_node[at]
+        for at in range(core.out_ptr[node], core.out_ptr[node + 1]):
+            other = core.out_node[at]
             if distance[other] < 0:
                 distance[other], count[other], queue[tail] = step, 0.0, other
                 tail += 1
@@ -258,20 +277,13 @@ def _search(root, depth, wanted, missing, out_ptr, out_node, distance, count, qu
     return tail
 
 
-@numba.njit(cache=True)
-def _measure(order, src, dst, explicit, attached, max_paths, out_ptr, out_node):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return for each pair the paths kept, their length in links, and how many shortest paths exist.
+@kernel
+def _measure(order, src, dst, explicit, attached, max_paths, scratch, core, kept, length, found):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Write for each pair the paths kept, their length in links, and how many shortest paths exist.
 
-    Pairs with an explicit row are skipped (0, 0, 0).
+    Pairs with an explicit row keep what is there.
     """
-    nodes = len(attached)
-    distance = np.full(nodes, -1, dtype=np.int64)
-    wanted = np.full(nodes, -1, dtype=np.int64)
-    count = np.zeros(nodes)
-    queue = np.empty(nodes, dtype=np.int64)
-    kept = np.zeros(len(src), dtype=np.int64)
-    length = np.zeros(len(src), dtype=np.int64)
-    found = np.zeros(len(src))
+    distance, wanted, count, queue = scratch
     begin = 0
     while begin < len(order):
         root = attached[src[order[begin]]]
@@ -286,7 +298,7 @@ def _measure(order, src, dst, explicit, attached, max_paths, out_ptr, out_node):
             end += 1
         reached = 0
         if missing:
-            reached = _search(root, -1, wanted, missing, out_ptr, out_node, distance, count, queue)
+            reached = _search(root, -1, missing, scratch, core)
         for at in range(begin, end):
             pair = order[at]
             target = attached[dst[pair]]
@@ -298,22 +310,10 @@ def _measure(order, src, dst, explicit, attached, max_paths, out_ptr, out_node):
         for at in range(reached):
             distance[queue[at]] = -1
         begin = end
-    return kept, length, found
+    wanted[:] = -1
 
 
-@numba.njit(cache=True)
-def _fill_path_ptr(pair_ptr, length, explicit, route_pair_ptr, route_path_ptr, path_ptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Write the number of links of every path behind its place in ``path_ptr``."""
-    for pair in range(len(length)):
-        for at in range(pair_ptr[pair], pair_ptr[pair + 1]):
-            if explicit[pair] >= 0:
-                path = route_pair_ptr[explicit[pair]] + at - pair_ptr[pair]
-                path_ptr[at + 1] = route_path_ptr[path + 1] - route_path_ptr[path]
-            else:
-                path_ptr[at + 1] = length[pair]
-
-
-@numba.njit(cache=True)
+@part
 def _fraction(src, dst):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return a fixed pseudo-random number in [0, 1) for a pair (finalizer of SplitMix64, Steele 2014)."""
     z = np.uint64(src) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(dst) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1)
@@ -323,19 +323,15 @@ def _fraction(src, dst):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     return float(z >> np.uint64(11)) / 9007199254740992.0
 
 
-@numba.njit(cache=True)
+@kernel
 def _fill(  # type: ignore[no-untyped-def]  # noqa: ANN202
     order, src, dst, attached, up, down, found, explicit,  # noqa: ANN001
     route_pair_ptr, route_path_ptr, route_links, route_weight,  # noqa: ANN001
-    pair_ptr, path_ptr, links, weight,  # noqa: ANN001
-    out_ptr, out_node, in_ptr, in_node, in_link,  # noqa: ANN001
+    pair_ptr, path_ptr, links, weight, scratch, core,  # noqa: ANN001
 ):  # fmt: skip
     """Write links and weights of all pairs."""
-    nodes = len(attached)
-    distance = np.full(nodes, -1, dtype=np.int64)
-    unwanted = np.full(nodes, -1, dtype=np.int64)
-    count = np.zeros(nodes)
-    queue = np.empty(nodes, dtype=np.int64)
+    distance, _, count, queue = scratch
+    in_ptr, in_node, in_link = core.in_ptr, core.in_node, core.in_link
     begin = 0
     while begin < len(order):
         root = attached[src[order[begin]]]
@@ -350,7 +346,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: ANN202
             end += 1
         reached = 0
         if depth >= 0:
-            reached = _search(root, depth, unwanted, 0, out_ptr, out_node, distance, count, queue)
+            reached = _search(root, depth, 0, scratch, core)
         for at in range(begin, end):
             pair = order[at]
             first, kept = pair_ptr[pair], pair_ptr[pair + 1] - pair_ptr[pair]

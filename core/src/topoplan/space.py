@@ -9,6 +9,7 @@ which is where ring permutations of a direct-connect network can serve their all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,6 +36,7 @@ class Space:
         self._costs = costs
         self._degrees: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._interned: dict[Placement, Placement] = {}
+        self._placed: dict[tuple[tuple[int, ...], int], Placement] = {}
         counts = np.bincount(cluster.device_host)
         #: Devices per host where all hosts have the same number, else 1: hosts are then not kept whole.
         self._per_host = int(counts[0]) if (counts == counts[0]).all() else 1
@@ -69,7 +71,11 @@ class Space:
 
     def place(self, degrees: tuple[int, ...], start: int) -> Placement:
         """Return the placement of ``degrees`` on the device set number ``start`` (see `starts`)."""
-        return self.intern(Placement(degrees, self._device_set(int(np.prod(degrees, dtype=np.int64)), start)))
+        placement = self._placed.get((degrees, start))
+        if placement is None:
+            placement = self.intern(Placement(degrees, self._device_set(math.prod(degrees), start)))
+            self._placed[degrees, start] = placement
+        return placement
 
     def intern(self, placement: Placement) -> Placement:
         """Return the one object that stands for this placement, so that equal ones compare by identity."""
@@ -79,12 +85,12 @@ class Space:
         """Draw a degree vector of ``op``, then a device set, both uniformly."""
         choices = self.degrees(op)
         degrees = choices[int(rng.integers(len(choices)))]
-        return self.place(degrees, int(rng.integers(self.starts(int(np.prod(degrees, dtype=np.int64))))))
+        return self.place(degrees, int(rng.integers(self.starts(math.prod(degrees)))))
 
     def placements(self, op: int) -> Iterator[Placement]:
         """Go through all placements of ``op``, in a fixed order."""
         for degrees in self.degrees(op):
-            for start in range(self.starts(int(np.prod(degrees, dtype=np.int64)))):
+            for start in range(self.starts(math.prod(degrees))):
                 yield self.place(degrees, start)
 
     def initial(self) -> Strategy:
@@ -139,7 +145,8 @@ def _cuts(op: Operator, devices: int, batch: int) -> list[tuple[int, ...]]:
 
     Other dimensions, the slots of an expert among them, may be cut into parts that differ by one.
     """
-    divisors = [d for d in range(1, devices + 1) if devices % d == 0]
+    low = [d for d in range(1, math.isqrt(devices) + 1) if devices % d == 0]
+    divisors = sorted({*low, *(devices // d for d in low)})
     vectors: list[tuple[int, ...]] = [()]
     for dim in op.dims:
         longer = []

@@ -17,16 +17,19 @@ class Bounds:
         device: compute of the busiest device.
         link: bytes over bandwidth of the busiest link.
         chain: the longest chain of dependent tasks, each at the time it takes alone.
+        collective: what the members of all-reduces must at least send and receive, over the bandwidth of
+            their interfaces, plus one latency (`topoplan.simulate.bounds.collective_bound`).
     """
 
     device: float
     link: float
     chain: float
+    collective: float = 0.0
 
     @property
     def best(self) -> float:
         """The largest, hence the tightest, of the bounds."""
-        return max(self.device, self.link, self.chain)
+        return max(self.device, self.link, self.chain, self.collective)
 
 
 @attrs.frozen(kw_only=True)

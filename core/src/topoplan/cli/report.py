@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from topoplan.cli.notice import compilation_announced
 from topoplan.experiment import Experiment
 from topoplan.exporting import check_outputs, write_outputs
 from topoplan.fabric import Fabric
@@ -35,7 +37,10 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     """
     host = Host.discover()
     check_outputs(host, experiment.outputs)
-    with _progress_bar(experiment.run.budget, quiet=as_json) as report:
+    with (
+        compilation_announced(),
+        _progress_bar(experiment.run.budget, quiet=as_json) as report,
+    ):
         outcome = optimize(experiment, host=host, on_progress=report)
     outputs = write_outputs(host, outcome.plan, experiment.outputs)
     if as_json:
@@ -84,6 +89,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) 
         "initial_iteration_time_s": first.makespan,
         "speedup": first.makespan / plan.timeline.makespan if plan.timeline.makespan else 1.0,
         "lower_bound_s": plan.timeline.bounds.best,
+        "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": plan.timeline.exposed_communication,
         "memory_penalty_s": outcome.penalty,
         "memory_bytes": outcome.memory.max(),
@@ -144,6 +150,9 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
         ("exposed communication", _time(timeline.exposed_communication)),
         ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {_time(link['busy_s'])}"),
         ("lower bound", f"{_time(timeline.bounds.best)} ({_tightest(plan)})"),
+        ("busiest device", f"at least {_time(timeline.bounds.device)}"),
+        ("longest chain", f"at least {_time(timeline.bounds.chain)}"),
+        ("collectives", f"at least {_time(timeline.bounds.collective)}"),
     ]
 
 
@@ -182,7 +191,13 @@ def _node(fabric: Fabric, node: int) -> str:
 def _tightest(plan: Plan) -> str:
     assert plan.timeline is not None
     bounds = plan.timeline.bounds
-    return {bounds.chain: "longest chain", bounds.link: "busiest link", bounds.device: "busiest device"}[bounds.best]
+    names = {
+        bounds.collective: "collectives",
+        bounds.chain: "longest chain",
+        bounds.link: "busiest link",
+        bounds.device: "busiest device",
+    }
+    return names[bounds.best]
 
 
 def _time(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import typer
 
 from topoplan.cli.optimize import pairs
@@ -32,6 +33,7 @@ def simulate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
     """Simulate one iteration of a task graph."""
+    from topoplan.cli.notice import compilation_announced
     from topoplan.cli.report import print_json, simulation_rows, table
     from topoplan.experiment import Choice
     from topoplan.exporting import check_outputs, write_outputs
@@ -41,16 +43,17 @@ def simulate(
     host = Host.discover()
     outputs = tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items())
     check_outputs(host, outputs)
-    plan = simulate_file(
-        file,
-        topology=topology,
-        simulator=simulator,
-        interface_bandwidth_gbps=interface_bandwidth_gbps,
-        latency_us=latency_us,
-        degree=degree,
-        seed=seed,
-        host=host,
-    )
+    with compilation_announced():
+        plan = simulate_file(
+            file,
+            topology=topology,
+            simulator=simulator,
+            interface_bandwidth_gbps=interface_bandwidth_gbps,
+            latency_us=latency_us,
+            degree=degree,
+            seed=seed,
+            host=host,
+        )
     assert plan.timeline is not None
     written = write_outputs(host, plan, outputs)
     if as_json:
@@ -58,6 +61,7 @@ def simulate(
             {
                 "iteration_time_s": plan.timeline.makespan,
                 "lower_bound_s": plan.timeline.bounds.best,
+                "bounds": attrs.asdict(plan.timeline.bounds),
                 "exposed_communication_s": plan.timeline.exposed_communication,
                 "tasks": plan.taskgraph.n_tasks,
                 "events": plan.timeline.events,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from topoplan.cluster import Cluster
 from topoplan.components import CostFunction
 from topoplan.graph import OperatorGraph
 from topoplan.lowering.pieces import EdgePiece, OperatorPiece, edge_piece, operator_piece
+from topoplan.partition import Transfers, transfers
 from topoplan.problem import Demand
 from topoplan.strategy import Placement, Strategy
 from topoplan.taskgraph import TaskGraph
@@ -34,8 +36,13 @@ class Lowering:
         ]
         self._edge_kind = self._edge_kinds()
         self._edge_ops = np.array(self._edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
+        self._edges_at: list[list[int]] = [[] for _ in self._op_names]
+        for edge, (u, _, v, _) in enumerate(self._edges):
+            self._edges_at[u].append(edge)
+            self._edges_at[v].append(edge)
         self._op_pieces: dict[Any, OperatorPiece] = {}
         self._edge_pieces: dict[Any, EdgePiece] = {}
+        self._moved: dict[Any, Transfers] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration under ``strategy``.
@@ -102,9 +109,8 @@ class Lowering:
                     sums[key] = sums.get(key, 0.0) + size
         groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
         matrix = np.zeros(n_hosts * n_hosts)
-        for (u, _, v, _), edge in zip(self._edges, edges, strict=True):
-            source = host[strategy.placements[u].devices[edge.src]].astype(np.int64)
-            target = host[strategy.placements[v].devices[edge.dst]].astype(np.int64)
+        for edge in edges:
+            source, target = host[edge.devices].astype(np.int64)
             apart = source != target
             source, target, size = source[apart], target[apart], edge.size[apart].astype(np.float64)
             matrix += np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
@@ -115,6 +121,19 @@ class Lowering:
             group_bytes=list(sums.values()),
             matrix=matrix.reshape(n_hosts, n_hosts),
         )
+
+    def operator(self, strategy: Strategy, op: int) -> OperatorPiece:
+        """Return the piece of operator ``op``; as long as it is kept, the same object for the same placement."""
+        return self._operator_piece(op, strategy.placements[op])
+
+    def edge(self, strategy: Strategy, edge: int) -> EdgePiece:
+        """Return the piece of an edge, likewise."""
+        u, _, v, _ = self._edges[edge]
+        return self._edge_piece(edge, strategy.placements[u], strategy.placements[v])
+
+    def edges_at(self, ops: Iterable[int]) -> list[int]:
+        """Return the edges at any of these operators."""
+        return list(dict.fromkeys(edge for op in ops for edge in self._edges_at[op]))
 
     def _pieces(self, strategy: Strategy) -> tuple[list[OperatorPiece], list[EdgePiece]]:
         placements = strategy.placements
@@ -137,7 +156,13 @@ class Lowering:
         if piece is None:
             u, out, v, into = self._edges[edge]
             producer, consumer = self.graph.operators[u], self.graph.operators[v]
-            piece = edge_piece(producer, producer.outputs[out], source, consumer, consumer.inputs[into], target)
+            given, wanted = producer.outputs[out], consumer.inputs[into]
+            cut = (self._edge_kind[edge], source.degrees, target.degrees)
+            moved = self._moved.get(cut)
+            if moved is None:
+                moved = transfers(producer, given, source.degrees, consumer, wanted, target.degrees)
+                _keep(self._moved, cut, moved)
+            piece = edge_piece(moved, wanted.itemsize, source, target)
             _keep(self._edge_pieces, key, piece)
         return piece
 

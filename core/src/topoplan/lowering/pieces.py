@@ -5,17 +5,20 @@ A piece depends on nothing else, so it can be kept and used again while other op
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.cluster import Cluster
 from topoplan.components import CostFunction
-from topoplan.graph import Operator, Tensor
-from topoplan.partition import replica_groups, slice_elements, transfers
+from topoplan.graph import Operator
+from topoplan.partition import Transfers, replica_groups, slice_elements
 from topoplan.strategy import Placement
+from topoplan.taskgraph import TaskGraph, TaskKind
 
-__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "operator_piece"]
+__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "messages", "operator_piece"]
 
 
 @attrs.frozen(eq=False)
@@ -46,14 +49,15 @@ class OperatorPiece:
 class EdgePiece:
     """One edge under two placements: (n,) rows sorted by (consumer part, producer part).
 
-    ``local`` marks pairs of parts on one device: a dependency without a transfer.
+    ``local`` marks pairs of parts on one device: a dependency without a transfer.  ``devices`` (2, n) are those of
+    the producer's and the consumer's parts.
     """
 
     src: I32
     dst: I32
     size: I64
     local: np.ndarray
-    remote: int
+    devices: I32
 
 
 def operator_piece(
@@ -73,7 +77,8 @@ def operator_piece(
         for group in groups:
             members = placement.devices[group]
             if dialect != "flexnet":
-                members = np.unique(members)
+                if (np.diff(members) <= 0).any():
+                    members = np.unique(members)
                 if len(members) == 1 and not inside:
                     continue
             size = int(elements[group[0]]) * weight.itemsize
@@ -97,13 +102,42 @@ def operator_piece(
     )
 
 
-def edge_piece(
-    producer: Operator, output: Tensor, source: Placement, consumer: Operator, into: Tensor, target: Placement
-) -> EdgePiece:
-    """Derive the transfers between the parts of a producer and a consumer."""
-    moved = transfers(producer, output, source.degrees, consumer, into, target.degrees)
-    local = source.devices[moved.src] == target.devices[moved.dst]
-    return EdgePiece(moved.src, moved.dst, moved.elements * into.itemsize, local, int(len(local) - local.sum()))
+def edge_piece(moved: Transfers, itemsize: int, source: Placement, target: Placement) -> EdgePiece:
+    """Place the transfers between the parts of a producer and a consumer."""
+    devices = np.stack([source.devices[moved.src], target.devices[moved.dst]])
+    return EdgePiece(moved.src, moved.dst, moved.elements * itemsize, devices[0] == devices[1], devices)
+
+
+def messages(pieces: Sequence[OperatorPiece | EdgePiece], n_devices: int) -> TaskGraph:
+    """Return the transfers and all-reduces of ``pieces`` without dependencies; ``op`` numbers the pieces."""
+    edges = [(k, piece) for k, piece in enumerate(pieces) if isinstance(piece, EdgePiece)]
+    reduced = [(k, piece) for k, piece in enumerate(pieces) if isinstance(piece, OperatorPiece)]
+    apart = [~piece.local for _, piece in edges]
+    ends = [piece.devices[:, far] for (_, piece), far in zip(edges, apart, strict=True)]
+    sizes = [piece.size[far] for (_, piece), far in zip(edges, apart, strict=True)]
+    there, back = _columns([end[0] for end in ends]), _columns([end[1] for end in ends])
+    transfers, groups = 2 * len(there), sum(len(piece.group_bytes) for _, piece in reduced)
+    number = np.repeat([k for k, _ in edges], [len(size) for size in sizes])
+    none = np.full(transfers + groups, -1, dtype=np.int32)
+    return TaskGraph(
+        kind=np.repeat([TaskKind.TRANSFER, TaskKind.ALLREDUCE], [transfers, groups]),
+        device=none,
+        seconds=np.zeros(transfers + groups),
+        size=_columns([*sizes, *sizes, *(piece.group_bytes for _, piece in reduced)]),
+        src=np.concatenate([there, back, none[:groups]]),
+        dst=np.concatenate([back, there, none[:groups]]),
+        group=np.concatenate([none[:transfers], np.arange(groups)]),
+        group_ptr=np.concatenate([[0], np.cumsum(_columns([piece.device_counts for _, piece in reduced]))]),
+        group_members=_columns([piece.group_devices for _, piece in reduced]),
+        succ_ptr=np.zeros(transfers + groups + 1),
+        succ=[],
+        op=_columns([number, number, *(np.full(len(piece.group_bytes), k) for k, piece in reduced)]),
+        n_devices=n_devices,
+    )
+
+
+def _columns(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(rows) if len(rows) else np.zeros(0, dtype=np.int32)
 
 
 def _counts(rows: list[I32] | list[I64]) -> I32:

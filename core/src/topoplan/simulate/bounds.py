@@ -1,22 +1,29 @@
-"""Lower bounds on the makespan: the busiest device, the busiest link and the longest chain.
+"""Lower bounds on the makespan: busiest device, busiest link, longest chain, and what collectives must move.
 
 Data flow: a simulator says how long each task takes alone and what crossed each link; `bounds` turns this into
-a `Bounds`.  They hold for the simulator whose figures they are made of: no order of events beats them.
+a `Bounds`.  The first three hold for the simulator whose figures they are made of: no order of events beats
+them.  The last one, `collective_bound`, looks at the task graph and the network alone and holds for all.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32, I64
+from topoplan.cluster import Cluster
+from topoplan.fabric import Fabric
 from topoplan.simulate.columns import TaskColumns
+from topoplan.simulate.entities import schedule
+from topoplan.taskgraph import TaskGraph, TaskKind
 from topoplan.timeline import Bounds
 
-__all__ = ["bounds", "longest_chain"]
+__all__ = ["bounds", "collective_bound", "longest_chain"]
 
 
-def bounds(tasks: TaskColumns, alone: F64, device_busy: F64, link_busy: F64) -> Bounds:
+def bounds(tasks: TaskColumns, alone: F64, device_busy: F64, link_busy: F64, collective: float = 0.0) -> Bounds:
     """Make the bounds of one iteration.
 
     Args:
@@ -24,12 +31,92 @@ def bounds(tasks: TaskColumns, alone: F64, device_busy: F64, link_busy: F64) -> 
         alone: (T,) seconds that each task takes at least, from its last dependency on.
         device_busy: (D,) seconds of compute on each device.
         link_busy: (E,) seconds that each link needs for what crosses it, at full speed.
+        collective: `collective_bound` of the task graph on its network.
     """
     return Bounds(
         device=float(device_busy.max(initial=0.0)),
         link=float(link_busy.max(initial=0.0)),
         chain=float(longest_chain(tasks, alone)),
+        collective=collective,
     )
+
+
+def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> float:
+    """Return the alpha-beta lower bound of the all-reduces of a task graph, in seconds.
+
+    However it is done, an all-reduce of S bytes over H hosts moves 2 (H-1) S bytes between them, unless switches
+    add (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  All of these leave a member and enter one, and
+    the last one does so a latency after the first.  With B, the bandwidth of the interfaces of all members
+    together, that takes alpha + 2 (H-1) S / B: with equal hosts the known alpha + 2 (H-1)/H S/b.  All-reduces
+    over the same hosts add up, and so do all of them over the interfaces of all their hosts.  Between devices of
+    one host the links inside it take the place of interfaces.
+
+    Members send whole bytes in every round, and small all-reduces take one round with fewer bytes
+    (`topoplan.simulate.entities.schedule`); the bound is lowered accordingly, and by what float32 may take from
+    a latency.  The time inside hosts that precedes an all-reduce (`TaskGraph.seconds`) is left out.
+    """
+    groups: dict[int, tuple[bytes, int, int]] = {}
+    met: dict[bytes, _Interfaces] = {}  # by members: in data parallelism every weight has the same
+    interfaces: dict[bytes, _Interfaces] = {}
+    moved: dict[bytes, int | float] = {}  # bytes that the members of each set must send
+    for task in np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.size > 0)).tolist():
+        group = int(taskgraph.group[task])
+        if group not in groups:
+            listed = taskgraph.members(task).tobytes()
+            if listed not in met:
+                met[listed] = _interfaces(np.unique(taskgraph.members(task)), fabric, cluster)
+            found = met[listed]
+            groups[group] = (found.of.tobytes(), len(found.of), len(taskgraph.members(task)))
+            interfaces[groups[group][0]] = found
+        key, ends, members = groups[group]
+        if ends > 1:
+            rounds, share = schedule(int(taskgraph.size[task]), members)
+            moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else 2 * (ends - 1) * members)
+    if not moved:
+        return 0.0
+    best = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in moved.items())
+    between = [key for key in moved if interfaces[key].between]
+    if not between:
+        return best
+    hosts = np.unique(np.concatenate([interfaces[key].of for key in between]))
+    latency = min(interfaces[key].latency for key in between)
+    return max(best, latency + sum(moved[key] for key in between) / _bandwidth(hosts, fabric))
+
+
+class _Interfaces(NamedTuple):
+    """What the members of a group send through.
+
+    Attributes:
+        of: their hosts; where all are in one host, -1 less their devices.
+        between: whether they are in several hosts.
+        bandwidth: bytes/s of all of them together.
+        latency: least seconds from one of them to another.
+    """
+
+    of: I64
+    between: bool
+    bandwidth: float
+    latency: float
+
+
+def _interfaces(devices: I32, fabric: Fabric, cluster: Cluster) -> _Interfaces:
+    hosts = np.unique(cluster.device_host[devices]).astype(np.int64)
+    if len(hosts) == 1:
+        return _Interfaces(
+            -1 - devices.astype(np.int64), False, float(len(devices) * cluster.inside_bandwidth[hosts[0]]), 0.0
+        )
+    leaves, enters = np.isin(fabric.link_src, hosts), np.isin(fabric.link_dst, hosts)
+    latency = fabric.link_latency[leaves].min(initial=np.inf)
+    if not (leaves & (fabric.link_dst < fabric.n_hosts)).any():  # by way of a switch
+        latency += fabric.link_latency[enters].min(initial=np.inf)
+    return _Interfaces(hosts, True, _bandwidth(hosts, fabric), float(latency) * (1 - 2.0**-23))
+
+
+def _bandwidth(hosts: I64, fabric: Fabric) -> float:
+    """Bytes/s that these hosts can send, or receive if that is less."""
+    leaving = fabric.link_bandwidth[np.isin(fabric.link_src, hosts)].sum()
+    entering = fabric.link_bandwidth[np.isin(fabric.link_dst, hosts)].sum()
+    return float(min(leaving, entering))
 
 
 @numba.njit(cache=True)

@@ -16,7 +16,7 @@ from topoplan.simulate.columns import TaskColumns
 from topoplan.simulate.network import LOAD, PathColumns, RingColumns, Traffic
 from topoplan.taskgraph import TaskKind
 
-__all__ = ["PACKET", "Entities", "alone", "build", "path_times"]
+__all__ = ["PACKET", "Entities", "alone", "build", "path_times", "schedule", "sure_bytes", "sure_uses", "window"]
 
 #: Bytes of a packet.
 PACKET = 8936
@@ -39,6 +39,9 @@ class Entities(NamedTuple):
         fastest: (N,) bytes/s that it never exceeds.
         rounds: (N,) how often the flows of a stepped ring start anew; 1 for the others.
         mates: (N,) on the first flow of a ring, how many flows wait for each other; 0 on its others.
+        cap: (N,) row of ``caps`` of a coupled ring that is never as fast as its links would let it be; else -1.
+        caps: bytes/s of these rings.  Each acts as a link of its own, over which its ring flows last.
+        load: (N,) units of load that its flow puts on a link, in which links are shared; `LOAD` for equal shares.
     """
 
     of_task: I32
@@ -52,13 +55,19 @@ class Entities(NamedTuple):
     fastest: F64
     rounds: I32
     mates: I32
+    cap: I32
+    caps: F64
+    load: I64
 
 
 @numba.njit(cache=True)
 def build(
     tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool
-) -> tuple[I32, I32, I32, I64, I64, F64, F64, F64, F64, I32, I32]:
-    """List the entities of all tasks, in the order of the tasks; the columns of `Entities`."""
+) -> tuple[I32, I32, I32, I64, I64, F64, F64, F64, F64, I32, I32, I32, F64, I64]:
+    """List the entities of all tasks, in the order of the tasks; the columns of `Entities`.
+
+    Flows share links as their windows (`window`) where none of them takes several links, else equally.
+    """
     n_tasks = len(tasks.kind)
     of_task = np.zeros(n_tasks + 1, np.int32)
     for t in range(n_tasks):
@@ -82,6 +91,11 @@ def build(
     fastest = np.full(count, np.inf)
     rounds = np.ones(count, np.int32)
     mates = np.ones(count, np.int32)
+    cap = np.full(count, -1, np.int32)
+    caps = np.empty(count)
+    load = np.full(count, LOAD, np.int64)
+    windows = _single_links(tasks, traffic, paths, rings)
+    n_caps = 0
     for t in range(n_tasks):
         at = of_task[t]
         if of_task[t + 1] == at:
@@ -91,13 +105,17 @@ def build(
             row[at] = traffic.row[t]
             slot_ptr[at + 1] = slot_ptr[at] + _longest(row[at], paths)
             volume[at] = _packets(float(tasks.size[t])) * PACKET
+            if windows:
+                load[at] = window(volume[at] / PACKET)
             continue
         g = traffic.ring[t]
         m = rings.members[g]
-        steps, share = _rounds(tasks.size[t], m)
+        steps, share = schedule(tasks.size[t], m)
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
+            if windows:
+                load[e] = window(each / PACKET)
             if stepped:
                 row[e] = rings.rows[rings.first[g] + e - at]
                 slot_ptr[e + 1] = slot_ptr[e] + _longest(row[e], paths)
@@ -115,9 +133,31 @@ def build(
                     lead[e] = max(lead[e], steps * path_lead)
                     trail[e] = max(trail[e], steps * path_trail)
                     fastest[e] = min(fastest[e], paths.slowest[path])
+            links = np.inf
             for i in range(rings.load_ptr[ring[e]], rings.load_ptr[ring[e] + 1]):
-                fastest[e] = min(fastest[e], paths.bandwidth[rings.load_links[i]] * LOAD / rings.load[i])
-    return of_task, task, row, ring, slot_ptr, volume, lead, trail, fastest, rounds, mates
+                links = min(links, paths.bandwidth[rings.load_links[i]] * LOAD / rings.load[i])
+            if fastest[e] < links:
+                cap[e] = n_caps
+                caps[n_caps] = fastest[e]
+                n_caps += 1
+                slot_ptr[e + 1] += 1
+            fastest[e] = min(fastest[e], links)
+    return (
+        of_task,
+        task,
+        row,
+        ring,
+        slot_ptr,
+        volume,
+        lead,
+        trail,
+        fastest,
+        rounds,
+        mates,
+        cap,
+        caps[:n_caps].copy(),
+        load,
+    )
 
 
 @numba.njit(cache=True)
@@ -143,6 +183,85 @@ def alone(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
     return result
 
 
+@numba.njit(cache=True)
+def sure_bytes(op: I32, entities: Entities, paths: PathColumns, rings: RingColumns) -> F64:
+    """(n, E) bytes of each operator that surely cross each link; entities that draw one of several paths do not count.
+
+    Args:
+        op: (T,) operator of each task; the last column of the result is for the largest.
+        entities, paths, rings: of the task graph.
+    """
+    sent = np.zeros((max(0, op.max()) + 1 if len(op) else 1, len(paths.bandwidth)))
+    for e in range(len(entities.task)):
+        row, of = entities.row[e], sent[op[entities.task[e]]]
+        if row < 0:
+            for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
+                of[rings.load_links[i]] += entities.volume[e] * (rings.load[i] / LOAD)
+        elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
+            path = paths.row_ptr[row]
+            for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                of[paths.links[i]] += entities.volume[e] * entities.rounds[e]
+    return sent
+
+
+@numba.njit(cache=True)
+def _single_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> bool:
+    """Whether no message takes more than one link."""
+    for t in range(len(tasks.kind)):
+        if tasks.kind[t] == _TRANSFER and _longest(traffic.row[t], paths) > 1:
+            return False
+        if tasks.kind[t] == _ALLREDUCE:
+            g = traffic.ring[t]
+            for i in range(rings.first[g], rings.first[g] + rings.members[g] * rings.parallel[g]):
+                if _longest(rings.rows[i], paths) > 1:
+                    return False
+    return True
+
+
+@numba.njit(cache=True)
+def window(packets: float) -> int:
+    """Load of a flow on a link where windows decide: packets that it has on their way, on average.
+
+    A DCTCP flow (Alizadeh et al., SIGCOMM 2010) starts with 100 packets in FlexNetPacket.  On a link where others
+    send too, nearly all are marked: in every round trip the estimate a of the marked share rises by (1-a)/16, and
+    the window w shrinks to w (1-a/2) + 1.  Short flows end before that has an effect, long ones come down to 2.
+    """
+    share, size, sent, trips = 0.0, 100.0, 0.0, 0.0
+    while sent < packets and size > 2.001:
+        trips += min(1.0, (packets - sent) / size) if sent > 0.0 else 1.0
+        sent += size
+        share += (1.0 - share) / 16.0
+        size = size * (1.0 - share / 2.0) + 1.0
+    trips += max(0.0, packets - sent) / size
+    return int(np.rint(packets / trips * 16.0)) * (LOAD // 16)
+
+
+@numba.njit(cache=True)
+def sure_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
+    """The columns of `topoplan.simulate.lookahead.Uses`; entities that draw one of several paths use no link."""
+    n_tasks = len(entities.of_task) - 1
+    ptr = np.zeros(n_tasks + 1, np.int64)
+    link = np.empty(entities.slot_ptr[len(entities.task)], np.int32)
+    seconds = np.empty(len(link))
+    at = 0
+    for t in range(n_tasks):
+        for e in range(entities.of_task[t], entities.of_task[t + 1]):
+            row = entities.row[e]
+            if row < 0:
+                for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
+                    link[at] = rings.load_links[i]
+                    seconds[at] = entities.volume[e] * (rings.load[i] / LOAD) / paths.bandwidth[link[at]]
+                    at += 1
+            elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
+                path = paths.row_ptr[row]
+                for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                    link[at] = paths.links[i]
+                    seconds[at] = entities.volume[e] * entities.rounds[e] / paths.bandwidth[link[at]]
+                    at += 1
+        ptr[t + 1] = at
+    return ptr, link, seconds
+
+
 @numba.njit(cache=True, inline="always")
 def path_times(path: int, paths: PathColumns) -> tuple[float, float]:
     """Seconds before a message flows over a path, and from its last byte's departure to its arrival."""
@@ -164,8 +283,8 @@ def _packets(size: float) -> float:
 
 
 @numba.njit(cache=True, inline="always")
-def _rounds(size: int, members: int) -> tuple[int, float]:
-    """Rounds of an all-reduce, and the bytes that each member sends in one of them."""
+def schedule(size: int, members: int) -> tuple[int, float]:
+    """Rounds of an all-reduce, one if it is small, and the bytes that each member sends in one of them."""
     if size < _SMALL * members:
         return 1, float(size * 2 * (members - 1) // members // members)
     if size * members <= _SMALL * members * 2 * (members - 1):

@@ -23,7 +23,10 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, f64, i32
+from topoplan.kernels import part
 from topoplan.simulate.columns import Outcome, TaskColumns, columns
+from topoplan.simulate.flexnet_least import alone, flow_bytes, sure_bytes, sure_uses
+from topoplan.simulate.lookahead import Uses, look_ahead
 from topoplan.simulate.network import Network, PathColumns, RingColumns, Traffic
 from topoplan.taskgraph import TaskGraph, TaskKind
 
@@ -80,17 +83,37 @@ class Model(NamedTuple):
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
-        start, finish, link_bytes, makespan, events = _run(*prepared)
+        return self._outcome(prepared, np.zeros(0), np.inf)
+
+    def _outcome(self, prepared: Prepared, behind: F64, stop: float) -> Outcome:
+        start, finish, link_bytes, makespan, events = _run(*prepared, behind, stop)
         return Outcome(start / 1e3, finish / 1e3, link_bytes, makespan / 1e3, events)
+
+    def beats(self, prepared: Prepared, time: float) -> Outcome | None:
+        """Run one iteration; None once it is proven to take ``time`` or longer."""
+        tasks, paths = prepared.tasks, prepared.paths
+        uses = Uses(*sure_uses(tasks, prepared.traffic, paths, prepared.rings))
+        bound, behind = look_ahead(tasks, alone(*prepared), uses, len(paths.bandwidth), prepared.n_devices)
+        stop = time * 1e3 * (1 + 1e-9)  # rounding
+        outcome = self._outcome(prepared, behind, stop) if bound < stop else None
+        return outcome if outcome is not None and outcome.makespan < np.inf else None
 
     def alone(self, prepared: Prepared) -> F64:
         """(T,) seconds that each task takes at least, from its last dependency on."""
-        milliseconds: F64 = _alone(*prepared)
+        milliseconds: F64 = alone(*prepared)
         return milliseconds / 1e3
 
     def run_times(self, prepared: Prepared) -> F64:
         """(T,) seconds of each compute task, after float32."""
         return prepared.tasks.seconds / 1e3
+
+    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator sends over each link, whichever way round its rings walk."""
+        forward = network.lower(taskgraph)
+        backward = forward if self.seed is None else network.lower(taskgraph, backward=True)
+        size, paths, rings = taskgraph.size, network.paths, network.rings_in_full
+        sent: F64 = sure_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
+        return sent
 
 
 def directions(taskgraph: TaskGraph, seed: int) -> I8:
@@ -121,7 +144,7 @@ def _first_member(taskgraph: TaskGraph) -> I32:
     return i32(first)
 
 
-@numba.njit(cache=True, inline="always")
+@part
 def _push(times: Any, ids: Any, count: int, time: float, task: int) -> int:
     """Add an entry as libstdc++'s push_heap does; return the new count."""
     at = count
@@ -137,7 +160,7 @@ def _push(times: Any, ids: Any, count: int, time: float, task: int) -> int:
     return count + 1
 
 
-@numba.njit(cache=True, inline="always")
+@part
 def _pop(times: Any, ids: Any, count: int) -> int:
     """Drop the root as libstdc++'s pop_heap does: the hole sinks to a leaf, the last entry rises from there."""
     count -= 1
@@ -167,14 +190,6 @@ def _pop(times: Any, ids: Any, count: int) -> int:
     return count
 
 
-@numba.njit(cache=True, inline="always")
-def _flow_bytes(size: int, members: int, rings: int) -> int:
-    """Bytes of each flow of an all-reduce of ``size`` bytes."""
-    if rings == 1:
-        return 2 * (members - 1) * size // members
-    return int(np.ceil(2.0 * (members - 1) * size / members / rings))
-
-
 @numba.njit(cache=True)
 def _run(
     tasks: TaskColumns,
@@ -184,8 +199,10 @@ def _run(
     first_member: I32,
     n_devices: int,
     segment: int,
+    behind: F64,
+    stop: float,
 ) -> tuple[F64, F64, F64, float, int]:
-    """Run the event loop.  Tasks 0 .. T-1 are the graph's; flows and collectors of rings follow them."""
+    """Make what the event loop works on, and run it; the makespan is infinite once it is proven to reach ``stop``."""
     n_tasks = len(tasks.kind)
     n_links = len(paths.bandwidth)
     total = n_tasks
@@ -209,8 +226,41 @@ def _run(
     start = np.full(n_tasks, -1.0)
     finish = np.full(n_tasks, -1.0)
 
-    times = np.empty(total + 1)
-    ids = np.empty(total + 1, np.int32)
+    now, events = _events(
+        tasks,
+        traffic,
+        paths,
+        rings,
+        first_member,
+        segment,
+        behind,
+        stop,
+        (whole, link_free, device_free, link_bytes),
+        (ready, began, waits, left, path_at, path_end, owner, start, finish),
+        (np.empty(total + 1), np.empty(total + 1, np.int32)),
+    )
+    return start, finish, link_bytes, now, events
+
+
+@part
+def _events(
+    tasks: TaskColumns,
+    traffic: Traffic,
+    paths: PathColumns,
+    rings: RingColumns,
+    first_member: I32,
+    segment: int,
+    behind: F64,
+    stop: float,
+    of_links: Any,
+    of_tasks: Any,
+    queue: Any,
+) -> tuple[float, int]:
+    """Run the event loop.  Tasks 0 .. T-1 are the graph's; flows and collectors of rings follow them."""
+    n_tasks = len(tasks.kind)
+    whole, link_free, device_free, link_bytes = of_links
+    ready, began, waits, left, path_at, path_end, owner, start, finish = of_tasks
+    times, ids = queue
     count = 0
     for t in range(n_tasks):
         waits[t] = tasks.preds[t]
@@ -230,6 +280,8 @@ def _run(
         t = ids[0]
         count = _pop(times, ids, count)
         events += 1
+        if stop < np.inf and t < n_tasks and began[t] < 0 and ready[t] + behind[t] >= stop:
+            return np.inf, events
         done = -1  # task of the graph that ends here, if any
         end = ready[t]
         if path_end[t] > path_at[t] or (t < n_tasks and tasks.kind[t] == _TRANSFER):
@@ -275,7 +327,7 @@ def _run(
             else:
                 released = ready[t] + tasks.seconds[t]
                 k = rings.parallel[g]
-                volume = _flow_bytes(tasks.size[t], n, k)
+                volume = flow_bytes(tasks.size[t], n, k)
                 collector = made
                 made += 1
                 owner[collector] = t
@@ -312,44 +364,4 @@ def _run(
                 waits[n] -= 1
                 if waits[n] == 0:
                     count = _push(times, ids, count, ready[n], n)
-    return start, finish, link_bytes, now, events
-
-
-@numba.njit(cache=True)
-def _alone(
-    tasks: TaskColumns,
-    traffic: Traffic,
-    paths: PathColumns,
-    rings: RingColumns,
-    first_member: I32,
-    n_devices: int,
-    segment: int,
-) -> F64:
-    """Milliseconds of each task when nothing else runs, at most: each link lets the segments pass one by one."""
-    result = np.zeros(len(tasks.kind))
-    for t in range(len(tasks.kind)):
-        if tasks.kind[t] == _TRANSFER:
-            result[t] = _message(traffic.row[t], tasks.size[t], paths, segment)
-        elif tasks.kind[t] == _ALLREDUCE:
-            g = traffic.ring[t]
-            n, k = rings.members[g], rings.parallel[g]
-            if n > 1:
-                volume = _flow_bytes(tasks.size[t], n, k)
-                for flow in range(rings.first[g], rings.first[g] + n * k):
-                    result[t] = max(result[t], _message(rings.rows[flow], volume, paths, segment))
-                result[t] += tasks.seconds[t]
-        else:
-            result[t] = tasks.seconds[t]
-    return result
-
-
-@numba.njit(cache=True)
-def _message(row: int, size: int, paths: PathColumns, segment: int) -> float:
-    path = paths.row_ptr[row]
-    segments = max(1, (size + segment - 1) // segment)
-    longest, head = 0.0, 0.0
-    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-        link = paths.links[i]
-        longest = max(longest, head + segments * paths.latency[link] + size / paths.bandwidth[link])
-        head += paths.latency[link]
-    return longest
+    return now, events

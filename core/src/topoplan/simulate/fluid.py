@@ -7,6 +7,10 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
   after its last byte has left: alone it takes exactly what store-and-forward of packets takes.
 * What flows shares links: its rate is the smallest of C/n over its links, n being the flows on a link.
   Bandwidth that a flow cannot use because of another link is not given to others.
+* Where no message takes more than one link (a full mesh), links are queues that flows fill with their windows,
+  and shares are as these (`topoplan.simulate.entities.window`): rings start every round with a large window,
+  beside which long transfers starve.  Over several links equal shares are nearer to packet simulation, for a
+  window is then spread over the queues of its path.
 * An all-reduce of S bytes over m members sends floor(S/m) per member and round, for 2 (m-1) rounds, after the
   time that it needs inside its hosts.  If S < 9000 m it sends all in one round, floor(2 S (m-1)/m)/m; if
   S m <= 18000 m (m-1), it stops after the first round.  With k rings each carries 1/k of this; rings run
@@ -27,11 +31,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from topoplan.arrays import F64
 from topoplan.simulate import entities
 from topoplan.simulate.columns import Outcome, TaskColumns, columns
 from topoplan.simulate.entities import Entities
-from topoplan.simulate.fluid_kernel import run
+from topoplan.simulate.fluid_kernel import TOGETHER, run
+from topoplan.simulate.lookahead import Uses, look_ahead
 from topoplan.simulate.network import Network, PathColumns, RingColumns
 from topoplan.taskgraph import TaskGraph
 
@@ -73,7 +80,20 @@ class Model(NamedTuple):
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
-        return Outcome(*run(*prepared))
+        outcome = Outcome(*run(*prepared, np.zeros(0), np.inf))
+        return outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.twin])
+
+    def beats(self, prepared: Prepared, time: float) -> Outcome | None:
+        """Run one iteration; None once it is proven to take ``time`` or longer."""
+        tasks, built, paths = prepared.tasks, prepared.entities, prepared.paths
+        uses = Uses(*entities.sure_uses(built, paths, prepared.rings))
+        bound, behind = look_ahead(tasks, self.alone(prepared), uses, len(paths.bandwidth), prepared.n_devices)
+        # Rounding, and events that happen up to a picosecond early: four for a task or round.
+        stop = time * (1 + 1e-9) + 4 * TOGETHER * (len(tasks.kind) + int(built.rounds.sum()))
+        if bound >= stop:
+            return None
+        outcome = Outcome(*run(*prepared, behind, stop))
+        return outcome if outcome.makespan < np.inf else None
 
     def alone(self, prepared: Prepared) -> F64:
         """(T,) seconds that each task takes at least, from its last dependency on."""
@@ -83,3 +103,10 @@ class Model(NamedTuple):
     def run_times(self, prepared: Prepared) -> F64:
         """(T,) seconds of each compute task."""
         return prepared.tasks.seconds
+
+    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator surely sends over each link; rows with several paths do not count."""
+        traffic = network.lower(taskgraph)
+        built = entities.build(columns(taskgraph), traffic, network.paths, network.rings_in_full, self.stepped)
+        sent: F64 = entities.sure_bytes(taskgraph.op, Entities(*built), network.paths, network.rings_in_full)
+        return sent

@@ -1,8 +1,9 @@
 """The fluid model in plain Python: slow, short, and equal to the kernel to the last bit.
 
 Tests compare it with `topoplan.simulate.fluid` on random task graphs and fabrics.  It shares with the kernel only
-what a `Network` knows: paths, rings and their loads.  Queues, all-reduces and rates are done again without
-cleverness: after every event the rates of all flows are computed anew.
+what a `Network` knows, paths, rings and their loads, and the arithmetic of virtual time (see
+`topoplan.simulate.fluid_sharing`).  Queues, all-reduces and shares are done again without cleverness: after every
+event all flows look for their bottleneck anew.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ class _Flow:
     """Something that flows: a transfer, a coupled ring or a flow of a stepped ring."""
 
     def __init__(self, number: int, task: int, volume: float) -> None:
-        self.number, self.task, self.volume = number, task, volume
+        self.number, self.task, self.volume, self.unit = number, task, volume, LOAD
         self.row, self.lead, self.trail, self.fastest = -1, 0.0, 0.0, math.inf
-        self.links: dict[int, float] | Counter[int] = Counter()
+        self.links: dict[int, int] = {}
         self.mates: list[_Flow] = [self]
         self.rounds, self.arrived = 1, 0
-        self.left = self.rate = self.since = self.end = 0.0
+        self.left = self.tag = 0.0
+        self.bottleneck: int | None = None
 
 
 class _Fluid:
@@ -58,19 +60,37 @@ class _Fluid:
         self.inside: set[int] = set()
         self.events, self.now, self.makespan = 0, 0.0, 0.0
         self.by_number: dict[int, _Flow] = {}
+        self.capacity = dict(enumerate(network.paths.bandwidth.tolist()))
+        self.load: dict[int, int] = Counter()
+        self.share: dict[int, float] = {}
+        self.served: dict[int, float] = {}
+        self.since: dict[int, float] = {}
+        self.touched: set[int] = set()
+        self.windows = max(self._hops(), default=0) <= 1
         for t in range(taskgraph.n_tasks):
             self.flows[t] = self._make(t)
             self.by_number.update({flow.number: flow for flow in self.flows[t]})
+
+    def _hops(self) -> list[int]:
+        """Numbers of links of all paths that anything can take."""
+        paths, rings = self.network.paths, self.network.rings
+        rows = [int(row) for row in self.traffic.row if row >= 0]
+        for ring in {int(ring) for ring in self.traffic.ring if ring >= 0}:
+            first = int(rings.first[ring])
+            rows += rings.rows[first : first + int(rings.members[ring] * rings.parallel[ring])].tolist()
+        lengths = np.diff(paths.path_ptr)
+        return [int(lengths[path]) for row in rows for path in range(paths.row_ptr[row], paths.row_ptr[row + 1])]
 
     def _make(self, t: int) -> list[_Flow]:
         kind, size, paths, rings = (
             self.taskgraph.kind[t],
             int(self.taskgraph.size[t]),
             self.network.paths,
-            self.network.rings,
+            self.network.rings_in_full,
         )
         if kind == TaskKind.TRANSFER:
             flow = _Flow(self._number(), t, _wire(size))
+            flow.unit = self._unit(_wire(size))
             flow.row = int(self.traffic.row[t])
             return [flow]
         if kind != TaskKind.ALLREDUCE:
@@ -91,20 +111,37 @@ class _Fluid:
             if self.model.stepped:
                 mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
                 for flow, row in zip(mates, rows, strict=True):
-                    flow.row, flow.mates, flow.rounds = row, mates, rounds
+                    flow.row, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)
                 made += mates
                 continue
             flow = _Flow(self._number(), t, _wire(share / k) * rounds)
             used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
-            flow.links = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
+            flow.unit = self._unit(_wire(share / k))
+            raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
+            flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
             for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
                 lead, trail = self._times(path)
                 flow.lead, flow.trail = max(flow.lead, rounds * lead), max(flow.trail, rounds * trail)
                 flow.fastest = min(flow.fastest, float(paths.slowest[path]))
-            for link, load in flow.links.items():
-                flow.fastest = min(flow.fastest, float(paths.bandwidth[link]) * LOAD / load)
+            if flow.fastest < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
+                own = len(self.capacity)  # a link of its own, as fast as the slowest path
+                self.capacity[own], flow.links[own] = flow.fastest, flow.unit
             made.append(flow)
         return made
+
+    def _unit(self, volume: float) -> int:
+        """Load that a flow of these bytes puts on a link: where windows decide, sixteenths of its mean one."""
+        if not self.windows:
+            return LOAD
+        packets, sent, trips = volume / _PACKET, 0.0, 0.0
+        windows, marked = 100.0, 0.0
+        while sent < packets and windows > 2.001:
+            trips += 1.0 if sent == 0.0 else min(1.0, (packets - sent) / windows)
+            sent += windows
+            marked += (1.0 - marked) / 16.0
+            windows = windows * (1.0 - marked / 2.0) + 1.0
+        trips += max(0.0, packets - sent) / windows
+        return round(16.0 * packets / trips) * (LOAD // 16)
 
     def _number(self) -> int:
         self.numbers += 1
@@ -120,16 +157,17 @@ class _Fluid:
         limit = 1e-12
         while True:
             for flow in sorted(self.active.values(), key=lambda f: f.number):
-                if flow.end <= limit:
+                if self._end_of(flow) <= limit:
                     self.events += 1
                     flow.left = 0.0
                     del self.active[flow.number]
+                    self._load(flow, -1)
                     heapq.heappush(self.timed, (self.now + flow.trail, flow.number))
             while self.timed and self.timed[0][0] <= limit:
                 self.events += 1
                 self._happen(heapq.heappop(self.timed)[1])
             self._share()
-            following = [flow.end for flow in self.active.values()] + [time for time, _ in self.timed[:1]]
+            following = [self._end_of(flow) for flow in self.active.values()] + [time for time, _ in self.timed[:1]]
             if not following:
                 return Outcome(self.start, self.finish, self.link_bytes, self.makespan, self.events)
             self.now = min(following)
@@ -182,10 +220,12 @@ class _Fluid:
             self._begin(self._end(number))
         elif self.by_number[number].left > 0.0:
             flow = self.by_number[number]
-            flow.rate = math.inf
+            flow.bottleneck = None
             self.active[number] = flow
+            self._load(flow, 1)
             for link, load in flow.links.items():
-                self.link_bytes[link] += flow.left * (load / LOAD)
+                if link < len(self.link_bytes):
+                    self.link_bytes[link] += flow.left * (load / LOAD)
         else:
             self._arrive(self.by_number[number])
 
@@ -212,22 +252,44 @@ class _Fluid:
                         path += 1
                 flow.lead, flow.trail = self._times(path)
                 links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
-                flow.links = Counter({link: LOAD * n for link, n in Counter(links).items()})
-            flow.left = flow.volume if flow.links else 0.0
+                flow.links = {link: flow.unit * n for link, n in Counter(links).items()}
+            flow.left = flow.volume * LOAD / flow.unit if flow.links else 0.0
             heapq.heappush(self.timed, (self.now + flow.lead, flow.number))
 
+    def _load(self, flow: _Flow, sign: int) -> None:
+        for link, load in flow.links.items():
+            self.load[link] += sign * load
+            self.touched.add(link)
+
+    def _served(self, link: int) -> float:
+        return self.served[link] + self.share[link] * (self.now - self.since[link])
+
+    def _end_of(self, flow: _Flow) -> float:
+        link = flow.bottleneck
+        assert link is not None
+        return self.since[link] + max(flow.tag - self.served[link], 0.0) / self.share[link]
+
     def _share(self) -> None:
-        load: Counter[int] = Counter()
+        """Compute shares anew, and give every flow the bottleneck that it has now."""
+        for link in self.touched:
+            if self.load[link] == 0:
+                self.served[link], self.share[link] = 0.0, math.inf
+            else:
+                idle = self.share.get(link, math.inf) == math.inf
+                self.served[link] = 0.0 if idle else self._served(link)
+                self.share[link] = self.capacity[link] * LOAD / self.load[link]
+            self.since[link] = self.now
+        self.touched.clear()
         for flow in self.active.values():
-            load.update(flow.links)
-        for flow in self.active.values():
-            shares = [float(self.network.paths.bandwidth[link]) * LOAD / load[link] for link in flow.links]
-            rate = min([flow.fastest, *shares])
-            if rate != flow.rate:
-                if flow.rate < math.inf:
-                    flow.left -= flow.rate * (self.now - flow.since)
-                flow.rate, flow.since = rate, self.now
-                flow.end = self.now + max(flow.left, 0.0) / rate
+            smallest = min(self.share[link] for link in flow.links)
+            if flow.bottleneck is None:
+                left = flow.left
+            elif self.share[flow.bottleneck] > smallest:
+                left = max(flow.tag - self._served(flow.bottleneck), 0.0)
+            else:
+                continue
+            flow.bottleneck = next(link for link in flow.links if self.share[link] == smallest)
+            flow.tag = self._served(flow.bottleneck) + left
 
     def _uniform(self) -> float:
         mask = 0xFFFFFFFFFFFFFFFF

@@ -26,7 +26,10 @@ from topoplan.arrays import F64, I32, I64, f64, i32, i64
 from topoplan.cluster import Cluster
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
+from topoplan.routing import link_index
 from topoplan.routing import paths as route
+from topoplan.simulate.pairs import PairTable
+from topoplan.simulate.twins import Twins
 from topoplan.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
@@ -71,7 +74,8 @@ class RingColumns(NamedTuple):
         ring: (G,) where the rings of a group start in ``load_ptr``.
         load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
             once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
-            share of the traffic.
+            share of the traffic.  Of links that nothing tells apart only the first one is listed.
+        twin: (E,) the link that stands for each link, where all all-reduces are coupled.
     """
 
     first: I64
@@ -82,6 +86,7 @@ class RingColumns(NamedTuple):
     load_ptr: I64
     load_links: I32
     load: I64
+    twin: I64
 
 
 class Traffic(NamedTuple):
@@ -102,12 +107,15 @@ class Network:
         inside = np.repeat(cluster.inside_bandwidth[self._host], 2)
         self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, inside]))
         self._latency = f64(np.concatenate([fabric.link_latency, np.zeros(len(inside))]))
-        self._row_of_pair = np.zeros(fabric.n_hosts**2, dtype=np.int32)  # 0 unknown, -1 unreachable, row + 1
-        self._link_of_pair: dict[tuple[int, int], int] | None = None
+        self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
         self.paths = self._inside_paths()
-        none, zero = np.zeros(0), np.zeros(1)
-        self.rings = RingColumns(i64(none), i32(none), i32(none), i32(none), i64(none), i64(zero), i32(none), i64(none))
+        none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
+        self.rings = self.rings_in_full = RingColumns(
+            i64(none), i32(none), i32(none), i32(none), i64(none), i64(zero), i32(none), i64(none), i64(itself)
+        )
+        self._twins = Twins(self._bandwidth)
+        self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
 
     @property
     def n_links(self) -> int:
@@ -136,10 +144,12 @@ class Network:
                 task = int(transfers[lost[0]])
                 self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
             row[transfers] = found
+            self._part(found)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
         reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
         if len(reduces):
             ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
+        self._merge()
         row.setflags(write=False)
         ring.setflags(write=False)
         return Traffic(row, ring)
@@ -177,12 +187,14 @@ class Network:
         )
 
     def _rows(self, src: I32, dst: I32) -> I32:
-        """Row of each pair of devices; -2 where there is no path."""
+        """Row of each pair of devices; -1 where there is no path."""
         a, b = self._host[src], self._host[dst]
         key = a.astype(np.int64) * self.fabric.n_hosts + b
-        if (unknown := (self._row_of_pair[key] == 0) & (a != b)).any():
+        found = self._row_of_pair.get(key)
+        if (unknown := (found == 0) & (a != b)).any():
             self._route(np.unique(key[unknown]))
-        rows = self._row_of_pair[key] - 1
+            found = self._row_of_pair.get(key)
+        rows = found - 2
         if (same := a == b).any():
             local = (src - self._first_device[a]) * self._n_inside[a] + dst - self._first_device[a]
             rows = np.where(same, self._first_row[a] + local, rows)
@@ -194,8 +206,7 @@ class Network:
         counts = np.diff(answer.pair_ptr)
         reached = counts > 0
         first = len(self.paths.row_ptr) - 1
-        self._row_of_pair[keys[~reached]] = -1
-        self._row_of_pair[keys[reached]] = first + 1 + np.arange(int(reached.sum()))
+        self._row_of_pair.put(keys, np.where(reached, first + 1 + np.cumsum(reached), 1).astype(np.int32))
         running = np.cumsum(answer.weight)
         before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
         upto = running - before
@@ -233,30 +244,54 @@ class Network:
         members = taskgraph.group_members
         ends = taskgraph.group_ptr.tolist()
         result = np.empty(taskgraph.n_groups, dtype=np.int32)
-        new: dict[bytes, tuple[int, I32]] = {}  # kept once all of them are known to work
-        numbers: dict[bytes, int] = {}
+        new: list[tuple[int, I32]] = []
+        numbers: dict[bytes, int] = {}  # kept once all of them are known to work
         for g in range(len(result)):
             listed = members[ends[g] : ends[g + 1]]
             if backward and not self._jumps(self._host[listed]):
                 listed = np.concatenate([listed[:1], listed[:0:-1]])
             key = listed.tobytes()
-            if key not in self._groups and key not in new:
-                rows, rings = self._ring_rows(taskgraph, g, listed)
-                numbers[key] = len(self._groups) + len(new)
-                new[key] = (rings, rows)
-            result[g] = self._groups[key] if key in self._groups else numbers[key]
+            number = self._groups.get(key, numbers.get(key, -1))
+            if number < 0:
+                number = numbers[key] = len(self._groups) + len(new)
+                new.append((g, listed))
+            result[g] = number
         if new:
-            self._append_rings(list(new.values()))
+            self._append_rings(self._ring_rows(taskgraph, new))
             self._groups.update(numbers)
         return result
 
+    def _part(self, rows: I32) -> None:
+        """Tell apart all links that these rows of transfers can take."""
+        paths = self.paths
+        if len(self._moved) < len(paths.row_ptr) - 1:
+            self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
+        if len(new := rows[~self._moved[rows]]):
+            self._moved[new] = True
+            path = _ranges(paths.row_ptr[new], paths.row_ptr[new + 1])
+            self._twins.part(paths.links[_ranges(paths.path_ptr[path], paths.path_ptr[path + 1])].astype(np.int64))
+
+    def _merge(self) -> None:
+        """List the loads of one link of each class."""
+        if self._twins.changed:
+            full, twin = self.rings_in_full, self._twins.first()
+            listed = twin[full.load_links] == full.load_links
+            self.rings = full._replace(
+                load_ptr=i64(np.concatenate([[0], np.cumsum(listed)])[full.load_ptr]),
+                load_links=i32(full.load_links[listed]),
+                load=i64(full.load[listed]),
+                twin=i64(twin),
+            )
+
     def _append_rings(self, new: list[tuple[int, I32]]) -> None:
-        old = self.rings
+        old = self.rings_in_full
         lengths = np.array([len(rows) for _, rows in new])
         counts = np.array([rings for rings, _ in new])
         loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
+        for links, load in loads:
+            self._twins.load(links, load)
         ends = np.cumsum([len(links) for links, _ in loads])
-        self.rings = RingColumns(
+        self.rings_in_full = old._replace(
             first=i64(np.concatenate([old.first, len(old.rows) + np.cumsum(lengths) - lengths])),
             parallel=i32(np.concatenate([old.parallel, counts])),
             members=i32(np.concatenate([old.members, lengths // counts])),
@@ -270,25 +305,34 @@ class Network:
     def _loads(self, rows: I32) -> tuple[I64, I64]:
         """Links that the flows of a ring cross, and how much each of them is loaded."""
         paths = self.paths
-        path = _ranges(paths.row_ptr[rows], paths.row_ptr[rows + 1])
-        share = paths.upto[path] - np.where(np.isin(path, paths.row_ptr[rows]), 0.0, paths.upto[path - 1])
+        begin, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
+        path = _ranges(begin, end)
+        before = paths.upto[path - 1]
+        before[np.cumsum(end - begin) - (end - begin)] = 0.0  # of the first path of each row
         first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
         links = paths.links[_ranges(first, last)]
-        total = np.bincount(links, np.repeat(share, last - first), self.n_links)
-        used = np.unique(links).astype(np.int64)
+        total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
+        used = np.flatnonzero(total)
         return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
 
-    def _ring_rows(self, taskgraph: TaskGraph, group: int, listed: I32) -> tuple[I32, int]:
-        """Rows of a group's flows, ring by ring, and the number of its rings."""
-        hosts = self._host[listed]
-        if rings := self._jumps(hosts):
-            return np.concatenate([self._jump_rows(hosts, jumps) for jumps in rings]), len(rings)
-        following = np.roll(listed, -1)
-        rows = self._rows(listed, following)
+    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
+        """The number of rings of each new group, and the rows of its flows, ring by ring."""
+        jumps = [self._jumps(self._host[listed]) for _, listed in new]
+        walks = [listed for (_, listed), rings in zip(new, jumps, strict=True) if not rings]
+        src = i32(np.concatenate([[], *walks]))
+        dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
+        rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
+            group = [g for (g, listed), rings in zip(new, jumps, strict=True) if not rings for _ in listed][lost[0]]
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.group == group))[0])
-            self._unreachable(taskgraph, task, int(listed[lost[0]]), int(following[lost[0]]))
-        return rows, 1
+            self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
+        plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
+        return [
+            (len(rings), np.concatenate([self._jump_rows(self._host[listed], ring) for ring in rings]))
+            if rings
+            else (1, next(plain))
+            for (_, listed), rings in zip(new, jumps, strict=True)
+        ]
 
     def _jumps(self, hosts: I32) -> list[tuple[int, ...]]:
         """The fabric's rings for a group on ``hosts``; none unless each visits every one of them and no other."""
@@ -302,27 +346,21 @@ class Network:
 
     def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
         """Append one explicit path per member of a ring and return their rows."""
-        if self._link_of_pair is None:
-            pairs = zip(self.fabric.link_src.tolist(), self.fabric.link_dst.tolist(), strict=True)
-            self._link_of_pair = {pair: link for link, pair in enumerate(pairs)}
-        links: list[int] = []
-        for at in hosts.tolist():
-            for jump in (*jumps[1:], jumps[0]):
-                there = (at + jump) % self.fabric.n_hosts
-                link = self._link_of_pair.get((at, there))
-                if link is None:
-                    raise TopoplanError(
-                        f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from "
-                        f"host {at} to host {there} (add it, or leave the ring out)"
-                    )
-                links.append(link)
-                at = there
+        steps = np.array([*jumps[1:], jumps[0]])
+        tails = (hosts[:, None] + np.cumsum(steps) - steps) % self.fabric.n_hosts
+        heads = (tails + steps) % self.fabric.n_hosts
+        links = link_index(self.fabric, tails, heads).ravel()
+        if (absent := np.flatnonzero(links < 0)).size:
+            raise TopoplanError(
+                f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
+                f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
+            )
         size = len(hosts)
         first = len(self.paths.row_ptr) - 1
         self._append(
             np.ones(size, dtype=np.int64),
             np.full(size, len(jumps), dtype=np.int64),
-            np.array(links, dtype=np.int32),
+            i32(links),
             np.ones(size),
         )
         return np.arange(first, first + size, dtype=np.int32)

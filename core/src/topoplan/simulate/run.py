@@ -15,7 +15,7 @@ from topoplan.arrays import F64
 from topoplan.cluster import Cluster
 from topoplan.fabric import Fabric
 from topoplan.simulate import flexnet, fluid
-from topoplan.simulate.bounds import bounds
+from topoplan.simulate.bounds import bounds, collective_bound
 from topoplan.simulate.columns import Outcome, check_finished, device_busy
 from topoplan.simulate.gradients import server_origin, with_barriers, with_parameter_server
 from topoplan.simulate.network import Network, NetworkCache
@@ -37,11 +37,17 @@ class _Model(Protocol):
     def simulate(self, prepared: Any) -> Outcome:
         """Run one iteration."""
 
+    def beats(self, prepared: Any, time: float) -> Outcome | None:
+        """Run one iteration; None once it is proven to take ``time`` or longer."""
+
     def alone(self, prepared: Any) -> F64:
         """(T,) seconds that each task takes at least, from its last dependency on."""
 
     def run_times(self, prepared: Any) -> F64:
         """(T,) seconds of each compute task, as simulated."""
+
+    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator surely sends over each link, whichever paths it draws."""
 
 
 class Simulation:
@@ -79,21 +85,40 @@ class Simulation:
             device_busy=busy,
             link_bytes=outcome.link_bytes[: fabric.n_links],
             link_busy=link_busy[: fabric.n_links],
-            bounds=bounds(prepared.tasks, self._model.alone(prepared), busy, link_busy),
+            bounds=bounds(
+                prepared.tasks,
+                self._model.alone(prepared),
+                busy,
+                link_busy,
+                collective_bound(given, fabric, cluster),
+            ),
             events=int(outcome.events),
         )
 
-    def makespan(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> float:
-        """Return the iteration time only; ``taskgraph`` must be in range (`TaskGraph.check`).
+    def makespan(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
+        """Return the iteration time only; infinite once it is proven to be no less than ``beat``.
+
+        ``taskgraph`` must be in range (`TaskGraph.check`).
 
         Raises:
             TopoplanError: a cycle, a starved task or an unreachable pair.
         """
         network = self._networks.get(fabric, cluster)
         taskgraph = self._rewritten(taskgraph)
-        outcome = self._model.simulate(self._model.prepare(taskgraph, network))
+        prepared = self._model.prepare(taskgraph, network)
+        outcome = self._model.simulate(prepared) if beat == np.inf else self._model.beats(prepared, beat)
+        if outcome is None:
+            return float("inf")
         check_finished(taskgraph, outcome.finish)
         return float(outcome.makespan)
+
+    def link_seconds(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> F64:
+        """(n, E) seconds that the messages of operators 0 .. n-1 surely keep each link busy, in any order."""
+        network = self._networks.get(fabric, cluster)
+        if self._server:
+            return np.zeros((1, network.n_links))
+        seconds: F64 = self._model.sure_bytes(taskgraph, network) / network.paths.bandwidth
+        return seconds
 
     def task_count(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> int:
         """Return how many tasks FlexNet counts: `topoplan.simulate.flexnet.flexnet_task_count`."""

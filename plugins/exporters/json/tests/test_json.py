@@ -47,6 +47,16 @@ def test_routes_and_rings_survive():
     assert document["fabric"]["rings"] == {"4": [[1], [-1, 2]]}
 
 
+def test_bounds_survive_and_older_plans_without_one_of_them_can_be_read():
+    plan = reference.plan()
+    timeline = attrs.evolve(plan.timeline, bounds=attrs.evolve(plan.timeline.bounds, collective=0.1234567890123))
+    written = build(JsonOptions())(attrs.evolve(plan, timeline=timeline))
+    assert read(written, "new").timeline.bounds == timeline.bounds
+    older = json.loads(written)
+    del older["timeline"]["bounds"]["collective"]
+    assert read(json.dumps(older).encode(), "old").timeline.bounds == attrs.evolve(timeline.bounds, collective=0.0)
+
+
 def test_an_empty_array_keeps_its_shape():
     only = Operator(
         name="only",

@@ -8,6 +8,8 @@ here a cut moves wherever the tensor between the two operators maps the cut dime
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,9 +46,8 @@ class Propagation:
             around = [n for n in self._neighbours[at] if n[0] not in seen]
             if not around:
                 break
-            weights = np.array([n[1] for n in around], dtype=np.float64)
-            draw = rng.random() * weights.sum()
-            to, _, dims = around[min(int(np.searchsorted(np.cumsum(weights), draw, side="right")), len(around) - 1)]
+            upto = list(itertools.accumulate(float(n[1]) for n in around))
+            to, _, dims = around[min(bisect.bisect_right(upto, rng.random() * upto[-1]), len(around) - 1)]
             moved = carried(changes.get(at, placements[at]), dims, self._dims[to])
             if moved is not None and moved.degrees in self._space.degrees(to):
                 changes[to] = self._space.intern(moved)

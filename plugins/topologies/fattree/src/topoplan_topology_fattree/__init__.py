@@ -39,7 +39,7 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     cluster = context.cluster
     k = _ports(options.k, cluster.n_hosts)
     half = k // 2
-    uplinks = math.ceil(half / options.oversubscription)
+    uplinks = math.ceil(half / options.oversubscription - 1e-9)  # 5 / (5 / 3) is 3
     trunk = float(cluster.interface_bandwidth.max())
     slowed = trunk * half / options.oversubscription / uplinks
     rack0 = cluster.n_hosts

@@ -1,0 +1,59 @@
+"""Links that nothing tells apart, so that a simulator follows one of them for all.
+
+In a data-parallel iteration every host's links carry the same rings: what happens to one of them happens to
+all.  `Twins` partitions links into classes of equal bandwidth and equal load under every ring met so far; a
+link on the path of a transfer is a class of its own.  Classes are only ever split, which keeps what was said
+of a whole class true of its parts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+
+__all__ = ["Twins"]
+
+
+class Twins:
+    """A partition of links, refined by what is met.
+
+    Attributes:
+        changed: a class was split since `first` was asked.
+    """
+
+    def __init__(self, bandwidth: F64) -> None:
+        self._class = np.unique(bandwidth, return_inverse=True)[1].astype(np.int64)
+        self._next = len(bandwidth)
+        self._alone = np.zeros(len(bandwidth), dtype=bool)
+        self._first = np.zeros(0, dtype=np.int64)
+        self.changed = True
+
+    def load(self, links: I64, load: I64) -> None:
+        """Split classes by what one ring loads on these links, all of them different; (k,) each."""
+        old = self._class[links]
+        order = np.lexsort((load, old))
+        new = np.ones(len(links), dtype=bool)
+        new[1:] = (np.diff(old[order]) != 0) | (np.diff(load[order]) != 0)
+        self._class[links[order]] = self._next + np.cumsum(new) - 1
+        self._next += int(new.sum())
+        self.changed = True
+
+    def part(self, links: I64) -> None:
+        """Make each of these links a class of its own."""
+        met = np.zeros(len(self._class), dtype=bool)
+        met[links] = True
+        links = np.flatnonzero(met & ~self._alone)
+        if len(links):
+            self._class[links] = self._next + np.arange(len(links))
+            self._next += len(links)
+            self._alone[links] = True
+            self.changed = True
+
+    def first(self) -> I64:
+        """(E,) first link of the class of each link."""
+        if self.changed:
+            _, first, inverse = np.unique(self._class, return_index=True, return_inverse=True)
+            self._first = first[inverse]
+            self.changed = False
+        return self._first

@@ -1,0 +1,45 @@
+"""Kernels are compiled once, kept on disk, and announced; and `import topoplan` needs none of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import topoplan
+
+COMPILE = """
+import sys
+from topoplan.kernels import on_compilation
+with on_compilation(lambda: print("compiling")):
+    from topoplan.routing import paths
+    from topoplan import Fabric
+    star = Fabric.from_links(name="star", n_hosts=2, links=[(0, 1), (1, 0)], bandwidth=1.0, latency=0.0)
+    print(paths(star, [0], [1]).links.tolist())
+"""
+
+
+def run(code, **environment):
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, check=True, capture_output=True, text=True, env=os.environ | environment).stdout
+
+
+def test_the_first_process_compiles_and_says_so_and_the_second_does_neither(tmp_path):
+    assert run(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[:2] == ["compiling", "[0]"]
+    assert run(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[0] == "[0]"
+
+
+def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
+    package = tmp_path / "topoplan"
+    shutil.copytree(Path(topoplan.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": ""}
+    assert run(COMPILE, **settings).split("\n")[0] == "compiling"
+    assert list(package.rglob("*.nbc"))
+    assert run(COMPILE, **settings).split("\n")[0] == "[0]"
+
+
+def test_import_topoplan_loads_no_numba():
+    code = "import sys, topoplan; print([m for m in ('numba', 'networkx', 'llvmlite') if m in sys.modules])"
+    assert run(code) == "[]\n"

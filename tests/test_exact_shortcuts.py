@@ -1,0 +1,115 @@
+"""Shortcuts of pricing change nothing: chains are the same with and without early rejection, and kept pieces give
+the same timeline as lowering and simulating from scratch, to the last bit."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Candidate, ClusterOptions, Host, State, TopologyContext
+from topoplan.evaluate import Evaluator
+from topoplan.experiment import build_cluster
+from topoplan.problem import Problem
+from topoplan.space import Space
+
+MODELS = {
+    "dlrm": {"preset": "dlrm16"},
+    "alexnet": {},
+    "vgg16": {},
+    "transformer": {"blocks": 2},
+    "ncf": {},
+    "candle-uno": {},
+    "moe": {},
+}
+TOPOLOGIES = ["bigswitch", "topoopt", "fattree", "random", "fully-connected"]
+SIMULATORS = ["fluid", "flexnet"]
+
+
+@pytest.fixture(scope="module")
+def host():
+    return Host.discover()
+
+
+def problem_of(host, model, topology, batch=64, servers=8):
+    frontend, options = host.make("frontend", model, {})
+    graph = frontend.build(options, batch)
+    cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=2, degree=4))
+    component, options = host.make("estimator", "roofline")
+    costs = component.build(options, graph, cluster)
+    shape, shape_options = host.make("topology", topology)
+
+    def build(demand, rng):
+        return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+
+    return Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology=topology,
+        build_fabric=build, reconfigurable=shape.follows_demand,
+    )  # fmt: skip
+
+
+def evaluator_of(host, problem, simulator, memory="penalty"):
+    component, options = host.make("simulator", simulator)
+    return Evaluator(problem, component.build(options), memory)
+
+
+def start_of(problem, evaluator):
+    strategy = problem.space.initial()
+    demand = evaluator.demand(strategy) if problem.reconfigurable else None
+    return State(strategy, problem.build_fabric(demand, np.random.default_rng(0)))
+
+
+def searched(host, problem, evaluator, start, steps, seed, full):
+    """Run a chain; with ``full``, every candidate is lowered and simulated to the end."""
+    component, options = host.make("searcher", "mcmc")
+    search = component.build(options, problem, np.random.default_rng(seed))
+    search.adopt(evaluator.price(Candidate(base=start)))
+    passed, rejected = [], 0
+    for _ in range(steps):
+        trials = []
+        for candidate in search.ask():
+            if full:
+                trials.append(evaluator.price(attrs.evolve(candidate, beat=float("inf"))))
+            else:
+                trials.append(evaluator.price(candidate))
+                rejected += trials[-1].cost == float("inf")
+        search.tell(trials)
+        current = search._current
+        passed.append((current.cost, tuple(p.key for p in current.state.strategy.placements)))
+    return passed, rejected
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_early_rejection_leaves_the_chain_as_it_is(host, topology, simulator):
+    rejected = 0
+    for seed, model in enumerate(MODELS):
+        problem = problem_of(host, model, topology)
+        first, second = (evaluator_of(host, problem, simulator) for _ in range(2))
+        start = start_of(problem, first)
+        quick, left_out = searched(host, problem, first, start, 30, seed, full=False)
+        slow, _ = searched(host, problem, second, start, 30, seed, full=True)
+        assert quick == slow
+        rejected += left_out
+    assert rejected > 0
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_change_gives_the_timeline_of_a_fresh_start(host, model, simulator):
+    rng = np.random.default_rng(3)
+    for topology in TOPOLOGIES:
+        problem = problem_of(host, model, topology)
+        kept = evaluator_of(host, problem, simulator)
+        state = start_of(problem, kept)
+        for _ in range(8):
+            op = int(rng.integers(len(state.strategy.placements)))
+            changed = Candidate(base=state, placements={op: problem.space.random_placement(op, rng)}).state()
+            fresh = evaluator_of(host, problem, simulator)
+            delta, full = kept.plan(changed, {}), fresh.plan(changed, {})
+            assert delta.taskgraph == full.taskgraph
+            assert delta.timeline == full.timeline
+            cost = kept.price(Candidate(base=changed)).cost
+            assert cost == fresh.price(Candidate(base=changed)).cost
+            if rng.random() < 0.5:
+                state = changed
