@@ -1,0 +1,114 @@
+"""Proposals decided per second, and what a change costs beside pricing from scratch.
+
+    .venv/bin/python benchmarks/test_search_speed.py [folder with FlexNet measurement files]
+
+Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature); the
+co-search adds `totientperm`, which rewires at each new best state, at most every 50 turns.  Without a folder the
+roofline estimator prices operators.  Kernels are compiled before the clock starts.  A full evaluation lowers and
+compiles the network with nothing kept; both sides of its ratio run in turn.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from topoplan import Candidate, ClusterOptions, Host, State, TopologyContext
+from topoplan.evaluate import Evaluator
+from topoplan.experiment import build_cluster
+from topoplan.problem import Problem
+from topoplan.run import Run, drive
+from topoplan.space import Space
+
+
+def problem_of(host, model, preset, servers, topology, measures=None):
+    """Return a problem in FlexNet's setting: devices of four GPUs, 200 Gb/s inside, interfaces of 100 Gb/s."""
+    given = {"preset": preset, **({"dialect": "flexnet"} if model == "dlrm" else {})} if preset else {}
+    frontend, options = host.make("frontend", model, given)
+    graph = frontend.build(options, None if preset else 16 * servers)
+    cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=4, inter_gpu_bandwidth_gbps=200.0))
+    measured = measures is not None and preset is not None
+    given = {"file": str(measures / f"{preset}.json")} if measured else {}
+    estimator, options = host.make("estimator", "measured" if measured else "roofline", given)
+    costs = estimator.build(options, graph, cluster)
+    shape, shape_options = host.make("topology", topology)
+
+    def build(demand, rng):
+        return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+
+    return Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology=topology,
+        build_fabric=build, reconfigurable=shape.follows_demand,
+    )  # fmt: skip
+
+
+def evaluator_of(host, problem, simulator):
+    component, options = host.make("simulator", simulator)
+    return Evaluator(problem, component.build(options), component.memory(options))
+
+
+def search_speed(host, problem, simulator, proposals, co=False):
+    """Print proposals decided per second."""
+    given = [("mcmc", {"block": 0, "temperature": "absolute"}), *([("totientperm", {})] if co else [])]
+
+    def run(budget):
+        made = [host.make("searcher", name, options) for name, options in given]
+        rngs = np.random.default_rng(0).spawn(len(made))
+        searches = [(c.axis, c.build(o, problem, rng)) for (c, o), rng in zip(made, rngs, strict=True)]
+        evaluator = evaluator_of(host, problem, simulator)
+        told = Run(problem=problem, budget=budget, seed=0, searchers=tuple(name for name, _ in given))
+        return drive(told, evaluator, problem.space.initial(), searches, np.random.default_rng(1))
+
+    run(10)
+    result = run(proposals)
+    what = f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {problem.topology:10s} {simulator:8s}"
+    print(
+        f"{what} {proposals:6d} proposals in {result.elapsed:6.1f} s: {proposals / result.elapsed:7.1f}/s, "
+        f"accepted {result.acceptance:.0%}, best {result.best_cost * 1e3:.3f} ms",
+        flush=True,
+    )
+
+
+def change_speed(host, problem, simulator, count=12):
+    """Print the time of pricing one changed operator, and from scratch."""
+    rng = np.random.default_rng(0)
+    kept = evaluator_of(host, problem, simulator)
+    base = State(problem.space.initial(), problem.build_fabric(None, rng))
+    kept.price(Candidate(base=base))
+    seconds = np.zeros(2)
+    for _ in range(count):
+        op = int(rng.integers(len(base.strategy.placements)))
+        candidate = Candidate(base=base, placements={op: problem.space.random_placement(op, rng)})
+        costs = []
+        for side, evaluator in enumerate((kept, evaluator_of(host, problem, simulator))):
+            begin = time.perf_counter()
+            costs.append(evaluator.price(candidate).cost)
+            seconds[side] += time.perf_counter() - begin
+        assert costs[0] == costs[1]
+    change, full = seconds / count * 1e3
+    print(
+        f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {simulator:8s} change {change:7.2f} ms, "
+        f"from scratch {full:7.2f} ms: {full / change:.1f} x",
+        flush=True,
+    )
+
+
+def main() -> None:
+    host = Host.discover()
+    measures = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    for preset, servers, proposals in (("dlrm16", 16, (20_000, 4_000)), ("dlrm128", 128, (1_500, 400))):
+        problem = problem_of(host, "dlrm", preset, servers, "bigswitch", measures)
+        for simulator, budget in zip(("fluid", "flexnet"), proposals, strict=True):
+            search_speed(host, problem, simulator, budget)
+    search_speed(host, problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures), "fluid", 1_000, co=True)
+    for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
+        problem = problem_of(host, model, preset, 128, "bigswitch", measures)
+        for simulator in ("fluid", "flexnet"):
+            change_speed(host, problem, simulator)
+
+
+if __name__ == "__main__":
+    main()
