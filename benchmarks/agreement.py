@@ -1,8 +1,8 @@
 """Iteration times of the fluid simulator beside those of the packet simulator FlexNetPacket, row by row.
 
-    .venv/bin/python benchmarks/agreement.py ../shared/data
-    .venv/bin/python benchmarks/agreement.py ../shared/data --level stepped
-    .venv/bin/python benchmarks/agreement.py ../shared/data --write docs/agreement.md
+    .venv/bin/python benchmarks/agreement.py REFERENCE
+    .venv/bin/python benchmarks/agreement.py REFERENCE --level stepped
+    .venv/bin/python benchmarks/agreement.py REFERENCE --write docs/agreement.md
 
 The folder holds ``packet_reference.csv`` and the task graphs that it names in ``taskgraphs/``.  A row names its
 network by FlexNetPacket's program: ``flat`` is the network that the file describes, ``fattree``, ``aggosft`` (a

@@ -1,6 +1,6 @@
 """Proposals decided per second, and what a change costs beside pricing from scratch.
 
-    .venv/bin/python benchmarks/test_search_speed.py [folder with FlexNet measurement files]
+    .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
 
 Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature); the
 co-search adds `totientperm`, which rewires at each new best state, at most every 50 turns.  Without a folder the
