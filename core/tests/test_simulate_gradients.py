@@ -109,9 +109,10 @@ def test_server_keeps_successors_waiting():
 def test_what_the_options_do(component):
     simulator, options = component
     tasks, fabric = data_parallel(), star()
+    one_way = {"ring_direction": "forward"} if options is FlexnetOptions else {}  # the closed form below needs it
 
     def run(**given):
-        return simulator.build(options(**given))(tasks, fabric, CLUSTER)
+        return simulator.build(options(**one_way, **given))(tasks, fabric, CLUSTER)
 
     overlap, barrier = run(), run(gradient_sync="barrier")
     server = run(collective="parameter-server")
@@ -120,7 +121,7 @@ def test_what_the_options_do(component):
     assert barrier.start[12] == pytest.approx(4e-3)
     assert barrier.makespan == pytest.approx(overlap.makespan + 1e-3, rel=0.02)
     # Two rings at once: 4/3 size each on every link.  Two servers, each receiving and sending twice the size.
-    assert barrier.makespan == pytest.approx(4e-3 + 2 * 4 / 3 * 0.03, rel=0.02)  # rings may run in opposite ways
+    assert barrier.makespan == pytest.approx(4e-3 + 2 * 4 / 3 * 0.03, rel=0.01)
     assert server.makespan > barrier.makespan
     assert server.start[12] == pytest.approx(3e-3)
     assert server.finish.max() == pytest.approx(server.makespan)

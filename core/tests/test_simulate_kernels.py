@@ -117,6 +117,34 @@ def test_fluid_equals_its_reference(data, stepped, seed):
     check(fluid.Model(stepped, seed), fluid_reference, network, taskgraph)
 
 
+def check_early_stop(model, network, taskgraph, share):
+    """A run that must beat a time gives the full answer when it does, and never gives up on one that does."""
+    prepared = model.prepare(taskgraph, network)
+    whole = model.simulate(prepared)
+    slower = model.beats(prepared, whole.makespan * (1 + 1e-6) + 1e-12)
+    assert slower is not None
+    np.testing.assert_array_equal(slower.finish, whole.finish)
+    assert slower.makespan == whole.makespan
+    sooner = model.beats(prepared, whole.makespan * share)
+    assert sooner is None or sooner.makespan == whole.makespan
+
+
+@SETTINGS
+@given(st.data(), st.sampled_from([50_000, 1 << 20]), st.sampled_from([None, 7]), st.sampled_from([0.3, 0.9, 0.999]))
+def test_flexnet_stops_early_only_when_it_may(data, segment, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check_early_stop(flexnet.Model(segment, seed), network, taskgraph, share)
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]))
+def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check_early_stop(fluid.Model(stepped, seed), network, taskgraph, share)
+
+
 def test_equal_flows_share_and_order_of_pairs_does_not_matter():
     """Two equal flows into one host take twice as long as one, in both models."""
     fabric = Fabric.from_links(

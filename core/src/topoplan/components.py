@@ -150,7 +150,13 @@ class Estimator(Component):
 
 
 class Simulate(Protocol):
-    """What a simulator builds."""
+    """What a simulator builds.
+
+    It may also have two methods that make a search cheaper, and must then keep to what a full run says:
+    ``makespan(taskgraph, fabric, cluster, beat=inf) -> float``, seconds without the timeline, or ``inf`` once
+    it is proven to be no less than ``beat``; and beside it ``link_seconds(taskgraph, fabric, cluster)``, the
+    (n, E) seconds that the messages of each operator surely keep each link busy.
+    """
 
     def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
         """Run one iteration.

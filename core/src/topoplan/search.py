@@ -75,7 +75,10 @@ class Trial:
 
 
 class Search(Protocol):
-    """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked."""
+    """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
+
+    One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
+    """
 
     def ask(self) -> Sequence[Candidate]:
         """Propose candidates.  Empty says: nothing now; from every searcher at once it ends the run."""

@@ -52,17 +52,18 @@ def look_ahead(tasks: TaskColumns, alone: F64, uses: Uses, n_links: int, n_devic
     before = np.empty(len(tasks.succ), np.int32)
     order = np.empty(n_tasks, np.int32)
     busy, least = np.zeros(n_links), np.full(n_links, np.inf)
+    met = np.full(n_tasks, -1, np.int64)
     machines = np.full((3, n_links + n_devices, _STEPS), np.inf)
     machines[0] = 0.0
     known = _sort(tasks, tasks.preds.copy(), before_ptr, before, order)
-    _chains(tasks, alone, uses, order[:known], before_ptr, before, busy, least, begin, rest, behind)
+    _chains(tasks, alone, uses, order[:known], before_ptr, before, busy, least, met, begin, rest, behind)
     return _machines(tasks, uses, order[:known], n_links, machines, begin, rest, behind), behind
 
 
 @part
 def _chains(
     tasks: TaskColumns, alone: F64, uses: Uses, order: I32, before_ptr: I64, before: I32, busy: F64, least: F64,
-    begin: F64, rest: F64, behind: F64,
+    met: I64, begin: F64, rest: F64, behind: F64,
 ) -> None:  # fmt: skip
     """Write when each task begins at least, the time from its end to the end of all, and from its start."""
     for t in order:
@@ -70,13 +71,15 @@ def _chains(
         for k in range(first, last):
             begin[t] = max(begin[t], begin[before[k]] + alone[before[k]])
         if last - first > 1:
-            begin[t] = max(begin[t], _together(tasks, before, first, last, begin, uses, busy, least))
+            begin[t] = max(begin[t], _together(tasks, before, first, last, begin, uses, busy, least, met, t))
     for t in order[::-1]:
         first, last = np.int64(tasks.succ_ptr[t]), np.int64(tasks.succ_ptr[t + 1])
         for k in range(first, last):
             rest[t] = max(rest[t], behind[tasks.succ[k]])
         if last - first > 1:
-            rest[t] = max(rest[t], _together(tasks, tasks.succ, first, last, rest, uses, busy, least))
+            rest[t] = max(
+                rest[t], _together(tasks, tasks.succ, first, last, rest, uses, busy, least, met, len(met) + t)
+            )
         behind[t] = alone[t] + rest[t]
 
 
@@ -115,13 +118,18 @@ def _machines(
 
 @part
 def _together(
-    tasks: TaskColumns, of: I32, first: int, last: int, other: F64, uses: Uses, busy: F64, least: F64
-) -> float:
-    """Seconds that the transfers ``of[first:last]`` take on one link, plus the least that is ``other`` to each."""
+    tasks: TaskColumns, of: I32, first: int, last: int, other: F64, uses: Uses, busy: F64, least: F64, met: I64,
+    visit: int,
+) -> float:  # fmt: skip
+    """Seconds that the transfers ``of[first:last]`` take on one link, plus the least that is ``other`` to each.
+
+    An edge may be given twice, a transfer counts once: ``met`` notes the ``visit``, a number of its own, of each.
+    """
     longest = 0.0
     for k in range(first, last):
         t = of[k]
-        if tasks.kind[t] == _TRANSFER:
+        if tasks.kind[t] == _TRANSFER and met[t] != visit:
+            met[t] = visit
             for i in range(uses.ptr[t], uses.ptr[t + 1]):
                 link = uses.link[i]
                 busy[link] += uses.seconds[i]
