@@ -17,12 +17,14 @@ MODELS = {
     "dlrm": {"preset": "dlrm16"},
     "alexnet": {},
     "vgg16": {},
-    "transformer": {"blocks": 2},
+    "resnet50": {},
+    "inception-v3": {},
+    "transformer": {"num_layers": 2},
     "ncf": {},
     "candle-uno": {},
     "moe": {},
 }
-TOPOLOGIES = ["bigswitch", "topoopt", "fattree", "random", "fully-connected"]
+TOPOLOGIES = ["bigswitch", "topoopt", "ocs", "fattree", "random", "fully-connected"]
 SIMULATORS = ["fluid", "flexnet"]
 
 
@@ -32,8 +34,8 @@ def host():
 
 
 def problem_of(host, model, topology, batch=64, servers=8):
-    frontend, options = host.make("frontend", model, {})
-    graph = frontend.build(options, batch)
+    frontend, options = host.make("frontend", model, MODELS[model])
+    graph = frontend.build(options, None if "preset" in MODELS[model] else batch)
     cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=2, degree=4))
     component, options = host.make("estimator", "roofline")
     costs = component.build(options, graph, cluster)
@@ -102,7 +104,7 @@ def test_a_change_gives_the_timeline_of_a_fresh_start(host, model, simulator):
         problem = problem_of(host, model, topology)
         kept = evaluator_of(host, problem, simulator)
         state = start_of(problem, kept)
-        for _ in range(8):
+        for _ in range(24):
             op = int(rng.integers(len(state.strategy.placements)))
             changed = Candidate(base=state, placements={op: problem.space.random_placement(op, rng)}).state()
             fresh = evaluator_of(host, problem, simulator)

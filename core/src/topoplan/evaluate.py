@@ -16,6 +16,7 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.components import Simulate
 from topoplan.errors import TopoplanError
+from topoplan.fabric import Fabric
 from topoplan.floors import Floors
 from topoplan.lowering import Lowering
 from topoplan.plan import Plan
@@ -30,6 +31,9 @@ _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
 
 #: Costs kept before the oldest half is dropped.
 _KEPT = 4096
+
+#: Relative difference between the times of strategies that only number their devices otherwise.
+_ROUNDING = 1e-9
 
 Memory = Literal["ignore", "limit", "penalty"]
 
@@ -66,27 +70,36 @@ class Evaluator:
         self.evaluations = 0
         self._simulate = simulate
         self._makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given).makespan)
+        self._folds: Callable[..., bool] = getattr(simulate, "folds", lambda *given: False)
+        self._folded_makespan: Callable[..., float] = getattr(simulate, "folded_makespan", self._makespan)
         self._memory = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._floors: Floors | None = None
         if hasattr(simulate, "link_seconds"):
             self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
         self._known: dict[Any, tuple[State, float]] = {}
+        # Seconds that strategies of one key take at least; and the fabric, to keep its identity.
+        self._alike: dict[tuple[int, int], tuple[Fabric, float]] = {}
 
     def price(self, candidate: Candidate) -> Trial:
         """Lower and simulate a candidate.
 
-        One that does not fit a hard memory limit costs ``inf``, and so does one that is proven not to cost less
-        than the time that it must beat.
+        One that does not fit a hard memory limit costs ``inf``, and so do one whose placements do not fit its
+        schedule and one that is proven not to cost less than the time that it must beat.
         """
         self.evaluations += 1
         state = candidate.state()
-        key = (id(state.fabric), *map(id, state.strategy.placements))
+        strategy = state.strategy
+        key = (id(state.fabric), id(strategy.schedule), *map(id, strategy.placements))
         known = self._known.get(key)  # which holds the state, so that its identities stay its own
         if known is not None:
             return self._trial(*known)
+        scheduled = strategy.schedule is not None and not strategy.schedule.trivial
+        if scheduled and strategy.schedule.misfit(self.problem.graph, strategy.placements):
+            return self._trial(state, float("inf"))
         if (
             self._floors is not None
+            and not scheduled  # floors add up memory that micro-batches use one after the other
             and candidate.beat < float("inf")
             and self._floors.floor(candidate, state) >= candidate.beat
         ):
@@ -94,9 +107,7 @@ class Evaluator:
         cost = self._cost(state, candidate.beat if self._floors else float("inf"))
         if cost == float("inf"):
             return self._trial(state, cost)
-        if len(self._known) >= _KEPT:
-            for old in list(self._known)[: _KEPT // 2]:
-                del self._known[old]
+        _make_room(self._known)
         self._known[key] = (state, cost)
         return self._trial(state, cost)
 
@@ -105,10 +116,34 @@ class Evaluator:
         if self._memory != "ignore":
             cost = memory_penalty(self.memory(state.strategy), self.problem.cluster.device_memory, self._memory)
         if cost < float("inf"):
-            taskgraph = self._lowering.lower(state.strategy)
-            given = (taskgraph, state.fabric, self.problem.cluster)
-            cost += self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat - cost)
+            cost += self._seconds(state, beat - cost)
         return cost
+
+    def _seconds(self, state: State, beat: float) -> float:
+        """Simulate a state.
+
+        Strategies that differ only in the numbers of what nothing tells apart take equally long, but for rounding:
+        enough to reject one for what another took.
+        """
+        fabric, cluster, schedule = state.fabric, self.problem.cluster, state.strategy.schedule
+        if (schedule is not None and not schedule.trivial) or not self._folds(fabric, cluster):
+            return self._unfolded(state, beat)
+        alike = self._lowering.alike(state.strategy)
+        key = (id(fabric), alike.classes.key)
+        _, known = self._alike.get(key, (fabric, 0.0))
+        if known * (1 - _ROUNDING) >= beat:
+            return float("inf")
+        if alike.worth_folding:
+            seconds = self._folded_makespan(self._lowering.fold(alike), fabric, cluster, beat)
+        else:
+            seconds = self._unfolded(state, beat)
+        _make_room(self._alike)
+        self._alike[key] = (fabric, min(seconds, beat))
+        return seconds
+
+    def _unfolded(self, state: State, beat: float) -> float:
+        given = (self._lowering.lower(state.strategy), state.fabric, self.problem.cluster)
+        return self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat)
 
     def _trial(self, state: State, cost: float) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy))
@@ -136,3 +171,9 @@ class Evaluator:
             timeline=self._simulate(taskgraph, state.fabric, self.problem.cluster),
             provenance=provenance,
         )
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= _KEPT:
+        for old in list(known)[: _KEPT // 2]:
+            del known[old]

@@ -2,6 +2,8 @@
 
 A topology plugin builds a `Fabric`; simulators ask `topoplan.routing` for the paths of the pairs that
 communicate; exporters write it down.  Hosts are nodes ``0 .. n_hosts-1``, switches follow.
+
+A fabric that is rebuilt between the phases of an iteration has `Phases`: the fabric of each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike
 from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
 from topoplan.errors import TopoplanError
 
-__all__ = ["Fabric", "Routes"]
+__all__ = ["Fabric", "Phases", "Routes"]
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +58,8 @@ class Fabric:
         rings: group size -> the rings of an all-reduce over a group of that size, each a sequence of
             node offsets modulo ``n_hosts`` that one ring step walks (FlexNet's jumps).  A group whose
             size is absent runs one ring in listed order over the routes.
+        phases: the fabrics that take turns, where it is rebuilt during the iteration.  The links above are then
+            those of all phases, each as fast as it ever is: a list for reports, and no network to route in.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Fabric:
     routes: Routes | None = None
     max_paths: int = 1
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
+    phases: Phases | None = None
 
     def __attrs_post_init__(self) -> None:
         count = len(self.link_src)
@@ -98,6 +103,12 @@ class Fabric:
             raise TopoplanError(
                 f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)"
             )
+        if self.phases is not None and any(
+            (part.n_hosts, part.n_switches) != (self.n_hosts, self.n_switches)
+            or not np.isin(part.link_src.astype(np.int64) * self.n_nodes + part.link_dst, key).all()
+            for part in self.phases.fabrics
+        ):
+            raise TopoplanError(f"fabric {self.name!r}: a phase has other nodes or links (make it with from_phases)")
 
     @classmethod
     def from_links(
@@ -146,6 +157,31 @@ class Fabric:
             rings=dict(rings or {}),
         )
 
+    @classmethod
+    def from_phases(cls, phases: Phases) -> Fabric:
+        """Make a fabric that is rebuilt between phases; its links are those of all phases."""
+        parts, first = phases.fabrics, phases.forward
+        ends = np.concatenate([np.stack([part.link_src, part.link_dst], axis=1) for part in parts])
+        links, row = np.unique(ends, axis=0, return_inverse=True)
+
+        def largest(column: str) -> F64:
+            found = np.zeros(len(links))
+            np.maximum.at(found, row.ravel(), np.concatenate([getattr(part, column) for part in parts]))
+            return found
+
+        return cls(
+            name=first.name,
+            n_hosts=first.n_hosts,
+            n_switches=first.n_switches,
+            link_src=links[:, 0],
+            link_dst=links[:, 1],
+            link_count=largest("link_count"),
+            link_bandwidth=largest("link_bandwidth"),
+            link_latency=largest("link_latency"),
+            max_paths=first.max_paths,
+            phases=phases,
+        )
+
     @property
     def n_nodes(self) -> int:
         """Hosts and switches together."""
@@ -155,3 +191,43 @@ class Fabric:
     def n_links(self) -> int:
         """Number of link rows (directed, parallel links merged)."""
         return len(self.link_src)
+
+    @property
+    def wirings(self) -> tuple[Fabric, ...]:
+        """The networks that exist one after the other: those of the phases, or the fabric alone."""
+        return (self,) if self.phases is None else self.phases.fabrics
+
+    def same_wires(self, other: Fabric) -> bool:
+        """Say whether nothing has to be rewired to get from one fabric to the other; routes and rings may differ."""
+        return all(
+            np.array_equal(getattr(self, column), getattr(other, column))
+            for column in ("link_src", "link_dst", "link_count", "link_bandwidth", "link_latency")
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Phases:
+    """The fabrics of one iteration, in the order of time, and what it takes to get from one to the next.
+
+    Attributes:
+        forward, backward: for the forward and the backward pass.
+        reduce: for the all-reduces after them.
+        delay: seconds that a rebuild takes; nothing runs meanwhile.  None is needed between phases of the
+            same wires (`Fabric.same_wires`).
+    """
+
+    forward: Fabric
+    backward: Fabric
+    reduce: Fabric
+    delay: float
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.delay < float("inf"):
+            raise TopoplanError(f"phases: delay {self.delay} s must be finite and not negative")
+        if any(part.phases is not None for part in self.fabrics):
+            raise TopoplanError("phases: the fabric of a phase must not have phases itself")
+
+    @property
+    def fabrics(self) -> tuple[Fabric, Fabric, Fabric]:
+        """Fabrics of the phases in the order of time."""
+        return self.forward, self.backward, self.reduce

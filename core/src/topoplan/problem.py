@@ -34,12 +34,15 @@ class Demand:
             each once; groups within one host are left out, and equal groups are one row.
         group_bytes: (G,) bytes that the group sums per iteration, all its tensors together.
         matrix: (H, H) bytes of point-to-point transfers from row host to column host; diagonal 0.
+        forward: (H, H) the part of ``matrix`` that is sent in the forward pass, the rest being sent in the
+            backward one; None where that is not known.
     """
 
     group_ptr: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     group_members: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     group_bytes: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     matrix: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    forward: F64 | None = attrs.field(default=None, converter=attrs.converters.optional(f64), eq=ARRAY_EQ)
 
     @property
     def n_groups(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from topoplan.arrays import ARRAY_EQ, I32, i32
 from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
+from topoplan.schedule import Schedule
 
 __all__ = ["Placement", "Strategy", "data_parallel"]
 
@@ -56,16 +57,20 @@ class Placement:
 
 @attrs.frozen
 class Strategy:
-    """A placement for every operator of a graph, in its order."""
+    """A placement for every operator of a graph, in its order, and a schedule.
+
+    Without a schedule, the whole batch goes through the model at once, and devices run what is ready.
+    """
 
     placements: tuple[Placement, ...]
+    schedule: Schedule | None = None
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return the strategy with the placements of some operators replaced."""
+        """Return the strategy with the placements of some operators replaced, under the same schedule."""
         placements = list(self.placements)
         for index, placement in changes.items():
             placements[index] = placement
-        return Strategy(tuple(placements))
+        return Strategy(tuple(placements), self.schedule)
 
     def check(self, graph: OperatorGraph, n_devices: int) -> None:
         """Raise `TopoplanError` unless the strategy fits the graph and the cluster."""
@@ -89,6 +94,8 @@ class Strategy:
                 raise TopoplanError(
                     f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"
                 )
+        if self.schedule is not None and (reason := self.schedule.misfit(graph, self.placements)):
+            raise TopoplanError(f"strategy: {reason}")
 
 
 def data_parallel(graph: OperatorGraph, op: int, devices: Sequence[int]) -> Placement:

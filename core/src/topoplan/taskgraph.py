@@ -47,6 +47,7 @@ class TaskGraph:
             given twice counts twice.
         op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
         op_names: names that ``op`` points into.
+        micro_batch: (T,) micro-batch of each task, -1 for all-reduces; None where the batch is not cut.
         n_devices: devices 0 .. n_devices-1 may occur.
         foreign: columns that an importer read and only its own exporter needs (identifiers, tables).
     """
@@ -65,6 +66,7 @@ class TaskGraph:
     op: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     op_names: tuple[str, ...] = ()
     n_devices: int
+    micro_batch: I32 | None = attrs.field(default=None, converter=attrs.converters.optional(i32), eq=ARRAY_EQ)
     foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
 
     @property
@@ -95,6 +97,8 @@ class TaskGraph:
         kind = TaskKind(self.kind[task])
         name = self.op_names[self.op[task]] if 0 <= self.op[task] < len(self.op_names) else ""
         what = kind.name.lower() + (f" of {name}" if name else "")
+        if self.micro_batch is not None and self.micro_batch[task] >= 0:
+            what += f", micro-batch {self.micro_batch[task]}"
         if kind is TaskKind.TRANSFER:
             return f"task {task} ({what}, device {self.src[task]} to {self.dst[task]})"
         if kind is TaskKind.ALLREDUCE:
@@ -106,7 +110,8 @@ class TaskGraph:
         count = self.n_tasks
         if count == 0:
             raise TopoplanError(f"{where}: has no tasks")
-        for field in ("device", "seconds", "size", "src", "dst", "group", "op"):
+        columns = ("device", "seconds", "size", "src", "dst", "group", "op")
+        for field in columns if self.micro_batch is None else (*columns, "micro_batch"):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"{where}: column {field} has {len(getattr(self, field))} rows, not {count}")
         _ordered(where, "succ", self.succ_ptr, count, len(self.succ))

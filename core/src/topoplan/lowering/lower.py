@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +11,18 @@ from topoplan.arrays import F64
 from topoplan.cluster import Cluster
 from topoplan.components import CostFunction
 from topoplan.graph import OperatorGraph
+from topoplan.lowering.interchange import interchangeable
+from topoplan.lowering.join import join, taskgraph_of
 from topoplan.lowering.pieces import EdgePiece, OperatorPiece, edge_piece, operator_piece
 from topoplan.partition import Transfers, transfers
 from topoplan.problem import Demand
+from topoplan.schedule import Schedule
 from topoplan.strategy import Placement, Strategy
 from topoplan.taskgraph import TaskGraph
+
+if TYPE_CHECKING:
+    from topoplan.lowering.fold import Alike, Folded
+    from topoplan.lowering.memory import Slices
 
 __all__ = ["Lowering"]
 
@@ -36,6 +43,7 @@ class Lowering:
         ]
         self._edge_kind = self._edge_kinds()
         self._edge_ops = np.array(self._edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
+        self._op_class, self._edge_class = interchangeable(graph, self._edge_kind)
         self._edges_at: list[list[int]] = [[] for _ in self._op_names]
         for edge, (u, _, v, _) in enumerate(self._edges):
             self._edges_at[u].append(edge)
@@ -43,6 +51,7 @@ class Lowering:
         self._op_pieces: dict[Any, OperatorPiece] = {}
         self._edge_pieces: dict[Any, EdgePiece] = {}
         self._moved: dict[Any, Transfers] = {}
+        self._slices: Slices | None = None
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration under ``strategy``.
@@ -50,50 +59,54 @@ class Lowering:
         Raises:
             TopoplanError: a placement that the cost function cannot price.
         """
-        from topoplan.lowering.assemble import assemble
-
         ops, edges = self._pieces(strategy)
-        parts = np.array([len(piece.devices) for piece in ops], dtype=np.int32)
-        groups = [len(piece.group_bytes) for piece in ops]
-        number = np.arange(len(ops), dtype=np.int32)
-        columns = assemble(
-            _pointer([parts]),
-            np.concatenate([piece.devices for piece in ops]),
-            np.repeat(number, parts),
-            np.concatenate([piece.forward for piece in ops]),
-            np.concatenate([piece.backward for piece in ops]),
-            np.repeat(number, groups),
-            _pointer([piece.part_counts for piece in ops]),
-            np.concatenate([piece.group_parts for piece in ops]),
-            np.concatenate([piece.group_bytes for piece in ops]),
-            np.concatenate([piece.group_seconds for piece in ops]),
-            _pointer([np.array([len(piece.src) for piece in edges], dtype=np.int32)]),
-            self._edge_ops[0],
-            self._edge_ops[1],
-            _concatenated([piece.src for piece in edges], np.int32),
-            _concatenated([piece.dst for piece in edges], np.int32),
-            _concatenated([piece.size for piece in edges], np.int64),
-            _concatenated([piece.local for piece in edges], np.bool_),
-        )
-        names = ("kind", "device", "seconds", "size", "src", "dst", "group", "op", "succ_ptr", "succ")
-        for column in columns:
-            column.setflags(write=False)
-        return TaskGraph(
-            **dict(zip(names, columns, strict=True)),
-            group_ptr=_pointer([piece.device_counts for piece in ops]),
-            group_members=np.concatenate([piece.group_devices for piece in ops]),
-            op_names=self._op_names,
-            n_devices=self.cluster.n_devices,
-        )
+        joined = join(ops, edges, self._edge_ops)
+        if strategy.schedule is None or strategy.schedule.trivial:
+            return taskgraph_of(joined, self._op_names, self.cluster.n_devices)
+        from topoplan.lowering.schedule import scheduled
+
+        gradient = np.concatenate([piece.weight_gradient for piece in ops])
+        return scheduled(joined, strategy.schedule, gradient, self._op_names, self.cluster.n_devices)
+
+    def alike(self, strategy: Strategy) -> Alike:
+        """Find what nothing tells apart in the iteration under ``strategy``, if all devices are alike."""
+        from topoplan.lowering.fold import Alike, parts_of
+        from topoplan.lowering.refine import classes
+
+        joined = join(*self._pieces(strategy), self._edge_ops)
+        columns = parts_of(joined, self._op_class, self._edge_class)
+        return Alike(joined, classes(columns, self.cluster.n_devices))
+
+    def fold(self, alike: Alike) -> Folded:
+        """Return the iteration with one task for all that nothing tells apart."""
+        from topoplan.lowering.fold import folded
+
+        return folded(*alike, self._op_names, self.cluster.n_devices)
 
     def memory(self, strategy: Strategy) -> F64:
-        """Return the (D,) bytes that each device holds during the iteration."""
+        """Return the (D,) bytes that each device holds during the iteration; under a schedule, the most at a time."""
         ops = [self._operator_piece(op, placement) for op, placement in enumerate(strategy.placements)]
+        if strategy.schedule is not None and not strategy.schedule.trivial:
+            return self._scheduled_memory(ops, strategy, strategy.schedule)
         return np.bincount(
             np.concatenate([piece.devices for piece in ops]),
             weights=np.concatenate([piece.memory for piece in ops]),
             minlength=self.cluster.n_devices,
         ).astype(np.float64)
+
+    def _scheduled_memory(self, ops: Sequence[OperatorPiece], strategy: Strategy, schedule: Schedule) -> F64:
+        from topoplan.lowering.memory import Slices, scheduled_peak
+
+        self._slices = self._slices or Slices(self.graph)
+        memory, kept = [piece.memory for piece in ops], [piece.kept for piece in ops]
+        return scheduled_peak(
+            schedule,
+            self._slices.held(strategy.placements, memory, kept, schedule),
+            np.repeat(schedule.stage, [len(piece.devices) for piece in ops]),
+            np.concatenate([piece.devices for piece in ops]),
+            np.concatenate([piece.weight_gradient for piece in ops]),
+            self.cluster.n_devices,
+        )
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
@@ -108,19 +121,36 @@ class Lowering:
                     key = members.astype(np.int32).tobytes()
                     sums[key] = sums.get(key, 0.0) + size
         groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
-        matrix = np.zeros(n_hosts * n_hosts)
-        for edge in edges:
+        sent, again = np.zeros((2, n_hosts * n_hosts))
+        repeated = self._repeated_edges(strategy)
+        for number, edge in enumerate(edges):
             source, target = host[edge.devices].astype(np.int64)
             apart = source != target
             source, target, size = source[apart], target[apart], edge.size[apart].astype(np.float64)
-            matrix += np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
-            matrix += np.bincount(target * n_hosts + source, weights=size, minlength=n_hosts * n_hosts)
+            moved = np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
+            sent += moved
+            if number in repeated:
+                again += moved
+        forward, repeat = sent.reshape(n_hosts, n_hosts), again.reshape(n_hosts, n_hosts)
         return Demand(
             group_ptr=np.concatenate(([0], np.cumsum([len(g) for g in groups]))),
-            group_members=_concatenated(groups, np.int32),
+            group_members=np.concatenate(groups) if groups else [],
             group_bytes=list(sums.values()),
-            matrix=matrix.reshape(n_hosts, n_hosts),
+            matrix=forward + repeat + forward.T,  # gradients go back the same way
+            forward=forward,  # what is repeated is sent again in the backward pass
         )
+
+    def _repeated_edges(self, strategy: Strategy) -> set[int]:
+        """Edges inside stages that recompute: their messages are sent again."""
+        schedule = strategy.schedule
+        if schedule is None or not any(schedule.recompute):
+            return set()
+        stage = schedule.stage.tolist()
+        return {
+            edge
+            for edge, (u, _, v, _) in enumerate(self._edges)
+            if stage[u] == stage[v] and schedule.recompute[stage[u]]
+        }
 
     def operator(self, strategy: Strategy, op: int) -> OperatorPiece:
         """Return the piece of operator ``op``; as long as it is kept, the same object for the same placement."""
@@ -183,15 +213,3 @@ def _keep(pieces: dict[Any, Any], key: Any, piece: Any) -> None:
         for old in list(pieces)[: _KEPT // 2]:
             del pieces[old]
     pieces[key] = piece
-
-
-def _pointer(counts: list[Any]) -> Any:
-    """Turn counts of rows, table by table, into the pointer of all rows one after the other."""
-    lengths = np.concatenate(counts)
-    pointer = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=pointer[1:])
-    return pointer
-
-
-def _concatenated(rows: list[Any], dtype: Any) -> Any:
-    return np.concatenate(rows) if rows else np.zeros(0, dtype=dtype)

@@ -12,13 +12,13 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.cluster import Cluster
-from topoplan.components import CostFunction
+from topoplan.components import CostFunction, PartCosts
 from topoplan.graph import Operator
 from topoplan.partition import Transfers, replica_groups, slice_elements
 from topoplan.strategy import Placement
 from topoplan.taskgraph import TaskGraph, TaskKind
 
-__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "messages", "operator_piece"]
+__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "messages", "operator_piece", "weight_seconds"]
 
 
 @attrs.frozen(eq=False)
@@ -27,6 +27,7 @@ class OperatorPiece:
 
     Attributes:
         devices, forward, backward, memory: (P,) per part.
+        kept, weight_gradient: likewise, see `PartCosts`; the second one is told for every operator.
         part_counts, group_parts: (G,) and the rows one after the other, of all weights in order: the parts
             whose gradients enter each all-reduce.
         device_counts, group_devices: likewise, the devices that take part (each once).
@@ -43,6 +44,8 @@ class OperatorPiece:
     group_devices: I32
     group_bytes: I64
     group_seconds: F64
+    weight_gradient: F64
+    kept: F64 | None
 
 
 @attrs.frozen(eq=False)
@@ -99,7 +102,16 @@ def operator_piece(
         group_devices=_joined(devices),
         group_bytes=np.array(sizes, dtype=np.int64),
         group_seconds=np.array(seconds, dtype=np.float64),
+        weight_gradient=weight_seconds(operator, priced),
+        kept=priced.kept,
     )
+
+
+def weight_seconds(operator: Operator, priced: PartCosts) -> F64:
+    """(P,) seconds of the backward pass that the gradients of weights take."""
+    if priced.weight_gradient is not None:
+        return priced.weight_gradient
+    return priced.backward / 2 if operator.weights else np.zeros(len(priced.backward))
 
 
 def edge_piece(moved: Transfers, itemsize: int, source: Placement, target: Placement) -> EdgePiece:

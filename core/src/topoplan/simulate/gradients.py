@@ -169,4 +169,4 @@ def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any])
         name: np.concatenate([getattr(taskgraph, name), new.get(name, np.full(count, default))])
         for name, default in _DEFAULTS.items()
     }
-    return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], foreign={}, **columns)
+    return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], micro_batch=None, foreign={}, **columns)

@@ -14,11 +14,14 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.cluster import Cluster
 from topoplan.fabric import Fabric
-from topoplan.simulate import flexnet, fluid
+from topoplan.lowering.fold import Folded
+from topoplan.simulate import flexnet, fluid, fluid_kernel
 from topoplan.simulate.bounds import bounds, collective_bound
 from topoplan.simulate.columns import Outcome, check_finished, device_busy
+from topoplan.simulate.folded import fold_loads, star
 from topoplan.simulate.gradients import server_origin, with_barriers, with_parameter_server
 from topoplan.simulate.network import Network, NetworkCache
+from topoplan.simulate.phases import phased_makespan, phased_timeline
 from topoplan.taskgraph import TaskGraph
 from topoplan.timeline import Timeline
 
@@ -64,6 +67,8 @@ class Simulation:
             TopoplanError: a column out of range, a cycle, a starved task or an unreachable pair.
         """
         taskgraph.check()
+        if fabric.phases is not None:
+            return phased_timeline(self, taskgraph, fabric, cluster)
         network = self._networks.get(fabric, cluster)
         given, taskgraph = taskgraph, self._rewritten(taskgraph)
         prepared = self._model.prepare(taskgraph, network)
@@ -103,6 +108,8 @@ class Simulation:
         Raises:
             TopoplanError: a cycle, a starved task or an unreachable pair.
         """
+        if fabric.phases is not None:
+            return phased_makespan(self.makespan, taskgraph, fabric, cluster, beat)
         network = self._networks.get(fabric, cluster)
         taskgraph = self._rewritten(taskgraph)
         prepared = self._model.prepare(taskgraph, network)
@@ -112,8 +119,33 @@ class Simulation:
         check_finished(taskgraph, outcome.finish)
         return float(outcome.makespan)
 
+    def folds(self, fabric: Fabric, cluster: Cluster) -> bool:
+        """Say whether `folded_makespan` can simulate one task for all that nothing tells apart."""
+        plain = isinstance(self._model, fluid.Model) and not (self._model.stepped or self._barriers or self._server)
+        return plain and fabric.phases is None and star(self._networks.get(fabric, cluster)) is not None
+
+    def folded_makespan(
+        self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")
+    ) -> float:
+        """Return the time of a folded iteration, as `makespan` does."""
+        outcome = self.folded_outcome(folded, fabric, cluster, beat)
+        return float(outcome.makespan)
+
+    def folded_outcome(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> Outcome:
+        """Simulate a folded iteration."""
+        network = self._networks.get(fabric, cluster)
+        links = star(network)
+        assert links is not None
+        prepared = fold_loads(self._model.prepare(folded.taskgraph, network), folded, links)
+        outcome = Outcome(*fluid_kernel.run(*prepared, np.zeros(folded.taskgraph.n_tasks), beat))
+        if outcome.makespan < np.inf:
+            check_finished(folded.taskgraph, outcome.finish)
+        return outcome
+
     def link_seconds(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> F64:
         """(n, E) seconds that the messages of operators 0 .. n-1 surely keep each link busy, in any order."""
+        if fabric.phases is not None:  # which phase a message is in, and so its path, is not told by it alone
+            return np.zeros((1, fabric.n_links + 2 * cluster.n_devices))
         network = self._networks.get(fabric, cluster)
         if self._server:
             return np.zeros((1, network.n_links))

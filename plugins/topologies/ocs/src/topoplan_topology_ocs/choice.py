@@ -1,0 +1,29 @@
+"""Which of several wirings serves a matrix of traffic best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from topoplan import Fabric
+from topoplan.arrays import F64
+from topoplan.routing import paths
+
+__all__ = ["fastest", "link_seconds"]
+
+
+def fastest(fabrics: Sequence[Fabric], matrix: F64) -> Fabric:
+    """Return the fabric whose busiest link is done first; of equal ones the first."""
+    return min(fabrics, key=lambda fabric: float(link_seconds(fabric, matrix).max(initial=0.0)))
+
+
+def link_seconds(fabric: Fabric, matrix: F64) -> F64:
+    """(L,) seconds that each link needs for (n, n) bytes from row to column host, shared evenly by their paths."""
+    source, target = np.nonzero(matrix)
+    found = paths(fabric, source, target)
+    links = np.diff(found.path_ptr)
+    share = np.repeat(matrix[source, target], np.diff(found.pair_ptr)) * found.weight
+    load = np.bincount(found.links, np.repeat(share, links), minlength=fabric.n_links)
+    seconds: F64 = load / fabric.link_bandwidth
+    return seconds

@@ -1,0 +1,9 @@
+"""The promises of every topology."""
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_topology_ocs import topoplan_topologies
+
+
+@parametrize_with_checks(topoplan_topologies()[0])
+def test_conformance(check):
+    check()
