@@ -17,6 +17,7 @@ _PUBLIC = {
     "Choice": "experiment",
     "Cluster": "cluster",
     "ClusterOptions": "experiment",
+    "Command": "components",
     "CostFunction": "components",
     "Demand": "problem",
     "Dimension": "graph",
@@ -30,12 +31,15 @@ _PUBLIC = {
     "Operator": "graph",
     "OperatorGraph": "graph",
     "PartCosts": "components",
+    "Phases": "fabric",
     "Placement": "strategy",
     "Plan": "plan",
     "Problem": "problem",
+    "Profile": "graph",
     "Role": "graph",
     "RunOptions": "experiment",
     "Routes": "fabric",
+    "Schedule": "schedule",
     "Search": "search",
     "Searcher": "components",
     "Simulate": "components",
@@ -54,13 +58,16 @@ _PUBLIC = {
     "hookimpl": "hookspecs",
     "optimize": "optimizing",
     "option": "options",
+    "run_and_report": "cli.report",
     "simulate_file": "replay",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]
 
 if TYPE_CHECKING:
+    from topoplan.cli.report import run_and_report as run_and_report
     from topoplan.cluster import Cluster as Cluster
+    from topoplan.components import Command as Command
     from topoplan.components import CostFunction as CostFunction
     from topoplan.components import Estimator as Estimator
     from topoplan.components import Exporter as Exporter
@@ -77,11 +84,13 @@ if TYPE_CHECKING:
     from topoplan.experiment import Experiment as Experiment
     from topoplan.experiment import RunOptions as RunOptions
     from topoplan.fabric import Fabric as Fabric
+    from topoplan.fabric import Phases as Phases
     from topoplan.fabric import Routes as Routes
     from topoplan.graph import Axis as Axis
     from topoplan.graph import Dimension as Dimension
     from topoplan.graph import Operator as Operator
     from topoplan.graph import OperatorGraph as OperatorGraph
+    from topoplan.graph import Profile as Profile
     from topoplan.graph import Role as Role
     from topoplan.graph import Tensor as Tensor
     from topoplan.graph import Term as Term
@@ -94,6 +103,7 @@ if TYPE_CHECKING:
     from topoplan.problem import Demand as Demand
     from topoplan.problem import Problem as Problem
     from topoplan.replay import simulate_file as simulate_file
+    from topoplan.schedule import Schedule as Schedule
     from topoplan.search import Candidate as Candidate
     from topoplan.search import Search as Search
     from topoplan.search import State as State

@@ -1,17 +1,19 @@
-"""What a plugin provides: components, one frozen value each, and what each kind of them builds.
+"""What a plugin provides: components, one frozen value each, and what each kind of them builds; and commands.
 
 A component is a name, a one-line summary, an options class (frozen attrs, fields made with
 `topoplan.options.option`) and a `build` function.  The docstring of each class below states the contract
-of its `build`; `topoplan.testing` checks it.
+of its `build`; `topoplan.testing` checks it.  A command is a name, a one-line summary and an application.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
+
+from topoplan.errors import TopoplanError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from topoplan.timeline import Timeline
 
 __all__ = [
+    "CORE_COMMANDS",
+    "Command",
     "Component",
     "CostFunction",
     "Estimator",
@@ -35,6 +39,7 @@ __all__ = [
     "Frontend",
     "Kind",
     "PartCosts",
+    "Registered",
     "Searcher",
     "Simulate",
     "Simulator",
@@ -43,8 +48,12 @@ __all__ = [
 ]
 
 
+#: Words after ``topoplan`` that core itself answers to; no plugin may take one.
+CORE_COMMANDS = ("optimize", "simulate", "run", "compare", "share", "plugins")
+
+
 class Kind(StrEnum):
-    """The kinds of component."""
+    """The kinds of component, and the command."""
 
     FRONTEND = "frontend"
     TOPOLOGY = "topology"
@@ -52,23 +61,33 @@ class Kind(StrEnum):
     SIMULATOR = "simulator"
     SEARCHER = "searcher"
     EXPORTER = "exporter"
+    COMMAND = "command"
 
 
 @attrs.frozen(kw_only=True)
-class Component:
-    """What all kinds share.
+class Registered:
+    """What a plugin can register: a component or a command.
 
     Attributes:
         name: how users write it; lower case, digits and dashes.
         summary: one line for ``topoplan plugins``.
-        options: frozen attrs class of its options.
-        build: see the subclass.
-        example: small, fast options that the conformance kit builds it with.
     """
 
     kind: ClassVar[Kind]
     name: str = attrs.field(validator=attrs.validators.matches_re(r"[a-z][a-z0-9]*(-[a-z0-9]+)*"))
     summary: str
+
+
+@attrs.frozen(kw_only=True)
+class Component(Registered):
+    """What all kinds of component share.
+
+    Attributes:
+        options: frozen attrs class of its options.
+        build: see the subclass.
+        example: small, fast options that the conformance kit builds it with.
+    """
+
     options: type[Any]
     build: Callable[..., Any]
     example: Mapping[str, Any] = attrs.field(factory=dict)
@@ -80,10 +99,14 @@ class Frontend(Component):
 
     ``batch_size`` is the number of samples of one iteration over all devices, or None for the model's
     (or its preset's) own.  The same arguments give the same graph.
+
+    Attributes:
+        estimator: what prices its operators when the user names no estimator.
     """
 
     kind: ClassVar[Kind] = Kind.FRONTEND
     build: Callable[[Any, int | None], OperatorGraph]
+    estimator: str = "roofline"
 
 
 @attrs.frozen(kw_only=True)
@@ -108,23 +131,40 @@ class Topology(Component):
     Attributes:
         follows_demand: the hardware can be wired for the demand, so that a network searcher may decide
             what to build; its fabrics keep every host within its interfaces.
+        static: where ``build`` makes a fabric that is rebuilt during the iteration: ``(options, context) ->
+            fabrics`` that the same hardware can hold throughout instead; reports compare with the best of them.
+        switching: what its links pass, for pricing them: nothing but cables and packet switches; a port of a
+            ``patch-panel`` or ``ocs`` (optical circuit switch) at either end of a link between two hosts; or
+            ``ideal`` switches, which are not for sale.
     """
 
     kind: ClassVar[Kind] = Kind.TOPOLOGY
     build: Callable[[Any, TopologyContext], Fabric]
     follows_demand: bool = False
+    static: Callable[[Any, TopologyContext], Sequence[Fabric]] | None = None
+    switching: Literal["packet", "patch-panel", "ocs", "ideal"] = attrs.field(
+        default="packet", validator=attrs.validators.in_(("packet", "patch-panel", "ocs", "ideal"))
+    )
 
 
 @attrs.frozen(kw_only=True)
 class PartCosts:
-    """Costs of the parts of one operator under one placement: (P,) seconds, seconds, bytes.
+    """Costs of the parts of one operator under one placement, (P,) each.
 
-    ``memory`` is what the part keeps on its device during the iteration.
+    Attributes:
+        forward, backward: seconds.
+        memory: bytes that the part keeps on its device during the iteration.
+        kept: those of them that do not come and go with a micro-batch: weights, gradients, optimizer state.  None
+            says that it is all but the part's outputs.
+        weight_gradient: seconds of the backward pass that the gradients of weights take, which nothing but their
+            all-reduce waits for.  None says half of them, for an operator with weights.
     """
 
     forward: F64
     backward: F64
     memory: F64
+    kept: F64 | None = None
+    weight_gradient: F64 | None = None
 
 
 class CostFunction(Protocol):
@@ -155,14 +195,20 @@ class Simulate(Protocol):
     It may also have two methods that make a search cheaper, and must then keep to what a full run says:
     ``makespan(taskgraph, fabric, cluster, beat=inf) -> float``, seconds without the timeline, or ``inf`` once
     it is proven to be no less than ``beat``; and beside it ``link_seconds(taskgraph, fabric, cluster)``, the
-    (n, E) seconds that the messages of each operator surely keep each link busy.
+    (n, E) seconds that the messages of each operator surely keep each link busy.  Where ``folds(fabric, cluster)``
+    is true, ``folded_makespan(folded, fabric, cluster, beat)`` takes an iteration in which one task stands for all
+    that nothing tells apart (`topoplan.lowering.fold`).
+
+    A fabric with `phases` is rebuilt during the iteration: `topoplan.simulate.phases` runs it stretch by stretch on
+    any simulator.  One that does without must refuse such a fabric.
     """
 
     def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
         """Run one iteration.
 
         Raises:
-            TopoplanError: a cycle, a starved task or an unreachable pair; the message names the tasks.
+            TopoplanError: a cycle, a starved task or an unreachable pair; the message names the tasks.  Or a fabric
+                that it cannot simulate.
         """
 
 
@@ -205,3 +251,20 @@ class Exporter(Component):
     suffix: str
     read: Callable[[bytes, str], Plan] | None = None
     read_strategy: Callable[[bytes, str, OperatorGraph], Strategy] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Command(Registered):
+    """A word after ``topoplan``: ``app() -> typer.Typer``, asked for only when a user types that word.
+
+    An application of one function is that command; one of several has them as its own subcommands.  Make
+    it with ``add_completion=False``, and import what it needs inside ``app`` or later.  A `TopoplanError` that
+    leaves it ends as one line on standard error and exit status 2, as everywhere.
+    """
+
+    kind: ClassVar[Kind] = Kind.COMMAND
+    app: Callable[[], Any]
+
+    def __attrs_post_init__(self) -> None:
+        if self.name in CORE_COMMANDS:
+            raise TopoplanError(f"command {self.name!r}: topoplan itself has one of this name (choose another)")

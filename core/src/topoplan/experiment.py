@@ -19,7 +19,17 @@ from topoplan.devices import device_preset
 from topoplan.errors import TopoplanError, nearest
 from topoplan.options import option, parse_component, structure
 
-__all__ = ["Choice", "ClusterOptions", "Experiment", "HostGroup", "RunOptions", "build_cluster", "experiment_from_toml"]
+__all__ = [
+    "Choice",
+    "ClusterOptions",
+    "Experiment",
+    "HostGroup",
+    "RunOptions",
+    "build_cluster",
+    "choice_from",
+    "experiment_from_toml",
+    "read_toml",
+]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
 
@@ -72,6 +82,7 @@ class ClusterOptions:
     latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0)
     device: str = option("A100-40", help="kind of device: V100, A100-40, A100-80, H100, H200, B200")
     memory_gb: float | None = option(None, help="memory of a device; unset: as its kind has", unit="GB", above=0)
+    devices: tuple[int, ...] = option((), help="where each host's devices end (8, 16: two of eight); sets the hosts")
     hosts: tuple[HostGroup, ...] = attrs.field(default=(), metadata={"help": "groups of hosts that differ"})
 
 
@@ -82,7 +93,7 @@ class RunOptions:
     batch_size: int | None = option(None, help="samples per iteration over all devices", minimum=1)
     budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
     seed: int = option(0, help="of all randomness", minimum=0)
-    strategy: str | None = option(None, help="file with the strategy to start from")
+    strategy: str | None = option(None, help="FILE, or EXPORTER=FILE, with the strategy to start from")
 
 
 @attrs.frozen(kw_only=True)
@@ -92,6 +103,7 @@ class Experiment:
     Components may be given as text, ``name`` or ``name:key=value,...``.
 
     Attributes:
+        estimator: unset, the one that the model's frontend names: ``roofline`` for most.
         searchers: take turns in this order; a searcher of the network axis alone brings its partner.
         outputs: exporter (with options) -> path of the file that it writes.
     """
@@ -99,7 +111,7 @@ class Experiment:
     model: Choice = attrs.field(converter=_choice_of)
     cluster: ClusterOptions = attrs.field(factory=ClusterOptions)
     topology: Choice = attrs.field(default=Choice("bigswitch"), converter=_choice_of)
-    estimator: Choice = attrs.field(default=Choice("roofline"), converter=_choice_of)
+    estimator: Choice | None = attrs.field(default=None, converter=attrs.converters.optional(_choice_of))
     simulator: Choice = attrs.field(default=Choice("fluid"), converter=_choice_of)
     searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_choices_of)
     run: RunOptions = attrs.field(factory=RunOptions)
@@ -110,9 +122,11 @@ def build_cluster(options: ClusterOptions) -> Cluster:
     """Convert cluster options to columns in seconds, bytes and bytes/s.
 
     Raises:
-        TopoplanError: an unknown device.
+        TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
     """
-    groups = options.hosts or (HostGroup(servers=options.servers),)
+    groups = options.hosts or _groups(options.devices) or (HostGroup(servers=options.servers),)
+    if options.hosts and options.devices:
+        raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
     hosts: list[int] = []
     presets: list[str] = []
     speeds: list[float] = []
@@ -145,6 +159,19 @@ def build_cluster(options: ClusterOptions) -> Cluster:
     )
 
 
+def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
+    """Return hosts whose devices end at the numbers ``ends``."""
+    groups = []
+    for start, end in zip((0, *ends), ends, strict=False):
+        if end <= start:
+            raise TopoplanError(
+                f"devices {','.join(map(str, ends))}: {end} does not come after {start} "
+                "(where each host's devices end, ascending: 8,16 is two hosts of eight)"
+            )
+        groups.append(HostGroup(gpus_per_server=end - start))
+    return tuple(groups)
+
+
 _SECTIONS = ("model", "cluster", "topology", "estimator", "simulator", "searcher", "run", "outputs")
 
 
@@ -162,15 +189,24 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
     Raises:
         TopoplanError: the file cannot be read or something in it is wrong; the message names the key.
     """
+    document = read_toml(path)
+    for change in changes:
+        _apply(document, change)
+    return _experiment(document, str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        TopoplanError: it cannot be read or is not TOML.
+    """
     try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TopoplanError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TopoplanError(f"{path}: is not TOML ({error})") from None
-    for change in changes:
-        _apply(document, change)
-    return _experiment(document, str(path))
 
 
 def _apply(document: dict[str, Any], change: str) -> None:
@@ -210,14 +246,14 @@ def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
         raise TopoplanError(f"{where}: cluster.hosts: must be a list of tables [[cluster.hosts]]")
     hosts = tuple(structure(HostGroup, group, f"{where}: cluster.hosts[{i}]") for i, group in enumerate(groups))
     chosen: dict[str, Any] = {
-        section: _choice(document[section], f"{where}: {section}")
+        section: choice_from(document[section], f"{where}: {section}")
         for section in ("model", "topology", "estimator", "simulator")
         if section in document
     }
     if "searcher" in document:
         given = document["searcher"]
         tables = given if isinstance(given, list) else [given]
-        chosen["searchers"] = tuple(_choice(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
+        chosen["searchers"] = tuple(choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
     outputs = _table(document, "outputs", where)
     return Experiment(
         **chosen,
@@ -234,7 +270,12 @@ def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str
     return table
 
 
-def _choice(table: Any, where: str) -> Choice:
+def choice_from(table: Any, where: str) -> Choice:
+    """Read a component from TOML: text, or a table with ``use`` and its options.
+
+    Raises:
+        TopoplanError: it names no component.
+    """
     if isinstance(table, str):
         return Choice.parse(table, where)
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):

@@ -1,12 +1,15 @@
 """Plans to files and back, through whatever exporters are installed.
 
-A file's suffix names the format when it is read; `-x EXPORTER=PATH` names it when it is written.
+A file's suffix names the format when it is read; `-x EXPORTER=PATH` names it when it is written.  A strategy
+may be named in the second way, too, for files of other programs, whose names end as they please.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import cast
+
+import attrs
 
 from topoplan.components import Exporter, Kind
 from topoplan.errors import TopoplanError
@@ -17,7 +20,7 @@ from topoplan.host import Host
 from topoplan.plan import Plan
 from topoplan.strategy import Strategy
 
-__all__ = ["check_outputs", "read_plan", "read_strategy", "write_outputs"]
+__all__ = ["check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
 
 
 def read_plan(host: Host, path: Path) -> Plan:
@@ -31,19 +34,31 @@ def read_plan(host: Host, path: Path) -> Plan:
     return exporter.read(read_file(path), str(path))
 
 
-def read_strategy(host: Host, path: Path, graph: OperatorGraph) -> Strategy:
-    """Read a strategy for ``graph``, alone or out of a whole plan."""
-    exporter = _reader(host, path, "read_strategy", "read")
+def strategy_path(host: Host, text: str) -> Path:
+    """Return the file that ``FILE`` or ``EXPORTER=FILE`` names."""
+    return _strategy_source(host, text)[1]
+
+
+def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
+    """Read a strategy for ``graph``, alone or out of a whole plan, from ``FILE`` or ``EXPORTER=FILE``."""
+    named, path = _strategy_source(host, text)
+    exporter = named or _reader(host, path, "read_strategy", "read")
     if exporter.read_strategy is not None:
         return exporter.read_strategy(read_file(path), str(path), graph)
     plan = read_plan(host, path)
     if plan.strategy is None or plan.graph is None:
         raise TopoplanError(f"{path}: holds a task graph but no strategy")
     held = {op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)}
+    schedule = plan.strategy.schedule
     missing = [op.name for op in graph.operators if op.name not in held]
     if missing:
         raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
-    return Strategy(tuple(held[op.name] for op in graph.operators))
+    if schedule is not None:
+        if len(held) > len(graph.operators):
+            raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
+        stage = dict(zip(held, schedule.stage.tolist(), strict=True))
+        schedule = attrs.evolve(schedule, stage=[stage[op.name] for op in graph.operators])
+    return Strategy(tuple(held[op.name] for op in graph.operators), schedule)
 
 
 def check_outputs(host: Host, outputs: tuple[tuple[Choice, str], ...]) -> None:
@@ -61,6 +76,15 @@ def write_outputs(host: Host, plan: Plan, outputs: tuple[tuple[Choice, str], ...
         write_file(Path(path), cast("Exporter", component).build(options)(plan))
         written[component.name] = path
     return written
+
+
+def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:
+    """Split ``EXPORTER=FILE``; a word before the sign that is no exporter belongs to the file's name."""
+    name, equals, path = text.partition("=")
+    for exporter in (cast("Exporter", c) for c in host.components(Kind.EXPORTER)):
+        if equals and exporter.name == name and exporter.read_strategy is not None:
+            return exporter, Path(path)
+    return None, Path(text)
 
 
 def _reader(host: Host, path: Path, *ways: str) -> Exporter:

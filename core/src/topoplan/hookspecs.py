@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from topoplan.components import Estimator, Exporter, Frontend, Searcher, Simulator, Topology
+    from topoplan.components import Command, Estimator, Exporter, Frontend, Searcher, Simulator, Topology
     from topoplan.plan import Plan
     from topoplan.run import Progress, Run
 
@@ -63,6 +63,11 @@ def topoplan_searchers() -> list[Searcher]:  # type: ignore[empty-body]
 @hookspec
 def topoplan_exporters() -> list[Exporter]:  # type: ignore[empty-body]
     """Return exporters: each writes a plan in a format that another tool reads."""
+
+
+@hookspec
+def topoplan_commands() -> list[Command]:  # type: ignore[empty-body]
+    """Return commands: each is a word after ``topoplan``, with a command line of its own."""
 
 
 # ── Observers: at batch boundaries; they return nothing and change nothing ──────────────────────────────

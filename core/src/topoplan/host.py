@@ -1,6 +1,6 @@
-"""The host: finds plugins, keeps a broken one from harming the others, and answers by kind and name.
+"""The host: loads plugins, keeps a broken one from harming the others, and answers by kind and name.
 
-Data flow: entry points of the group ``topoplan`` and core's own modules go through the hooks of
+Data flow: entry points (`topoplan.installed`) and core's own modules go through the hooks of
 `topoplan.hookspecs`; what they return is indexed by (kind, name).  A plugin that cannot be used is kept as
 a `Broken` with its cause, two that claim one name as a `Conflict`; both are told where their absence hurts
 and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
@@ -10,46 +10,45 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pluggy
 
 from topoplan import __version__, hookspecs
-from topoplan.components import Component, Estimator, Exporter, Frontend, Kind, Searcher, Simulator, Topology
+from topoplan.components import (
+    CORE_COMMANDS,
+    Command,
+    Component,
+    Estimator,
+    Exporter,
+    Frontend,
+    Kind,
+    Registered,
+    Searcher,
+    Simulator,
+    Topology,
+)
 from topoplan.errors import TopoplanError, nearest
+from topoplan.installed import ALLOW, DENY, GROUP, Provider, enabled, entry_points, listed
 from topoplan.options import parse_component, structure
 
 __all__ = ["GROUP", "Broken", "Conflict", "Host", "Provider", "Row"]
 
-GROUP = "topoplan"
 _CORE = "topoplan-core"
-_ALLOW, _DENY = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS"
 _BUILT_IN = ("topoplan.simulate.components",)
-_REGISTRATION: Mapping[str, type[Component]] = {
+_REGISTRATION: Mapping[str, type[Registered]] = {
     "topoplan_frontends": Frontend,
     "topoplan_topologies": Topology,
     "topoplan_estimators": Estimator,
     "topoplan_simulators": Simulator,
     "topoplan_searchers": Searcher,
     "topoplan_exporters": Exporter,
+    "topoplan_commands": Command,
 }
-
-
-@attrs.frozen(kw_only=True)
-class Provider:
-    """Where a plugin comes from: its entry point and the distribution that declares it."""
-
-    name: str
-    dist: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.dist} {self.version}" if self.dist else f"plugin {self.name!r}"
 
 
 @attrs.frozen(kw_only=True)
@@ -92,12 +91,12 @@ class Row:
 
 @attrs.frozen
 class _Entry:
-    component: Component
+    component: Registered
     provider: Provider
 
 
 class Host:
-    """Components by kind and name.
+    """Components and commands by kind and name.
 
     ``Host()`` knows only what core brings and touches no entry point; `discover` adds what is installed;
     `add` adds one plugin.
@@ -127,15 +126,15 @@ class Host:
         """
         host = cls()
         by_name: dict[str, list[Provider]] = defaultdict(list)
-        for provider, point in _entry_points():
-            if not _enabled(provider):
+        for provider, point in entry_points():
+            if not enabled(provider):
                 host.disabled.append(provider.name)
                 continue
             by_name[provider.name].append(provider)
             host._load(provider, point)
-        for name in sorted(_listed(_ALLOW) or ()):
+        for name in sorted(listed(ALLOW) or ()):
             if not any(name in (p.name, p.dist) for found in by_name.values() for p in found):
-                error = f"{_ALLOW} names it, but no such plugin is installed (or it is disabled)"
+                error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
                 host.broken.append(Broken(name=name, dist="", version="", error=error))
         host._shared_names = [
             Conflict(subject=f"entry point {name!r}", providers=tuple(found))
@@ -155,8 +154,8 @@ class Host:
         """
         self._add(plugin, Provider(name=name, dist="", version=""))
 
-    def get(self, kind: Kind | str, name: str) -> Component:
-        """Return a component.
+    def get(self, kind: Kind | str, name: str) -> Registered:
+        """Return a component or a command.
 
         Raises:
             TopoplanError: there is none of that name, or plugins are in conflict about it.  The message
@@ -168,7 +167,7 @@ class Host:
             raise TopoplanError(self._unknown(kind, name))
         conflict = self._conflict(kind, name)
         if conflict is not None:
-            raise TopoplanError(f"{conflict}; uninstall one, or disable one with {_DENY}=<distribution>")
+            raise TopoplanError(f"{conflict}; uninstall one, or disable one with {DENY}=<distribution>")
         return entries[0].component
 
     def make(self, kind: Kind | str, text: str, options: Mapping[str, Any] | None = None) -> tuple[Component, Any]:
@@ -179,7 +178,7 @@ class Host:
         """
         kind = _kind(kind)
         name, given = parse_component(text, kind.value)
-        component = self.get(kind, name)
+        component = cast("Component", self.get(kind, name))
         table = dict(options or {})
         spelt = {key.replace("-", "_") for key in table}
         for key in given:
@@ -191,13 +190,13 @@ class Host:
         """List the usable components, of one kind or all, sorted by kind and name."""
         wanted = None if kind is None else _kind(kind)
         return [
-            entries[0].component
+            cast("Component", entries[0].component)
             for (found, name), entries in self._sorted()
-            if wanted in (None, found) and self._conflict(found, name) is None
+            if found is not Kind.COMMAND and wanted in (None, found) and self._conflict(found, name) is None
         ]
 
     def listing(self) -> list[Row]:
-        """List all components, conflicting ones included, with the distributions that provide them."""
+        """List all components and commands, conflicting ones included, with the distributions that provide them."""
         return [
             Row(
                 kind=kind.value,
@@ -210,8 +209,8 @@ class Host:
             for entry in entries
         ]
 
-    def provider(self, component: Component) -> Provider:
-        """Return where a component of this host comes from."""
+    def provider(self, component: Registered) -> Provider:
+        """Return where a component or command of this host comes from."""
         for entry in self._index.get((component.kind, component.name), ()):
             if entry.component is component:
                 return entry.provider
@@ -269,9 +268,9 @@ class Host:
         for entry in entries:
             self._index[entry.component.kind, entry.component.name].append(entry)
 
-    def _collect(self, plugin: object) -> list[Component]:
+    def _collect(self, plugin: object) -> list[Registered]:
         """Call the registration hooks of one plugin and check what they return."""
-        components: list[Component] = []
+        components: list[Registered] = []
         for caller in self._manager.get_hookcallers(plugin) or ():
             if not caller.has_spec():
                 known = (name for name, other in vars(self._manager.hook).items() if other.has_spec())
@@ -300,10 +299,11 @@ class Host:
         return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
 
     def _unknown(self, kind: Kind, name: str) -> str:
-        lines = [f"no {kind.value} named {name!r}{nearest(name, (n for k, n in self._index if k is kind))}"]
+        known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
+        lines = [f"no {kind.value} named {name!r}{nearest(name, known)}"]
         lines += [f"  {broken}" for broken in self.broken]
         if self.disabled:
-            lines.append(f"  disabled by {_DENY} or {_ALLOW}: {', '.join(self.disabled)}")
+            lines.append(f"  disabled by {DENY} or {ALLOW}: {', '.join(self.disabled)}")
         if self.broken:
             lines.append("  run `topoplan plugins doctor` for the causes")
         return "\n".join(lines)
@@ -314,26 +314,6 @@ def _kind(kind: Kind | str) -> Kind:
         return Kind(kind)
     except ValueError:
         raise TopoplanError(f"no kind of component named {kind!r}{nearest(kind, (k.value for k in Kind))}") from None
-
-
-def _entry_points() -> list[tuple[Provider, importlib.metadata.EntryPoint]]:
-    found = []
-    for point in importlib.metadata.entry_points(group=GROUP):
-        dist = point.dist
-        name, version = (dist.name, dist.version) if dist is not None else ("", "")
-        found.append((Provider(name=point.name, dist=name or "", version=version or ""), point))
-    return sorted(found, key=lambda item: (item[0].name, item[0].dist))
-
-
-def _listed(variable: str) -> set[str] | None:
-    text = os.environ.get(variable)
-    return None if text is None else {name.strip() for name in text.split(",") if name.strip()}
-
-
-def _enabled(provider: Provider) -> bool:
-    names = {provider.name, provider.dist}
-    allowed = _listed(_ALLOW)
-    return (allowed is None or bool(names & allowed)) and not names & (_listed(_DENY) or set())
 
 
 def _check_requirements(point: importlib.metadata.EntryPoint) -> None:
@@ -360,13 +340,13 @@ def _check_markers(plugin: object) -> None:
         raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
 
 
-def _checked(hook: str, wanted: type[Component], returned: Any) -> Iterable[Component]:
+def _checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Registered]:
     if not isinstance(returned, list | tuple):
         raise TopoplanError(f"{hook} returned {type(returned).__name__} (must return a list of {wanted.__name__})")
     for item in returned:
         if not isinstance(item, wanted):
             raise TopoplanError(f"{hook} returned a list with {type(item).__name__} (must be {wanted.__name__})")
-        if not attrs.has(item.options):
+        if isinstance(item, Component) and not attrs.has(item.options):
             raise TopoplanError(f"{item.kind.value} {item.name!r}: options {item.options!r} is not an attrs class")
     return returned
 

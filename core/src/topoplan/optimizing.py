@@ -8,7 +8,7 @@ The command line and notebooks call this one function.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,20 +17,21 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.components import Component, Kind, Searcher, Simulator, Topology, TopologyContext
+from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.evaluate import Evaluator, check_memory, memory_penalty
 from topoplan.experiment import Choice, Experiment, build_cluster
-from topoplan.exporting import read_strategy
+from topoplan.exporting import read_strategy, strategy_path
 from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.plan import Plan
 from topoplan.problem import Demand, Problem
 from topoplan.run import Progress, Result, Run, drive
 from topoplan.search import Search
+from topoplan.simulate.breakeven import BreakEven, break_even, rebuilds
 from topoplan.space import Space
 
-__all__ = ["Outcome", "optimize"]
+__all__ = ["Outcome", "optimize", "provenance"]
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +44,8 @@ class Outcome:
         result: costs, number of evaluations and history of the search.
         memory: (D,) bytes that the plan keeps on each device.
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
+        break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
+            plan's strategy.
     """
 
     plan: Plan
@@ -50,6 +53,7 @@ class Outcome:
     result: Result
     memory: F64
     penalty: float
+    break_even: BreakEven | None = None
 
 
 def optimize(
@@ -69,19 +73,10 @@ def optimize(
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
     """
     host = host or Host.discover()
-    used: list[tuple[Component, Any]] = []
-
-    def make(kind: Kind, choice: Choice) -> tuple[Any, Any]:
-        component, options = host.make(kind, choice.name, choice.options)
-        used.append((component, options))
-        return component, options
-
+    used = _components(host, experiment)
+    (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
+    (simulator, simulator_options), *chosen = rest
     cluster = build_cluster(experiment.cluster)
-    frontend, model_options = make(Kind.FRONTEND, experiment.model)
-    topology, topology_options = make(Kind.TOPOLOGY, experiment.topology)
-    estimator, estimator_options = make(Kind.ESTIMATOR, experiment.estimator)
-    simulator, simulator_options = make(Kind.SIMULATOR, experiment.simulator)
-    chosen = [make(Kind.SEARCHER, choice) for choice in _with_partners(host, experiment.searchers)]
 
     graph = frontend.build(model_options, experiment.run.batch_size)
     costs = estimator.build(estimator_options, graph, cluster)
@@ -99,7 +94,7 @@ def optimize(
     if experiment.run.strategy is None:
         strategy = problem.space.initial()
     else:
-        strategy = read_strategy(host, Path(experiment.run.strategy), graph)
+        strategy = read_strategy(host, experiment.run.strategy, graph)
     strategy.check(graph, cluster.n_devices)
 
     # One stream for the first fabric, one for each searcher: adding a searcher changes no other's draws.
@@ -108,7 +103,8 @@ def optimize(
         (component.axis, component.build(options, problem, rng))
         for (component, options), rng in zip(chosen, search_rngs, strict=True)
     ]
-    evaluator = Evaluator(problem, simulator.build(simulator_options), policy)
+    simulate = simulator.build(simulator_options)
+    evaluator = Evaluator(problem, simulate, policy)
     run = Run(
         problem=problem,
         budget=experiment.run.budget,
@@ -131,17 +127,35 @@ def optimize(
             f"{memory[worst] / 1e9:.1f} GB of {cluster.device_memory[worst] / 1e9:.1f} GB "
             f"(use more servers, or --simulator {simulator.name}:memory=penalty)"
         )
-    record = _provenance(host, experiment, used)
+    record = {**provenance(host, experiment), **_reports(run.searchers, searches)}
     plan = evaluator.plan(result.best, record)
+    pays = None
+    if topology.static is not None:
+        context = TopologyContext(cluster=cluster, demand=evaluator.demand(result.best.strategy), rng=fabric_rng)
+        pays = _break_even(simulate, topology, topology_options, context, plan)
     outcome = Outcome(
         plan=plan,
         initial=plan if result.best is result.initial else evaluator.plan(result.initial, record),
         result=result,
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
+        break_even=pays,
     )
     host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
     return outcome
+
+
+def _components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:
+    """Return frontend, topology, estimator, simulator and searchers, each with its options."""
+    frontend = host.make(Kind.FRONTEND, experiment.model.name, experiment.model.options)
+    preferred = cast("Frontend", frontend[0]).estimator
+    chosen = [
+        (Kind.TOPOLOGY, experiment.topology),
+        (Kind.ESTIMATOR, experiment.estimator or Choice(preferred)),
+        (Kind.SIMULATOR, experiment.simulator),
+        *((Kind.SEARCHER, choice) for choice in _with_partners(host, experiment.searchers)),
+    ]
+    return [frontend, *(host.make(kind, choice.name, choice.options) for kind, choice in chosen)]
 
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
@@ -162,8 +176,27 @@ def _fabric_builder(
     return build
 
 
-def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, Any]]) -> Mapping[str, Any]:
-    """Record all that is needed to repeat the run; nothing in it depends on time or place."""
+def _break_even(
+    simulate: Simulate, topology: Topology, options: Any, context: TopologyContext, plan: Plan
+) -> BreakEven | None:
+    """Compare the topology's fabric for the plan with those that stay as they are, the plan's own among them if so."""
+    assert topology.static is not None
+    rebuilt, static = plan.fabric, list(topology.static(options, context))
+    if not rebuilds(plan.taskgraph, rebuilt, context.cluster):
+        static.append(rebuilt)
+        rebuilt = topology.build(options, context)
+    if rebuilt.phases is None:
+        return None
+    return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
+
+
+def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
+    """Record all that is needed to repeat the run; nothing in it depends on time or place.
+
+    Raises:
+        TopoplanError: a component or an option is unknown or wrong.
+    """
+    used = _components(host, experiment)
     components = []
     for component, options in used:
         provider = host.provider(component)
@@ -179,7 +212,7 @@ def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, 
     files = [
         str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
     ]
-    files += [experiment.run.strategy] if experiment.run.strategy else []
+    files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
     return {
         "topoplan": __version__,
         "seed": experiment.run.seed,
@@ -189,6 +222,16 @@ def _provenance(host: Host, experiment: Experiment, used: list[tuple[Component, 
         "cluster": _json_ready(attrs.asdict(experiment.cluster)),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }
+
+
+def _reports(names: Sequence[str], searches: Sequence[tuple[str, Search]]) -> Mapping[str, Any]:
+    """Return what searchers report, by their names, as the provenance holds it; nothing where none does."""
+    reports = {
+        name: _json_ready(search.report())  # type: ignore[attr-defined]
+        for name, (_, search) in zip(names, searches, strict=True)
+        if hasattr(search, "report")
+    }
+    return {"reports": reports} if reports else {}
 
 
 def _json_ready(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """The command line: thin commands over the Python API.
 
 Every module of this package adds its commands to one typer application through ``register(app)`` and
-imports what it needs inside the command, so that ``topoplan --help`` neither discovers plugins nor loads
-numpy.  What a user caused ends as one line on standard error and exit status 2.
+imports what it needs inside the command, so that ``topoplan --help`` neither loads plugins nor numpy.
+Plugins add commands of their own (`topoplan.cli.words`).  What a user caused ends as one line on standard
+error and exit status 2.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from collections.abc import Sequence
 import typer
 
 from topoplan import __version__
+from topoplan.cli.words import Words
+from topoplan.components import CORE_COMMANDS
 from topoplan.errors import TopoplanError
 
 __all__ = ["application", "main"]
-
-_COMMANDS = ("optimize", "simulate", "run", "plugins")
 
 
 def application() -> typer.Typer:
     """Make the typer application with all commands."""
     app = typer.Typer(
         name="topoplan",
+        cls=Words,
         help="Search parallelization strategies and network topologies together.",
         no_args_is_help=True,
         add_completion=False,
@@ -32,7 +34,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_topoplan)
-    for name in _COMMANDS:
+    for name in CORE_COMMANDS:
         importlib.import_module(f"topoplan.cli.{name}").register(app)
     return app
 

@@ -25,10 +25,15 @@ def optimize(
     searcher: list[str] = typer.Option(
         ["mcmc"], "-s", "--searcher", help="NAME or NAME:key=value,...; several take turns."
     ),
-    estimator: str = typer.Option("roofline", "-e", "--estimator", help="NAME or NAME:key=value,..."),
+    estimator: str = typer.Option(
+        None, "-e", "--estimator", help="NAME or NAME:key=value,...; the model's own unless given: most have roofline."
+    ),
     simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
     servers: int = typer.Option(16, help="Number of hosts."),
     gpus_per_server: int = typer.Option(1, help="Devices of each host, modelled one by one."),
+    devices: str = typer.Option(
+        None, metavar="[END,...]", help="Where each host's devices end, in place of --servers and --gpus-per-server."
+    ),
     big_gpu: int = typer.Option(1, help="Real GPUs that one device stands for, with an all-reduce among them."),
     inter_gpu_bandwidth_gbps: float = typer.Option(2400.0, help="Between two GPUs of one host."),
     interface_bandwidth_gbps: float = typer.Option(100.0, help="Of one network interface."),
@@ -39,7 +44,7 @@ def optimize(
     batch_size: int = typer.Option(None, help="Samples per iteration over all devices; the model's own unless given."),
     budget: int = typer.Option(1000, help="Candidates to price; 0 prices the initial strategy only."),
     seed: int = typer.Option(0, help="Of all randomness."),
-    strategy: str = typer.Option(None, help="File with the strategy to start from."),
+    strategy: str = typer.Option(None, metavar="[EXPORTER=]FILE", help="Strategy to start from."),
     export: list[str] = typer.Option(
         [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."
     ),
@@ -62,6 +67,8 @@ def optimize(
         "device": device,
         "memory-gb": memory_gb,
     }
+    if devices is not None:
+        cluster["devices"] = [end.strip() for end in devices.strip("[] ").split(",")]
     run = {"batch-size": batch_size, "budget": budget, "seed": seed, "strategy": strategy}
     name = Choice.parse(model, "model")
     run_and_report(
@@ -69,7 +76,7 @@ def optimize(
             model=Choice(name.name, {**name.options, **pairs(option, "-o")}),
             cluster=structure(ClusterOptions, cluster, "--"),
             topology=Choice.parse(topology, "topology"),
-            estimator=Choice.parse(estimator, "estimator"),
+            estimator=None if estimator is None else Choice.parse(estimator, "estimator"),
             simulator=Choice.parse(simulator, "simulator"),
             searchers=[Choice.parse(text, "searcher") for text in searcher],
             run=structure(RunOptions, run, "--"),

@@ -10,7 +10,7 @@ import typer
 from topoplan.errors import TopoplanError, nearest
 
 if TYPE_CHECKING:
-    from topoplan.components import Component
+    from topoplan.components import Registered
     from topoplan.host import Host
 
 __all__ = ["register"]
@@ -19,7 +19,7 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add ``plugins`` with ``show`` and ``doctor``."""
     group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-    group.callback(help="List components; show their options; find what is broken.")(_list)
+    group.callback(help="List components and commands; show their options; find what is broken.")(_list)
     group.command("show")(_show)
     group.command("doctor")(_doctor)
     app.add_typer(group, name="plugins")
@@ -56,7 +56,7 @@ def _list(
 def _show(
     name: str = typer.Argument(help="A component, e.g. `fattree`, or `topology:fattree`."),
 ) -> None:
-    """Show a component and all its options."""
+    """Show a component and all its options, or say how a command shows its own."""
     from topoplan.host import Host
 
     host = Host.discover()
@@ -69,7 +69,7 @@ def _doctor() -> None:
 
     host = Host.discover()
     rows = host.listing()
-    typer.echo(f"{len(rows)} components from {len({row.distribution for row in rows})} distributions")
+    typer.echo(f"{len(rows)} components and commands from {len({row.distribution for row in rows})} distributions")
     if host.disabled:
         typer.echo(f"disabled: {', '.join(host.disabled)}")
     for broken in host.broken:
@@ -94,8 +94,8 @@ def _remedy(dist: str, name: str) -> str:
     )
 
 
-def _named(host: Host, name: str) -> list[Component]:
-    """Return the components called ``kind:name``, or ``name`` of whatever kind."""
+def _named(host: Host, name: str) -> list[Registered]:
+    """Return what is called ``kind:name``, or ``name`` of whatever kind."""
     kind, colon, rest = name.partition(":")
     if colon:
         return [host.get(kind, rest)]
@@ -107,11 +107,14 @@ def _named(host: Host, name: str) -> list[Component]:
     return [host.get(kind, name) for kind in kinds]
 
 
-def _sheet(component: Component, host: Host) -> str:
+def _sheet(component: Registered, host: Host) -> str:
     """Lay out one component and its options as text."""
+    from topoplan.components import Component
     from topoplan.options import describe
 
     head = f"{component.kind.value} {component.name} ({host.provider(component)})\n  {component.summary}"
+    if not isinstance(component, Component):
+        return f"{head}\n\n  topoplan {component.name} --help shows its options"
     rows = [
         (o.key, f"{o.type} [{o.unit}]" if o.unit else o.type, o.default, o.help) for o in describe(component.options)
     ]

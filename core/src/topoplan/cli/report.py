@@ -25,6 +25,7 @@ from topoplan.host import Host
 from topoplan.optimizing import Outcome, optimize
 from topoplan.plan import Plan
 from topoplan.run import Progress as SearchProgress
+from topoplan.simulate.breakeven import BreakEven
 
 __all__ = ["print_json", "run_and_report", "simulation_rows", "table"]
 
@@ -103,11 +104,14 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) 
         "batch_size": plan.graph.batch_size if plan.graph else None,
         "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,
-        "estimator": experiment.estimator.name,
+        "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),
         "searcher": "+".join(choice.name for choice in experiment.searchers),
         "simulator": experiment.simulator.name,
         "busiest_link": _busiest_link(plan),
+        **_scheduling(plan),
+        **_rebuilding(outcome.break_even),
         "outputs": outputs,
+        **{key: value for report in plan.provenance.get("reports", {}).values() for key, value in report.items()},
     }
 
 
@@ -122,11 +126,15 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
         ("initial iteration time", _time(first.makespan)),
         *simulation_rows(plan),
         ("speedup", f"{first.makespan / max(plan.timeline.makespan, 1e-30):.3f}x"),
+        *_rebuilding_rows(outcome.break_even),
         ("memory per device", f"{memory.max() / 1e9:.2f} GB of {capacity[int(np.argmax(memory))] / 1e9:.0f} GB"),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
     ]
     if result.acceptance is not None:
         rows.append(("accepted", f"{result.acceptance:.1%}"))
+    for name, report in plan.provenance.get("reports", {}).items():
+        told = {key: f"{v:.6g}" if isinstance(v, float) else str(v) for key, v in report.items()}
+        rows += [(f"{name}: {key}", text) for key, text in told.items() if isinstance(report[key], str | int | float)]
     searchers = "+".join(choice.name for choice in experiment.searchers)
     title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
     table(title, rows)
@@ -140,13 +148,69 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
         typer.echo(f"{exporter} written to {path}")
 
 
+def _scheduling(plan: Plan) -> dict[str, Any]:
+    """Return what the JSON object of a run says about the schedule of its strategy."""
+    schedule = None if plan.strategy is None else plan.strategy.schedule
+    if schedule is None or plan.timeline is None:
+        return {}
+    return {
+        "schedule": {
+            "kind": schedule.kind.value,
+            "micro_batches": schedule.micro_batches,
+            "stages": schedule.n_stages,
+            "recompute": list(schedule.recompute) or [False] * schedule.n_stages,
+            "bubble_fraction": plan.timeline.bubble_fraction,
+        }
+    }
+
+
+def _rebuilding(pays: BreakEven | None) -> dict[str, Any]:
+    """Return what the JSON object of a run says about a fabric that is rebuilt between phases."""
+    if pays is None:
+        return {}
+    return {
+        "rebuilding": {
+            "rebuilds": pays.rebuilds,
+            "delay_s": pays.delay,
+            "iteration_time_without_delay_s": pays.at_once,
+            "static_iteration_time_s": pays.static,
+            "break_even_delay_s": pays.break_even_delay,
+        }
+    }
+
+
+def _rebuilding_rows(pays: BreakEven | None) -> list[tuple[str, str]]:
+    if pays is None:
+        return []
+    delay = pays.break_even_delay
+    if pays.rebuilds == 0:
+        even = "none: its phases have the same wires"
+    else:
+        even = _time(delay) if delay > 0 else "none: slower even if rebuilt at once"
+    return [
+        ("rebuilt between phases", f"{_time(pays.at_once)} + {pays.rebuilds} x {_time(pays.delay)}"),
+        ("best static fabric", _time(pays.static)),
+        ("break-even delay", even),
+    ]
+
+
 def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the rows that tables of simulated plans share."""
     timeline = plan.timeline
     assert timeline is not None
     link = _busiest_link(plan)
+    schedule = None if plan.strategy is None else plan.strategy.schedule
+    pipeline = (
+        []
+        if schedule is None
+        else [
+            ("schedule", f"{schedule.kind}, {schedule.n_stages} stages, {schedule.micro_batches} micro-batches"),
+            ("bubbles", f"{timeline.bubble_fraction:.1%} of the time of its devices"),
+        ]
+    )
     return [
         ("iteration time", _time(timeline.makespan)),
+        *pipeline,
         ("exposed communication", _time(timeline.exposed_communication)),
         ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {_time(link['busy_s'])}"),
         ("lower bound", f"{_time(timeline.bounds.best)} ({_tightest(plan)})"),

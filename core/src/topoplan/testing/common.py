@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from topoplan.components import Component
+from topoplan.components import Component, Registered
 from topoplan.options import describe, structure
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check_options_are_frozen",
     "check_summary_is_one_line",
     "example_options",
+    "heavy_after_import",
 ]
 
 _HEAVY = ("flatbuffers", "networkx", "numba", "scipy", "torch")
@@ -52,7 +53,7 @@ def check_every_option_has_help(component: Component) -> None:
     assert not silent, f"options without help: {', '.join(silent)}"
 
 
-def check_summary_is_one_line(component: Component) -> None:
+def check_summary_is_one_line(component: Registered) -> None:
     """The summary is one line of at most 120 characters."""
     text = component.summary
     assert text.strip(), "no summary"
@@ -77,7 +78,7 @@ def check_default_options_can_be_written(component: Component) -> None:
         assert read == wanted, f"default of {info.key} is {wanted!r}, but {info.default!r} reads as {read!r}"
 
 
-def check_component_pickles(component: Component) -> None:
+def check_component_pickles(component: Registered) -> None:
     """The component can be sent to another process: its functions stand at the top of a module."""
     assert pickle.loads(pickle.dumps(component)) == component
 
@@ -85,12 +86,13 @@ def check_component_pickles(component: Component) -> None:
 def check_import_is_light(component: Component) -> None:
     """Importing the plugin loads no heavy package; those belong inside `build`."""
     module = component.options.__module__
-    loaded = _heavy_after_import(module if module.startswith("topoplan.") else module.partition(".")[0])
+    loaded = heavy_after_import(module if module.startswith("topoplan.") else module.partition(".")[0])
     assert not loaded, f"importing {module} loads {loaded}; import it inside build"
 
 
 @functools.cache
-def _heavy_after_import(module: str) -> str:
+def heavy_after_import(module: str) -> str:
+    """Name the heavy packages that importing ``module`` in a new process loads."""
     script = (
         f"import sys; sys.path[:] = {sys.path!r}; import {module}; "
         f"print(', '.join(name for name in {_HEAVY!r} if name in sys.modules))"

@@ -37,6 +37,10 @@ def check_prices_have_one_row_per_part(component: Estimator) -> None:
         for field in ("forward", "backward", "memory"):
             shape = np.shape(getattr(price, field))
             assert shape == devices.shape, f"{field} of {len(devices)} parts has shape {shape}"
+        for field, most in (("kept", price.memory), ("weight_gradient", price.backward)):
+            share = getattr(price, field)
+            assert share is None or share.shape == devices.shape, f"{field} of {len(devices)} parts: {share.shape}"
+            assert share is None or (share <= most).all(), f"{field} is more than what it is a part of"
 
 
 def check_prices_are_finite(component: Estimator) -> None:
@@ -44,7 +48,8 @@ def check_prices_are_finite(component: Estimator) -> None:
     costs = _compile(component)
     for op, degrees, devices in _supported(costs):
         for field, values in attrs.asdict(costs.price(op, degrees, devices)).items():
-            assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of cut {degrees} is {values}"
+            if values is not None:
+                assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of cut {degrees} is {values}"
 
 
 def check_same_prices_twice(component: Estimator) -> None:

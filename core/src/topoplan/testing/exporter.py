@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
+
 from topoplan.components import Exporter
 from topoplan.errors import TopoplanError
 from topoplan.plan import Plan
@@ -14,6 +16,7 @@ __all__ = [
     "check_any_operator_name_is_written",
     "check_bytes_name_no_place",
     "check_garbage_is_refused_by_name",
+    "check_phases_survive_or_are_refused",
     "check_same_bytes_twice",
     "check_strategy_survives",
     "check_suffix_is_one",
@@ -63,6 +66,19 @@ def check_task_graph_survives(component: Exporter) -> None:
     assert read.taskgraph.n_devices == plan.taskgraph.n_devices
     assert read.taskgraph.n_tasks >= plan.taskgraph.n_tasks, "tasks were lost"
     assert _write(component, read) == data, "what was read is written differently"
+
+
+def check_phases_survive_or_are_refused(component: Exporter) -> None:
+    """If the format can be read, a fabric that is rebuilt between phases is read as such, or not written."""
+    if component.read is None:
+        return
+    plan = attrs.evolve(reference.plan(), fabric=reference.rebuilt(delay=1e-3), timeline=None)
+    try:
+        data = _write(component, plan)
+    except TopoplanError:
+        return
+    read = component.read(data, f"reference{component.suffix}")
+    assert read.fabric == plan.fabric, "the fabric was written as one that stays as it is"
 
 
 def check_strategy_survives(component: Exporter) -> None:

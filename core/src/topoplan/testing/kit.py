@@ -1,4 +1,4 @@
-"""Collects the checks of a component and hands them to pytest, or runs them one after the other."""
+"""Collects the checks of a component or command and hands them to pytest, or runs them one after the other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from topoplan.components import Component
+from topoplan.components import Command, Registered
 
 __all__ = ["check_component", "checks_for", "parametrize_with_checks"]
 
 
-def checks_for(component: Component) -> dict[str, Callable[[], None]]:
-    """Return the checks that apply to a component: name of the promise -> function that raises if it is broken."""
+def checks_for(component: Registered) -> dict[str, Callable[[], None]]:
+    """Return the checks that apply to a component or command: promise -> function that raises if it is broken."""
     checks: dict[str, Callable[[], None]] = {}
-    for module in ("common", component.kind.value):
+    modules = (component.kind.value,) if isinstance(component, Command) else ("common", component.kind.value)
+    for module in modules:
         namespace = importlib.import_module(f"topoplan.testing.{module}")
         for name, function in vars(namespace).items():
             if name.startswith("check_") and inspect.getmodule(function) is namespace:
@@ -24,8 +25,8 @@ def checks_for(component: Component) -> dict[str, Callable[[], None]]:
     return checks
 
 
-def check_component(component: Component) -> None:
-    """Run all checks of a component; the first broken promise raises `AssertionError`."""
+def check_component(component: Registered) -> None:
+    """Run all checks of a component or command; the first broken promise raises `AssertionError`."""
     for name, check in checks_for(component).items():
         try:
             check()
@@ -33,11 +34,11 @@ def check_component(component: Component) -> None:
             raise AssertionError(f"{component.kind.value} {component.name!r}: {name}: {error}") from error
 
 
-def parametrize_with_checks(component: Component, expected_failures: Mapping[str, str] | None = None) -> Any:
+def parametrize_with_checks(component: Registered, expected_failures: Mapping[str, str] | None = None) -> Any:
     """Parametrize a test with an argument ``check``: one case for every promise.
 
     Args:
-        component: what is tested.
+        component: the component or command that is tested.
         expected_failures: name of a check -> why the component cannot keep this promise.  The case must
             then fail (a strict xfail), so that an excuse does not outlive its reason.
     """

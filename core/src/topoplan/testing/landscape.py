@@ -54,7 +54,13 @@ def _demand() -> Demand:
 
 
 def _build_fabric(demand: Demand | None, rng: np.random.Generator) -> Fabric:
-    return reference.ring()
+    """Return a ring, with a direct link for every pair of hosts that send to each other."""
+    ring = reference.ring()
+    if demand is None:
+        return ring
+    links = {*zip(ring.link_src.tolist(), ring.link_dst.tolist(), strict=True)}
+    links |= {(int(a), int(b)) for a, b in np.argwhere(demand.matrix > 0)}
+    return Fabric.from_links(name="ring", n_hosts=ring.n_hosts, links=sorted(links), bandwidth=1e9, latency=1e-6)
 
 
 def _strategy_seconds(strategy: Strategy) -> float:

@@ -13,15 +13,27 @@ import numpy as np
 from topoplan.arrays import F64, I32
 from topoplan.cluster import Cluster
 from topoplan.components import PartCosts
-from topoplan.fabric import Fabric
-from topoplan.graph import Axis, Dimension, Operator, OperatorGraph, Role, Tensor, Term
+from topoplan.fabric import Fabric, Phases
+from topoplan.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.plan import Plan
 from topoplan.problem import Demand
 from topoplan.strategy import Strategy, data_parallel
 from topoplan.taskgraph import TaskGraph, TaskKind
 from topoplan.timeline import Bounds, Timeline
 
-__all__ = ["Costs", "cluster", "demand", "dense", "edges_of", "graph", "plan", "ring", "taskgraph", "timeline"]
+__all__ = [
+    "Costs",
+    "cluster",
+    "demand",
+    "dense",
+    "edges_of",
+    "graph",
+    "plan",
+    "rebuilt",
+    "ring",
+    "taskgraph",
+    "timeline",
+]
 
 
 def cluster(n_hosts: int = 4) -> Cluster:
@@ -36,8 +48,16 @@ def ring(n_hosts: int = 4) -> Fabric:
     return Fabric.from_links(name="ring", n_hosts=n_hosts, links=links, bandwidth=1e9, latency=1e-6)
 
 
+def rebuilt(delay: float) -> Fabric:
+    """Return a ring of four hosts that has links across for all-reduces only; ``delay`` in seconds."""
+    plain = ring()
+    across = [(a, b) for a in range(4) for b in range(4) if a != b]
+    full = Fabric.from_links(name="ring", n_hosts=4, links=across, bandwidth=1e9, latency=1e-6)
+    return Fabric.from_phases(Phases(forward=plain, backward=plain, reduce=full, delay=delay))
+
+
 def dense(name: str, batch: int, inputs: int, outputs: int) -> Operator:
-    """Return a dense layer ``(sample, input) -> (sample, output)``."""
+    """Return a dense layer ``(sample, input) -> (sample, output)``, with made-up measurements."""
     return Operator(
         name=name,
         kind="linear",
@@ -51,6 +71,7 @@ def dense(name: str, batch: int, inputs: int, outputs: int) -> Operator:
         outputs=(Tensor("output", (Axis(batch, 0), Axis(outputs, 1))),),
         work=(Term(2.0, (0, 1, 2)),),
         structure=f"Dense_{inputs}_{outputs}",
+        profile=Profile(forward=1e-3, backward=2e-3, activation_bytes=4.0 * batch * outputs),
     )
 
 

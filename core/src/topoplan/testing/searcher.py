@@ -57,8 +57,8 @@ def check_candidates_can_be_built(component: Searcher) -> None:
             raise AssertionError(f"candidate {number}: {error}") from None
         fabric = trial.state.fabric
         assert fabric.n_hosts == problem.cluster.n_hosts, f"candidate {number} has {fabric.n_hosts} hosts"
-        for side in (fabric.link_src, fabric.link_dst):
-            used = np.bincount(side, fabric.link_count, minlength=fabric.n_nodes)[: fabric.n_hosts]
+        for wired, side in ((part, ends) for part in fabric.wirings for ends in (part.link_src, part.link_dst)):
+            used = np.bincount(side, wired.link_count, minlength=wired.n_nodes)[: wired.n_hosts]
             assert (used <= problem.cluster.interfaces).all(), f"candidate {number} uses {used} links of each host"
 
 

@@ -16,6 +16,7 @@ from topoplan.timeline import Timeline
 __all__ = [
     "check_a_cycle_is_an_error",
     "check_a_device_runs_one_task_at_a_time",
+    "check_a_rebuilt_fabric_takes_its_time",
     "check_an_unreachable_host_is_an_error",
     "check_dependencies_are_kept",
     "check_every_task_is_timed",
@@ -101,6 +102,16 @@ def check_an_unreachable_host_is_an_error(component: Simulator) -> None:
     links = [(0, 1), (1, 0), (2, 3), (3, 2)]
     split = Fabric.from_links(name="split", n_hosts=4, links=links, bandwidth=1e9, latency=1e-6)
     _refused(component, reference.taskgraph(), split, "an unreachable host")
+
+
+def check_a_rebuilt_fabric_takes_its_time(component: Simulator) -> None:
+    """A fabric that is rebuilt between phases costs its delay, there and back; or it is a `TopoplanError`."""
+    simulate = component.build(example_options(component))
+    try:
+        times = simulate(reference.taskgraph(), reference.rebuilt(delay=1.0), reference.cluster())
+    except TopoplanError:
+        return
+    assert times.makespan >= 2.0, f"an iteration with two rebuilds of 1 s takes {times.makespan} s"
 
 
 def check_memory_policy_is_known(component: Simulator) -> None:

@@ -95,19 +95,29 @@ def check_global_randomness_is_untouched(component: Topology) -> None:
 
 
 def _fabrics(component: Topology) -> Iterator[tuple[int, Fabric]]:
-    """Yield fabrics for the sizes that the topology can have; it refuses others with a `TopoplanError`."""
+    """Yield fabrics for the sizes that the topology can have; it refuses others with a `TopoplanError`.
+
+    Of a fabric that is rebuilt during the iteration every phase is one, and so are those that the topology names
+    in its place: each must keep the promises.
+    """
     for n_hosts in _SIZES:
         for demand in (None, reference.demand(n_hosts)) if component.follows_demand else (None,):
             try:
-                fabric = _build(component, n_hosts, demand)
+                fabrics = [_build(component, n_hosts, demand)]
+                if component.static is not None:
+                    fabrics += component.static(example_options(component), _context(n_hosts, demand))
             except TopoplanError:
                 continue
-            yield n_hosts, fabric
+            for one in fabrics:
+                yield from ((n_hosts, part) for part in (one.wirings if isinstance(one, Fabric) else (one,)))
 
 
 def _build(component: Topology, n_hosts: int, demand: Demand | None) -> Fabric:
-    context = TopologyContext(cluster=reference.cluster(n_hosts), demand=demand, rng=np.random.default_rng(1))
-    return component.build(example_options(component), context)
+    return component.build(example_options(component), _context(n_hosts, demand))
+
+
+def _context(n_hosts: int, demand: Demand | None) -> TopologyContext:
+    return TopologyContext(cluster=reference.cluster(n_hosts), demand=demand, rng=np.random.default_rng(1))
 
 
 def _reached(fabric: Fabric, host: int) -> set[int]:

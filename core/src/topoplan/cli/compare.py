@@ -1,0 +1,179 @@
+"""``topoplan compare``: networks side by side, for one model or for all runs of a figure in TOML."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from topoplan.errors import TopoplanError
+
+if TYPE_CHECKING:
+    from topoplan.host import Host
+
+__all__ = ["register"]
+
+#: Options of the cluster of which one run takes one value, and a comparison may take several.
+_VARYING = ("interface-bandwidth-gbps", "degree", "servers", "batch-size")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    context: typer.Context,
+    target: str = typer.Argument(metavar="MODEL|FILE.toml", help="Frontend that builds the model, or a figure."),
+    option: list[str] = typer.Option([], "-o", "--option", metavar="KEY=VALUE", help="Option of the model."),
+    networks: str = typer.Option(
+        None, "-n", "--networks", help="NAME or NAME:key=value,...; several with commas between."
+    ),
+    at_equal_cost: bool = typer.Option(
+        False, "--at-equal-cost", help="Give every network that is for sale the bandwidth that costs as the first one."
+    ),
+    searcher: list[str] = typer.Option(
+        None, "-s", "--searcher", help="NAME or NAME:key=value,...; those of the network axis only where they apply."
+    ),
+    estimator: str = typer.Option(None, "-e", "--estimator", help="NAME or NAME:key=value,..."),
+    simulator: str = typer.Option(None, "--simulator", help="NAME or NAME:key=value,..."),
+    servers: str = typer.Option(None, help="Number of hosts; several with commas between."),
+    gpus_per_server: int = typer.Option(None, help="Devices of each host, modelled one by one."),
+    big_gpu: int = typer.Option(None, help="Real GPUs that one device stands for, with an all-reduce among them."),
+    inter_gpu_bandwidth_gbps: float = typer.Option(None, help="Between two GPUs of one host."),
+    interface_bandwidth_gbps: str = typer.Option(None, help="Of one network interface; several with commas."),
+    degree: str = typer.Option(None, help="Network interfaces of each host; several with commas."),
+    latency_us: float = typer.Option(None, help="Of one network link, one way."),
+    device: str = typer.Option(None, help="Kind of device."),
+    memory_gb: float = typer.Option(None, help="Memory of a device."),
+    batch_size: str = typer.Option(None, help="Samples per iteration over all devices; several with commas."),
+    budget: int = typer.Option(None, help="Candidates to price on each network."),
+    seeds: str = typer.Option(None, help="A run for each, with commas between."),
+    prices: Path = typer.Option(
+        None, help="Prices of network parts, TOML; those that come with topoplan unless given."
+    ),
+    measures: Path = typer.Option(None, help="Folder with the measurement files that a figure names."),
+    runs: Path = typer.Option(Path(".topoplan-runs"), help="Folder that keeps finished runs; they are not repeated."),
+    jobs: int = typer.Option(1, "-j", "--jobs", min=1, help="Worker processes."),
+    json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write everything as JSON."),
+    plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw iteration times."),
+    write: Path = typer.Option(
+        None, metavar="PAGE.md", help="Write a section of a Markdown page, and its plot beside."
+    ),
+) -> None:
+    """Compare networks for a model: each is searched for by itself, with the same budget, and priced.
+
+    What is given on the command line goes over what a figure says.
+    """
+    from topoplan.cli.comparison import Outputs, compare_and_report
+    from topoplan.comparing.figure import figure_from
+    from topoplan.experiment import read_toml
+    from topoplan.host import Host
+
+    host = Host.discover()
+    path = Path(target)
+    if target.endswith(".toml"):
+        if option:
+            raise TopoplanError("-o: a figure says the options of its models itself")
+        document = read_toml(path)
+    else:
+        document = {"title": f"{target} on several networks", "model": [_component(target, option)]}
+    if networks is not None:
+        document["network"] = _networks(networks, at_equal_cost, host)
+        document.pop("claim", None)
+    elif at_equal_cost:
+        raise TopoplanError("--at-equal-cost: needs --networks (a figure says costs-as for each network)")
+    if searcher:
+        document["searcher"] = list(searcher)
+    given = {"estimator": estimator, "simulator": simulator, "budget": budget}
+    document.update({key: value for key, value in given.items() if value is not None})
+    if seeds is not None:
+        document["seeds"] = seeds.split(",")
+    cluster = {
+        "gpus-per-server": gpus_per_server,
+        "big-gpu": big_gpu,
+        "inter-gpu-bandwidth-gbps": inter_gpu_bandwidth_gbps,
+        "latency-us": latency_us,
+        "device": device,
+        "memory-gb": memory_gb,
+    }
+    _section(document, "cluster").update({key: value for key, value in cluster.items() if value is not None})
+    varying = dict(zip(_VARYING, (interface_bandwidth_gbps, degree, servers, batch_size), strict=True))
+    for key, text in varying.items():
+        if text is not None:
+            _vary(document, key, text)
+    compare_and_report(
+        figure_from(document, path.stem, target),
+        host,
+        prices=prices,
+        measures=measures,
+        runs=runs,
+        jobs=jobs,
+        outputs=Outputs(json=json_file, plot=plot, page=write),
+        command=_typed(context),
+    )
+
+
+def _typed(context: typer.Context) -> str:
+    """Return what was typed, without folders of this machine."""
+    words = ["topoplan compare"]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is None or source.name != "COMMANDLINE" or parameter.name == "runs":
+            continue
+        value = "MEASURES" if parameter.name == "measures" else context.params[parameter.name or ""]
+        flag = max(parameter.opts, key=len)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [flag] if flag.startswith("--") else []
+            words += [] if one is True else [shlex.quote(str(one))]
+    return " ".join(words)
+
+
+def _component(text: str, options: list[str]) -> dict[str, Any]:
+    from topoplan.cli.optimize import pairs
+    from topoplan.options import parse_component
+
+    name, own = parse_component(text, "model")
+    return {"use": name, **own, **pairs(options, "-o")}
+
+
+def _networks(text: str, at_equal_cost: bool, host: Host) -> list[dict[str, Any]]:
+    """Split ``a:k=1,l=2,b``: a piece without ``=``, or with ``:`` before it, begins a network."""
+    from typing import cast
+
+    from topoplan.components import Kind, Topology
+
+    words: list[str] = []
+    for piece in text.split(","):
+        if words and not re.match(r"[a-z0-9-]+\s*(:|$)", piece.strip()):
+            words[-1] += f",{piece}"
+        else:
+            words.append(piece.strip())
+    tables: list[dict[str, Any]] = []
+    for word in words:
+        table = _component(word, [])
+        for_sale = cast("Topology", host.get(Kind.TOPOLOGY, table["use"])).switching != "ideal"
+        if tables and at_equal_cost and for_sale:
+            table["costs-as"] = tables[0]["name"]
+        tables.append({"name": word, **table})
+    return tables
+
+
+def _section(document: dict[str, Any], name: str) -> dict[str, Any]:
+    table = document.setdefault(name, {})
+    if not isinstance(table, dict):
+        raise TopoplanError(f"{name}: must be a table [{name}]")
+    return table
+
+
+def _vary(document: dict[str, Any], key: str, text: str) -> None:
+    """Let one or several values from the command line go over what a figure says."""
+    try:
+        values = [float(word) if "." in word else int(word) for word in text.split(",")]
+    except ValueError:
+        raise TopoplanError(f"--{key} {text!r}: expected numbers with commas between") from None
+    _section(document, "cluster").pop(key, None)
+    _section(document, "vary")[key] = values

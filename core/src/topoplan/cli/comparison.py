@@ -1,0 +1,130 @@
+"""What ``topoplan compare`` does with a figure: run it with a progress bar, print a table, write files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from topoplan.comparing.cells import cells
+from topoplan.comparing.claims import verdicts
+from topoplan.comparing.figure import Figure
+from topoplan.comparing.page import replace_section, section
+from topoplan.comparing.plot import plot
+from topoplan.comparing.rows import Row, rows_of
+from topoplan.comparing.store import Store
+from topoplan.comparing.tables import as_json, cells_of, headers
+from topoplan.comparing.work import run_all
+from topoplan.errors import TopoplanError
+from topoplan.files import check_writable, read_file, write_file
+from topoplan.host import Host
+from topoplan.prices import Prices, default_prices, read_prices
+
+__all__ = ["Outputs", "compare_and_report"]
+
+
+@attrs.frozen(kw_only=True)
+class Outputs:
+    """Files to write; None for those that are not wanted."""
+
+    json: Path | None
+    plot: Path | None
+    page: Path | None
+
+
+def compare_and_report(
+    figure: Figure,
+    host: Host,
+    *,
+    prices: Path | None,
+    measures: Path | None,
+    runs: Path,
+    jobs: int,
+    outputs: Outputs,
+    command: str,
+) -> None:
+    """Run all that is not kept yet, print the table, and write the files; ``command`` is what was typed.
+
+    After Ctrl-C nothing is printed or written but how to go on; the exit status is 130.
+    """
+    book = default_prices() if prices is None else read_prices(prices)
+    if measures is not None and not measures.is_dir():
+        raise TopoplanError(f"--measures {measures}: is not a folder")
+    for path in (outputs.json, outputs.plot, outputs.page):
+        if path is not None:
+            check_writable(path)
+    todo = cells(figure, host, book, measures)
+    with _bar(len(todo)) as report:
+        done = run_all(todo, host, Store(runs), jobs, report)
+    results = [result for result in done.results if result is not None]
+    if done.interrupted and len(results) < len(todo):
+        typer.echo(
+            f"interrupted: {len(results)} of {len(todo)} runs are kept in {runs}; the same command goes on", err=True
+        )
+        raise typer.Exit(130)
+    rows = rows_of(todo, results, book)
+    judged = verdicts(figure, rows)
+    measured = measures is not None and all(model.measured is not None for model in figure.models)
+    _print(figure, rows, book, measured=measured)
+    if outputs.json is not None:
+        text = json.dumps(as_json(figure, rows, judged, book, measured), indent=2)
+        write_file(outputs.json, text.encode() + b"\n")
+    if outputs.plot is not None:
+        write_file(outputs.plot, plot(figure, rows).encode())
+    if outputs.page is not None:
+        picture = outputs.page.with_name(f"{outputs.page.stem}-{figure.name}.svg")
+        page = read_file(outputs.page).decode() if outputs.page.exists() else ""
+        body = section(
+            figure,
+            rows,
+            judged,
+            book,
+            command=command,
+            measured=measured,
+            picture=picture.name,
+        )
+        page = replace_section(page, figure.name, body, str(outputs.page))
+        write_file(picture, plot(figure, rows).encode())
+        write_file(outputs.page, page.encode())
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show how many runs are finished on standard error, where it is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("comparing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[last]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("compare", total=total, last="")
+        yield lambda finished, name: bar.update(task, completed=finished, last=name)
+
+
+def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -> None:
+    """Print the table; as wide as it is, where standard output is a file."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=400)
+    titles = headers(figure, prices)
+    grid = Table(title=figure.title, title_justify="left")
+    for title in titles:
+        text = title in ("model", "network")
+        grid.add_column(title, justify="left" if text else "right", overflow="fold")
+    for row in rows:
+        grid.add_row(*cells_of(row))
+    console.print(grid)
+    told = ["operator times: measured" if measured else "operator times: estimated, not measured (see --measures)"]
+    if prices.assumed():
+        told.append(f"prices {prices.name} hold assumptions; --prices FILE takes yours")
+    typer.echo("; ".join(told))

@@ -1,0 +1,112 @@
+"""``topoplan share``: several jobs on one cluster, iteration times against load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from topoplan.sharing.plans import NetworkPlan
+    from topoplan.sharing.rows import Row
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("share")(share)
+
+
+def share(
+    file: Path = typer.Argument(metavar="FILE.toml", help="Jobs, networks and loads."),
+    prices: Path = typer.Option(
+        None, help="Prices of network parts, TOML; those that come with topoplan unless given."
+    ),
+    measures: Path = typer.Option(None, help="Folder with the measurement files that the models name."),
+    json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write everything as JSON."),
+    plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw mean and tail over load."),
+    write: Path = typer.Option(
+        None, metavar="PAGE.md", help="Write a section of a Markdown page, and its plot beside."
+    ),
+) -> None:
+    """Fill a cluster with jobs, and compare how long their iterations take on several networks, shared or partitioned.
+
+    A network that is wired for its job gives every job a partition; on all others jobs share links.
+    """
+    from topoplan.cli.notice import compilation_announced
+    from topoplan.comparing.page import replace_section
+    from topoplan.experiment import read_toml
+    from topoplan.files import check_writable, read_file, write_file
+    from topoplan.host import Host
+    from topoplan.prices import default_prices, read_prices
+    from topoplan.sharing.page import section
+    from topoplan.sharing.plans import plans
+    from topoplan.sharing.plot import plot as drawn
+    from topoplan.sharing.rows import as_json, measured, rows_of
+    from topoplan.sharing.share import share_from
+
+    shared = share_from(read_toml(file), file.stem, str(file))
+    book = default_prices() if prices is None else read_prices(prices)
+    for path in (json_file, plot, write):
+        if path is not None:
+            check_writable(path)
+    figure, options = shared.figure, shared.options
+    searches = len(figure.models) * len(figure.networks)
+    draws = len(figure.networks) * len(options.loads) * options.trials
+    try:
+        with compilation_announced(), _bar(searches + draws) as report:
+            networks = plans(shared, Host.discover(), book, measures, report)
+            times = measured(shared, networks, report)
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing was written", err=True)
+        raise typer.Exit(130) from None
+    rows = rows_of(times)
+    _print(figure.title, rows, networks)
+    if json_file is not None:
+        write_file(json_file, json.dumps(as_json(shared, networks, times), indent=2).encode() + b"\n")
+    if plot is not None:
+        write_file(plot, drawn(rows).encode())
+    if write is not None:
+        picture = write.with_name(f"{write.stem}-{figure.name}.svg")
+        page = read_file(write).decode() if write.exists() else ""
+        command = f"topoplan share {file} --write {write}"
+        body = section(shared, networks, rows, command=command, picture=picture.name)
+        page = replace_section(page, figure.name, body, str(write))
+        write_file(picture, drawn(rows).encode())
+        write_file(write, page.encode())
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """Show how many searches and draws are finished on standard error, where it is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.fields[last]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("share", total=total, last="searching")
+        yield lambda last: bar.update(task, advance=1, last=last)
+
+
+def _print(title: str, rows: list[Row], networks: list[NetworkPlan]) -> None:
+    """Print the table; as wide as it is, where standard output is a file."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from topoplan.sharing.page import HEADERS, cells_of
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    grid = Table(title=title, title_justify="left")
+    for header in HEADERS:
+        grid.add_column(header, justify="left" if header == "network" else "right")
+    for row in rows:
+        grid.add_row(*cells_of(row, networks))
+    console.print(grid)

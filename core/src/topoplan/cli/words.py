@@ -1,0 +1,44 @@
+"""The words after ``topoplan``: core's own, and those that plugins add.
+
+A plugin's word is read from its entry point, so that ``topoplan --help`` loads no plugin; the plugin is loaded
+when its word is typed.  A word that nobody knows is then looked for among all plugins, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from topoplan.installed import command_words
+
+__all__ = ["Words"]
+
+
+class Words(TyperGroup):
+    """Commands of core first, in their order, then those of plugins."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """List all words, for the help."""
+        own = super().list_commands(ctx)
+        return [*own, *(word for word in command_words() if word not in own)]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        """Return the command of a word; one of a plugin loads it only when it runs."""
+        return super().get_command(ctx, cmd_name) or _Deferred(name=cmd_name, help=command_words().get(cmd_name))
+
+
+class _Deferred(TyperCommand):
+    """Stands for a plugin's command until it runs."""
+
+    def __init__(self, *, name: str, help: str | None) -> None:
+        super().__init__(name, help=help, rich_markup_mode=None)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Load the plugin and let its own command read the words that follow."""
+        from topoplan.components import Command, Kind
+        from topoplan.host import Host
+
+        command = cast("Command", Host.discover().get(Kind.COMMAND, str(self.name)))
+        return typer.main.get_command(command.app()).make_context(info_name, args, parent=parent, **extra)

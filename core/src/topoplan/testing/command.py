@@ -1,0 +1,45 @@
+"""Promises of commands: ``app() -> typer.Typer``, made only when it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import typer
+
+from topoplan.components import Command
+from topoplan.testing import common
+
+__all__ = [
+    "check_app_shows_its_help",
+    "check_command_pickles",
+    "check_import_is_light",
+    "check_summary_is_one_line",
+]
+
+
+def check_summary_is_one_line(command: Command) -> None:
+    """The summary is one line of at most 120 characters."""
+    common.check_summary_is_one_line(command)
+
+
+def check_command_pickles(command: Command) -> None:
+    """The command can be sent to another process: ``app`` stands at the top of a module."""
+    common.check_component_pickles(command)
+
+
+def check_import_is_light(command: Command) -> None:
+    """Importing the plugin loads no heavy package; those belong inside `app`."""
+    module = command.app.__module__.partition(".")[0]
+    loaded = common.heavy_after_import(module)
+    assert not loaded, f"importing {module} loads {loaded}; import it inside app"
+
+
+def check_app_shows_its_help(command: Command) -> None:
+    """The application can be made, more than once, and ``--help`` says something and ends well."""
+    for _ in range(2):
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            status = typer.main.get_command(command.app()).main(["--help"], command.name, standalone_mode=False)
+        assert not status, f"--help ends with status {status}"
+        assert "--help" in told.getvalue(), "--help does not list options"

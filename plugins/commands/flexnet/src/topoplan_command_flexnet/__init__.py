@@ -1,0 +1,34 @@
+"""``topoplan flexnet``: command lines of FlexNet (TopoOpt, NSDI'23), taken as they are.
+
+Data flow: `scan` finds FlexNet's flags (`flags`, `programs`) among the words and reads their values; `translate`
+makes an experiment of them, `story` tells what became of each, and `spell` writes the experiment down as a command
+line of ``topoplan optimize``.  `cli` prints all that and runs the experiment as that command does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan import Command, hookimpl
+
+__all__ = ["FLEXNET", "topoplan_commands"]
+
+
+def app() -> Any:
+    """Make the typer application."""
+    from topoplan_command_flexnet.cli import application
+
+    return application()
+
+
+FLEXNET = Command(
+    name="flexnet",
+    summary="run a FlexNet command line as it is, and say what each flag became",
+    app=app,
+)
+
+
+@hookimpl
+def topoplan_commands() -> list[Command]:
+    """Register the command."""
+    return [FLEXNET]

@@ -1,0 +1,68 @@
+"""The command: says what became of the flags, and runs what they ask for.
+
+What it needs is imported when it runs, so that its help comes at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from topoplan_command_flexnet.story import Row
+
+__all__ = ["application", "flexnet"]
+
+_LONGEST = 28
+
+
+def application() -> typer.Typer:
+    """Make the application: one command that leaves the words behind the program's name alone."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(context_settings={"allow_interspersed_args": False})(flexnet)
+    return app
+
+
+def flexnet(
+    program: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="Program of FlexNet, or a path of it, e.g. ./dlrmsim.")
+    ],
+    words: Annotated[list[str] | None, typer.Argument(metavar="FLAG", help="Its flags, as they are.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all randomness; FlexNet has none to give.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; what became of the flags goes to standard error.")
+    ] = False,
+) -> None:
+    """Run a FlexNet command line as it is; options of this command stand before PROGRAM."""
+    from topoplan import run_and_report
+    from topoplan_command_flexnet.flags import FLAGS
+    from topoplan_command_flexnet.programs import program_of
+    from topoplan_command_flexnet.scan import scan
+    from topoplan_command_flexnet.spell import command_line
+    from topoplan_command_flexnet.story import rows_of, warnings_of
+    from topoplan_command_flexnet.translate import experiment_of, measuring, settings_of
+
+    called = program_of(program)
+    found = scan(words or [], (*FLAGS, *called.flags))
+    settings = settings_of(found)
+    _show([("FLAG", "VALUE", "BECAME"), *rows_of(found, settings)], err=as_json)
+    for warning in warnings_of(found, settings):
+        typer.echo(f"warning: {warning}", err=True)
+    if "measure" in settings:
+        raise measuring(settings)
+    experiment = experiment_of(called, settings, seed)
+    typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
+    run_and_report(experiment, as_json=as_json)
+
+
+def _show(rows: list[Row], *, err: bool) -> None:
+    """Print rows as a table; long values are cut."""
+    short = [(flag, _cut(value), became) for flag, value, became in rows]
+    first, second = (max(len(row[column]) for row in short) for column in (0, 1))
+    for flag, value, became in short:
+        typer.echo(f"{flag:{first}}  {value:{second}}  {became}".rstrip(), err=err)
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."

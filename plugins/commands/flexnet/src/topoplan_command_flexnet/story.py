@@ -1,0 +1,122 @@
+"""What is said about a command line: what became of every flag, and what FlexNet would have done otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from topoplan_command_flexnet.flags import FLAGS
+from topoplan_command_flexnet.programs import MODEL
+from topoplan_command_flexnet.scan import Found, Skipped
+from topoplan_command_flexnet.translate import DEFAULTS, PROPAGATION, Settings, reset_every
+
+__all__ = ["Row", "rows_of", "warnings_of"]
+
+#: Flag, value, what became of it.
+Row = tuple[str, str, str]
+
+_LONGEST = 32
+
+
+def rows_of(found: Sequence[Found | Skipped], settings: Settings) -> list[Row]:
+    """Return a row for every flag and unknown word, in their order, and for every default that FlexNet adds."""
+    last = {one.flag.key: one for one in found if isinstance(one, Found)}
+    rows: list[Row] = []
+    for one in found:
+        if isinstance(one, Skipped):
+            rows.append((one.words[0], " ".join(one.words[1:]), "nothing: FlexNet does not know it"))
+        elif not one.flag.key:
+            rows.append((one.typed, one.word, f"nothing: {one.flag.why}"))
+        elif last[one.flag.key] is not one:
+            rows.append((one.typed, one.word, f"nothing: {last[one.flag.key].typed} follows and counts"))
+        else:
+            rows.append((one.typed, one.word, _became(one.flag.key, settings)))
+    return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in last]
+
+
+def warnings_of(found: Sequence[Found | Skipped], settings: Settings) -> list[str]:
+    """Return one line for each thing that FlexNet does and this does not, or the other way round."""
+    flags = [one for one in found if isinstance(one, Found)]
+    warnings = [
+        f"{one.typed} is read as {one.name}; FlexNet skips it and {_otherwise(one)}"
+        for one in flags
+        if one.typed != one.name
+    ]
+    # The cuts that a measurement file holds are all that FlexNet tries, whatever their size.
+    lost = [one for one in flags if one.flag.lost and not (one.name == "--max-localsz" and settings["mfile"])]
+    warnings += [f"{one.typed} does something in FlexNet and nothing here: {one.flag.why}" for one in lost]
+    if not settings["net-opt"]:
+        warnings.append(
+            "FlexNet without --net-opt 1 places parts on neighbouring servers; here they stand at equal strides, "
+            "as with it"
+        )
+    idle = dict.fromkeys(one.typed for one in flags if not one.flag.key and one not in lost)
+    if idle:
+        warnings.append(f"without effect, as the table says: {', '.join(idle)}")
+    for one in found:
+        if isinstance(one, Skipped):
+            meant = f" (did you mean {one.hint}?)" if one.hint else ""
+            warnings.append(f"skipped, as FlexNet skips it: {' '.join(one.words)}{meant}")
+    return warnings
+
+
+def _otherwise(one: Found) -> str:
+    """Say what FlexNet does where a flag is missing."""
+    value = DEFAULTS.get(one.flag.key)
+    return "goes without" if value in (None, False, "") else f"takes its default, {value}"
+
+
+def _name(key: str) -> str:
+    """Return the longest spelling of the flag that sets ``key``."""
+    return next(flag.names[-1] for flag in FLAGS if flag.key == key)
+
+
+def _became(key: str, settings: Settings) -> str:
+    """Say in words of ``topoplan optimize`` what a flag became."""
+    value = settings[key]
+    if key.startswith(MODEL):
+        return f"-o {key.removeprefix(MODEL)}={_brief(value)}"
+    return _STORY[key](value)
+
+
+def _option(name: str) -> Callable[[Any], str]:
+    return lambda value: f"--{name} {value}"
+
+
+_NETWORK = {
+    "topoopt": "-t topoopt:rules=released, wired for the demand by -s totientperm:rules=released",
+    "fattree": "-t bigswitch: one ideal switch is what FlexNet calls a fat-tree",
+    "fc": "-t fully-connected",
+    "random": "-t random",
+}
+
+_STORY: dict[str, Callable[[Any], str]] = {
+    "servers": _option("servers"),
+    "gpus": _option("gpus-per-server"),
+    "big-gpu": lambda value: f"--big-gpu {max(value, 1)}",
+    "batch-size": _option("batch-size"),
+    "interface-bandwidth": _option("interface-bandwidth-gbps"),
+    "inter-gpu-bandwidth": _option("inter-gpu-bandwidth-gbps"),
+    "latency": _option("latency-us"),
+    "degree": _option("degree"),
+    "net-opt": lambda value: "placements at equal strides" + ("" if value else ", all the same"),
+    "topology": lambda value: _NETWORK[value],
+    "mfile": lambda value: (
+        f"-e measured:file={value},missing=refuse" if value else "-e roofline, where FlexNet would measure on its GPU"
+    ),
+    "measure": lambda value: "nothing: nothing is measured here",
+    "taskgraph": lambda value: f"-x flatbuffer={value}",
+    "export": lambda value: f"-x strategy={value}",
+    "import": lambda value: f"--strategy strategy={value}",
+    "budget": lambda value: f"--budget {value}, -s mcmc:reset-every={reset_every(value)}",
+    "alpha": lambda value: f"-s mcmc:temperature=absolute,alpha={value:g}",
+    "propagation": lambda value: f"-s mcmc:propagation={PROPAGATION if value else 0}",
+}
+
+
+def _brief(value: Any) -> str:
+    """Write a value in few letters: of a long list its first numbers and how many there are."""
+    if not isinstance(value, tuple):
+        return str(value)
+    shown = "-".join(map(str, value))
+    return shown if len(shown) <= _LONGEST else f"{value[0]}-{value[1]}-... ({len(value)} numbers)"

@@ -1,0 +1,124 @@
+"""What FlexNet's flags mean here: an experiment that comes as near to FlexNet as components allow.
+
+`settings_of` puts what was found over FlexNet's defaults; `experiment_of` chooses components and their options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
+from topoplan_command_flexnet.flags import TOPOLOGIES
+from topoplan_command_flexnet.programs import MODEL, Program
+from topoplan_command_flexnet.scan import Found, Skipped
+
+__all__ = ["DEFAULTS", "PROPAGATION", "Settings", "experiment_of", "measuring", "reset_every", "settings_of"]
+
+#: Key of a flag -> its value, FlexNet's defaults included.
+Settings = Mapping[str, Any]
+
+#: What FlexNet takes where its command line says nothing (``FFConfig``): 20 MiB/ms between GPUs, an eighth of it
+#: between hosts; for ``-ll:gpu`` its 0 cannot run, and 1 is what it must be.
+DEFAULTS: Settings = {
+    "servers": 1,
+    "gpus": 1,
+    "big-gpu": 0,
+    "batch-size": 64,
+    "interface-bandwidth": 20.97152,
+    "inter-gpu-bandwidth": 167.77216,
+    "latency": 0,
+    "degree": 4,
+    "net-opt": 0,
+    "mfile": "",
+    "budget": 0,
+    "alpha": 1.0,
+    "propagation": False,
+}
+
+#: Chance of a proposal that spreads a placement, with ``--enable-propagation`` (FlexNet's PROPAGATION_CHANCE).
+PROPAGATION = 0.25
+
+#: Options of topologies: FlexNet wires by its own rules, and has one shortest path for each pair.
+_NETWORK: Mapping[str, Mapping[str, Any]] = {"topoopt": {"rules": "released", "paths": 1}, "random": {"paths": 1}}
+
+
+def settings_of(found: Sequence[Found | Skipped]) -> Settings:
+    """Return what is set: FlexNet's defaults, and over them what was found, of one flag the last."""
+    given = {one.flag.key: one.value for one in found if isinstance(one, Found) and one.flag.key}
+    return {**DEFAULTS, **given}
+
+
+def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment:
+    """Return what is to be run.
+
+    Raises:
+        TopoplanError: ``--topology`` is missing.
+    """
+    if "topology" not in settings:
+        raise TopoplanError(f"--topology is missing: name one of {', '.join(TOPOLOGIES)} (without it FlexNet aborts)")
+    options = {key.removeprefix(MODEL): value for key, value in settings.items() if key.startswith(MODEL)}
+    topology = TOPOLOGIES[settings["topology"]]
+    outputs = (("taskgraph", "flatbuffer"), ("export", "strategy"))
+    return Experiment(
+        model=Choice(program.frontend, {"dialect": "flexnet", **options}),
+        cluster=ClusterOptions(
+            servers=settings["servers"],
+            gpus_per_server=settings["gpus"],
+            big_gpu=max(settings["big-gpu"], 1),
+            inter_gpu_bandwidth_gbps=float(settings["inter-gpu-bandwidth"]),
+            interface_bandwidth_gbps=float(settings["interface-bandwidth"]),
+            degree=settings["degree"],
+            latency_us=float(settings["latency"]),
+        ),
+        topology=Choice(topology, _NETWORK.get(topology, {})),
+        estimator=_estimator(settings),
+        simulator=Choice("flexnet"),
+        searchers=_searchers(settings),
+        run=RunOptions(
+            batch_size=settings["batch-size"],
+            budget=settings["budget"],
+            seed=seed,
+            strategy=f"strategy={settings['import']}" if "import" in settings else None,
+        ),
+        outputs=tuple((Choice(exporter), settings[key]) for key, exporter in outputs if key in settings),
+    )
+
+
+def _estimator(settings: Settings) -> Choice:
+    """Measured times, of the cuts that were measured and no others; or what can be had without them."""
+    if not settings["mfile"]:
+        return Choice("roofline")
+    return Choice("measured", {"file": settings["mfile"], "missing": "refuse"})
+
+
+def _searchers(settings: Settings) -> tuple[Choice, ...]:
+    """FlexNet's chain, and for a network that can be rewired its rewiring, at every new best."""
+    chain = Choice(
+        "mcmc",
+        {
+            "temperature": "absolute",
+            "alpha": settings["alpha"],
+            "propagation": PROPAGATION if settings["propagation"] else 0.0,
+            "block": 0.0,
+            "reset-every": reset_every(settings["budget"]),
+        },
+    )
+    if settings["topology"] != "topoopt":
+        return (chain,)
+    return (chain, Choice("totientperm", {"rules": "released", "every": 1}))
+
+
+def reset_every(budget: int) -> int:
+    """FlexNet returns to its best state after a hundredth of the budget, within 1 and 1000 proposals."""
+    return min(max(budget // 100, 1), 1000)
+
+
+def measuring(settings: Settings) -> TopoplanError:
+    """Return what there is to say to ``--measure``."""
+    file = f"measure_{settings['batch-size']}_{settings['servers'] * settings['gpus']}.json"
+    return TopoplanError(
+        f"--measure: nothing is measured here, so {file} was not written (give --mfile a file that FlexNet measured; "
+        "or leave --measure and --mfile out: the estimator roofline then prices operators without a GPU, from their "
+        "FLOPs and bytes)"
+    )

@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_command_flexnet import FLEXNET
+
+
+@parametrize_with_checks(FLEXNET)
+def test_conformance(check):
+    check()
