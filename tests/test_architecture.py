@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import topoplan
 from topoplan import hookspecs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,26 +23,30 @@ ABOVE_PLUGINS = tuple(
     f"topoplan.{name}"
     for name in (
         "cli",
+        "comparing",
         "evaluate",
         "experiment",
         "exporting",
         "floors",
         "host",
+        "installed",
         "optimizing",
+        "prices",
         "replay",
         "run",
+        "sharing",
         "testing",
     )
 )
 #: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
 LAYERS = (
     ("errors", "arrays", "options", "interrupt", "kernels", "__init__"),
-    ("graph", "cluster", "fabric", "strategy", "taskgraph", "timeline", "devices"),
+    ("graph", "cluster", "fabric", "schedule", "strategy", "taskgraph", "timeline", "devices"),
     ("problem", "plan", "search", "components", "hookspecs"),
-    ("operators", "partition", "routing", "space", "lowering", "simulate"),
-    ("host", "floors", "evaluate", "experiment", "files"),
+    ("operators", "partition", "forms", "conversions", "routing", "space", "lowering", "simulate", "merging"),
+    ("host", "installed", "floors", "evaluate", "experiment", "files", "prices"),
     ("run", "exporting"),
-    ("optimizing", "replay", "testing"),
+    ("optimizing", "replay", "comparing", "sharing", "testing"),
     ("cli",),
 )
 IMPORT_NAME = {"topoplan-core": "topoplan"}
@@ -121,6 +126,14 @@ def test_plugin_imports_no_private_name(path):
             assert not [
                 alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"
             ]
+
+
+@pytest.mark.parametrize("path", [p for p in PLUGIN_FILES if "plugins/commands/" not in p.as_posix()], ids=label)
+def test_only_commands_use_what_is_above_plugins(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "topoplan":
+            homes = {alias.name: f"topoplan.{topoplan._PUBLIC.get(alias.name, '__init__')}" for alias in node.names}
+            assert not [name for name, home in homes.items() if home.startswith(ABOVE_PLUGINS)]
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=label)

@@ -133,6 +133,15 @@ def test_a_strategy_file_is_where_the_search_starts(run):
     assert again["iteration_time_s"] == first["iteration_time_s"]
 
 
+def test_a_strategy_file_of_any_name_is_read_where_its_format_is_named(run):
+    first = json.loads(run(*SMALL, "--budget", "40", "-x", "strategy=best=a.txt", "--json")[1])
+    again = json.loads(run(*SMALL, "--budget", "0", "--strategy", "strategy=best=a.txt", "--json")[1])
+    assert again["iteration_time_s"] == first["iteration_time_s"]
+    status, _, err = run(*SMALL, "--strategy", "best=a.txt")
+    assert status == 2
+    assert "best=a.txt: no installed format reads this suffix" in err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -1,4 +1,4 @@
-"""Every installed component keeps every promise of its kind."""
+"""Every installed component, and every command, keeps every promise of its kind."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from topoplan.testing import checks_for
 HOST = Host.discover()
 
 CASES = [
-    pytest.param(check, id=f"{component.kind.value}-{component.name}-{name}")
-    for component in HOST.components()
-    for name, check in checks_for(component).items()
+    pytest.param(check, id=f"{row.kind}-{row.name}-{name}")
+    for row in HOST.listing()
+    for name, check in checks_for(HOST.get(row.kind, row.name)).items()
 ]
 
 

@@ -16,6 +16,7 @@ KINDS = {
     "estimators": "estimator",
     "searchers": "searcher",
     "exporters": "exporter",
+    "commands": "command",
 }
 FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topoplan import Experiment, TopoplanError
-from topoplan.experiment import build_cluster, experiment_from_toml
+from topoplan import ClusterOptions, Experiment, TopoplanError
+from topoplan.experiment import HostGroup, build_cluster, experiment_from_toml
 
 TEXT = """
 [model]
@@ -117,3 +117,27 @@ def test_components_may_be_text():
     experiment = Experiment(model="dlrm:preset=dlrm16", searchers=["mcmc", "totientperm:every=9"])
     assert experiment.model.options == {"preset": "dlrm16"}
     assert experiment.searchers[1].options == {"every": "9"}
+
+
+def test_hosts_are_where_their_devices_end():
+    cluster = build_cluster(ClusterOptions(devices=(3, 4, 8), interface_bandwidth_gbps=8.0))
+    assert cluster.device_host.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+    assert cluster.interface_bandwidth.tolist() == [1e9] * 3
+
+
+def test_ends_of_hosts_come_from_toml(write):
+    experiment = experiment_from_toml(write(TEXT.replace("servers = 4", "devices = [8, 16]")))
+    assert build_cluster(experiment.cluster).n_devices == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ClusterOptions(devices=(8, 8)), "devices 8,8: 8 does not come after 8"),
+        (ClusterOptions(devices=(0, 4)), "devices 0,4: 0 does not come after 0"),
+        (ClusterOptions(devices=(4,), hosts=(HostGroup(servers=2),)), "hosts are told twice"),
+    ],
+)
+def test_hosts_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(TopoplanError, match=message):
+        build_cluster(options)

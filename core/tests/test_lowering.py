@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from topoplan import Cluster, GraphBuilder, PartCosts, Placement, Strategy, TaskGraph, TaskKind
 from topoplan.lowering import Lowering
 from topoplan.lowering.reference import reference_lower
+from topoplan.replay import taskgraph_demand
 from topoplan.space import Space
 
 
@@ -109,12 +110,16 @@ def test_demand_counts_what_the_task_graph_moves():
     for _ in range(10):
         strategy = Strategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
         lowered, demand = lowering.lower(strategy), lowering.demand(strategy)
-        matrix = np.zeros((2, 2))
+        matrix, forward = np.zeros((2, 2)), np.zeros((2, 2))
         host = cluster.device_host
         for t in np.flatnonzero(lowered.kind == TaskKind.TRANSFER):
             if host[lowered.src[t]] != host[lowered.dst[t]]:
                 matrix[host[lowered.src[t]], host[lowered.dst[t]]] += lowered.size[t]
+                if lowered.kind[lowered.successors(t)[0]] == TaskKind.FORWARD:
+                    forward[host[lowered.src[t]], host[lowered.dst[t]]] += lowered.size[t]
         assert np.array_equal(demand.matrix, matrix)
+        assert np.array_equal(demand.forward, forward)
+        assert taskgraph_demand(lowered, host, 2) == demand
         apart = [
             lowered.size[t]
             for t in np.flatnonzero(lowered.kind == TaskKind.ALLREDUCE)

@@ -9,7 +9,18 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Estimator, Exporter, Fabric, Frontend, Searcher, Simulator, Topology, TopoplanError, option
+from topoplan import (
+    Estimator,
+    Exporter,
+    Fabric,
+    Frontend,
+    Phases,
+    Searcher,
+    Simulator,
+    Topology,
+    TopoplanError,
+    option,
+)
 from topoplan.search import Candidate
 from topoplan.testing import check_component, checks_for, parametrize_with_checks, reference
 
@@ -59,6 +70,8 @@ def build_writer(options):
 
 def build_simulator(options):
     def simulate(taskgraph, fabric, cluster):
+        if fabric.phases is not None:
+            raise TopoplanError("cannot rebuild")
         pairs = set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
         for a, b in zip(taskgraph.src.tolist(), taskgraph.dst.tolist(), strict=True):
             if a >= 0 and (a, b) not in pairs:
@@ -156,6 +169,15 @@ def full_mesh(options, context):
     return Fabric.from_links(name="mesh", n_hosts=n, links=links, bandwidth=1.0, latency=0.0)
 
 
+def mesh_in_between(options, context):
+    ring, mesh = build_ring(options, context), full_mesh(options, context)
+    return Fabric.from_phases(Phases(forward=ring, backward=mesh, reduce=ring, delay=0.0))
+
+
+def mesh_throughout(options, context):
+    return [build_ring(options, context), full_mesh(options, context)]
+
+
 def negative_costs(options, graph, cluster):
     class Negative(Picky):
         def price(self, op, degrees, devices):
@@ -244,6 +266,8 @@ CHEATS = [
     ("topology", {"build": global_random_ring}, "check_global_randomness_is_untouched"),
     ("topology", {"build": demand_ring}, "check_demand_is_ignored_unless_declared"),
     ("topology", {"build": full_mesh, "follows_demand": True}, "check_links_stay_within_interfaces"),
+    ("topology", {"build": mesh_in_between, "follows_demand": True}, "check_links_stay_within_interfaces"),
+    ("topology", {"static": mesh_throughout, "follows_demand": True}, "check_links_stay_within_interfaces"),
     ("estimator", {"build": negative_costs}, "check_prices_are_finite"),
     ("estimator", {"build": one_row_costs}, "check_prices_have_one_row_per_part"),
     ("exporter", {"build": clock_writer}, "check_same_bytes_twice"),
@@ -251,10 +275,12 @@ CHEATS = [
     ("exporter", {"build": ascii_writer}, "check_any_operator_name_is_written"),
     ("exporter", {"suffix": "txt"}, "check_suffix_is_one"),
     ("exporter", {"read": read_anything}, "check_garbage_is_refused_by_name"),
+    ("exporter", {"read": read_anything}, "check_phases_survive_or_are_refused"),
     ("simulator", {"build": instant}, "check_never_below_bounds"),
     ("simulator", {"build": instant}, "check_a_device_runs_one_task_at_a_time"),
     ("simulator", {"build": patient}, "check_an_unreachable_host_is_an_error"),
     ("simulator", {"build": patient}, "check_traffic_is_counted"),
+    ("simulator", {"build": patient}, "check_a_rebuilt_fabric_takes_its_time"),
     ("searcher", {"build": lambda o, p, r: Outside(p, r)}, "check_candidates_can_be_built"),
     ("searcher", {"build": lambda o, p, r: Still(p, r)}, "check_beats_chance"),
     ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_only_its_axis_moves"),

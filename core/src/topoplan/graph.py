@@ -19,7 +19,7 @@ import numpy as np
 from topoplan.arrays import ARRAY_EQ, I32, i32
 from topoplan.errors import TopoplanError
 
-__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Role", "Tensor", "Term"]
+__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Tensor", "Term"]
 
 
 class Role(StrEnum):
@@ -29,7 +29,7 @@ class Role(StrEnum):
     """
 
     SAMPLE = "sample"
-    """Independent samples: weights are replicated and their gradients summed."""
+    """Independent samples: weights are replicated and their gradients summed.  A loss sums over them."""
     ATTRIBUTE = "attribute"
     """A position inside a sample (height, width, sequence): weights replicated, halos exchanged."""
     PARAMETER = "parameter"
@@ -103,6 +103,20 @@ class Term:
 
 
 @attrs.frozen(kw_only=True)
+class Profile:
+    """What was measured of a whole operator with an opaque body, on one device with the whole batch.
+
+    Attributes:
+        forward, backward: seconds.
+        activation_bytes: bytes of all its outputs, which tensors give in whole bytes for each sample.
+    """
+
+    forward: float
+    backward: float
+    activation_bytes: float
+
+
+@attrs.frozen(kw_only=True)
 class Operator:
     """One operator of a model.
 
@@ -115,6 +129,11 @@ class Operator:
         traffic: bytes that the forward pass moves through device memory, likewise; empty means the
             slices of all inputs, weights and outputs, once each.
         structure: the name under which FlexNet measures operators of this form (``Dense_1024_1024``).
+        profile: what was measured of this very operator, where the model comes with measurements.
+        linear_in: sets of arguments (numbered through inputs, then weights) in which the operator is linear
+            *together*, all others held: ``((0, 1),)`` says ``f(a+c, b+d) = f(a, b) + f(c, d)``, as addition does,
+            and ``((0,), (1,))`` that it is linear in either one alone, as a product.  Partial sums of these
+            arguments give partial sums of the outputs.
     """
 
     name: str
@@ -126,6 +145,8 @@ class Operator:
     work: tuple[Term, ...] = ()
     traffic: tuple[Term, ...] = ()
     structure: str = ""
+    profile: Profile | None = None
+    linear_in: tuple[tuple[int, ...], ...] = ()
 
     def __attrs_post_init__(self) -> None:
         for tensor in (*self.inputs, *self.weights, *self.outputs):
@@ -137,7 +158,7 @@ class Operator:
         for tensor in self.outputs:
             held = {axis.dim for axis in tensor.axes}
             for index, dim in enumerate(self.dims):
-                if dim.role not in (None, Role.REDUCTION) and index not in held:
+                if dim.role in (Role.ATTRIBUTE, Role.PARAMETER) and index not in held:
                     raise TopoplanError(
                         f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} "
                         f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"

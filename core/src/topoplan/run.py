@@ -137,6 +137,9 @@ def drive(
                     history.append((float(evaluator.evaluations), top.cost))
                     _share(searchers, axis, top)
                     on_progress("new_best", progress())
+                reached = getattr(search, "reached", None)
+                if reached is not None and reached is not best:
+                    _share(searchers, axis, reached, followers_only=True)
                 now = time.monotonic()
                 if now - reported >= _REPORT_EVERY:
                     reported = now
@@ -157,10 +160,12 @@ def drive(
     )
 
 
-def _share(searchers: Sequence[tuple[str, Search]], axis: str, trial: Trial) -> None:
-    """Give a new best state to every searcher of the other axis."""
+def _share(
+    searchers: Sequence[tuple[str, Search]], axis: str, trial: Trial, *, followers_only: bool = False
+) -> None:
+    """Give a state to every searcher of the other axis, or to those alone that follow each move."""
     for other, search in searchers:
-        if other != axis:
+        if other != axis and (not followers_only or getattr(search, "follows", False)):
             search.adopt(trial)
 
 

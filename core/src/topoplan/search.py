@@ -78,6 +78,9 @@ class Search(Protocol):
     """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
 
     One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
+    One that constructs its answer may have ``report() -> Mapping[str, Any]``: JSON values that say what it found,
+    asked for after the search.  They stand in the plan's provenance, and beside the figures of the simulation in
+    what the command line prints, where a key that both have is the searcher's.
     """
 
     def ask(self) -> Sequence[Candidate]:

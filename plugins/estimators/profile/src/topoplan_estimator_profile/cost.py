@@ -1,0 +1,86 @@
+"""Measured times of whole operators, shared among their parts.
+
+A part takes the time of the whole operator times its share of the iteration space: a profile holds one batch size,
+so that nothing says how much longer a small kernel takes per sample.  In memory a part keeps its weights with
+gradients and optimizer state, and its share of the output.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
+from topoplan.arrays import F64, I32, f64
+from topoplan.partition import part_sizes, slice_elements
+from topoplan_estimator_profile import Options
+
+__all__ = ["Profiled"]
+
+
+class Profiled:
+    """A `topoplan.CostFunction`: see the module."""
+
+    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+        self._graph = graph
+        self._copies = 2 + options.optimizer_state
+        self._gpus = cluster.big_gpu
+        self._speed = cluster.device_speed
+        self._equal = bool((self._speed == self._speed[0]).all())
+        self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether operator ``op`` was profiled and ``degrees`` is a legal cut of it."""
+        return not _unpriced(self._graph.operators[op], degrees)
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part; the arrays are shared between calls and read-only.
+
+        Raises:
+            TopoplanError: the operator was not profiled, or the cut is not legal.
+        """
+        known = self._prices.get((op, degrees))
+        if known is not None:
+            return known
+        operator = self._graph.operators[op]
+        if reason := _unpriced(operator, degrees):
+            raise TopoplanError(f"estimator profile: operator {operator.name!r}: {reason}")
+        profile = operator.profile
+        assert profile is not None
+        share = self._share(operator, degrees)
+        speed = self._speed[0] if self._equal else self._speed[devices]
+        weights = np.zeros(len(share))
+        for tensor in operator.weights:
+            weights += slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
+        costs = PartCosts(
+            forward=f64(profile.forward * share / speed),
+            backward=f64(profile.backward * share / speed),
+            memory=f64(self._copies * weights + profile.activation_bytes * share),
+            kept=f64(self._copies * weights),
+        )
+        if self._equal:
+            self._prices[op, degrees] = costs
+        return costs
+
+    def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
+        """Return the (P,) share of the iteration space that one GPU of each part runs."""
+        share = np.ones(math.prod(degrees))
+        for index, sizes in enumerate(part_sizes(operator, degrees)):
+            own = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
+            share *= own / operator.dims[index].size
+        return share
+
+
+def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str:
+    """Say why ``op`` cut by ``degrees`` has no price; empty if it has one."""
+    if op.profile is None:
+        return "was not profiled (use a model with measured times, such as torchgraph reads, or -e roofline)"
+    if len(degrees) != len(op.dims):
+        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
+    for dim, degree in zip(op.dims, degrees, strict=True):
+        if degree > 1 and dim.role is None:
+            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
+        if not 1 <= degree <= dim.size:
+            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
+    return ""

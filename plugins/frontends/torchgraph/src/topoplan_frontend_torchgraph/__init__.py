@@ -1,0 +1,51 @@
+"""Layer profiles as a topoplan frontend: its options and its registration.
+
+`reading` parses the text of a profile, `model` makes an operator graph of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from topoplan import Frontend, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import OperatorGraph
+
+__all__ = ["TORCHGRAPH", "TorchgraphOptions", "topoplan_frontends"]
+
+
+@attrs.frozen
+class TorchgraphOptions:
+    """Which profile, and the batch that it was taken with."""
+
+    file: str = option("", help="layer profile (text); needed")
+    profile_batch: int | None = option(
+        None, minimum=1, help="samples that were profiled; unset: N where the name of the file has pbs-N"
+    )
+
+
+def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
+    """Build the graph; see `model.build`."""
+    from topoplan_frontend_torchgraph.model import build as build_model
+
+    return build_model(options, batch_size)
+
+
+TORCHGRAPH = Frontend(
+    name="torchgraph",
+    summary="layer profiles of PipeDream and DAPPLE: measured times, activations and parameters",
+    options=TorchgraphOptions,
+    build=build,
+    example={"file": str(Path(__file__).with_name("example-pbs-4.txt"))},
+    estimator="profile",
+)
+
+
+@hookimpl
+def topoplan_frontends() -> list[Frontend]:
+    """Register the frontend."""
+    return [TORCHGRAPH]

@@ -1,0 +1,146 @@
+"""A layer profile to an operator graph.
+
+A layer becomes an operator with an opaque body: one dimension, the samples, an output tensor of its activation
+bytes, a weight tensor of its parameter bytes, and what was measured of it (`topoplan.Profile`).  Times and
+activations are proportional to the batch; elements are bytes, since a profile does not say of what.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
+from topoplan_frontend_torchgraph import TorchgraphOptions
+from topoplan_frontend_torchgraph.reading import LayerProfile, Node, read
+
+__all__ = ["build", "graph_of"]
+
+
+def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
+    """Read the profile that the options name and scale it to ``batch_size``, unless that is None.
+
+    Raises:
+        TopoplanError: the file is wrong, or nothing says which batch was profiled.
+    """
+    if not options.file:
+        raise TopoplanError("frontend torchgraph: file is missing (name a layer profile: -o file=PATH)")
+    path = Path(options.file)
+    profiled = options.profile_batch or _batch_in_name(path)
+    return graph_of(read(path), path.stem, str(path), profiled, batch_size or profiled)
+
+
+def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_size: int) -> OperatorGraph:
+    """Make the graph of a profile of ``profiled`` samples for ``batch_size`` samples; ``where`` is for messages."""
+    kept = _kept(profile)
+    if not kept:
+        raise TopoplanError(f"{where}: has nothing but training data (nodes that compute are needed)")
+    parents: dict[int, list[int]] = {node: [] for node in kept}
+    for parent, child in profile.edges:
+        if parent in parents and child in parents:
+            parents[child].append(parent)
+    order = _topological(profile, parents, where)
+    place = {node: index for index, node in enumerate(order)}
+    outputs = {node: _output(profile.nodes[node], profiled, batch_size) for node in order}
+    return OperatorGraph(
+        name=name,
+        operators=tuple(
+            _operator(
+                profile.nodes[node],
+                tuple(outputs[p] for p in sorted(parents[node], key=place.__getitem__)),
+                outputs[node],
+                batch_size,
+                batch_size / profiled,
+            )
+            for node in order
+        ),
+        edges=np.array(
+            [
+                (parent, 0, place[node], into)
+                for node in order
+                for into, parent in enumerate(sorted(place[p] for p in parents[node]))
+            ],
+            dtype=np.int32,
+        ).reshape(-1, 4),
+        batch_size=batch_size,
+    )
+
+
+def _batch_in_name(path: Path) -> int:
+    found = re.search(r"pbs-([1-9]\d*)", path.name)
+    if found is None:
+        raise TopoplanError(
+            f"{path}: profile-batch is missing, and the name does not say it (how many samples were profiled: "
+            "-o profile-batch=N, or pbs-N in the name)"
+        )
+    return int(found[1])
+
+
+def _kept(profile: LayerProfile) -> list[int]:
+    """Return the nodes that are operators: not training data, not elements of a tuple that nobody reads."""
+    has_parent = {child for _, child in profile.edges}
+    data = {
+        node
+        for node, given in enumerate(profile.nodes)
+        if node not in has_parent and given.description.startswith("Input")
+    }
+    has_child = {parent for parent, _ in profile.edges}
+    return [
+        node
+        for node, given in enumerate(profile.nodes)
+        if node not in data and not (node not in has_child and given.description.startswith("__getitem__"))
+    ]
+
+
+def _topological(profile: LayerProfile, parents: dict[int, list[int]], where: str) -> list[int]:
+    """Sort nodes so that parents come first, and in the order of the file where that allows it."""
+    waiting = {node: len(before) for node, before in parents.items()}
+    children: dict[int, list[int]] = {node: [] for node in parents}
+    for node, before in parents.items():
+        for parent in before:
+            children[parent].append(node)
+    ready = [node for node, count in waiting.items() if count == 0]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for child in children[node]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                heapq.heappush(ready, child)
+    if len(order) < len(parents):
+        stuck = next(node for node in parents if waiting[node])
+        raise TopoplanError(f"{where}: node {profile.nodes[stuck].name!r} is on a cycle or after one (edges must not)")
+    return order
+
+
+def _output(node: Node, profiled: int, batch_size: int) -> Tensor:
+    """Return the output of a node.
+
+    Activations are whole bytes for each sample here; the exact size is in the operator's profile.  An output
+    of no bytes still says what waits for what, which a tensor without elements would not.
+    """
+    per_sample = max(1, round(node.activations / profiled))
+    return Tensor("output", (Axis(batch_size, 0), Axis(per_sample)), itemsize=1)
+
+
+def _operator(node: Node, inputs: Sequence[Tensor], output: Tensor, batch_size: int, scale: float) -> Operator:
+    word = re.match(r"[A-Za-z0-9]\w*", node.description.lstrip("_"))
+    weight = round(node.parameters)
+    return Operator(
+        name=f"{node.name}.{word[0].rstrip('_')}" if word else node.name,
+        kind="layer",
+        dims=(Dimension("sample", batch_size, Role.SAMPLE),),
+        inputs=tuple(inputs),
+        weights=(Tensor("weights", (Axis(weight),), itemsize=1),) if weight else (),
+        outputs=(output,),
+        profile=Profile(
+            forward=node.forward * scale / 1000,
+            backward=node.backward * scale / 1000,
+            activation_bytes=node.activations * scale,
+        ),
+    )

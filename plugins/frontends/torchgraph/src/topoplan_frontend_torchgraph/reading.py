@@ -1,0 +1,127 @@
+"""The text of a layer profile, line by line, to nodes and edges.
+
+The format is that of the graphs of PipeDream's profiler (msr-fiddle/pipedream, ``graph.py``)::
+
+    node5 -- Conv2d(3, 64) -- forward_compute_time=1.2, backward_compute_time=2.4, activation_size=[8.0; 4.0],
+        parameter_size=9.0 -- stage_id=0                                                         (on one line)
+    <tab>node5 -- node6
+
+Times are milliseconds and sizes bytes; activations in brackets are those of several outputs.  What a line says of
+stages is somebody's plan and not read further.  Everything that does not look like this is an error that names
+line and field: a profile that was cut off must not become a smaller model.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import attrs
+
+from topoplan import TopoplanError
+
+__all__ = ["LayerProfile", "Node", "parse", "read"]
+
+_FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+
+
+@attrs.frozen
+class Node:
+    """A layer: milliseconds forward and backward, bytes of activations and parameters, of the profiled batch."""
+
+    name: str
+    description: str
+    forward: float
+    backward: float
+    activations: float
+    parameters: float
+
+
+@attrs.frozen
+class LayerProfile:
+    """Nodes in the order of the file, and edges (parent, child) between their positions, each once."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[int, int], ...]
+
+
+def read(path: Path) -> LayerProfile:
+    """Read a profile.
+
+    Raises:
+        TopoplanError: it cannot be read, or a line is wrong; the message names line and field.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TopoplanError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise TopoplanError(f"{path}: is no text (a layer profile in UTF-8 is needed)") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> LayerProfile:
+    """Parse the text of a profile; ``where`` stands before the line number in messages."""
+    nodes: list[Node] = []
+    position: dict[str, int] = {}
+    edges: dict[tuple[int, int], None] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        at = f"{where}: line {number}"
+        if line[0] in " \t":
+            edges[_edge(line, at, position)] = None
+            continue
+        node = _node(line, at)
+        if node.name in position:
+            raise TopoplanError(f"{at}: node {node.name!r} stands there twice (give each its own name)")
+        position[node.name] = len(nodes)
+        nodes.append(node)
+    if not nodes:
+        raise TopoplanError(f"{where}: has no nodes (a layer profile is needed)")
+    return LayerProfile(tuple(nodes), tuple(edges))
+
+
+def _node(line: str, at: str) -> Node:
+    parts = [part.strip() for part in line.split(" -- ")]
+    if len(parts) not in (3, 4) or not parts[0]:
+        raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no node (NAME -- DESCRIPTION -- {_FIELDS[0]}=..., ...)")
+    if len(parts) == 4 and not parts[3].removeprefix("stage_id=").isdecimal():
+        raise TopoplanError(f"{at}: stage_id: {parts[3]!r} (expected stage_id=NUMBER)")
+    given = parts[2].split(", ")
+    values = []
+    for index, name in enumerate(_FIELDS):
+        key, equals, text = (given[index] if index < len(given) else "").partition("=")
+        if not equals or key.strip() != name:
+            found = repr(given[index]) if index < len(given) else "the line ends"
+            raise TopoplanError(f"{at}: {name}: {found} (expected {name}=NUMBER)")
+        values.append(_amount(text, f"{at}: {name}", several=name == "activation_size"))
+    if len(given) > len(_FIELDS):
+        raise TopoplanError(f"{at}: {given[len(_FIELDS)]!r} follows {_FIELDS[-1]} (expected nothing)")
+    return Node(parts[0], parts[1], *values)
+
+
+def _amount(text: str, at: str, *, several: bool) -> float:
+    """Read a number that is finite and not negative, or the sum of several in brackets."""
+    text = text.strip()
+    items = text[1:-1].split(";") if several and text.startswith("[") and text.endswith("]") else [text]
+    total = 0.0
+    for item in items:
+        try:
+            value = float(item)
+        except ValueError:
+            raise TopoplanError(f"{at}: {item.strip()!r} is no number") from None
+        if not 0 <= value < math.inf:
+            raise TopoplanError(f"{at}: {value} (must be finite and not negative)")
+        total += value
+    return total
+
+
+def _edge(line: str, at: str, position: dict[str, int]) -> tuple[int, int]:
+    ends = [end.strip() for end in line.strip().split(" -- ")]
+    if len(ends) != 2 or not all(ends):
+        raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no edge (PARENT -- CHILD)")
+    for name in ends:
+        if name not in position:
+            raise TopoplanError(f"{at}: no node {name!r} stands before this line (nodes come before their edges)")
+    return position[ends[0]], position[ends[1]]

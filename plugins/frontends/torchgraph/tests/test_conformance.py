@@ -1,0 +1,11 @@
+"""The promises that every frontend makes."""
+
+from __future__ import annotations
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_frontend_torchgraph import TORCHGRAPH
+
+
+@parametrize_with_checks(TORCHGRAPH)
+def test_conformance(check):
+    check()

@@ -1,0 +1,62 @@
+"""HPGO, the planner of DAPPLE, as a searcher that constructs its answer: options and registration.
+
+Data flow: `states` cuts the operator graph into layers and `layers` sums the prices of their operators; `planning`
+finds stages with `machine` (what communication costs), `placing` (which devices), `straight` (a dynamic program)
+and `latency` (how long a pipeline takes); `baselines` is data-parallel training by the same measure; `search`
+turns plans into candidates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from topoplan import Searcher, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Search
+
+__all__ = ["HPGO", "HpgoOptions", "topoplan_searchers"]
+
+
+@attrs.frozen(kw_only=True)
+class HpgoOptions:
+    """What the planner may assume; the defaults are HPGO's."""
+
+    micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
+    bandwidths: Literal["released", "cluster"] = option(
+        "released", help="released: built in, as in HPGO; cluster: of the slowest host, all its interfaces together"
+    )
+    baselines: Literal["corrected", "released"] = option(
+        "corrected", help="data-parallel training to compare with: its formulas put right, or as HPGO has them"
+    )
+    weight_copies: float | None = option(
+        None, help="memory for each byte of weights, for the baselines; unset: 3 if corrected, else HPGO's 1", above=0
+    )
+    sample_mb: float | None = option(
+        None, help="memory for one sample, for the baselines; unset: all its activations", unit="MB", above=0
+    )
+    max_states: int = option(4000, help="refuse models of more layers than this", minimum=1)
+    simplify: bool = option(False, help="one layer per operator, cut in the order of the graph, not antichain states")
+
+
+def _build(options: HpgoOptions, problem: Any, rng: Any) -> Search:
+    from topoplan_searcher_hpgo.search import HpgoSearch
+
+    return HpgoSearch(options, problem)
+
+
+HPGO = Searcher(
+    name="hpgo",
+    summary="HPGO, DAPPLE's planner: pipelines of data-parallel stages",
+    options=HpgoOptions,
+    build=_build,
+    axis="strategy",
+)
+
+
+@hookimpl
+def topoplan_searchers() -> list[Searcher]:
+    """Register the searcher."""
+    return [HPGO]

@@ -1,0 +1,129 @@
+"""The model as the planner sees it: columns over layers, each told for the layer and all before it.
+
+`layers_of` makes them from an operator graph and the prices of its whole operators: a layer is a state of the graph
+(`states`).  All times are those of one device that runs the whole batch, all bytes those of the whole batch.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan import CostFunction, OperatorGraph, TopoplanError
+from topoplan.arrays import ARRAY_EQ, F64, I64, f64
+from topoplan_searcher_hpgo.states import Bools, States, TooManyStatesError, antichain_states, prefix_states
+
+__all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns"]
+
+
+@attrs.frozen(kw_only=True)
+class OperatorColumns:
+    """(n,) each: seconds forward and backward, bytes of the output and of the parameters of each operator."""
+
+    forward: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    backward: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    activations: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    parameters: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Layers:
+    """L layers of n operators.
+
+    Attributes:
+        seconds, parameters, activations: (L,) forward and backward, bytes and bytes, of the layer and all before it.
+        crossing: (L,) bytes that a cut after the layer sends on.
+        before: (L, L) row j marks the layers k with a way from k to j; all come earlier.
+        closed: (L, n) the operators of the layer and all before it.
+    """
+
+    seconds: F64 = attrs.field(converter=f64)
+    parameters: F64 = attrs.field(converter=f64)
+    activations: F64 = attrs.field(converter=f64)
+    crossing: F64 = attrs.field(converter=f64)
+    before: Bools
+    closed: Bools
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return len(self.seconds)
+
+    def spanned(self, start: int | I64, end: int | I64) -> tuple[F64, F64]:
+        """Return seconds and parameter bytes of layers ``[start, end]``.
+
+        As released: a stage ends where the next one starts, and yet its end counts as its own.
+        """
+        last = np.minimum(end, self.count - 1)
+        seconds, parameters = (np.concatenate(([0.0], column)) for column in (self.seconds, self.parameters))
+        return self.seconds[last] - seconds[start], self.parameters[last] - parameters[start]
+
+    @classmethod
+    def of(cls, states: States, columns: OperatorColumns) -> Layers:
+        """Sum the columns of the operators over states."""
+
+        def total(marked: Bools, column: F64) -> F64:
+            return np.asarray(np.where(marked, column, 0.0).sum(axis=1))
+
+        return cls(
+            seconds=total(states.closed, columns.forward + columns.backward),
+            parameters=total(states.closed, columns.parameters),
+            activations=total(states.closed, columns.activations),
+            crossing=total(states.crossing, columns.activations),
+            before=states.before,
+            closed=states.closed,
+        )
+
+
+def operator_columns(graph: OperatorGraph, costs: CostFunction) -> OperatorColumns:
+    """Return what every operator takes on device 0 with the whole batch; measured output bytes where there are any."""
+    first = np.zeros(1, dtype=np.int32)
+    prices = [costs.price(op, (1,) * len(operator.dims), first) for op, operator in enumerate(graph.operators)]
+    return OperatorColumns(
+        forward=[price.forward[0] for price in prices],
+        backward=[price.backward[0] for price in prices],
+        activations=[
+            sum(tensor.nbytes for tensor in op.outputs) if op.profile is None else op.profile.activation_bytes
+            for op in graph.operators
+        ],
+        parameters=[sum(tensor.nbytes for tensor in op.weights) for op in graph.operators],
+    )
+
+
+def layers_of(graph: OperatorGraph, columns: OperatorColumns, *, limit: int, simplify: bool) -> Layers:
+    """Return the layers of a graph.
+
+    Args:
+        graph: the model; its first operator begins the pipeline.
+        columns: its prices.
+        limit: how many layers are at most planned for.
+        simplify: one layer per operator, in the order of the graph, instead of all antichain states.
+
+    Raises:
+        TopoplanError: there are more layers than ``limit``, or operators that no layer reaches.
+    """
+    children: list[list[int]] = [[] for _ in graph.operators]
+    for u, _, v, _ in graph.edges.reshape(-1, 4).tolist():
+        if v not in children[u]:
+            children[u].append(v)
+    where = f"searcher hpgo: model {graph.name!r}"
+    if simplify:
+        states = prefix_states(children)
+    else:
+        try:
+            states = antichain_states(children, limit)
+        except TooManyStatesError:
+            raise TopoplanError(
+                f"{where}: its parallel branches make more than {limit} layers (antichain states) of "
+                f"{len(children)} operators (hpgo:simplify=true plans with one layer per operator; max-states "
+                "allows more, at 24 bytes for each pair of layers)"
+            ) from None
+    if states.closed.shape[0] > limit:
+        raise TopoplanError(f"{where}: {states.closed.shape[0]} layers are more than max-states={limit} (allow more)")
+    missed = np.flatnonzero(~states.closed[-1])
+    if len(missed):
+        raise TopoplanError(
+            f"{where}: operator {graph.operators[missed[0]].name!r} is on no way from or to the first one, "
+            f"{graph.operators[0].name!r} (a pipeline needs one connected model; or use hpgo:simplify=true)"
+        )
+    return Layers.of(states, columns)

@@ -1,0 +1,138 @@
+"""The planner as a searcher: it plans when it is built, and asks for its finalists to be simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan import Candidate, OperatorGraph, Placement, Problem, State, TopoplanError, Trial
+from topoplan.strategy import data_parallel
+from topoplan_searcher_hpgo import HpgoOptions
+from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
+from topoplan_searcher_hpgo.layers import Layers, OperatorColumns, layers_of, operator_columns
+from topoplan_searcher_hpgo.machine import RELEASED, Bandwidths, Machine
+from topoplan_searcher_hpgo.planning import best_of, finalists
+from topoplan_searcher_hpgo.plans import HpgoPlan, early_backward_speedup
+
+__all__ = ["HpgoSearch", "placements_of"]
+
+
+class HpgoSearch:
+    """Proposes the best plan, then the best of each other family; learns nothing from their prices."""
+
+    def __init__(self, options: HpgoOptions, problem: Problem) -> None:
+        graph, cluster = problem.graph, problem.cluster
+        _check_fits(graph, float(cluster.device_memory.max()) * cluster.big_gpu)
+        self._problem = problem
+        columns = operator_columns(graph, problem.costs)
+        self._layers = layers_of(graph, columns, limit=options.max_states, simplify=options.simplify)
+        bandwidths = RELEASED if options.bandwidths == "released" else Bandwidths.of(cluster)
+        self._machine = Machine(host=tuple(cluster.device_host.tolist()), bandwidths=bandwidths)
+        found = finalists(self._layers, self._machine, graph.batch_size, options.micro_batch)
+        self._plan = best_of(found)
+        self._left = [self._plan, *(plan for plan in found if plan is not self._plan)]
+        self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
+        self._asked: list[HpgoPlan] = []
+        self._seconds: float | None = None
+        self._state: State | None = None
+
+    def adopt(self, trial: Trial) -> None:
+        """Propose what is left on the fabric of ``trial``."""
+        self._state = trial.state
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose the plans, the best one first, as far as their cuts can be priced; then nothing."""
+        if self._state is None:
+            return []
+        candidates = []
+        self._asked = []
+        for plan in self._left:
+            placements = placements_of(plan, self._layers, self._problem.graph)
+            if all(self._problem.costs.supports(op, placed.degrees) for op, placed in placements.items()):
+                candidates.append(Candidate(base=self._state, placements=placements))
+                self._asked.append(plan)
+        self._left = []
+        return candidates
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Keep what the best plan took."""
+        for plan, trial in zip(self._asked, trials, strict=False):
+            if plan is self._plan:
+                self._seconds = trial.cost
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the best plan; the simulated seconds are None where it could not be priced."""
+        names = [op.name for op in self._problem.graph.operators]
+        layers, devices = self._layers.count, self._machine.n_devices
+        return {
+            "speedup": self._plan.speedup,
+            "split": self._plan.split,
+            "family": self._plan.family,
+            "pipelines": self._plan.pipelines,
+            "micro_batches": self._plan.micro_batches,
+            "early_backward_speedup": early_backward_speedup(self._plan, self._layers, self._machine),
+            "planned_iteration_time_s": self._seconds,
+            "layers": layers,
+            "left_out": f"one device each: {layers} layers for {devices} devices" if layers < devices else None,
+            "stages": [
+                {
+                    "start": stage.start,
+                    "end": stage.end,
+                    "replication": stage.replication,
+                    "devices": list(stage.devices),
+                    "operators": [names[op] for op in members],
+                }
+                for stage, members in zip(self._plan.stages, _members(self._plan, self._layers), strict=True)
+            ],
+            "baselines": attrs.asdict(self._baselines),
+        }
+
+
+def placements_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> dict[int, Placement]:
+    """Return a placement for every operator: data parallel over the devices of its stage.
+
+    The pipelines of a plan with several share each stage; so do their devices here.
+    """
+    return {
+        int(op): data_parallel(graph, int(op), stage.devices)
+        for stage, members in zip(plan.stages, _members(plan, layers), strict=True)
+        for op in members
+    }
+
+
+def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:
+    """Return the operators of each stage: those that its last layer closes and the stage before does not."""
+    members = []
+    taken = np.zeros(layers.closed.shape[1], dtype=np.bool_)
+    for stage in plan.stages:
+        closed = layers.closed[stage.end - 1]
+        members.append(np.flatnonzero(closed & ~taken).tolist())
+        taken |= closed
+    return members
+
+
+def _check_fits(graph: OperatorGraph, memory: float) -> None:
+    """Raise where an operator's weights fit into no device: stages do not cut weights."""
+    for op in graph.operators:
+        weights = sum(tensor.nbytes for tensor in op.weights)
+        if weights > memory:
+            raise TopoplanError(
+                f"searcher hpgo: model {graph.name!r}: the weights of {op.name!r} take {weights / 1e9:.1f} GB, but no "
+                f"device has more than {memory / 1e9:.1f} GB (a stage keeps weights whole; use --memory-gb or mcmc)"
+            )
+
+
+def _baselines(
+    options: HpgoOptions, problem: Problem, columns: OperatorColumns, layers: Layers, machine: Machine
+) -> Baselines:
+    batch = problem.graph.batch_size
+    sample = float(layers.activations[-1]) / batch if options.sample_mb is None else options.sample_mb * 1e6
+    if options.baselines == "released":
+        return released(layers, machine, batch, released_memory(sample, options.weight_copies or 1.0))
+    memory = Memory(
+        device=float(problem.cluster.device_memory.min()), sample=sample, weight_copies=options.weight_copies or 3.0
+    )
+    return corrected(columns, machine, batch, memory)

@@ -1,0 +1,135 @@
+"""HPGO's dynamic program for pipelines of equal stages: one device (or one per replica) for each.
+
+The full program fills cells (layers, devices, devices taken) with the smallest bottleneck.  It seeds every cell with
+one evenly split stage, which no split can beat (the greatest of several stages is at least their mean), so that
+it finds pipelines only where that seed is missing: in its *straight* form, where every stage has the same number
+of devices.  That form is what runs here; `topoplan_searcher_hpgo.planning` adds the one-stage plans.
+
+A row of cells is a column over layers, and a step is one maximum over all pairs of layers: numpy is fast enough.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan_searcher_hpgo.layers import Layers
+from topoplan_searcher_hpgo.machine import Devices, Machine
+from topoplan_searcher_hpgo.placing import placements, replicated_placements
+
+__all__ = ["Pipeline", "straight_pipeline"]
+
+
+@attrs.frozen
+class Pipeline:
+    """Seconds of the slowest stage or transfer for the whole batch; where stages start; their devices."""
+
+    bottleneck: float
+    starts: tuple[int, ...]
+    devices: tuple[Devices, ...]
+
+
+@attrs.frozen(eq=False)
+class _Row:
+    """Cells of all L layers for one set of taken devices.
+
+    ``value`` is the smallest bottleneck (``inf``: none), ``cut`` the last layer of the stage before the last one,
+    and ``turn`` the number of the `_Turn` that led here.
+    """
+
+    value: F64
+    cut: I64
+    turn: I64
+
+
+@attrs.frozen
+class _Turn:
+    """One way to add a stage: the row that it continues, and the devices of the new stage."""
+
+    row: int
+    devices: Devices
+
+
+@attrs.frozen(eq=False)
+class _Step:
+    """All cells after some number of stages: rows by sets of taken devices, and the turns that led to them.
+
+    Of two sets the one comes first that leaves free the first device in which they differ, as in HPGO.
+    """
+
+    taken: list[frozenset[int]]
+    rows: list[_Row]
+    turns: list[_Turn]
+
+
+def straight_pipeline(layers: Layers, machine: Machine, stages: int, replicas: int) -> Pipeline | None:
+    """Return the pipeline of ``stages`` stages, each on ``replicas`` devices, of the smallest bottleneck.
+
+    Of equal ones the one that comes first counts: cuts ascending, then sets of taken devices in the order of
+    `_Step`, then placements in the order of `replicated_placements`.
+
+    Returns:
+        None where the model has too few layers.
+    """
+    compute = np.where(layers.before, layers.seconds[:, None] - layers.seconds[None, :], np.inf) / replicas
+    first = placements(machine, frozenset(), replicas)[0]
+    none = np.full(layers.count, -1)
+    seed = _Row(layers.seconds / replicas, none, np.zeros_like(none))
+    steps = [_Step([frozenset(first)], [seed], [_Turn(-1, first)])]
+    scratch = np.empty_like(compute)
+    for _ in range(1, stages):
+        steps.append(_next_step(steps[-1], layers, machine, replicas, compute, scratch))
+    ends = [(row.value[-1], row.cut[-1], row.turn[-1], number) for number, row in enumerate(steps[-1].rows)]
+    value, _, _, number = min(ends, default=(np.inf, -1, -1, -1))
+    return None if value == np.inf else _trace(steps, number)
+
+
+def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, compute: F64, scratch: F64) -> _Step:
+    """Add a stage to every cell, in all ways.  ``compute`` (L, L) is the time of layers (column, row]."""
+    grown: dict[frozenset[int], _Row] = {}
+    turns: list[_Turn] = []
+    for number, (taken, row) in enumerate(zip(step.taken, step.rows, strict=True)):
+        for devices in replicated_placements(machine, taken, 1, replicas):
+            reached = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
+            np.maximum(compute, reached, out=scratch)
+            cut = scratch.argmin(axis=1)
+            value = scratch[np.arange(layers.count), cut]
+            new = _Row(value, cut, np.full(layers.count, len(turns)))
+            turns.append(_Turn(number, devices))
+            key = taken | frozenset(devices)
+            grown[key] = _better(grown[key], new) if key in grown else new
+    taken_sets = sorted(grown, key=sorted, reverse=True)
+    return _Step(taken_sets, [grown[key] for key in taken_sets], turns)
+
+
+def _transfers(layers: Layers, machine: Machine, step: _Step, row: _Row, target: Devices) -> F64:
+    """Return (L,) seconds from the last stage of every cell: there and back, hence twice the bytes."""
+    seconds = np.zeros(layers.count)
+    for turn in np.unique(row.turn):
+        there = machine.transfer(step.turns[turn].devices, target, 2 * layers.crossing)
+        seconds = np.where(row.turn == turn, there, seconds)
+    return seconds
+
+
+def _better(old: _Row, new: _Row) -> _Row:
+    """Return the smaller of each two cells; of equal ones that of the earlier cut, or else the old one."""
+    wins = (new.value < old.value) | ((new.value == old.value) & (new.cut < old.cut))
+    return _Row(
+        np.where(wins, new.value, old.value), np.where(wins, new.cut, old.cut), np.where(wins, new.turn, old.turn)
+    )
+
+
+def _trace(steps: list[_Step], number: int) -> Pipeline:
+    """Follow the cuts back from the last layer of a row."""
+    layer = len(steps[-1].rows[number].value) - 1
+    bottleneck = float(steps[-1].rows[number].value[layer])
+    starts: list[int] = []
+    devices: list[Devices] = []
+    for step in reversed(steps):
+        row = step.rows[number]
+        turn = step.turns[row.turn[layer]]
+        devices.append(turn.devices)
+        layer, number = int(row.cut[layer]), turn.row
+        starts.append(layer + 1)
+    return Pipeline(bottleneck, tuple(starts[::-1]), tuple(devices[::-1]))

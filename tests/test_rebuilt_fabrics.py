@@ -1,0 +1,148 @@
+"""Fabrics that are rebuilt between phases, from the search to the files: times, the break-even delay, and formats."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import numpy as np
+import pytest
+
+import topoplan
+from topoplan import ClusterOptions, Experiment, Fabric, Host, RunOptions, TopologyContext
+from topoplan.cli import main
+from topoplan.replay import taskgraph_demand
+from topoplan.simulate.breakeven import break_even, rebuilds
+
+CLUSTER = ["--servers", "16", "--interface-bandwidth-gbps", "25", "--seed", "1"]
+#: The strategy that the search starts with has transfers and all-reduces.
+FIRST = ["dlrm", "-o", "preset=dlrm16", "-t", "ocs:delay-ms=3", "--budget", "0", *CLUSTER]
+
+
+def command(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        main([*args])
+    out, err = capsys.readouterr()
+    return ended.value.code or 0, out, err
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return topoplan.optimize(
+        Experiment(
+            model="dlrm:preset=dlrm16",
+            cluster=ClusterOptions(servers=16, interface_bandwidth_gbps=25.0),
+            topology="ocs:delay-ms=3",
+            run=RunOptions(budget=0, seed=1),
+        )
+    )
+
+
+def delayed(fabric, delay):
+    return Fabric.from_phases(attrs.evolve(fabric.phases, delay=delay))
+
+
+@pytest.mark.parametrize("simulator", ["fluid", "flexnet"])
+def test_the_break_even_delay(outcome, simulator):
+    plan, host = outcome.plan, Host.discover()
+    component, options = host.make("simulator", simulator)
+    simulate = component.build(options)
+    topology, options = host.make("topology", "ocs")
+    demand = taskgraph_demand(plan.taskgraph, plan.cluster.device_host, 16)
+    context = TopologyContext(cluster=plan.cluster, demand=demand, rng=np.random.default_rng(0))
+    static = topology.static(options, context)
+    # A static fabric that is worse makes rebuilding pay, for some delay.
+    for fabrics in (static, [attrs.evolve(static[0], link_bandwidth=static[0].link_bandwidth / 4)]):
+        found = break_even(simulate, plan.taskgraph, plan.fabric, fabrics, plan.cluster)
+        assert found.rebuilds == rebuilds(plan.taskgraph, plan.fabric, plan.cluster) == 2
+        assert found.delay == pytest.approx(3e-3)
+        best = min(simulate(plan.taskgraph, fabric, plan.cluster).makespan for fabric in fabrics)
+        assert found.static == best
+        if fabrics is static and found.break_even_delay <= 0:
+            assert simulate(plan.taskgraph, delayed(plan.fabric, 0.0), plan.cluster).makespan >= best
+        else:
+            even = delayed(plan.fabric, found.break_even_delay)
+            assert simulate(plan.taskgraph, even, plan.cluster).makespan == pytest.approx(best, rel=1e-12)
+
+
+def test_the_search_compares_its_plan(outcome):
+    found, plan = outcome.break_even, outcome.plan
+    assert plan.timeline.makespan == pytest.approx(found.at_once + 2 * 3e-3)
+    assert found.break_even_delay == (found.static - found.at_once) / 2
+
+
+def test_what_the_command_prints(capsys):
+    code, out, err = command(capsys, "optimize", *FIRST, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert set(found["rebuilding"]) == {
+        "rebuilds",
+        "delay_s",
+        "iteration_time_without_delay_s",
+        "static_iteration_time_s",
+        "break_even_delay_s",
+    }
+    assert found["lower_bound_s"] <= found["iteration_time_s"]
+    assert found["iteration_time_s"] == pytest.approx(found["rebuilding"]["iteration_time_without_delay_s"] + 6e-3)
+    code, out, err = command(capsys, "optimize", *FIRST)
+    assert "break-even delay" in out
+    assert "+ 2 x 3.0000 ms" in out
+
+
+def test_a_long_delay_leaves_the_fabric_as_it_is(capsys):
+    """With searchers that propose both kinds, the one that stays wins, and the report still compares."""
+    late = [*FIRST, "-t", "ocs:delay-ms=1000", "-s", "mcmc", "-s", "totientperm", "-s", "rewire", "--budget", "20"]
+    code, out, err = command(capsys, "optimize", *late, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["initial_iteration_time_s"] > 2.0
+    assert found["iteration_time_s"] < 1.0
+    assert found["rebuilding"]["static_iteration_time_s"] <= found["iteration_time_s"] * (1 + 1e-12)
+
+
+def test_a_plan_file_keeps_the_phases_and_gives_the_same_time(capsys, tmp_path):
+    code, out, err = command(capsys, "optimize", *FIRST, "--json", "-x", f"json={tmp_path / 'plan.json'}")
+    assert code == 0, err
+    planned = json.loads(out)["iteration_time_s"]
+    code, out, err = command(capsys, "simulate", str(tmp_path / "plan.json"), "--json")
+    assert code == 0, err
+    assert json.loads(out)["iteration_time_s"] == planned
+    faster = [
+        "simulate",
+        str(tmp_path / "plan.json"),
+        "--json",
+        "--interface-bandwidth-gbps",
+        "50",
+        "--latency-us",
+        "2",
+    ]
+    code, out, err = command(capsys, *faster)
+    assert code == 0, err
+    assert json.loads(out)["iteration_time_s"] < planned
+
+
+def test_a_format_without_phases_refuses(capsys, tmp_path):
+    path = tmp_path / "plan.fbuf"
+    code, _, err = command(capsys, "optimize", *FIRST, "-x", f"flatbuffer={path}")
+    assert code == 2
+    assert "rebuilt between the phases of an iteration" in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_graph_of_others_on_a_rebuilt_fabric(capsys, tmp_path):
+    path = tmp_path / "plan.fbuf"
+    static = ["optimize", *FIRST, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
+    code, _, err = command(capsys, *static)
+    assert code == 0, err
+    code, out, err = command(capsys, "simulate", str(path), "-t", "ocs:delay-ms=3", "--degree", "4", "--json")
+    assert code == 0, err
+    late = json.loads(out)["iteration_time_s"]
+    code, out, err = command(capsys, "simulate", str(path), "-t", "ocs:delay-ms=0", "--degree", "4", "--json")
+    assert late - json.loads(out)["iteration_time_s"] == pytest.approx(6e-3)
+
+
+def test_only_other_topologies_say_nothing_of_it(capsys):
+    code, out, err = command(capsys, "optimize", "ncf", "-t", "topoopt", "--budget", "5", *CLUSTER, "--json")
+    assert code == 0, err
+    assert "rebuilding" not in json.loads(out)

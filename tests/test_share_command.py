@@ -1,0 +1,150 @@
+"""``topoplan share`` from a file to a table, a page, a plot and JSON; twice the same."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from topoplan.cli import main
+from topoplan.sharing.share import share_from
+
+EXAMPLE = Path(__file__).parents[1] / "experiments" / "shared-cluster.toml"
+SMALL = """
+title = "small"
+budget = 20
+
+[share]
+loads = [50, 100]
+trials = 2
+
+[cluster]
+servers = 16
+interface-bandwidth-gbps = 10
+
+[[model]]
+use = "ncf"
+servers = 4
+
+[[model]]
+use = "candle-uno"
+batch-size = 256
+servers = 8
+
+[[network]]
+name = "panel"
+use = "topoopt"
+
+[[network]]
+name = "tree"
+use = "fattree"
+oversubscription = 4
+
+[[network]]
+name = "tree of equal cost"
+use = "fattree"
+costs-as = "panel"
+
+[[searcher]]
+use = "mcmc"
+
+[[searcher]]
+use = "totientperm"
+"""
+
+
+def command(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        main(["share", *map(str, args)])
+    out, err = capsys.readouterr()
+    return ended.value.code or 0, out, err
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_all_outputs_and_the_same_twice(capsys, small, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Results\n\nkept\n")
+    outputs = ["--json", tmp_path / "share.json", "--plot", tmp_path / "share.svg", "--write", page]
+    code, out, err = command(capsys, small, *outputs)
+    assert code == 0, err
+    assert err == "" or "compiling" in err
+    assert "tree of equal cost" in out
+    found = json.loads((tmp_path / "share.json").read_text())
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(first) == {"small.toml", "share.json", "share.svg", "page.md", "page-small.svg"}
+    assert command(capsys, small, *outputs)[:2] == (0, out)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+
+    text = page.read_text()
+    assert text.startswith("# Results\n\nkept\n")
+    assert f"    topoplan share {small} --write {page}\n" in text
+    assert "partition of its own on panel" in text
+
+    rows = {(row["network"], row["load"]): row for row in found["rows"]}
+    assert set(rows) == {(n, load) for n in ("panel", "tree", "tree of equal cost") for load in (50, 100)}
+    assert {rows[name, 50]["jobs"] for name in ("panel", "tree")} == {rows["tree of equal cost", 50]["jobs"]}
+    for row in found["rows"]:
+        assert 0 < row["mean_s"] <= row["max_s"] * (1 + 1e-12)
+        assert row["p99_s"] <= row["max_s"]
+    assert rows["panel", 100]["mean_slowdown"] == 1.0
+    assert rows["panel", 100]["max_slowdown"] == 1.0
+    # Random servers of an oversubscribed tree: a job meets others at the top of racks.
+    assert rows["tree", 100]["max_slowdown"] > 1.05
+    panel, tree, equal = found["networks"]
+    assert [network["shared"] for network in found["networks"]] == [False, True, True]
+    assert (panel["interfaces"], tree["interfaces"]) == (4, 1)
+    assert tree["interface_bandwidth_gbps"] == pytest.approx(40)
+    assert equal["interface_bandwidth_gbps"] != pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("loads = [50, 100]", "loads = [10]", "has no room at a load of 10 %"),
+        ("trials = 2", "trails = 2", "no option 'trails'"),
+        ('use = "ncf"', 'use = "nfc"', "no frontend named 'nfc'"),
+        ('use = "fattree"\noversubscription = 4', 'use = "fattree"\nk = 3', "fattree: k 3 is odd"),
+        ('costs-as = "panel"', 'costs-as = "panels"', "no network 'panels'"),
+        ("budget = 20", "budget = twenty", "is not TOML"),
+    ],
+)
+def test_bad_files_end_in_one_line(capsys, small, tmp_path, old, new, message):
+    assert old in SMALL
+    small.write_text(SMALL.replace(old, new, 1))
+    code, out, err = command(capsys, small, "--json", tmp_path / "share.json")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not (tmp_path / "share.json").exists()
+
+
+def test_a_path_that_cannot_be_written_is_told_before_the_work(capsys, small, tmp_path):
+    code, _, err = command(capsys, small, "--json", tmp_path / "no" / "share.json")
+    assert code == 2
+    assert "does not exist" in err
+
+
+def test_ctrl_c_writes_nothing(capsys, small, tmp_path, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("topoplan.sharing.rows.measured", stop)
+    code, _, err = command(capsys, small, "--json", tmp_path / "share.json")
+    assert code == 130
+    assert "interrupted" in err
+    assert not (tmp_path / "share.json").exists()
+
+
+def test_the_example_can_be_read():
+    share = share_from(tomllib.loads(EXAMPLE.read_text()), EXAMPLE.stem, EXAMPLE.name)
+    assert share.figure.cluster.servers == 128
+    assert [job.servers for job in share.jobs] == [16] * 4
