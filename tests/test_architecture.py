@@ -43,7 +43,7 @@ LAYERS = (
     ("errors", "arrays", "options", "interrupt", "kernels", "__init__"),
     ("graph", "cluster", "fabric", "schedule", "strategy", "taskgraph", "timeline", "devices"),
     ("problem", "plan", "search", "components", "hookspecs"),
-    ("operators", "partition", "forms", "conversions", "routing", "space", "lowering", "simulate", "merging"),
+    ("operators", "partition", "forms", "conversions", "routing", "network_bounds", "space", "lowering", "simulate", "merging"),
     ("host", "installed", "floors", "evaluate", "experiment", "files", "prices"),
     ("run", "exporting"),
     ("optimizing", "replay", "comparing", "sharing", "testing"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -12,9 +13,11 @@ from topoplan.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Choice
 from topoplan.exporting import read_plan
+from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.plan import Plan
 from topoplan.problem import Demand
+from topoplan.simulate.phases import FORWARD_PHASE, task_phases
 from topoplan.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["simulate_file", "taskgraph_demand"]
@@ -57,12 +60,13 @@ def simulate_file(
             raise TopoplanError(f"--interface-bandwidth-gbps {interface_bandwidth_gbps}: must be positive and finite")
         speed = np.full(cluster.n_hosts, interface_bandwidth_gbps * 1e9 / 8)
         # The file's network keeps its shape: every physical link runs at the new speed.
-        fabric = attrs.evolve(fabric, link_bandwidth=fabric.link_count * speed[0])
+        fabric = _evolved(fabric, lambda part: {"link_bandwidth": part.link_count * speed[0]})
         cluster = attrs.evolve(cluster, interface_bandwidth=speed)
     if latency_us is not None:
         if not 0 <= latency_us < float("inf"):
             raise TopoplanError(f"--latency-us {latency_us}: must be finite and not negative")
-        fabric = attrs.evolve(fabric, link_latency=np.full(fabric.n_links, latency_us * 1e-6))
+        seconds = latency_us * 1e-6
+        fabric = _evolved(fabric, lambda part: {"link_latency": np.full(part.n_links, seconds)})
         cluster = attrs.evolve(cluster, latency=latency_us * 1e-6)
     if degree is not None:
         cluster = attrs.evolve(cluster, interfaces=np.full(cluster.n_hosts, degree))
@@ -83,12 +87,25 @@ def simulate_file(
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)
 
 
+def _evolved(fabric: Fabric, columns: Callable[[Fabric], dict[str, Any]]) -> Fabric:
+    """Change columns of a fabric, or of those of its phases."""
+    if fabric.phases is None:
+        return attrs.evolve(fabric, **columns(fabric))
+    forward, backward, reduce = (attrs.evolve(part, **columns(part)) for part in fabric.phases.fabrics)
+    return Fabric.from_phases(attrs.evolve(fabric.phases, forward=forward, backward=backward, reduce=reduce))
+
+
 def taskgraph_demand(taskgraph: TaskGraph, device_host: np.ndarray, n_hosts: int) -> Demand:
     """Return what the transfers and all-reduces of a task graph ask of the network."""
-    matrix = np.zeros((n_hosts, n_hosts))
-    moved = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
-    np.add.at(matrix, (device_host[taskgraph.src[moved]], device_host[taskgraph.dst[moved]]), taskgraph.size[moved])
-    np.fill_diagonal(matrix, 0.0)
+    moved = taskgraph.kind == TaskKind.TRANSFER
+    early = task_phases(taskgraph) == FORWARD_PHASE
+
+    def sent(tasks: np.ndarray) -> np.ndarray:
+        matrix = np.zeros((n_hosts, n_hosts))
+        np.add.at(matrix, (device_host[taskgraph.src[tasks]], device_host[taskgraph.dst[tasks]]), taskgraph.size[tasks])
+        np.fill_diagonal(matrix, 0.0)
+        return matrix
+
     sums: dict[tuple[int, ...], float] = {}
     for task in np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE).tolist():
         members = tuple(np.unique(device_host[taskgraph.members(task)]).tolist())
@@ -98,5 +115,6 @@ def taskgraph_demand(taskgraph: TaskGraph, device_host: np.ndarray, n_hosts: int
         group_ptr=np.concatenate(([0], np.cumsum([len(group) for group in sums]))),
         group_members=[host for group in sums for host in group],
         group_bytes=list(sums.values()),
-        matrix=matrix,
+        matrix=sent(moved),
+        forward=sent(moved & early),
     )

@@ -48,3 +48,9 @@ def test_odd_names_are_escaped():
     assert "größe" in text
     quoted = re.compile(r'^  t\d+ \[label="(?:[^"\\]|\\.)*"\];$')
     assert all(quoted.match(line) for line in text.splitlines() if "label=" in line)
+
+
+def test_tasks_name_their_micro_batch():
+    text = WRITE(reference.pipelined()).decode()
+    assert r"dense1\ #3\ (device\ 0) | FORWARD" in text
+    assert text.count("[label=") == reference.pipelined().taskgraph.n_tasks

@@ -47,6 +47,77 @@ def test_routes_and_rings_survive():
     assert document["fabric"]["rings"] == {"4": [[1], [-1, 2]]}
 
 
+def test_phases_survive():
+    document = survives(attrs.evolve(reference.plan(), fabric=reference.rebuilt(delay=1e-3), timeline=None))
+    assert document["fabric"]["phases"]["delay"] == 1e-3
+    assert document["fabric"]["phases"]["forward"]["phases"] is None
+    assert document["fabric"]["phases"]["reduce"]["n_hosts"] == 4
+
+
+def test_older_plans_without_phases_can_be_read():
+    plan = reference.plan()
+    older = json.loads(WRITE(plan))
+    del older["fabric"]["phases"]
+    assert read(json.dumps(older).encode(), "old") == plan
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("link_src", [[0], [1]], "backward.link_src"),
+        ("max_paths", 0, r"backward\.max_paths: 0 \(expected at least 1\)"),
+        ("n_hosts", 5, "a phase has other nodes or links"),
+        ("link_bandwidth", "x", r"\$\.fabric\.phases\.backward\.link_bandwidth: expected a list of numbers"),
+    ],
+)
+def test_a_damaged_phase_is_named(field, value, message):
+    plan = attrs.evolve(reference.plan(), fabric=reference.rebuilt(delay=1e-3), timeline=None)
+    document = json.loads(WRITE(plan))
+    document["fabric"]["phases"]["backward"][field] = value
+    with pytest.raises(TopoplanError, match=message):
+        read(json.dumps(document).encode(), "plan.json")
+
+
+def test_a_schedule_survives():
+    document = survives(reference.pipelined())
+    schedule = document["strategy"]["schedule"]
+    assert schedule == {"kind": "1f1b", "micro_batches": 4, "stage": [0, 1, 1], "recompute": [True, False]}
+    assert set(document["taskgraph"]["micro_batch"]) == {-1, 0, 1, 2, 3}
+
+
+def test_older_plans_without_schedules_can_be_read():
+    plan = reference.plan()
+    older = json.loads(WRITE(plan))
+    assert older["strategy"].pop("schedule") is None
+    assert older["taskgraph"].pop("micro_batch") is None
+    assert read(json.dumps(older).encode(), "old") == plan
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("kind", "2f2b", r"schedule\.kind: expected gpipe or 1f1b or interleaved or zero-bubble, got '2f2b'"),
+        ("micro_batches", 5, r"\$\.strategy: strategy: schedule: 5 micro-batches do not divide a batch of 64"),
+        ("micro_batches", 2.0, r"schedule\.micro_batches: expected an integer, got 2\.0"),
+        ("stage", [1, 0, 0], "must not fall along an edge"),
+        ("stage", [0, 2, 2], r"\$\.strategy\.schedule: schedule: stage 1 of 3 has no operator"),
+        ("recompute", [1, 0], r"recompute\[0\]: expected true or false, got 1"),
+    ],
+)
+def test_a_damaged_schedule_is_named(field, value, message):
+    document = json.loads(WRITE(reference.pipelined()))
+    document["strategy"]["schedule"][field] = value
+    with pytest.raises(TopoplanError, match=message):
+        read(json.dumps(document).encode(), "plan.json")
+
+
+def test_a_column_of_micro_batches_is_as_long_as_the_others():
+    document = json.loads(WRITE(reference.pipelined()))
+    document["taskgraph"]["micro_batch"].pop()
+    with pytest.raises(TopoplanError, match="column micro_batch has"):
+        read(json.dumps(document).encode(), "plan.json")
+
+
 def test_bounds_survive_and_older_plans_without_one_of_them_can_be_read():
     plan = reference.plan()
     timeline = attrs.evolve(plan.timeline, bounds=attrs.evolve(plan.timeline.bounds, collective=0.1234567890123))

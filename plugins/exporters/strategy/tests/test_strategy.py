@@ -183,3 +183,8 @@ def test_any_damage_is_survived(changes, length):
         return
     assert problem.startswith("x: ")
     assert "\n" not in problem
+
+
+def test_a_schedule_is_refused():
+    with pytest.raises(TopoplanError, match=r"has a schedule \(1f1b, 4 micro-batches, 2 stages\), .*json can"):
+        build(StrategyOptions())(reference.pipelined())

@@ -30,6 +30,8 @@ def _name(graph: TaskGraph, task: int) -> str:
     """Say what a task belongs to and where it runs."""
     op = graph.op[task]
     name = graph.op_names[op] if 0 <= op < len(graph.op_names) else f"task {task}"
+    if graph.micro_batch is not None and graph.micro_batch[task] >= 0:
+        name += f" #{graph.micro_batch[task]}"
     if graph.kind[task] == TaskKind.TRANSFER:
         return f"{name} ({graph.size[task]} B from {graph.src[task]} to {graph.dst[task]})"
     if graph.kind[task] == TaskKind.ALLREDUCE:

@@ -28,6 +28,8 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
     backward = np.flatnonzero(taskgraph.kind == TaskKind.BACKWARD)
     if len(forward) != len(backward) or not len(forward):
         raise TopoplanError(f"{name}: {len(forward)} forward and {len(backward)} backward tasks (must be as many)")
+    if _scheduled(taskgraph, forward, backward):
+        raise TopoplanError(f"{name}: its tasks follow a schedule of micro-batches, which the format cannot say")
     part = np.full(taskgraph.n_tasks, -1)
     part[backward] = np.arange(len(backward))
     spans = _weighted_spans(taskgraph, part, name, graph)
@@ -53,6 +55,13 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
     if at != len(devices) or len(placements) != len(graph.operators):
         raise TopoplanError(f"{name}: has {len(devices)} parts, model {graph.name!r} accounts for {at} of them")
     return Strategy(tuple(placements))
+
+
+def _scheduled(taskgraph: TaskGraph, forward: np.ndarray, backward: np.ndarray) -> bool:
+    """Whether a backward task does not follow the forward task of its part at once."""
+    source = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    edges = source * taskgraph.n_tasks + taskgraph.succ
+    return not np.isin(forward * taskgraph.n_tasks + backward, edges).all()
 
 
 def _weighted_spans(

@@ -45,8 +45,14 @@ def tables_of(plan: Plan) -> Columns:
 
     Raises:
         TopoplanError: the format cannot hold the plan: several devices in a host, one-way links, links
-            that are no whole number of interfaces, an all-reduce that something depends on.
+            that are no whole number of interfaces, a fabric that is rebuilt during the iteration, an
+            all-reduce that something depends on.
     """
+    if plan.fabric.phases is not None:
+        raise TopoplanError(
+            f"flatbuffer: fabric {plan.fabric.name!r} is rebuilt between the phases of an iteration, which the format "
+            "cannot say (plan on a fabric that stays, e.g. --topology topoopt)"
+        )
     columns = _as_read(plan)
     if columns is not None:
         return columns

@@ -19,6 +19,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from numpy.typing import NDArray
 
 from topoplan import Role, TaskGraph, TopoplanError
+from topoplan.schedule import ScheduleKind
 
 __all__ = ["converter", "expectation"]
 
@@ -57,7 +58,9 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook(int, _scalar_in("an integer", int))
     made.register_structure_hook(str, _scalar_in("text", str))
     made.register_structure_hook(float, _float_in)
-    made.register_structure_hook(Role, _role_in)
+    made.register_structure_hook(bool, _scalar_in("true or false", bool))
+    made.register_structure_hook(Role, _choice_in)
+    made.register_structure_hook(ScheduleKind, _choice_in)
     made.register_structure_hook_func(_is_array, _typed_array_in)
     made.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(made, value, kind))
     made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))
@@ -140,11 +143,12 @@ def _float_in(value: Any, kind: Any = float) -> float:
         raise _ExpectedError("a number below 1e308", value) from None
 
 
-def _role_in(value: Any, kind: Any) -> Role:
+def _choice_in(value: Any, kind: Any) -> Any:
+    """Take one of the texts of an enumeration."""
     try:
-        return Role(value)
+        return kind(value)
     except ValueError:
-        raise _ExpectedError(" or ".join(Role), value) from None
+        raise _ExpectedError(" or ".join(kind), value) from None
 
 
 def _each(values: list[Any], kind: Any, take: Any) -> list[Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import operator
 from typing import Any
 
 import attrs
 import cattrs
 import numpy as np
 
-from topoplan import Fabric, Plan, TopoplanError
+from topoplan import Fabric, Plan, Routes, TopoplanError
 from topoplan_exporter_json.convert import converter, expectation
 
 __all__ = ["FORMAT", "VERSION", "read", "write"]
@@ -70,21 +69,18 @@ def _parse(data: bytes, name: str) -> Any:
 def _check(plan: Plan, name: str) -> None:
     """Raise unless the parts of the plan fit each other, as simulators and exporters take for granted."""
     cluster, fabric, taskgraph = plan.cluster, plan.fabric, plan.taskgraph
-    for part in ("cluster", "fabric", "fabric.routes", "taskgraph", "graph", "timeline"):
-        _check_shapes(operator.attrgetter(part)(plan), f"{name}: $.{part}")
+    for part in ("cluster", "taskgraph", "graph", "timeline"):
+        _check_shapes(getattr(plan, part), f"{name}: $.{part}")
+    _check_fabric(fabric, f"{name}: $.fabric")
+    if fabric.phases is not None:
+        for field in ("forward", "backward", "reduce"):
+            _check_fabric(getattr(fabric.phases, field), f"{name}: $.fabric.phases.{field}")
     if plan.graph is not None:
         for index, op in enumerate(plan.graph.operators):
             if not op.outputs:
                 raise TopoplanError(f"{name}: $.graph.operators[{index}].outputs: empty (expected at least one)")
     if fabric.n_hosts != cluster.n_hosts:
         raise TopoplanError(f"{name}: $.fabric.n_hosts: {fabric.n_hosts} (the cluster has {cluster.n_hosts})")
-    if not 0 <= fabric.n_switches <= fabric.n_links:  # simulators reserve space for every node
-        raise TopoplanError(
-            f"{name}: $.fabric.n_switches: {fabric.n_switches} (expected 0 to {fabric.n_links}, its links)"
-        )
-    if not 1 <= fabric.max_paths < 2**31:
-        raise TopoplanError(f"{name}: $.fabric.max_paths: {fabric.max_paths} (expected at least 1)")
-    _check_routes(fabric, name)
     if taskgraph.n_devices != cluster.n_devices:
         raise TopoplanError(
             f"{name}: $.taskgraph.n_devices: {taskgraph.n_devices} (the cluster has {cluster.n_devices})"
@@ -124,11 +120,18 @@ def _check_shapes(part: Any, where: str) -> None:
             raise TopoplanError(f"{where}.{field.name}: {array.min()} (must not be negative)")
 
 
-def _check_routes(fabric: Fabric, name: str) -> None:
-    routes = fabric.routes
-    if routes is None:
-        return
-    where = f"{name}: $.fabric.routes"
+def _check_fabric(fabric: Fabric, where: str) -> None:
+    _check_shapes(fabric, where)
+    if not 0 <= fabric.n_switches <= fabric.n_links:  # simulators reserve space for every node
+        raise TopoplanError(f"{where}.n_switches: {fabric.n_switches} (expected 0 to {fabric.n_links}, its links)")
+    if not 1 <= fabric.max_paths < 2**31:
+        raise TopoplanError(f"{where}.max_paths: {fabric.max_paths} (expected at least 1)")
+    if fabric.routes is not None:
+        _check_shapes(fabric.routes, f"{where}.routes")
+        _check_routes(fabric, fabric.routes, f"{where}.routes")
+
+
+def _check_routes(fabric: Fabric, routes: Routes, where: str) -> None:
     for field, pointer, rows, total in (
         ("pair_ptr", routes.pair_ptr, len(routes.pairs), len(routes.weight)),
         ("path_ptr", routes.path_ptr, len(routes.weight), len(routes.links)),

@@ -28,6 +28,11 @@ def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
     def export(plan: Plan) -> bytes:
         if plan.graph is None or plan.strategy is None:
             raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
+        if (schedule := plan.strategy.schedule) is not None:
+            raise TopoplanError(
+                f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "
+                f"{schedule.n_stages} stages), which this format cannot say (json can)"
+            )
         return write(plan.graph, plan.strategy)
 
     return export

@@ -1,0 +1,83 @@
+"""One run, in a process of its own: an experiment in, plain numbers out."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, cast
+
+import attrs
+import numpy as np
+
+from topoplan.components import Kind, Topology
+from topoplan.errors import TopoplanError
+from topoplan.experiment import Experiment
+from topoplan.host import Host
+from topoplan.optimizing import optimize
+from topoplan.plan import Plan
+from topoplan.prices import bill
+from topoplan.replay import taskgraph_demand
+
+__all__ = ["measure", "start_worker"]
+
+_host = cache(Host.discover)
+
+
+def start_worker() -> None:
+    """Prepare a worker process: Ctrl-C is the parent's, who lets the run under way finish."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def measure(name: str, experiment: Experiment) -> dict[str, Any]:
+    """Run an experiment and return what tables need; the same experiment gives the same values.
+
+    Args:
+        name: of the run, for messages.
+        experiment: what to run.
+
+    Raises:
+        TopoplanError: it cannot be run.
+    """
+    host = _host()
+    try:
+        # In a thread, because a search in the main one takes Ctrl-C for itself and would end early.
+        with ThreadPoolExecutor(1) as thread:
+            outcome = thread.submit(optimize, experiment, host=host).result()
+    except TopoplanError as error:
+        raise TopoplanError(f"{name}: {error}") from None
+    plan, timeline = outcome.plan, outcome.plan.timeline
+    first = outcome.initial.timeline
+    assert timeline is not None
+    assert first is not None
+    topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
+    fullest = int(np.argmax(outcome.memory / plan.cluster.device_memory))
+    return {
+        "iteration_time_s": timeline.makespan,
+        "initial_iteration_time_s": first.makespan,
+        "exposed_communication_s": timeline.exposed_communication,
+        "lower_bound_s": timeline.bounds.best,
+        "bounds": attrs.asdict(timeline.bounds),
+        "bandwidth_tax": _tax(plan),
+        "memory_bytes": float(outcome.memory[fullest]),
+        "memory_capacity_bytes": float(plan.cluster.device_memory[fullest]),
+        "evaluations": outcome.result.evaluations,
+        "batch_size": plan.graph.batch_size if plan.graph else None,
+        "interfaces": int(plan.cluster.interfaces.min()),
+        "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
+        "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric, topology.switching)],
+    }
+
+
+def _tax(plan: Plan) -> float | None:
+    """Return the bytes that leave hosts over the bytes that they have to send, the bandwidth tax (TopoOpt, NSDI 2023).
+
+    Where no host forwards for others it is 1, and what the simulator adds for headers.  None where nothing is sent.
+    """
+    assert plan.timeline is not None
+    demand = taskgraph_demand(plan.taskgraph, plan.cluster.device_host, plan.cluster.n_hosts)
+    sizes = np.diff(demand.group_ptr)
+    asked = float(demand.matrix.sum() + (2 * (sizes - 1) * demand.group_bytes).sum())
+    links = plan.timeline.link_bytes[: plan.fabric.n_links]
+    left = float(links[plan.fabric.link_src < plan.fabric.n_hosts].sum())
+    return left / asked if asked > 0 else None

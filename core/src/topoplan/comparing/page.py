@@ -1,0 +1,150 @@
+"""A figure as a section of a Markdown page, between markers, so that the rest of the page stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topoplan.comparing.claims import SAME, Verdict, Where
+from topoplan.comparing.figure import Figure, number
+from topoplan.comparing.rows import Row
+from topoplan.comparing.tables import cells_of, headers, money, place, spread
+from topoplan.errors import TopoplanError
+from topoplan.prices import Prices
+
+__all__ = ["replace_section", "section"]
+
+
+def replace_section(page: str, name: str, body: str, where: str) -> str:
+    """Return a page with the section ``name`` replaced, or appended where it has none.
+
+    Raises:
+        TopoplanError: one of the section's two markers is missing.
+    """
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
+    if begin not in page and end not in page:
+        return f"{page.rstrip()}\n\n{begin}{body}{end}".lstrip()
+    head, found, rest = page.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise TopoplanError(f"{where}: needs {begin.strip()} before {end.strip()} (or neither)")
+    return f"{head}{begin}{body}{end}{tail}"
+
+
+def section(
+    figure: Figure,
+    rows: Sequence[Row],
+    judged: Sequence[Verdict],
+    prices: Prices,
+    *,
+    command: str,
+    measured: bool,
+    picture: str,
+) -> str:
+    """Return the section of a figure.
+
+    Args:
+        figure, rows, judged, prices: what was compared, and what came of it.
+        command: that repeats it.
+        measured: operators were priced by measurement files.
+        picture: path of the plot, as seen from the page.
+    """
+    priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes (no --measures)"
+    seeds = f"{len(figure.seeds)} seeds" if len(figure.seeds) > 1 else "one seed"
+    source = f"Repeats: {figure.source}.  " if figure.source else ""
+    book = f"{prices.name}, which are assumptions" if prices.assumed() else prices.name
+    parts = [
+        f"## {figure.title}\n",
+        f"    {command}\n",
+        f"{source}Operator times: {priced}.  Search: {figure.budget} candidates for each network, {seeds}; times are "
+        f"medians, extremes in brackets where they differ.  Prices: {book}.\n",
+        f"![{figure.title}]({picture})\n",
+        *(_verdict(verdict) for verdict in judged),
+        "### Iteration time\n",
+        _times(figure, rows) + "\n",
+        "### Bandwidth and cost\n",
+        _costs(figure, rows, prices) + "\n",
+        *_overfull(rows),
+        "<details><summary>All columns</summary>\n",
+        _markdown(headers(figure, prices), [cells_of(row) for row in rows]) + "\n",
+        "</details>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _verdict(verdict: Verdict) -> str:
+    """Say in how many places a claim holds, and where it does not, with what the times consist of there."""
+    total = len(verdict.places)
+    extreme = max(verdict.places, key=lambda where: where.ratio)
+    text = (
+        f"- **{verdict.claim.says}**: holds in {verdict.count('holds')} of {total} places, equal within {SAME:.0%} in "
+        f"{verdict.count('equal')}, fails in {verdict.count('fails')}. {verdict.claim.slower} takes "
+        f"{verdict.mean:.2f} times as long on average (geometric mean), {extreme.ratio:.2f} times at most "
+        f"({place(extreme.faster)}).\n"
+    )
+    bound = sum(where.compute_bound for where in verdict.places if where.outcome == "equal")
+    if bound:
+        text += f"  - Of the equal places, {bound} are bound by compute on both networks.\n"
+    for where in verdict.places:
+        if where.outcome == "fails":
+            text += f"  - Fails: {place(where.faster)}: {_why(where)}.\n"
+    return text
+
+
+def _why(where: Where) -> str:
+    def told(row: Row) -> str:
+        hosts = "" if row.tax is None else f", hosts send {row.tax:.2f} bytes for each byte asked"
+        return (
+            f"{row.network} {spread(row.time)}, of which compute at least {row.compute / row.time.median:.0%}, at "
+            f"{row.interfaces} x {row.gbps:.4g} Gbps{hosts}"
+        )
+
+    chance = " (the seeds overlap)" if where.overlap else ""
+    return f"{1 / where.ratio:.2f} times as long{chance}; {told(where.faster)}; {told(where.slower)}"
+
+
+def _times(figure: Figure, rows: Sequence[Row]) -> str:
+    """Return medians with a column for each network; behind the first one's, the others' as multiples of it."""
+    networks = [network.name for network in figure.networks]
+    table = []
+    for at in _places(rows):
+        first, *others = (at[name] for name in networks)
+        line = [first.model, *(number(value) for value in first.at.values()), spread(first.time)]
+        line += [f"{spread(row.time)}, {row.time.median / first.time.median:.2f}x" for row in others]
+        table.append(line)
+    return _markdown(["model", *figure.vary, *networks], table)
+
+
+def _costs(figure: Figure, rows: Sequence[Row], prices: Prices) -> str:
+    """Return bandwidth and cost of each network at each variation; they depend on the model nowhere here."""
+    networks = [network.name for network in figure.networks]
+    seen: dict[tuple[str, ...], list[str]] = {}
+    for at in _places(rows):
+        key = tuple(number(value) for value in at[networks[0]].at.values())
+        told = [f"{at[n].interfaces} x {at[n].gbps:.4g} Gbps, {money(at[n].cost)} {prices.currency}" for n in networks]
+        seen.setdefault(key, told)
+    return _markdown([*figure.vary, *networks], [[*key, *told] for key, told in seen.items()])
+
+
+def _overfull(rows: Sequence[Row]) -> list[str]:
+    """Name the plans that need more memory than there is."""
+    worst: dict[str, Row] = {}
+    for row in rows:
+        if row.memory > row.capacity and (row.model not in worst or row.memory > worst[row.model].memory):
+            worst[row.model] = row
+    return [
+        f"Memory: {model} needs up to {row.memory / 1e9:.0f} GB on a device of {row.capacity / 1e9:.0f} GB "
+        f"({row.network}).\n"
+        for model, row in worst.items()
+    ]
+
+
+def _places(rows: Sequence[Row]) -> list[dict[str, Row]]:
+    found: dict[tuple[object, ...], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault((row.model, *row.at.values()), {})[row.network] = row
+    return list(found.values())
+
+
+def _markdown(titles: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in table)])

@@ -1,0 +1,98 @@
+"""Runs of several seeds as one row, with what the network costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import attrs
+
+from topoplan.comparing.cells import Cell
+from topoplan.prices import Item, Prices, cost
+
+__all__ = ["Row", "Spread", "rows_of"]
+
+
+@attrs.frozen
+class Spread:
+    """What several seeds gave."""
+
+    least: float
+    median: float
+    most: float
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One model on one network at one variation.
+
+    Attributes:
+        model, network, at: which; ``at`` holds the values of what varies.
+        time: seconds per iteration, over the seeds.
+        exposed, bound, fabric_bound, tax, compute, memory, capacity: of the run in the middle (the lower one of two):
+            exposed communication, lower bound of the plan, lower bound on any fabric with as many interfaces (None
+            where it is not known), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
+            and what it holds.
+        interfaces, gbps: of a host, and the bandwidth of each.
+        cost: of the network, in the prices' currency.
+        runs: the runs, by seed.
+    """
+
+    model: str
+    network: str
+    at: Mapping[str, float]
+    time: Spread
+    exposed: float
+    bound: float
+    fabric_bound: float | None
+    tax: float | None
+    compute: float
+    memory: float
+    capacity: float
+    interfaces: int
+    gbps: float
+    cost: float
+    runs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def time_cost(self) -> float:
+        """Median iteration time times cost: what the network costs for each iteration per second."""
+        return self.time.median * self.cost
+
+
+def rows_of(cells: Sequence[Cell], results: Sequence[Mapping[str, Any]], prices: Prices) -> list[Row]:
+    """Put the seeds of each model, network and variation together, in the order of the cells.
+
+    Raises:
+        TopoplanError: a part of a network has no price.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[Cell, Mapping[str, Any]]]] = {}
+    for cell, result in zip(cells, results, strict=True):
+        groups.setdefault((cell.model, *cell.at.values(), cell.network), []).append((cell, result))
+    return [_row(group, prices) for group in groups.values()]
+
+
+def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
+    cell = group[0][0]
+    runs = [{"seed": one.experiment.run.seed, **result} for one, result in group]
+    ordered = sorted(runs, key=lambda run: run["iteration_time_s"])
+    middle = ordered[(len(ordered) - 1) // 2]
+    times = [run["iteration_time_s"] for run in ordered]
+    return Row(
+        model=cell.model,
+        network=cell.network,
+        at=cell.at,
+        time=Spread(times[0], median(times), times[-1]),
+        exposed=middle["exposed_communication_s"],
+        bound=middle["lower_bound_s"],
+        fabric_bound=middle.get("fabric_lower_bound_s"),
+        tax=middle["bandwidth_tax"],
+        compute=middle["bounds"]["device"],
+        memory=middle["memory_bytes"],
+        capacity=middle["memory_capacity_bytes"],
+        interfaces=middle["interfaces"],
+        gbps=middle["interface_bandwidth_gbps"],
+        cost=cost((Item(*item) for item in middle["parts"]), prices),
+        runs=tuple(runs),
+    )

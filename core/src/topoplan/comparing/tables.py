@@ -1,0 +1,131 @@
+"""Rows as text: columns for the terminal and for Markdown, and as plain values for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from topoplan.comparing.claims import Verdict
+from topoplan.comparing.figure import Figure, number
+from topoplan.comparing.rows import Row, Spread
+from topoplan.prices import Prices
+
+__all__ = ["as_json", "cells_of", "headers", "milliseconds", "money", "place", "spread"]
+
+#: Spreads narrower than this share of the median are not shown.
+_NARROW = 0.002
+
+
+def headers(figure: Figure, prices: Prices) -> list[str]:
+    """Return the titles of the columns of `cells_of`."""
+    return [
+        "model",
+        *figure.vary,
+        "network",
+        "Gbps a host",
+        "iteration time",
+        "exposed",
+        "lower bound",
+        "any fabric",
+        "tax",
+        f"cost ({prices.currency})",
+        "time x cost",
+    ]
+
+
+def cells_of(row: Row) -> list[str]:
+    """Return a row as text."""
+    return [
+        row.model,
+        *(number(value) for value in row.at.values()),
+        row.network,
+        f"{row.interfaces} x {row.gbps:.4g}",
+        spread(row.time),
+        milliseconds(row.exposed),
+        milliseconds(row.bound),
+        "-" if row.fabric_bound is None else milliseconds(row.fabric_bound),
+        "-" if row.tax is None else f"{row.tax:.2f}",
+        money(row.cost),
+        money(row.time_cost),
+    ]
+
+
+def spread(time: Spread) -> str:
+    """Return the median, and the extremes where they differ from it."""
+    text = milliseconds(time.median)
+    if time.most - time.least <= _NARROW * time.median:
+        return text
+    return f"{text} ({milliseconds(time.least, '')}..{milliseconds(time.most, '')})"
+
+
+def milliseconds(seconds: float, unit: str = " ms") -> str:
+    """Return a time in milliseconds with four digits."""
+    value = seconds * 1e3
+    digits = max(0, 3 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:,.{min(digits, 4)}f}{unit}"
+
+
+def money(value: float) -> str:
+    """Return a sum without cents."""
+    return f"{value:,.0f}"
+
+
+def place(row: Row) -> str:
+    """Name a model and the values of what varies."""
+    return ", ".join([row.model, *(f"{key} {number(value)}" for key, value in row.at.items())])
+
+
+def as_json(
+    figure: Figure, rows: Sequence[Row], judged: Sequence[Verdict], prices: Prices, measured: bool
+) -> dict[str, Any]:
+    """Return everything as plain values."""
+    return {
+        "figure": figure.name,
+        "title": figure.title,
+        "source": figure.source,
+        "budget": figure.budget,
+        "seeds": list(figure.seeds),
+        "measured": measured,
+        "prices": {"file": prices.name, "currency": prices.currency, "assumptions": prices.assumed()},
+        "rows": [_row(row) for row in rows],
+        "claims": [_verdict(verdict) for verdict in judged],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "model": row.model,
+        "network": row.network,
+        "at": dict(row.at),
+        "iteration_time_s": attrs.asdict(row.time),
+        "exposed_communication_s": row.exposed,
+        "lower_bound_s": row.bound,
+        "fabric_lower_bound_s": row.fabric_bound,
+        "bandwidth_tax": row.tax,
+        "memory_bytes": row.memory,
+        "memory_capacity_bytes": row.capacity,
+        "interfaces": row.interfaces,
+        "interface_bandwidth_gbps": row.gbps,
+        "network_cost": row.cost,
+        "time_cost": row.time_cost,
+        "runs": [dict(run) for run in row.runs],
+    }
+
+
+def _verdict(verdict: Verdict) -> Mapping[str, Any]:
+    return {
+        "claim": verdict.claim.says,
+        "faster": verdict.claim.faster,
+        "slower": verdict.claim.slower,
+        "holds": verdict.count("holds"),
+        "equal": verdict.count("equal"),
+        "fails": verdict.count("fails"),
+        "mean_ratio": verdict.mean,
+        "places": [
+            {"model": w.faster.model, "at": dict(w.faster.at), "ratio": w.ratio, "outcome": w.outcome}
+            for w in verdict.places
+        ],
+    }

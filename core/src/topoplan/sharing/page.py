@@ -1,0 +1,71 @@
+"""Rows as text, and a shared cluster as a section of a Markdown page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topoplan.comparing.tables import milliseconds
+from topoplan.sharing.plans import NetworkPlan
+from topoplan.sharing.rows import Row
+from topoplan.sharing.share import Share
+
+__all__ = ["HEADERS", "cells_of", "section"]
+
+HEADERS = ("network", "Gbps a host", "load", "jobs", "mean", "p99", "max", "slowdown", "worst")
+
+
+def cells_of(row: Row, networks: Sequence[NetworkPlan]) -> list[str]:
+    """Return a row as text, under `HEADERS`."""
+    cluster = next(network.cluster for network in networks if network.name == row.network)
+    return [
+        row.network,
+        f"{cluster.interfaces.min()} x {cluster.interface_bandwidth.min() * 8e-9:.4g}",
+        f"{row.load} %",
+        str(row.jobs),
+        milliseconds(row.mean),
+        milliseconds(row.p99),
+        milliseconds(row.most),
+        f"{row.slowdown:.2f}x",
+        f"{row.worst:.2f}x",
+    ]
+
+
+def section(share: Share, networks: Sequence[NetworkPlan], rows: Sequence[Row], *, command: str, picture: str) -> str:
+    """Return the section.
+
+    Args:
+        share, networks, rows: what was simulated, and what came of it.
+        command: that repeats it.
+        picture: path of the plot, as seen from the page.
+    """
+    figure, options = share.figure, share.options
+    mix = ", ".join(
+        f"{model.name} ({job.servers} servers{'' if job.weight == 1 else f', weight {job.weight:g}'})"
+        for model, job in zip(figure.models, share.jobs, strict=True)
+    )
+    apart = [network.name for network in networks if network.fabric is None]
+    alone = [[network.name, *(milliseconds(plan.alone) for plan in network.jobs)] for network in networks]
+    parts = [
+        f"## {figure.title}\n",
+        f"    {command}\n",
+        *([f"Repeats: {figure.source}.\n"] if figure.source else []),
+        f"{figure.cluster.servers} servers; jobs: {mix}. {options.trials} draws of jobs and "
+        f"{'random' if options.placement == 'random' else 'contiguous'} servers, the same for all networks and, as far "
+        f"as they fit, for all loads. One strategy for each model and network, found alone with {figure.budget} "
+        f"candidates. Slowdown is over the same job alone on the network.\n",
+        *(
+            [f"Each job has a partition of its own on {', '.join(apart)}; elsewhere jobs share links.\n"]
+            if apart
+            else []
+        ),
+        f"![{figure.title}]({picture})\n",
+        _markdown(HEADERS, [cells_of(row, networks) for row in rows]) + "\n",
+        "Alone:\n",
+        _markdown(["network", *(model.name for model in figure.models)], alone) + "\n",
+    ]
+    return "\n".join(parts)
+
+
+def _markdown(titles: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in table)])

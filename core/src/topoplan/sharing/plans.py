@@ -1,0 +1,115 @@
+"""One strategy for each model on each network: found alone on the servers of a job, used by all of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import attrs
+import numpy as np
+
+from topoplan.cluster import Cluster
+from topoplan.comparing.cells import cells
+from topoplan.components import Kind, Simulate, Simulator, Topology, TopologyContext
+from topoplan.errors import TopoplanError
+from topoplan.experiment import build_cluster
+from topoplan.fabric import Fabric
+from topoplan.host import Host
+from topoplan.merging import merged
+from topoplan.optimizing import optimize
+from topoplan.plan import Plan
+from topoplan.prices import Prices
+from topoplan.sharing.share import Share
+from topoplan.taskgraph import TaskGraph
+
+__all__ = ["JobPlan", "NetworkPlan", "plans"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class JobPlan:
+    """One iteration of a model on a network, and the seconds that it takes alone: there, on the first servers."""
+
+    taskgraph: TaskGraph
+    alone: float
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class NetworkPlan:
+    """A network with what runs on it.
+
+    Attributes:
+        name: as in the figure.
+        cluster: the whole one, with the interfaces that this network has.
+        fabric: that all jobs share; None where each gets a partition of its own.
+        jobs: for each model of the figure.
+        simulate: runs task graphs.
+    """
+
+    name: str
+    cluster: Cluster
+    fabric: Fabric | None
+    jobs: tuple[JobPlan, ...]
+    simulate: Simulate
+
+
+def plans(
+    share: Share, host: Host, prices: Prices, measures: Path | None, on_progress: Callable[[str], None]
+) -> list[NetworkPlan]:
+    """Search the strategies and build the networks.
+
+    Args:
+        share: what to plan.
+        host: where components come from.
+        prices: for networks that have to cost as much as others; they do so at the size of the whole cluster.
+        measures: folder with the models' measurement files, if they are to price operators.
+        on_progress: called after every search with what it was for.
+
+    Raises:
+        TopoplanError: a component or file is missing, or a model cannot be planned.
+        KeyboardInterrupt: the user stopped a search.
+    """
+    figure = share.figure
+    found: dict[tuple[str, str], Plan] = {}
+    whole: dict[str, Cluster] = {}
+    for cell in cells(figure, host, prices, measures):
+        servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
+        options = cell.experiment.cluster
+        whole[cell.network] = build_cluster(options)
+        experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
+        try:
+            outcome = optimize(experiment, host=host)
+        except TopoplanError as error:
+            raise TopoplanError(f"{cell.model} on {servers} servers of {cell.network}: {error}") from None
+        if outcome.result.interrupted:
+            raise KeyboardInterrupt
+        found[cell.model, cell.network] = outcome.plan
+        on_progress(f"{cell.model} on {cell.network}")
+    component, chosen = host.make(Kind.SIMULATOR, figure.simulator.name, figure.simulator.options)
+    networks = []
+    for network in figure.networks:
+        cluster, simulate = whole[network.name], cast("Simulator", component).build(chosen)
+        fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
+        jobs = tuple(_job(found[model.name, network.name], fabric, cluster, simulate) for model in figure.models)
+        networks.append(NetworkPlan(name=network.name, cluster=cluster, fabric=fabric, jobs=jobs, simulate=simulate))
+    return networks
+
+
+def _job(plan: Plan, fabric: Fabric | None, cluster: Cluster, simulate: Simulate) -> JobPlan:
+    """Time a plan on its own fabric, or on one that it could share."""
+    assert plan.timeline is not None
+    if fabric is None:
+        return JobPlan(taskgraph=plan.taskgraph, alone=plan.timeline.makespan)
+    first = np.arange(plan.cluster.n_devices, dtype=np.int32)
+    whole = merged([plan.taskgraph], [first], cluster.n_devices)
+    return JobPlan(taskgraph=plan.taskgraph, alone=simulate(whole, fabric, cluster).makespan)
+
+
+def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:
+    """Build the fabric of the whole cluster; none for a topology that follows demand."""
+    component, options = host.make(Kind.TOPOLOGY, name, given)
+    topology = cast("Topology", component)
+    if topology.follows_demand:
+        return None
+    rng = np.random.default_rng(share.options.seed)
+    return topology.build(options, TopologyContext(cluster=cluster, demand=None, rng=rng))

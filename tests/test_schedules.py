@@ -1,0 +1,212 @@
+"""Pipelines through the command line, the evaluator and searches: what a schedule changes, and what it must not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Candidate, Plan, Problem, State, Strategy, TopologyContext
+from topoplan.cli import main
+from topoplan.evaluate import Evaluator
+from topoplan.experiment import ClusterOptions, build_cluster
+from topoplan.host import Host
+from topoplan.lowering import Lowering
+from topoplan.schedule import pipeline_strategy
+from topoplan.simulate.components import FluidOptions
+from topoplan.simulate.run import fluid_simulation
+from topoplan.space import Space
+from topoplan_estimator_roofline import ROOFLINE
+from topoplan_estimator_roofline import Options as RooflineOptions
+from topoplan_exporter_json import JsonOptions, build
+
+SERVERS = 4
+MODEL = ["optimize", "vgg16", "--servers", str(SERVERS), "--batch-size", "64"]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    host = Host.discover()
+    frontend, options = host.make("frontend", "vgg16", {})
+    graph, cluster = frontend.build(options, 64), build_cluster(ClusterOptions(servers=SERVERS))
+    costs = ROOFLINE.build(RooflineOptions(), graph, cluster)
+    topology, fabric_options = host.make("topology", "bigswitch", {})
+    return Problem(
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology="bigswitch",
+        build_fabric=lambda demand, rng: topology.build(
+            fabric_options, TopologyContext(cluster=cluster, demand=demand, rng=rng)
+        ),
+        reconfigurable=False,
+    )
+
+
+def pipeline(problem, kind="1f1b", micro_batches=8, recompute=()):
+    """Return two stages of two servers each, cut where each has half of the seconds."""
+    graph = problem.graph
+    seconds = np.cumsum(
+        [
+            problem.costs.price(op, (1,) * len(o.dims), np.zeros(1, np.int32)).forward[0]
+            for op, o in enumerate(graph.operators)
+        ]
+    )
+    cut = int(np.searchsorted(seconds, seconds[-1] / 2))
+    stages = [(0, cut, (0, 1)), (cut + 1, len(graph.operators) - 1, (2, 3))]
+    return pipeline_strategy(graph, stages, micro_batches, kind, recompute)
+
+
+def evaluator_of(problem, memory="ignore"):
+    return Evaluator(problem, fluid_simulation(FluidOptions()), memory)
+
+
+def cost(evaluator, strategy, fabric, beat=float("inf")):
+    return evaluator.price(Candidate(base=State(strategy, fabric), beat=beat)).cost
+
+
+@pytest.fixture
+def fabric(problem):
+    return problem.build_fabric(None, np.random.default_rng(0))
+
+
+@pytest.fixture
+def saved(problem, fabric, tmp_path):
+    """Write a plan with a schedule; return its file."""
+    strategy = pipeline(problem, recompute=(True, False))
+    taskgraph = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
+    made = Plan(cluster=problem.cluster, fabric=fabric, taskgraph=taskgraph, graph=problem.graph, strategy=strategy)
+    file = tmp_path / "pipeline.json"
+    file.write_bytes(build(JsonOptions())(made))
+    return str(file)
+
+
+def run(capsys, *args):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    out, err = capsys.readouterr()
+    return ended.value.code or 0, out, err
+
+
+def test_a_plan_with_a_schedule_is_optimized_and_reported(saved, capsys, tmp_path):
+    again = str(tmp_path / "again.json")
+    arguments = [*MODEL, "--strategy", saved, "-x", f"json={again}"]
+    status, out, _ = run(capsys, *arguments, "--budget", "0", "--json")
+    found = json.loads(out)
+    assert status == 0
+    schedule = found["schedule"]
+    assert schedule.pop("bubble_fraction") == pytest.approx(found_bubbles(again), abs=1e-12)
+    assert schedule == {"kind": "1f1b", "micro_batches": 8, "stages": 2, "recompute": [True, False]}
+    first = json.loads((tmp_path / "pipeline.json").read_text())["strategy"]
+    assert json.loads((tmp_path / "again.json").read_text())["strategy"] == first
+    status, out, _ = run(capsys, *MODEL, "--strategy", saved, "--budget", "0")
+    assert "1f1b, 2 stages, 8 micro-batches" in out
+    assert "bubbles" in out
+
+
+def found_bubbles(file):
+    document = json.loads(Path(file).read_text())
+    timeline, tasks = document["timeline"], document["taskgraph"]
+    busy = np.zeros(SERVERS)
+    for device, start, finish in zip(tasks["device"], timeline["start"], timeline["finish"], strict=True):
+        if device >= 0:
+            busy[device] += finish - start
+    return 1 - busy.sum() / (SERVERS * timeline["makespan"])
+
+
+def test_a_strategy_without_a_schedule_says_nothing_of_one(capsys):
+    status, out, _ = run(capsys, *MODEL, "--budget", "0", "--json")
+    assert status == 0
+    assert "schedule" not in json.loads(out)
+
+
+def test_a_saved_pipeline_can_be_simulated(saved, capsys):
+    status, out, _ = run(capsys, "simulate", saved)
+    assert status == 0
+    assert "1f1b, 2 stages, 8 micro-batches" in out
+
+
+@pytest.mark.parametrize("format_", ["dot", "flatbuffer"])
+def test_a_pipeline_is_exported(saved, capsys, tmp_path, format_):
+    file = tmp_path / "out"
+    status, _, err = run(capsys, *MODEL, "--strategy", saved, "--budget", "0", "-x", f"{format_}={file}")
+    assert (status, err) == (0, "")
+    assert file.stat().st_size > 10_000
+
+
+def test_a_format_that_cannot_say_it_says_so(saved, capsys, tmp_path):
+    file = tmp_path / "out.strategy"
+    status, _, err = run(capsys, *MODEL, "--strategy", saved, "--budget", "0", "-x", f"strategy={file}")
+    assert status == 2
+    assert "which this format cannot say (json can)" in err
+    assert not file.exists()
+
+
+def test_a_schedule_that_does_not_fit_the_batch_is_refused(saved, capsys):
+    status, _, err = run(capsys, *MODEL[:-1], "60", "--strategy", saved, "--budget", "0")
+    assert status == 2
+    assert "8 micro-batches do not divide a batch of 60" in err
+    status, _, err = run(capsys, *MODEL[:-1], "8", "--strategy", saved, "--budget", "0")
+    assert status == 2
+    assert "a micro-batch has 1 samples (use at most 4 micro-batches)" in err
+
+
+def test_a_search_keeps_the_schedule_and_leaves_out_what_does_not_fit(saved, capsys, tmp_path):
+    file = tmp_path / "found.json"
+    status, out, _ = run(
+        capsys, *MODEL, "--strategy", saved, "--budget", "200", "--seed", "1", "-x", f"json={file}", "--json"
+    )
+    found = json.loads(out)
+    assert status == 0
+    assert found["iteration_time_s"] <= found["initial_iteration_time_s"]
+    assert found["schedule"]["micro_batches"] == 8
+
+
+def test_costs_are_those_of_the_schedule(problem, fabric):
+    evaluator = evaluator_of(problem)
+    strategy = pipeline(problem)
+    whole = attrs.evolve(strategy, schedule=None)
+    seconds = {kind: cost(evaluator, pipeline(problem, kind), fabric) for kind in ("gpipe", "1f1b", "zero-bubble")}
+    # The same placements, priced one after the other by one evaluator.
+    assert cost(evaluator, whole, fabric) > seconds["1f1b"]
+    for kind, known in seconds.items():
+        other = attrs.evolve(strategy, schedule=pipeline(problem, kind).schedule)
+        assert cost(evaluator, other, fabric) == known
+        assert evaluator.plan(State(other, fabric), {}).timeline.makespan == known
+    assert len(set(seconds.values())) == len(seconds)
+
+
+def test_a_time_to_beat_changes_no_answer(problem, fabric):
+    strategy = pipeline(problem, micro_batches=4)
+    seconds = cost(evaluator_of(problem), strategy, fabric)
+    for beat, wanted in ((seconds * 1.001, seconds), (seconds * 0.999, float("inf")), (seconds / 2, float("inf"))):
+        assert cost(evaluator_of(problem), strategy, fabric, beat) == wanted
+
+
+def test_a_candidate_that_breaks_its_schedule_is_infeasible(problem, fabric):
+    evaluator, strategy = evaluator_of(problem), pipeline(problem)
+    state = State(strategy, fabric)
+    stray = Candidate(base=state, placements={0: problem.space.place(strategy.placements[0].degrees, 1)})
+    assert evaluator.price(stray).cost == float("inf")
+    assert evaluator.price(Candidate(base=state)).cost < float("inf")
+
+
+def test_memory_is_what_the_schedule_keeps(problem, fabric):
+    gpipe, early = (pipeline(problem, kind) for kind in ("gpipe", "1f1b"))
+    frugal = pipeline(problem, recompute=(True, True))
+    evaluator = evaluator_of(problem)
+    used = [evaluator.memory(strategy) for strategy in (Strategy(gpipe.placements), gpipe, early, frugal)]
+    assert used[0] == pytest.approx(used[1], rel=1e-12)  # every activation is kept until the last forward pass
+    assert (used[2] < used[1]).all()
+    assert (used[3] < used[2]).any()
+    # A device that holds what 1F1B needs, and not what GPipe does.
+    between = (used[1].max() + used[2].max()) / 2
+    small = attrs.evolve(problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(SERVERS, between)))
+    assert cost(evaluator_of(small, "limit"), gpipe, fabric) == float("inf")
+    assert cost(evaluator_of(small, "limit"), early, fabric) < float("inf")
+    assert cost(evaluator_of(small, "penalty"), early, fabric) == cost(evaluator, early, fabric)
