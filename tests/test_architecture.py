@@ -40,10 +40,21 @@ ABOVE_PLUGINS = tuple(
 )
 #: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
 LAYERS = (
-    ("errors", "arrays", "options", "interrupt", "kernels", "__init__"),
+    ("errors", "arrays", "options", "interrupt", "compiling", "kernels", "__init__"),
     ("graph", "cluster", "fabric", "schedule", "strategy", "taskgraph", "timeline", "devices"),
     ("problem", "plan", "search", "components", "hookspecs"),
-    ("operators", "partition", "forms", "conversions", "routing", "network_bounds", "space", "lowering", "simulate", "merging"),
+    (
+        "operators",
+        "partition",
+        "forms",
+        "conversions",
+        "routing",
+        "network_bounds",
+        "space",
+        "lowering",
+        "simulate",
+        "merging",
+    ),
     ("host", "installed", "floors", "evaluate", "experiment", "files", "prices"),
     ("run", "exporting"),
     ("optimizing", "replay", "comparing", "sharing", "testing"),

@@ -43,3 +43,26 @@ def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
 def test_import_topoplan_loads_no_numba():
     code = "import sys, topoplan; print([m for m in ('numba', 'networkx', 'llvmlite') if m in sys.modules])"
     assert run(code) == "[]\n"
+
+
+BESIDE = """
+import sys, time
+from topoplan import compiling
+sys.path.insert(0, sys.argv[1])
+compiling.compile_beside("ahead")
+compiling.start()
+compiling.await_compiled("ahead")
+compiling.await_compiled("another")
+compiling.stop()
+"""
+
+
+def test_what_is_needed_later_is_compiled_by_another_process(tmp_path):
+    (tmp_path / "ahead.py").write_text(
+        "import os, pathlib\n"
+        "def compile_ahead():\n"
+        "    pathlib.Path(__file__).with_name('compiled').write_text(str(os.getpid()))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", BESIDE, str(tmp_path)], check=True, env=environment)
+    assert (tmp_path / "compiled").exists() == (len(os.sched_getaffinity(0)) > 1)

@@ -8,11 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, TaskGraph
-from topoplan.simulate import flexnet, fluid
+from topoplan.simulate import entities, flexnet, fluid
 from topoplan.simulate.bounds import bounds
 from topoplan.simulate.columns import device_busy
 from topoplan.simulate.flexnet_reference import flexnet_reference
 from topoplan.simulate.fluid_reference import fluid_reference
+from topoplan.simulate.lookahead import Uses, look_ahead
+from topoplan.simulate.lookahead_reference import look_ahead_reference
 from topoplan.simulate.network import Network
 
 SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
@@ -127,6 +129,20 @@ def check_early_stop(model, network, taskgraph, share):
     assert slower.makespan == whole.makespan
     sooner = model.beats(prepared, whole.makespan * share)
     assert sooner is None or sooner.makespan == whole.makespan
+
+
+@SETTINGS
+@given(st.data(), st.booleans())
+def test_what_must_follow_a_task_equals_its_reference(data, stepped):
+    network = data.draw(networks())
+    model = fluid.Model(stepped)
+    prepared = model.prepare(data.draw(taskgraphs(network.cluster.n_devices)), network)
+    alone = model.alone(prepared)
+    uses = Uses(*entities.sure_uses(prepared.entities, prepared.paths, prepared.rings))
+    bound, behind = look_ahead(prepared.tasks, alone, uses, network.n_links, prepared.n_devices)
+    slow_bound, slow_behind = look_ahead_reference(prepared.tasks, alone, uses)
+    np.testing.assert_array_equal(behind, slow_behind)
+    assert bound == slow_bound
 
 
 @SETTINGS

@@ -11,6 +11,7 @@ import pytest
 
 from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
 from topoplan.options import structure
+from topoplan.simulate import fluid_kernel
 from topoplan.simulate.components import FLEXNET, FLUID, FlexnetOptions, FluidOptions, topoplan_simulators
 from topoplan.simulate.network import Network, NetworkCache
 
@@ -66,6 +67,12 @@ def flexnet(**options):
 
 
 CLUSTER = Cluster.uniform(n_hosts=4)
+
+
+def test_the_fluid_loop_is_compiled_ahead_for_just_the_arrays_that_it_is_given():
+    fluid()(graph([transfer(0, 1, 1000)]), star(), CLUSTER)
+    fluid_kernel.compile_ahead()
+    assert len(fluid_kernel._run.signatures) == 1
 
 
 def test_fluid_lone_transfer_takes_what_store_and_forward_of_packets_takes():

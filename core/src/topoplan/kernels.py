@@ -1,7 +1,8 @@
 """How kernels are compiled, and who hears of it.
 
 Kernels are compiled on their first call and kept on disk, beside their sources or, where that place cannot be
-written, in the user's cache.  `on_compilation` says when this happens, since it takes seconds.
+written, in the user's cache.  `on_compilation` says when this happens, since it takes seconds, and lets a second
+process compile what can be compiled beside (`topoplan.compiling`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import numba
 from numba.core import event
+
+from topoplan import compiling
 
 __all__ = ["kernel", "on_compilation", "part"]
 
@@ -35,6 +38,7 @@ def on_compilation(say: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         event.unregister("numba:compile", listener)
+        compiling.stop()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
@@ -47,6 +51,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         if own and not self._heard:
             self._heard = True
             self._say()
+            compiling.start()
 
     def on_end(self, event: object) -> None:
         """Nothing to say."""

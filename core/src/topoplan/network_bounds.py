@@ -1,8 +1,8 @@
 """What any wiring must take: a lower bound on the network time of a demand over all direct-connect fabrics.
 
 Two arguments, and the larger one holds.  A host cannot send or receive faster than its interfaces together.
-And bytes that travel several hops load several links: a host of ``d`` interfaces reaches at most ``d`` others in one hop,
-``d * d`` more in two, and so on (the counting behind Moore's bound; Hoffman, Singleton, IBM J. Res. Dev. 4, 1960),
+And bytes that travel several hops load several links: a host of ``d`` interfaces reaches at most ``d`` others in one
+hop, ``d * d`` more in two, and so on (the counting behind Moore's bound; Hoffman, Singleton, IBM J. Res. Dev. 4, 1960),
 so its demands, the largest nearest, take at least so many link-bytes of all that the fabric carries.
 
 Data flow: a `Demand` and a `Cluster` go in, seconds come out; results set them beside what a search reached.
@@ -37,7 +37,8 @@ def fabric_lower_bound(demand: Demand, cluster: Cluster) -> float:
     bounds = [float(np.nan_to_num(alone, nan=0.0).max(initial=0.0))]
     for group, moved in enumerate(reduced.tolist()):
         bounds.append(moved / float(speed[demand.members(group)].sum()) if moved else 0.0)
-    linked = float(demand.matrix.ravel() @ least_hops(demand.matrix, cluster.interfaces).ravel()) + float(reduced.sum())
+    hops = least_hops(demand.matrix, cluster.interfaces.astype(np.int64))
+    linked = float((demand.matrix * hops).sum()) + float(reduced.sum())
     if linked:
         bounds.append(linked / float(speed.sum()))
     return max(bounds)
@@ -46,7 +47,8 @@ def fabric_lower_bound(demand: Demand, cluster: Cluster) -> float:
 def least_hops(matrix: F64, interfaces: I64) -> I64:
     """Return the (H, H) hops of a fabric that serves every source's demands at best, the largest nearest.
 
-    No fabric has fewer link-bytes for row ``i`` than ``matrix[i] @ hops[i]``; no one fabric need serve all rows so well.
+    No fabric has fewer link-bytes for row ``i`` than ``matrix[i] @ hops[i]``; no one fabric need serve all rows so
+    well.
 
     Args:
         matrix: (H, H) bytes from row host to column host.

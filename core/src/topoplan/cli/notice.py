@@ -13,4 +13,4 @@ def compilation_announced() -> AbstractContextManager[None]:
     """Say on standard error when kernels are compiled, where that happens while the context lasts."""
     from topoplan.kernels import on_compilation
 
-    return on_compilation(lambda: typer.echo("compiling kernels for this machine, once (about 20 s) ...", err=True))
+    return on_compilation(lambda: typer.echo("compiling kernels for this machine, once (about 15 s) ...", err=True))

@@ -18,10 +18,12 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan.compiling import await_compiled, types_of
 from topoplan.kernels import part
 from topoplan.simulate.columns import TaskColumns
 from topoplan.simulate.entities import Entities, path_times
-from topoplan.simulate.fluid_sharing import ENDS, Sharing, add_link, end_flows, enter, idle, settle
+from topoplan.simulate.fluid_rows import Sharing, idle
+from topoplan.simulate.fluid_sharing import add_link, crosses, end_flows, enter, settle
 from topoplan.simulate.network import LOAD, PathColumns, RingColumns
 from topoplan.simulate.queues import Timed, earliest, pop, push, timed_events
 from topoplan.taskgraph import TaskKind
@@ -35,8 +37,21 @@ _TRANSFER = int(TaskKind.TRANSFER)
 _ALLREDUCE = int(TaskKind.ALLREDUCE)
 
 
+def run(*given: Any) -> Any:
+    """Run one iteration: `_run`, which another process may be compiling (`compile_ahead`)."""
+    await_compiled(__name__)
+    return _run(*given)
+
+
+def compile_ahead() -> None:
+    """Compile the kernel, half of what there is to compile, for the arrays that it is always given."""
+    columns = (types_of(TaskColumns, "preds"), types_of(Entities, *Entities._fields))
+    network = (types_of(PathColumns), types_of(RingColumns))
+    _run.compile((*columns, *network, numba.int64, numba.int64, numba.float64[::1], numba.float64))
+
+
 @numba.njit(cache=True, no_cfunc_wrapper=True)
-def run(
+def _run(
     tasks: TaskColumns,
     entities: Entities,
     paths: PathColumns,
@@ -175,9 +190,7 @@ def _loop(
                 else:
                     e = number - n_tasks
                     if left[e] > 0.0:
-                        for slot in range(entities.slot_ptr[e], entities.slot_ptr[e] + sharing.used[e]):
-                            if sharing.slot_link[slot] < n_links:
-                                link_bytes[sharing.slot_link[slot]] += left[e] * (sharing.slot_load[slot] / LOAD)
+                        crosses(sharing, e, left[e], link_bytes)
                         enter(sharing, e, left[e])
                         left[e] = 0.0
                     else:
@@ -200,7 +213,7 @@ def _loop(
             for e in range(go_first, go_last):
                 lead, trail = entities.lead[e], entities.trail[e]
                 row = entities.row[e]
-                sharing.used[e] = 0
+                sharing.flows[e].used = 0
                 if row >= 0:
                     path = paths.row_ptr[row]
                     if paths.row_ptr[row + 1] - path > 1:
@@ -215,7 +228,7 @@ def _loop(
                         add_link(sharing, e, rings.load_links[i], rings.load[i] * entities.load[e] // LOAD)
                     if entities.cap[e] >= 0:
                         add_link(sharing, e, n_links + entities.cap[e], entities.load[e])
-                left[e] = entities.volume[e] * LOAD / entities.load[e] if sharing.used[e] > 0 else 0.0
+                left[e] = entities.volume[e] * LOAD / entities.load[e] if sharing.flows[e].used > 0 else 0.0
                 after[e] = trail
                 push(timed, now + lead, n_tasks + e)
             if done >= 0:
@@ -229,9 +242,7 @@ def _loop(
                         n_ready += 1
 
         settle(sharing, now)
-        now = earliest(timed)
-        if sharing.counts[ENDS] > 0:
-            now = min(now, sharing.ends[0])
+        now = min(earliest(timed), sharing.ends[1])
         if now == np.inf:
             return makespan, events
         if now >= stop:

@@ -21,10 +21,10 @@ from topoplan.kernels import part
 from topoplan.simulate.columns import TaskColumns
 from topoplan.taskgraph import TaskKind
 
-__all__ = ["Uses", "look_ahead"]
+__all__ = ["STEPS", "Uses", "look_ahead"]
 
 #: Times that heads are compared with.
-_STEPS = 32
+STEPS = 32
 _TRANSFER = int(TaskKind.TRANSFER)
 
 
@@ -53,7 +53,7 @@ def look_ahead(tasks: TaskColumns, alone: F64, uses: Uses, n_links: int, n_devic
     order = np.empty(n_tasks, np.int32)
     busy, least = np.zeros(n_links), np.full(n_links, np.inf)
     met = np.full(n_tasks, -1, np.int64)
-    machines = np.full((3, n_links + n_devices, _STEPS), np.inf)
+    machines = np.full((3, n_links + n_devices, STEPS), np.inf)
     machines[0] = 0.0
     known = _sort(tasks, tasks.preds.copy(), before_ptr, before, order)
     _chains(tasks, alone, uses, order[:known], before_ptr, before, busy, least, met, begin, rest, behind)
@@ -94,7 +94,7 @@ def _machines(
         longest = max(longest, begin[t] + behind[t])
     seconds, heads, tails = machines[0], machines[1], machines[2]
     for t in order:
-        step = min(_STEPS - 1, int(begin[t] / latest * _STEPS)) if latest > 0.0 else 0
+        step = min(STEPS - 1, int(begin[t] / latest * STEPS)) if latest > 0.0 else 0
         if tasks.device[t] >= 0:
             machine = n_links + tasks.device[t]
             seconds[machine, step] += tasks.seconds[t]
@@ -107,7 +107,7 @@ def _machines(
             tails[link, step] = min(tails[link, step], rest[t])
     for machine in range(len(seconds)):
         total, head, tail = 0.0, np.inf, np.inf
-        for step in range(_STEPS - 1, -1, -1):
+        for step in range(STEPS - 1, -1, -1):
             if heads[machine, step] < np.inf:
                 total += seconds[machine, step]
                 head = min(head, heads[machine, step])

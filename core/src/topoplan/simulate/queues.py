@@ -1,7 +1,7 @@
 """The queues of the fluid event loop: timed events, and the next ends of flowing, which move.
 
-`Timed` hands out events by (time, number).  The next end on each link lies in a heap of three arrays, times, links,
-and the place of every link, so that an end that moves is found and moved within it (`rekey`, `remove`).
+`Timed` hands out events by (time, number).  The next end on each link is a leaf of a tree of minima, where an end that
+moves changes what is above it and no more (`tree`, `replace`, `first_of`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.kernels import part
 
-__all__ = ["Timed", "earliest", "pop", "push", "rekey", "remove", "timed_events"]
+__all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_events", "tree"]
 
 #: Runs that can still grow.
 _GROWING = 4
@@ -116,60 +116,34 @@ def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
     return bool(times[i] < time or (times[i] == time and ids[i] < number))
 
 
-@part
-def _rise(ends: Any, who: Any, place: Any, at: int, end: float, link: int) -> None:
-    while at > 0:
-        parent = (at - 1) >> 1
-        if ends[parent] <= end:
-            break
-        ends[at], who[at] = ends[parent], who[parent]
-        place[who[at]] = at
-        at = parent
-    ends[at], who[at] = end, link
-    place[link] = at
+@numba.njit(cache=True, no_cfunc_wrapper=True)
+def tree(leaves: int) -> F64:
+    """Return a tree of minima over this many leaves, all infinite; node ``i`` is the smaller of 2i and 2i + 1."""
+    size = 1
+    while size < leaves:
+        size *= 2
+    return np.full(2 * size, np.inf)
 
 
 @part
-def _sink(ends: Any, who: Any, place: Any, count: int, at: int, end: float, link: int) -> None:
-    while True:
-        child = 2 * at + 1
-        if child >= count:
-            break
-        if child + 1 < count and ends[child + 1] < ends[child]:
-            child += 1
-        if end <= ends[child]:
-            break
-        ends[at], who[at] = ends[child], who[child]
-        place[who[at]] = at
-        at = child
-    ends[at], who[at] = end, link
-    place[link] = at
+def replace(tree: Any, leaf: int, value: float) -> None:
+    """Give a leaf another value."""
+    at = len(tree) // 2 + leaf
+    tree[at] = value
+    while at > 1:
+        at >>= 1
+        one, other = tree[2 * at], tree[2 * at + 1]
+        if other < one:
+            one = other
+        if tree[at] == one:
+            return
+        tree[at] = one
 
 
 @part
-def rekey(ends: Any, who: Any, place: Any, count: int, end: float, link: int) -> int:
-    """Give a link a new end, or enter it; return the new count."""
-    at = place[link]
-    if at < 0:
-        _rise(ends, who, place, count, end, link)
-        return count + 1
-    if end < ends[at]:
-        _rise(ends, who, place, at, end, link)
-    elif end > ends[at]:
-        _sink(ends, who, place, count, at, end, link)
-    return count
-
-
-@part
-def remove(ends: Any, who: Any, place: Any, count: int, link: int) -> int:
-    """Take a link out; return the new count."""
-    at = place[link]
-    place[link] = -1
-    count -= 1
-    if at < count:
-        end, last = ends[count], who[count]
-        if end < ends[at]:
-            _rise(ends, who, place, at, end, last)
-        else:
-            _sink(ends, who, place, count, at, end, last)
-    return count
+def first_of(tree: Any) -> int:
+    """Return the first leaf that has the smallest value, which is ``tree[1]``."""
+    at, size = 1, len(tree) // 2
+    while at < size:
+        at = 2 * at if tree[2 * at] == tree[1] else 2 * at + 1
+    return at - size

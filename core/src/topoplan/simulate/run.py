@@ -13,6 +13,7 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.cluster import Cluster
+from topoplan.compiling import compile_beside
 from topoplan.fabric import Fabric
 from topoplan.lowering.fold import Folded
 from topoplan.simulate import flexnet, fluid, fluid_kernel
@@ -124,9 +125,7 @@ class Simulation:
         plain = isinstance(self._model, fluid.Model) and not (self._model.stepped or self._barriers or self._server)
         return plain and fabric.phases is None and star(self._networks.get(fabric, cluster)) is not None
 
-    def folded_makespan(
-        self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")
-    ) -> float:
+    def folded_makespan(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
         """Return the time of a folded iteration, as `makespan` does."""
         outcome = self.folded_outcome(folded, fabric, cluster, beat)
         return float(outcome.makespan)
@@ -170,6 +169,7 @@ def flexnet_simulation(options: FlexnetOptions) -> Simulation:
 
 def fluid_simulation(options: FluidOptions) -> Simulation:
     """Build the fluid simulator."""
+    compile_beside(fluid_kernel.__name__)
     return _simulation(options, fluid.Model(options.level == "stepped", options.seed))
 
 
