@@ -28,8 +28,8 @@ TOUCHED, DIRTY, ENTERED, OVER = range(4)
 #: of its own flows (those that it is the bottleneck of) by ``since``, in seconds.  soonest: smallest tag of these;
 #: stale: that one may have left.  safe: share up to which none of them has another bottleneck.  mark: 1 for a link in
 #: ``TOUCHED`` (its load changed), 2 for one in ``DIRTY`` (its next end may have), or both.  row, own, length, room:
-#: where its slots start in ``over``; how many are of its own flows, which come first; how many there are; and would have
-#: room.
+#: where its slots start in ``over``; how many are of its own flows, which come first; how many there are; and how many
+#: would have room.
 _LINK = np.dtype(
     [
         *((name, np.float64) for name in ("capacity", "before", "served", "since", "soonest", "safe")),

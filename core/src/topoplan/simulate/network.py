@@ -26,6 +26,7 @@ from topoplan.arrays import F64, I32, I64, f64, i32, i64
 from topoplan.cluster import Cluster
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
+from topoplan.kernels import kernel
 from topoplan.routing import link_index
 from topoplan.routing import paths as route
 from topoplan.simulate.pairs import PairTable
@@ -228,14 +229,11 @@ class Network:
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
         """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
-        path = np.repeat(np.arange(len(lengths)), lengths)
-        slowest = np.full(len(lengths), np.inf)
-        np.minimum.at(slowest, path, self._bandwidth[links])
-        return {
-            "delay": f64(np.bincount(path, self._latency[links], len(lengths))),
-            "per_byte": f64(np.bincount(path, 1.0 / self._bandwidth[links], len(lengths))),
-            "slowest": f64(slowest),
-        }
+        sums = {name: np.empty(len(lengths)) for name in ("delay", "per_byte", "slowest")}
+        _sum_paths(i64(lengths), i32(links), self._latency, self._bandwidth, *sums.values())
+        for column in sums.values():
+            column.setflags(write=False)
+        return sums
 
     # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -266,10 +264,9 @@ class Network:
         paths = self.paths
         if len(self._moved) < len(paths.row_ptr) - 1:
             self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
-        if len(new := rows[~self._moved[rows]]):
-            self._moved[new] = True
-            path = _ranges(paths.row_ptr[new], paths.row_ptr[new + 1])
-            self._twins.part(paths.links[_ranges(paths.path_ptr[path], paths.path_ptr[path + 1])].astype(np.int64))
+        met = np.zeros(self.n_links, dtype=bool)
+        _cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
+        self._twins.part(np.flatnonzero(met))
 
     def _merge(self) -> None:
         """List the loads of one link of each class."""
@@ -364,6 +361,29 @@ class Network:
             np.ones(size),
         )
         return np.arange(first, first + size, dtype=np.int32)
+
+
+@kernel
+def _sum_paths(lengths, links, latency, bandwidth, delay, per_byte, slowest):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Write latency, seconds per byte and smallest bandwidth of every path."""
+    at = 0
+    for path in range(len(lengths)):
+        delay[path], per_byte[path], slowest[path] = 0.0, 0.0, np.inf
+        for link in links[at : at + lengths[path]]:
+            delay[path] += latency[link]
+            per_byte[path] += 1.0 / bandwidth[link]
+            slowest[path] = min(slowest[path], bandwidth[link])
+        at += lengths[path]
+
+
+@kernel
+def _cross(rows, moved, row_ptr, path_ptr, links, met):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Mark the links of rows that are not marked as ``moved``, and mark these."""
+    for row in rows:
+        if not moved[row]:
+            moved[row] = True
+            for link in links[path_ptr[row_ptr[row]] : path_ptr[row_ptr[row + 1]]]:
+                met[link] = True
 
 
 def _ranges(first: I64, last: I64) -> I64:
