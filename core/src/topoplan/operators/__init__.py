@@ -1,7 +1,8 @@
 """The kinds of operator a model is made of, and the builder that joins them to an operator graph.
 
-`dense`, `spatial`, `pointwise` and `experts` hold one pure function per kind: from the shapes of its
-inputs to an `Operator` in the algebra of `topoplan.graph` (iteration space, axis maps, FLOPs).
+`dense`, `products`, `spatial`, `pointwise`, `shaping`, `experts` and `losses` hold one pure function per
+kind: from the shapes of its inputs to an `Operator` in the algebra of `topoplan.graph` (iteration space, axis maps,
+linearity, FLOPs).
 `GraphBuilder` names the operators, joins them by edges and restricts them to what a dialect may cut.
 `with_preset` fills a frontend's options from a published configuration.
 

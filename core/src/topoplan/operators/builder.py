@@ -79,7 +79,7 @@ class GraphBuilder:
         self, x: Handle, out: int, *, activation: Activation = "none", bias: bool = True, name: str | None = None
     ) -> Handle:
         """Multiply the last axis of ``x`` by a matrix to ``out`` channels."""
-        return self._add(dense.linear(x, out, bias=bias, activation=activation != "none"), [x], name)[0]
+        return self.append(dense.linear(x, out, bias=bias, activation=activation != "none"), [x], name)[0]
 
     def conv2d(
         self,
@@ -97,26 +97,26 @@ class GraphBuilder:
         operator = spatial.conv2d(
             x, out, kernel, stride=stride, padding=padding, bias=bias, activation=activation != "none"
         )
-        return self._add(operator, [x], name)[0]
+        return self.append(operator, [x], name)[0]
 
     def pool2d(
         self, x: Handle, kernel: Pair, *, stride: Pair = 1, padding: Pair = 0, name: str | None = None
     ) -> Handle:
         """Pool ``x`` (samples, channels, height, width)."""
-        return self._add(spatial.pool2d(x, kernel, stride=stride, padding=padding), [x], name)[0]
+        return self.append(spatial.pool2d(x, kernel, stride=stride, padding=padding), [x], name)[0]
 
     def flat(self, x: Handle, *, name: str | None = None) -> Handle:
         """Join the axes of ``x`` behind the samples."""
-        return self._add(spatial.flat(x), [x], name)[0]
+        return self.append(spatial.flat(x), [x], name)[0]
 
     def concat(self, xs: Sequence[Handle], axis: int = 1, *, name: str | None = None) -> Handle:
         """Put tensors side by side along ``axis`` (0 is the samples)."""
-        return self._add(pointwise.concat(xs, axis), xs, name)[0]
+        return self.append(pointwise.concat(xs, axis), xs, name)[0]
 
     def embedding(self, indices: Handle, rows: int, dim: int, *, name: str | None = None) -> Handle:
         """Sum for each sample the rows that ``indices`` (samples, bag) name, of a table of ``rows`` x ``dim``."""
         itemsize = indices.itemsize if self.dialect == "flexnet" else 4
-        return self._add(dense.embedding(indices, rows, dim, itemsize=itemsize), [indices], name)[0]
+        return self.append(dense.embedding(indices, rows, dim, itemsize=itemsize), [indices], name)[0]
 
     def attention(self, q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, name: str | None = None) -> Handle:
         """Attend from ``q`` to ``k`` and ``v`` (samples, positions, channels); ``heads`` divides ``embed``.
@@ -125,48 +125,48 @@ class GraphBuilder:
         """
         operator = dense.attention(q, k, v, embed, heads, merge=self.dialect == "standard")
         sources = {1: [q], 2: [q, k], 3: [q, k, v]}[len(operator.inputs)]
-        return self._add(operator, sources, name)[0]
+        return self.append(operator, sources, name)[0]
 
     def softmax(self, x: Handle, *, name: str | None = None) -> Handle:
         """Normalize the last axis of ``x``."""
-        return self._add(pointwise.softmax(x), [x], name)[0]
+        return self.append(pointwise.softmax(x), [x], name)[0]
 
     def relu(self, x: Handle, *, name: str | None = None) -> Handle:
         """Clip ``x`` at zero."""
-        return self._add(pointwise.elementwise("relu", [x]), [x], name)[0]
+        return self.append(pointwise.elementwise("relu", [x]), [x], name)[0]
 
     def add(self, x: Handle, y: Handle, *, name: str | None = None) -> Handle:
         """Add two tensors of one shape."""
-        return self._add(pointwise.elementwise("add", [x, y]), [x, y], name)[0]
+        return self.append(pointwise.elementwise("add", [x, y]), [x, y], name)[0]
 
     def multiply(self, x: Handle, y: Handle, *, name: str | None = None, flexnet_name: str | None = None) -> Handle:
         """Multiply two tensors of one shape; ``flexnet_name`` replaces the type word in FlexNet's name."""
-        return self._add(pointwise.elementwise("multiply", [x, y]), [x, y], name, flexnet_name)[0]
+        return self.append(pointwise.elementwise("multiply", [x, y]), [x, y], name, flexnet_name)[0]
 
     def top_k(self, x: Handle, k: int, *, name: str | None = None) -> tuple[Handle, Handle]:
         """Return values and indices of the ``k`` largest of each sample of ``x`` (samples, classes)."""
-        values, indices = self._add(experts.top_k(x, k), [x], name)
+        values, indices = self.append(experts.top_k(x, k), [x], name)
         return values, indices
 
     def group_by(
         self, x: Handle, assign: Handle, n_experts: int, alpha: float, *, name: str | None = None
     ) -> list[Handle]:
         """Return for each expert the samples that ``assign`` (samples, k) sends it, ``alpha`` times its even share."""
-        return self._add(experts.group_by(x, assign, n_experts, alpha), [x, assign], name)
+        return self.append(experts.group_by(x, assign, n_experts, alpha), [x, assign], name)
 
     def aggregate(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
         """Return for each sample the experts' answers (capacity, channels), weighted by its gates."""
         operator = experts.aggregate(gates, answers, kind="aggregate", structure="Aggregate")
-        return self._add(operator, [*gates, *answers], name)[0]
+        return self.append(operator, [*gates, *answers], name)[0]
 
     def aggregate_spec(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
         """Return what `aggregate` does; FlexNet has a second one that trains each expert by its own loss."""
         operator = experts.aggregate(gates, answers, kind="aggregate_spec", structure="AggregateSpec")
-        return self._add(operator, [*gates, *answers], name)[0]
+        return self.append(operator, [*gates, *answers], name)[0]
 
     def cache(self, x: Handle, *, name: str | None = None) -> Handle:
         """Keep a copy of ``x`` from iteration to iteration."""
-        return self._add(experts.cache(x), [x], name)[0]
+        return self.append(experts.cache(x), [x], name)[0]
 
     def build(self) -> OperatorGraph:
         """Return the graph of all operators added so far."""
@@ -178,12 +178,25 @@ class GraphBuilder:
             dialect=self.dialect,
         )
 
-    def _add(
-        self, operator: Operator, sources: Sequence[Handle], name: str | None, flexnet_name: str | None = None
+    def append(
+        self,
+        operator: Operator,
+        sources: Sequence[Handle],
+        name: str | None = None,
+        flexnet_name: str | None = None,
     ) -> list[Handle]:
-        """Name ``operator``, restrict it to the dialect, join it to its sources; return its outputs."""
+        """Take an operator that no method here makes; return its outputs.
+
+        Every method ends here: the operator is named, restricted to the dialect, and joined to its sources.
+
+        Args:
+            operator: made by a function of `topoplan.operators`, or by hand; its name is replaced.
+            sources: one for each of its inputs.
+            name: its readable name; its kind and a running number unless given.
+            flexnet_name: replaces the type word in FlexNet's name.
+        """
         index = len(self._operators)
-        readable, word = WORDS[operator.kind]
+        readable, word = WORDS.get(operator.kind, (operator.kind, operator.kind))
         if self.dialect == "flexnet":
             operator = only_samples(operator)
             name = f"{flexnet_name or word}_{FLEXNET_FIRST_NUMBER + index}"

@@ -1,4 +1,4 @@
-"""Operators made of matrix products and table look-ups: linear, embedding, multi-head attention.
+"""Operators made of matrix products and table look-ups: linear, embeddings, multi-head attention.
 
 Each function takes the tensors it reads and returns an `Operator` that has no name yet.
 """
@@ -9,7 +9,7 @@ from topoplan.errors import TopoplanError
 from topoplan.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan.operators.handle import Handle, plain, whole
 
-__all__ = ["attention", "embedding", "linear"]
+__all__ = ["attention", "embedding", "linear", "multihead_attention", "token_embedding"]
 
 #: FLOPs that softmax spends on one element: maximum, subtract, exponential, sum, divide.
 SOFTMAX_FLOPS = 5
@@ -49,6 +49,7 @@ def linear(x: Handle, out: int, *, bias: bool, activation: bool) -> Operator:
         outputs=(plain("y", Handle((samples, *middle, out), x.itemsize), *rows, o),),
         work=tuple(work),
         structure=f"Dense_{channels}_{out}",
+        linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
     )
 
 
@@ -82,6 +83,38 @@ def embedding(indices: Handle, rows: int, dim: int, *, itemsize: int) -> Operato
         work=(Term(1 / rows, (n, d, r, b)),),
         traffic=(Term(4 / rows, (n, d, r, b)), Term(indices.itemsize, (n, b)), Term(itemsize, (n, d))),
         structure=f"Embed_{rows}x{dim}",
+        linear_in=((1,),),
+    )
+
+
+def token_embedding(indices: Handle, rows: int, dim: int) -> Operator:
+    """Return the row of a table that each position of each sample names: ``y[n, t, d] = w[indices[n, t], d]``.
+
+    Dimensions: ``n`` samples, ``t`` positions, ``d`` row length, ``r`` rows (cutting them gives partial sums:
+    a part has zeros where another one holds the row).
+
+    Args:
+        indices: (samples, positions) row numbers.
+        rows: rows of the table.
+        dim: elements of a row.
+    """
+    samples, positions = indices.shape
+    n, t, d, r = range(4)
+    return Operator(
+        name="",
+        kind="token_embedding",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("t", positions, Role.ATTRIBUTE),
+            Dimension("d", dim, Role.PARAMETER),
+            Dimension("r", rows, Role.REDUCTION),
+        ),
+        inputs=(plain("indices", indices, n, t),),
+        weights=(Tensor("table", (Axis(rows, r), Axis(dim, d))),),
+        outputs=(plain("y", Handle((samples, positions, dim)), n, t, d),),
+        work=(Term(1 / rows, (n, t, d, r)),),
+        traffic=(Term(4 / rows, (n, t, d, r)), Term(indices.itemsize, (n, t)), Term(4, (n, t, d))),
+        linear_in=((1,),),
     )
 
 
@@ -127,4 +160,58 @@ def attention(q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, merge:
             Term(2 * size * keys * (k.shape[2] + v.shape[2]), (n, h)),
         ),
         structure=f"MultiHeadAttention_{embed}{heads}",
+    )
+
+
+def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handle | None = None) -> Operator:
+    """Return multi-head attention as PyTorch's `multi_head_attention_forward` has it: positions first, with biases.
+
+    Outputs: the answers (positions, samples, channels), and the weights that they give to the keys, averaged over
+    heads (samples, positions, keys).  Dimensions: ``n`` samples, ``q`` positions of the query, and for its cost
+    ``s`` keys and ``e`` channels.  Heads are no dimension: the rows of the joint projection of queries, keys and
+    values do not part by head, so that a slice of them is no head's.
+
+    Args:
+        q: (positions, samples, channels) of the query.
+        k: (keys, samples, channels).
+        v: (keys, samples, channels).
+        heads: number of heads; divides the channels.
+        mask: (positions, keys), added to the scores before softmax.
+    """
+    positions, samples, channels = q.shape
+    if heads < 1 or channels % heads:
+        raise TopoplanError(f"attention: {heads} heads do not divide {channels} channels (choose a divisor)")
+    if k.shape != v.shape or k.shape[1:] != q.shape[1:]:
+        raise TopoplanError(f"attention: query {q.shape}, keys {k.shape} and values {v.shape} do not fit")
+    n, i, s, e = range(4)
+    inputs = [plain("q", q, i, n, -1), plain("k", k, -1, n, -1), plain("v", v, -1, n, -1)]
+    if mask is not None:
+        inputs.append(plain("mask", mask, i, -1))
+    keys = k.shape[0]
+    return Operator(
+        name="",
+        kind="multihead_attention",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("q", positions, Role.ATTRIBUTE),
+            Dimension("s", keys),
+            Dimension("e", channels),
+        ),
+        inputs=tuple(inputs),
+        weights=(
+            Tensor("in_projection", (Axis(3 * channels), Axis(channels))),
+            Tensor("in_bias", (Axis(3 * channels),)),
+            Tensor("out_projection", (Axis(channels), Axis(channels))),
+            Tensor("out_bias", (Axis(channels),)),
+        ),
+        outputs=(
+            plain("y", q, i, n, -1),
+            plain("attention", Handle((samples, positions, keys)), n, i, -1),
+        ),
+        work=(
+            Term(4 * channels, (n, i, e)),  # projections of queries and answers
+            Term(4 * channels, (n, s, e)),  # projections of keys and values
+            Term(4, (n, i, s, e)),  # scores, and answers
+            Term(SOFTMAX_FLOPS * heads, (n, i, s)),
+        ),
     )

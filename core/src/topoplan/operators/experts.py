@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError
-from topoplan.graph import Dimension, Operator, Role, Term
+from topoplan.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan.operators.handle import Handle, plain, whole
 
-__all__ = ["aggregate", "cache", "capacity", "group_by", "top_k"]
+__all__ = ["aggregate", "cache", "capacity", "gating", "group_by", "top_k"]
 
 INDEX_BYTES = 4
 
@@ -68,6 +68,42 @@ def group_by(x: Handle, assign: Handle, experts: int, alpha: float) -> Operator:
         inputs=(plain("x", x, n, d), whole("assign", assign, n)),
         outputs=tuple(plain(f"expert{k}", filled, c, d) for k in range(experts)),
         structure="Group_by",
+        linear_in=((0,),),
+    )
+
+
+def gating(x: Handle, experts: int, slots: int, chosen: int) -> Operator:
+    """Return which expert's which slot every position goes to, and with what weight it comes back.
+
+    Two outputs, (samples, positions, experts, slots) each: dispatch (zeros and ones) and combine (GShard,
+    Lepikhin et al., 2020).  Positions are counted within their sample, so that samples alone can be cut:
+    dimensions ``b`` samples, ``s`` positions, ``d`` channels, ``e`` experts, ``c`` slots.
+
+    Args:
+        x: (samples, positions, channels).
+        experts: number of experts.
+        slots: of each expert for each sample; positions beyond them are dropped.
+        chosen: experts that each position goes to, where there are as many.
+    """
+    samples, positions, channels = x.shape
+    if min(chosen, experts, slots) < 1:
+        raise TopoplanError(f"gating: {chosen} of {experts} experts with {slots} slots each (at least one of each)")
+    b, s, d, e, c = range(5)
+    routes = Handle((samples, positions, experts, slots), x.itemsize)
+    return Operator(
+        name="",
+        kind="gating",
+        dims=(
+            Dimension("b", samples, Role.SAMPLE),
+            Dimension("s", positions),
+            Dimension("d", channels),
+            Dimension("e", experts),
+            Dimension("c", slots),
+        ),
+        inputs=(plain("x", x, b, s, d),),
+        weights=(Tensor("gates", (Axis(channels, d), Axis(experts, e))),),
+        outputs=(plain("dispatch", routes, b, s, e, c), plain("combine", routes, b, s, e, c)),
+        work=(Term(2, (b, s, d, e)), Term(chosen, (b, s, e, c))),
     )
 
 
@@ -101,6 +137,7 @@ def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, 
         outputs=(plain("y", Handle((samples, channels), gates[0].itemsize), n, o),),
         work=(Term(2 * chosen / slots, (n, o, c)),),
         structure=structure,
+        linear_in=(tuple(range(len(gates), len(gates) + len(answers))),),
     )
 
 
@@ -113,4 +150,5 @@ def cache(x: Handle) -> Operator:
         inputs=(whole("x", x, 0),),
         outputs=(whole("y", x, 0),),
         structure="Cache",
+        linear_in=((0,),),
     )

@@ -64,6 +64,7 @@ def conv2d(x: Handle, out: int, kernel: Pair, *, stride: Pair, padding: Pair, bi
         outputs=(plain("y", Handle((samples, out, height, width), x.itemsize), n, o, h, w),),
         work=tuple(work),
         structure=f"Conv2D_{kh}_{kw}_{out}",
+        linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
     )
 
 
@@ -107,4 +108,5 @@ def flat(x: Handle) -> Operator:
         inputs=(plain("x", x, 0, 1, -1, -1),),
         outputs=(Tensor("y", (Axis(samples, 0), Axis(channels * area, 1, scale=area, extent=area)), x.itemsize),),
         structure="Flat",
+        linear_in=((0,),),
     )

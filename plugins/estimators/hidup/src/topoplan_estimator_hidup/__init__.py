@@ -1,0 +1,55 @@
+"""Estimator ``hidup``: HiDup's cost model, of FLOPs over a rate and of bytes over a bandwidth for each collective.
+
+`flops` counts as HiDup does; `cost` turns counts into seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from topoplan import Estimator, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Cluster, CostFunction
+    from topoplan.graph import OperatorGraph
+
+__all__ = ["HIDUP", "Options", "topoplan_estimators"]
+
+
+@attrs.frozen
+class Options:
+    """The profile of a cluster, as HiDup was released with one of eight GPUs."""
+
+    device_flops: int = option(4_139_214_925_014, help="rate of a device", unit="FLOP/s", minimum=1)
+    all_gather_bytes_per_s: int = option(1_224_592_728, help="of the whole tensor", unit="bytes/s", minimum=1)
+    all_reduce_bytes_per_s: int = option(611_692_856, help="of the whole tensor", unit="bytes/s", minimum=1)
+    reduce_scatter_bytes_per_s: int = option(1_130_230_706, help="of the whole tensor", unit="bytes/s", minimum=1)
+    all_to_all_bytes_per_s: int = option(10_701_240_728, help="of the whole tensor", unit="bytes/s", minimum=1)
+    latency_us: float = option(100.0, help="of one collective", unit="us", minimum=0)
+    noise: float = option(0.0, help="every number times a factor this far from 1 at most", minimum=0, maximum=0.99)
+    noise_seed: int = option(0, help="of the factors", minimum=0)
+    optimizer_state: int = option(
+        2, help="copies of each weight that the optimizer keeps: SGD 0, momentum 1, Adam 2", minimum=0
+    )
+
+
+def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+    from topoplan_estimator_hidup.cost import HidupCosts
+
+    return HidupCosts(options, graph, cluster)
+
+
+HIDUP = Estimator(
+    name="hidup",
+    summary="HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind",
+    options=Options,
+    build=_build,
+)
+
+
+@hookimpl
+def topoplan_estimators() -> list[Estimator]:
+    """Return HiDup's estimator."""
+    return [HIDUP]

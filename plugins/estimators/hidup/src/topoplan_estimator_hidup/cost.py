@@ -1,0 +1,109 @@
+"""Seconds from counts: HiDup's cost model as a cost function that prices collectives too.
+
+Source: HiDup (Zhang et al., SoCC 2022, section 5.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
+from topoplan.arrays import F64, I32, f64
+from topoplan.conversions import Collective
+from topoplan.partition import part_sizes, slice_elements
+from topoplan_estimator_hidup import Options
+from topoplan_estimator_hidup.flops import flops
+
+__all__ = ["BACKWARD", "HidupCosts"]
+
+#: Time of the backward pass over that of the forward pass.
+BACKWARD = 2
+
+
+class HidupCosts:
+    """A `topoplan.CostFunction` and `topoplan.conversions.CollectiveCosts`: see the module."""
+
+    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+        noisy = _noise(options)
+        self._graph = graph
+        self._flops = [noisy(flops(op)) for op in graph.operators]
+        self.n_devices = max(1, noisy(cluster.n_devices))
+        self._rate = noisy(options.device_flops)
+        self._bandwidth = {
+            Collective.ALL_GATHER: noisy(options.all_gather_bytes_per_s),
+            Collective.ALL_REDUCE: noisy(options.all_reduce_bytes_per_s),
+            Collective.REDUCE_SCATTER: noisy(options.reduce_scatter_bytes_per_s),
+            Collective.ALL_TO_ALL: noisy(options.all_to_all_bytes_per_s),
+        }
+        self._latency = options.latency_us / 1e6
+        self._copies = 2 + options.optimizer_state
+        self._gpus = cluster.big_gpu
+        self._speed = cluster.device_speed
+        self._equal = bool((self._speed == self._speed[0]).all())
+        self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def collective(self, kind: Collective, nbytes: int) -> float:
+        """Return the seconds of one collective for a tensor of ``nbytes`` as a whole; slices and reads take none."""
+        bandwidth = self._bandwidth.get(kind)
+        return 0.0 if bandwidth is None else nbytes / bandwidth + self._latency
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
+        return not _illegal(self._graph.operators[op], degrees)
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part by its share of the iteration space; the arrays are shared between calls and read-only.
+
+        Raises:
+            TopoplanError: the cut is not legal.
+        """
+        known = self._prices.get((op, degrees))
+        if known is not None:
+            return known
+        operator = self._graph.operators[op]
+        if reason := _illegal(operator, degrees):
+            raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
+        speed = self._speed[0] if self._equal else self._speed[devices]
+        forward = self._flops[op] / self._rate * self._share(operator, degrees) / speed
+        kept = np.zeros(len(forward))
+        for tensor in operator.weights:
+            kept += self._copies * tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
+        for tensor in operator.outputs:
+            kept += tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
+        costs = PartCosts(forward=f64(forward), backward=f64(BACKWARD * forward), memory=f64(kept))
+        if self._equal:
+            self._prices[op, degrees] = costs
+        return costs
+
+    def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
+        """Return the (P,) share of the iteration space that one GPU of each part runs."""
+        share = np.ones(math.prod(degrees))
+        for index, sizes in enumerate(part_sizes(operator, degrees)):
+            own = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
+            share *= own / operator.dims[index].size
+        return share
+
+
+def _noise(options: Options) -> Callable[[int], int]:
+    """Return what multiplies each number by its own factor and leaves off the fraction, as HiDup does."""
+    rng = np.random.default_rng(options.noise_seed)
+
+    def noisy(value: int) -> int:
+        return int(value * (1 + rng.uniform(-options.noise, options.noise))) if options.noise else value
+
+    return noisy
+
+
+def _illegal(op: Operator, degrees: tuple[int, ...]) -> str:
+    """Say why ``degrees`` is no cut of ``op``; empty if it is one."""
+    if len(degrees) != len(op.dims):
+        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
+    for dim, degree in zip(op.dims, degrees, strict=True):
+        if degree > 1 and dim.role is None:
+            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
+        if not 1 <= degree <= dim.size:
+            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
+    return ""

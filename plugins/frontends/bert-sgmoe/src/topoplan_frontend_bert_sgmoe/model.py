@@ -1,0 +1,41 @@
+"""The BERT models: embedding, positions, encoder layers, and the loss over the vocabulary."""
+
+from __future__ import annotations
+
+from topoplan import GraphBuilder, OperatorGraph
+from topoplan.operators import Handle, dense, losses, pointwise, shaping
+from topoplan.options import check
+from topoplan_frontend_bert_sgmoe import BertOptions
+from topoplan_frontend_bert_sgmoe.encoder import SAMPLES_PER_DEVICE, encoder
+
+__all__ = ["build"]
+
+
+def build(name: str, options: BertOptions, batch_size: int | None, *, chosen: int) -> OperatorGraph:
+    """Build the operator graph.
+
+    Args:
+        name: of the model.
+        options: of the model.
+        batch_size: samples, or None for 32 on each device.
+        chosen: experts that each token goes to.
+
+    Raises:
+        TopoplanError: an option out of its range, or heads that do not divide the width.
+    """
+    check(options, f"frontend {name}")
+    world = options.world_size
+    b = GraphBuilder(name, SAMPLES_PER_DEVICE * world if batch_size is None else batch_size)
+    words = world * (options.words // world + 1)
+    tokens, targets = b.input((options.positions,)), b.input((options.positions,))
+    x = b.append(dense.token_embedding(tokens, words, options.width), [tokens], "embedding")[0]
+    x = b.append(pointwise.elementwise("multiply", [x]), [x], "embedding_scale")[0]
+    # Sines of positions and the causal mask are data, the same for every sample.
+    x = b.add(x, Handle((1, options.positions, options.width)), name="positions")
+    mask = Handle((options.positions, options.positions))
+    x = encoder(b, x, options, chosen=chosen, positions=options.positions, mask=mask)
+    x = b.linear(x, words, name="decoder")
+    x = b.append(pointwise.softmax(x, log=True), [x], "log_softmax")[0]
+    x = b.append(shaping.transpose(x, 1, 2), [x], "classes_transpose")[0]
+    b.append(losses.nll_loss(x, targets), [x, targets], "loss")
+    return b.build()

@@ -1,0 +1,265 @@
+"""HiDup's search over columns: the same answers as `reference`, in a hundredth of the time.
+
+Cuts are gone through in order; states at a cut in the order they were found.  From every state stages are grown depth
+first, on a stack of keys, and every stage is offered to the frontier of the state that it ends in.  States are found
+by their key in a hash table.  Where the tables have no more room the kernel returns; given larger tables, it goes on
+with the state at which it stopped, which changes nothing: what it offers again is as good as what is there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.kernels import kernel, part
+from topoplan_searcher_hidup.columns import PATH_BITS, SLOTS_PER_WORD, Columns, Tables
+from topoplan_searcher_hidup.reference import LONGEST
+
+__all__ = ["Stack", "expand", "refill", "stack_for"]
+
+_STATES, _ENTRIES, _TAKEN_OUT, _CUT, _STATE, _GONE_ON, _FILLED = range(7)
+_LENGTH_SHIFT = LONGEST * PATH_BITS
+_MASK = (1 << PATH_BITS) - 1
+
+
+class Stack(NamedTuple):
+    """Stages that are being grown, (D,) each: key, cut, length, conversions, signatures so far, and seconds."""
+
+    key: I64
+    cut: I64
+    length: I64
+    conversions: I64
+    path: I64
+    compute: F64
+    forward: F64
+    backward: F64
+
+
+def stack_for(columns: Columns) -> Stack:
+    """Return a stack on which no stage of the program overflows."""
+    most = int(np.diff(columns.signature_at).max())
+    depth = 1 + LONGEST * most
+    return Stack(
+        key=np.zeros((depth, columns.words), np.int64),
+        cut=np.zeros(depth, np.int64),
+        length=np.zeros(depth, np.int64),
+        conversions=np.zeros(depth, np.int64),
+        path=np.zeros(depth, np.int64),
+        compute=np.zeros(depth),
+        forward=np.zeros(depth),
+        backward=np.zeros(depth),
+    )
+
+
+@part
+def _hash(key: I64, row: int, cut: int, words: int) -> int:
+    found = cut * 0x9E3779B1
+    for word in range(words):
+        found = (found ^ key[row, word]) * 0x2545F4914F6CDD1D
+        found ^= (found >> 29) & 0x7FFFFFFFF
+    return found & 0x7FFFFFFFFFFFFFFF
+
+
+@part
+def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
+    """Return the state that has the key on ``top`` of the stack, a new one if need be; -1 where there is no room."""
+    mask = len(tables.buckets) - 1
+    at = _hash(stack.key, top, cut, words) & mask
+    while tables.buckets[at] >= 0:
+        state = tables.buckets[at]
+        if tables.cut[state] == cut:
+            same = True
+            for word in range(words):
+                if tables.key[state, word] != stack.key[top, word]:
+                    same = False
+                    break
+            if same:
+                return int(state)
+        at = (at + 1) & mask
+    state = tables.counts[_STATES]
+    if state == len(tables.cut) or 2 * tables.counts[_FILLED] >= len(tables.buckets):
+        return -1
+    tables.counts[_STATES] += 1
+    tables.counts[_FILLED] += 1
+    tables.buckets[at] = state
+    tables.cut[state] = cut
+    for word in range(words):
+        tables.key[state, word] = stack.key[top, word]
+    if tables.last[cut] < 0:
+        tables.first[cut] = state
+    else:
+        tables.after[tables.last[cut]] = state
+    tables.last[cut] = state
+    return int(state)
+
+
+@part
+def _offer(tables: Tables, state: int, time: float, debt: float, before: int, path: int) -> bool:
+    """Put an entry into a frontier unless one there is as good; take out what is no better; say if there was room."""
+    previous, entry = -1, tables.head[state]
+    while entry >= 0:
+        following = tables.following[entry]
+        if tables.time[entry] <= time and tables.debt[entry] <= debt:
+            return True
+        if time <= tables.time[entry] and debt <= tables.debt[entry]:
+            if previous < 0:
+                tables.head[state] = following
+            else:
+                tables.following[previous] = following
+            tables.following[entry] = tables.counts[_TAKEN_OUT]
+            tables.counts[_TAKEN_OUT] = entry
+        else:
+            previous = entry
+        entry = following
+    entry = tables.counts[_TAKEN_OUT]
+    if entry >= 0:
+        tables.counts[_TAKEN_OUT] = tables.following[entry]
+    else:
+        entry = tables.counts[_ENTRIES]
+        if entry == len(tables.time):
+            return False
+        tables.counts[_ENTRIES] += 1
+    tables.time[entry], tables.debt[entry] = time, debt
+    tables.before[entry], tables.path[entry] = before, path
+    tables.following[entry] = tables.head[state]
+    tables.head[state] = entry
+    return True
+
+
+@part
+def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: int) -> bool:
+    """Offer the stage on ``top`` of the stack after every entry of state ``start``; say if there was room."""
+    compute, forward, backward = stack.compute[top], stack.forward[top], stack.backward[top]
+    path = stack.path[top] | (stack.length[top] << _LENGTH_SHIFT)
+    state = -1
+    entry = tables.head[start]
+    while entry >= 0:
+        length = tables.path[entry] >> _LENGTH_SHIFT
+        if stack.conversions[top] > 0 or length == 0 or length == LONGEST:
+            if state < 0:
+                state = _find(tables, stack, top, stack.cut[top], columns.words)
+                if state < 0:
+                    return False
+            debt = tables.debt[entry]
+            overlapped = max(debt, forward) + max(compute, forward)
+            serial = 2 * debt + backward + 2 * compute + backward
+            time = tables.time[entry] + overlapped + serial
+            if not _offer(tables, state, time, compute, entry, path):
+                return False
+        entry = tables.following[entry]
+    return True
+
+
+@part
+def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
+    """Replace the stage on ``top`` of the stack by those with one instruction more; return how many there are.
+
+    ``start`` is the cut at which the stage begins: only values that live there may be converted.  The stage itself is
+    overwritten last, by the first signature that can be had.
+    """
+    here, words, above = stack.cut[top], columns.words, top
+    first, last = columns.signature_at[here], columns.signature_at[here + 1]
+    for signature in range(last - 1, first - 1, -1):
+        above += 1
+        for word in range(words):
+            stack.key[above, word] = stack.key[top, word]
+        count, forward, backward = stack.conversions[top], stack.forward[top], stack.backward[top]
+        need, legal = columns.needs_at[signature], True
+        for number in range(columns.input_at[here], columns.input_at[here + 1]):
+            wanted, need = columns.needs[need], need + 1
+            word, shift = columns.slot[number] // SLOTS_PER_WORD, columns.slot[number] % SLOTS_PER_WORD * 8
+            low = stack.key[above, word] >> shift & 15
+            high = stack.key[above, word] >> (shift + 4) & 15
+            if low == wanted or high == wanted:
+                continue
+            value = columns.value[number]
+            if high or columns.born[value] >= start or columns.forward[value, low, wanted] == np.inf:
+                legal = False
+                break
+            count += 1
+            forward += columns.forward[value, low, wanted]
+            backward += columns.backward[value, low, wanted]
+            both = (low << 4 | wanted) if wanted < low else (wanted << 4 | low)
+            stack.key[above, word] += (both - low) << shift
+        if not legal:
+            above -= 1
+            continue
+        for number in range(columns.freed_at[here], columns.freed_at[here + 1]):
+            word, shift = columns.freed[number] // SLOTS_PER_WORD, columns.freed[number] % SLOTS_PER_WORD * 8
+            stack.key[above, word] -= (stack.key[above, word] >> shift & 255) << shift
+        make = columns.makes_at[signature]
+        for number in range(columns.output_at[here], columns.output_at[here + 1]):
+            slot = columns.output_slot[number]
+            if slot >= 0:
+                stack.key[above, slot // SLOTS_PER_WORD] += columns.makes[make] << (slot % SLOTS_PER_WORD * 8)
+            make += 1
+        stack.cut[above] = here + 1
+        stack.length[above] = stack.length[top] + 1
+        stack.conversions[above] = count
+        stack.path[above] = stack.path[top] | ((signature - first) << (stack.length[top] * PATH_BITS))
+        stack.compute[above] = stack.compute[top] + columns.seconds[signature]
+        stack.forward[above] = forward
+        stack.backward[above] = backward
+    if above > top:
+        _copy(stack, above, top, words)
+    return above - top
+
+
+@part
+def _copy(stack: Stack, source: int, target: int, words: int) -> None:
+    for word in range(words):
+        stack.key[target, word] = stack.key[source, word]
+    stack.cut[target], stack.length[target] = stack.cut[source], stack.length[source]
+    stack.conversions[target], stack.path[target] = stack.conversions[source], stack.path[source]
+    stack.compute[target] = stack.compute[source]
+    stack.forward[target], stack.backward[target] = stack.forward[source], stack.backward[source]
+
+
+@kernel
+def refill(columns: Columns, tables: Tables) -> None:
+    """Put the states that may still be looked for into empty buckets."""
+    tables.buckets[:] = -1
+    tables.counts[_FILLED] = 0
+    mask = len(tables.buckets) - 1
+    for cut in range(tables.counts[_CUT] + 1, len(tables.first)):
+        state = tables.first[cut]
+        while state >= 0:
+            at = _hash(tables.key, state, cut, columns.words) & mask
+            while tables.buckets[at] >= 0:
+                at = (at + 1) & mask
+            tables.buckets[at] = state
+            tables.counts[_FILLED] += 1
+            state = tables.after[state]
+
+
+@kernel
+def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
+    """Go on until the end of the program; return whether it was reached, or else room is missing."""
+    end = len(columns.signature_at) - 1
+    for cut in range(tables.counts[_CUT], end):
+        state = tables.counts[_STATE] if cut == tables.counts[_CUT] else tables.first[cut]
+        if cut > tables.counts[_CUT] and 4 * tables.counts[_FILLED] > len(tables.buckets):
+            tables.counts[_CUT] = cut
+            refill(columns, tables)
+        while state >= 0:
+            tables.counts[_CUT], tables.counts[_STATE] = cut, state
+            for word in range(columns.words):
+                stack.key[0, word] = tables.key[state, word]
+            stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
+            stack.compute[0] = stack.forward[0] = stack.backward[0] = 0.0
+            top = 0
+            while top >= 0:
+                if stack.length[top] > 0 and not _end_stage(columns, tables, stack, top, state):
+                    return False
+                if stack.length[top] < LONGEST and stack.cut[top] < end:
+                    top += _grow(columns, stack, top, cut) - 1
+                else:
+                    top -= 1
+            entry = tables.head[state]
+            while entry >= 0:
+                tables.counts[_GONE_ON] += 1
+                entry = tables.following[entry]
+            state = tables.after[state]
+    return True

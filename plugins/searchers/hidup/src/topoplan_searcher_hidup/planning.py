@@ -1,0 +1,139 @@
+"""From a program and its prices to HiDup's plan: run the kernel, then follow its choices from the start.
+
+The kernel keeps of every stage only the numbers of its signatures.  They say all: gone through from the start, an
+input that is not there in the form that its signature needs is one that the stage converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from topoplan import TopoplanError
+from topoplan.forms import Form, Signature
+from topoplan_searcher_hidup.columns import PATH_BITS, Tables, columns_of, empty_tables, grown
+from topoplan_searcher_hidup.kernel import expand, refill, stack_for
+from topoplan_searcher_hidup.prices import Prices
+from topoplan_searcher_hidup.program import Program
+from topoplan_searcher_hidup.reference import LONGEST, Outcome
+
+__all__ = ["HidupPlan", "Stage", "plan"]
+
+#: States that the tables have room for at first.
+_ROOM = 1 << 14
+
+
+@attrs.frozen
+class Stage:
+    """Conversions, then computations.
+
+    Attributes:
+        conversions: value, the form it is in, the form it is brought to.
+        computations: instruction, and the signature it runs under.
+    """
+
+    conversions: tuple[tuple[int, Form, Form], ...]
+    computations: tuple[tuple[int, Signature], ...]
+
+
+@attrs.frozen
+class HidupPlan:
+    """What HiDup found.
+
+    Attributes:
+        outcome: the objective, and how much was searched.
+        stages: in order.
+        compute, forward, backward: seconds of all instructions forward, and of all conversions either way.
+    """
+
+    outcome: Outcome
+    stages: tuple[Stage, ...]
+    compute: float
+    forward: float
+    backward: float
+
+
+def plan(program: Program, prices: Prices, *, max_states: int, model: str) -> HidupPlan:
+    """Search a program.
+
+    Args:
+        program: instructions and values.
+        prices: of both.
+        max_states: most states to keep.
+        model: for messages.
+
+    Raises:
+        TopoplanError: too many states, or no plan at all.
+    """
+    columns = columns_of(program, prices)
+    tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
+    stack = stack_for(columns)
+    while not expand(columns, tables, stack):
+        if tables.counts[0] >= max_states:
+            at = program.instructions[int(tables.counts[3])].name
+            raise TopoplanError(
+                f"searcher hidup: model {model!r}: more than {max_states} states at {at!r} (their number is "
+                "exponential in the tensors that live at once: raise max-states, or use mcmc)"
+            )
+        tables = grown(tables, max_states)
+        refill(columns, tables)
+    end = int(tables.first[-1])
+    if end < 0:
+        raise TopoplanError(f"searcher hidup: model {model!r}: no plan leads to its loss in partial sums")
+    best = _best(tables, end)
+    stages = _follow(program, _choices(tables, best))
+    priced = (prices.conversion(program.values[v].nbytes, a, b) for stage in stages for v, a, b in stage.conversions)
+    paid = [price for price in priced if price is not None]
+    return HidupPlan(
+        outcome=Outcome(
+            objective=float(tables.time[best] + tables.debt[best]),
+            states=int(tables.counts[0]) - 1,
+            entries=int(tables.counts[5]),
+        ),
+        stages=stages,
+        compute=sum(prices.compute(program.instructions[i], s) for stage in stages for i, s in stage.computations),
+        forward=sum(there for there, _ in paid),
+        backward=sum(back for _, back in paid),
+    )
+
+
+def _best(tables: Tables, state: int) -> int:
+    """Return the entry of least time and debt together; of equal ones the one that the frontier names first."""
+    best = entry = int(tables.head[state])
+    while entry >= 0:
+        if tables.time[entry] + tables.debt[entry] < tables.time[best] + tables.debt[best]:
+            best = entry
+        entry = int(tables.following[entry])
+    return best
+
+
+def _choices(tables: Tables, entry: int) -> list[list[int]]:
+    """Return, stage by stage, the number of the signature of each instruction on the way to ``entry``."""
+    stages = []
+    while tables.before[entry] >= 0:
+        path = int(tables.path[entry])
+        length = path >> (LONGEST * PATH_BITS)
+        stages.append([path >> (k * PATH_BITS) & ((1 << PATH_BITS) - 1) for k in range(length)])
+        entry = int(tables.before[entry])
+    return stages[::-1]
+
+
+def _follow(program: Program, choices: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+    """Return the stages that the choices make."""
+    stages, here = [], 0
+    forms: dict[int, tuple[Form, ...]] = {}
+    for numbers in choices:
+        conversions, computations = [], []
+        for number in numbers:
+            instruction = program.instructions[here]
+            signature = instruction.signatures[number]
+            for value, wanted in zip(instruction.inputs, signature.inputs, strict=True):
+                if wanted not in forms[value]:
+                    conversions.append((value, forms[value][0], wanted))
+                    forms[value] += (wanted,)
+            forms |= {v: (form,) for v, form in zip(instruction.outputs, signature.outputs, strict=True)}
+            computations.append((here, signature))
+            here += 1
+        stages.append(Stage(tuple(conversions), tuple(computations)))
+    return tuple(stages)

@@ -1,0 +1,48 @@
+"""What instructions and conversions cost, as HiDup reckons.
+
+Devices share an instruction's work as soon as one of its tensors is sliced; otherwise each does all of it.  A
+conversion takes its collectives one after the other, for the bytes of the whole tensor, forward and backward.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan import Problem
+from topoplan.conversions import CollectiveCosts, Rings, convert, seconds
+from topoplan.forms import Form, Signature
+from topoplan_searcher_hidup.program import Instruction
+
+__all__ = ["Prices"]
+
+#: Where whole operators are priced.
+_FIRST_DEVICE = np.zeros(1, dtype=np.int32)
+
+
+class Prices:
+    """Prices of one problem, from its estimator; collectives are rings where the estimator does not price them."""
+
+    def __init__(self, problem: Problem) -> None:
+        costs, graph = problem.costs, problem.graph
+        self._collectives: CollectiveCosts = Rings.of(problem.cluster)
+        if isinstance(costs, CollectiveCosts):
+            self._collectives = costs
+        whole = (costs.price(op, (1,) * len(o.dims), _FIRST_DEVICE) for op, o in enumerate(graph.operators))
+        self._alone = [float(price.forward[0]) for price in whole]
+
+    def compute(self, instruction: Instruction, signature: Signature) -> float:
+        """Return the seconds of an instruction's forward pass."""
+        if instruction.op < 0:
+            return 0.0
+        alone = self._alone[instruction.op]
+        return alone / self._collectives.n_devices if signature.sliced else alone
+
+    def conversion(self, nbytes: int, given: Form, wanted: Form) -> tuple[float, float] | None:
+        """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
+        steps = convert(given, wanted)
+        if steps is None:
+            return None
+        return (
+            seconds(steps.forward, nbytes, self._collectives),
+            seconds(steps.backward, nbytes, self._collectives),
+        )

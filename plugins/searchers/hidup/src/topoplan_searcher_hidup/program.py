@@ -1,0 +1,175 @@
+"""A model as one program for all devices, in HiDup's terms.
+
+HiDup's operators are those of a PyTorch trace: data first, then operator after operator, each behind the reads of its
+parameters, and the loss as output.  So an operator graph in the algebra is written out: weights become reads, inputs
+that nobody makes become data where they have samples and reads of constants where they have none.
+
+    OperatorGraph ─► instructions, in program order, with the signatures of each and the values between them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+import attrs
+
+from topoplan import Operator, OperatorGraph, Tensor
+from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
+
+__all__ = ["Instruction", "Program", "Value", "Verb", "write_down"]
+
+
+class Verb(Enum):
+    """What an instruction does."""
+
+    TAKE = auto()
+    """Take data of the training set."""
+    READ = auto()
+    """Read a parameter or a constant."""
+    RUN = auto()
+    """Run an operator of the graph."""
+    LOSS = auto()
+    """Hand over the loss, in partial sums."""
+
+
+@attrs.frozen
+class Value:
+    """A tensor of the program: its name, the bytes of the whole, and the instructions that make and last use it.
+
+    ``last`` is -1 for a value that nobody uses.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    nbytes: int
+    born: int
+    last: int
+
+
+@attrs.frozen
+class Instruction:
+    """One step of the program.
+
+    Attributes:
+        verb: what it does.
+        name: of the operator, or of what is read.
+        inputs, outputs: values.
+        signatures: forms that it may have, those of ``inputs`` and ``outputs``.
+        op: index of the operator in its graph, or -1.
+    """
+
+    verb: Verb
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    signatures: tuple[Signature, ...]
+    op: int = -1
+
+
+@attrs.frozen
+class Program:
+    """Instructions in order, and the values between them."""
+
+    instructions: tuple[Instruction, ...]
+    values: tuple[Value, ...]
+
+
+def write_down(graph: OperatorGraph, rules: Callable[[Operator], tuple[Signature, ...]], n_devices: int = 1) -> Program:
+    """Return the program of a model.
+
+    Args:
+        graph: the model.
+        rules: gives the signatures of an operator, the one of whole tensors last.
+        n_devices: leave out signatures with tensors that so many devices cannot slice evenly; HiDup does not ask.
+    """
+    writer = _Writer(n_devices)
+    sources = {(v, into): (u, out) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()}
+    made: dict[tuple[int, int], int] = {}
+    given: dict[tuple[int, int], int] = {}
+    loose = [
+        (v, into, tensor)
+        for v, op in enumerate(graph.operators)
+        for into, tensor in enumerate(op.inputs)
+        if (v, into) not in sources
+    ]
+    for v, into, tensor in loose:
+        if _has_samples(graph.operators[v], tensor):
+            given[v, into] = writer.take(f"{graph.operators[v].name}.{tensor.name}", tensor)
+    for v, op in enumerate(graph.operators):
+        constants = {i: t for u, i, t in loose if u == v and (v, i) not in given}
+        # Weights first, then constants, as a module's own parameters come before the buffers that it is given.
+        weights = [writer.read(f"{op.name}.{tensor.name}", tensor) for tensor in op.weights]
+        given.update({(v, i): writer.read(f"{op.name}.{t.name}", t) for i, t in constants.items()})
+        inputs = [given[v, k] if (v, k) in given else made[sources[v, k]] for k in range(len(op.inputs))]
+        outputs = writer.run(v, op, (*inputs, *weights), rules(op))
+        made.update({(v, k): value for k, value in enumerate(outputs)})
+    writer.end()
+    return writer.program()
+
+
+class _Writer:
+    """The instructions and values written so far."""
+
+    def __init__(self, n_devices: int) -> None:
+        self._n_devices = n_devices
+        self._instructions: list[Instruction] = []
+        self._values: list[tuple[str, Tensor, int]] = []
+        self._last: dict[int, int] = {}
+
+    def take(self, name: str, tensor: Tensor) -> int:
+        """Take data: sliced by samples, or whole."""
+        return self._write(Verb.TAKE, name, (), [tensor], (Signature((), (gather(0),)), Signature((), (FULL,))))[0]
+
+    def read(self, name: str, tensor: Tensor) -> int:
+        """Read a parameter: replicated, or stored in slices along any axis; a mask is always replicated."""
+        slices = () if tensor.name == "mask" else range(len(tensor.axes))
+        forms = (REPLICATE, *(gather(axis) for axis in slices))
+        return self._write(Verb.READ, name, (), [tensor], tuple(Signature((), (form,)) for form in forms))[0]
+
+    def run(self, op: int, operator: Operator, inputs: tuple[int, ...], rules: tuple[Signature, ...]) -> list[int]:
+        """Run an operator."""
+        return self._write(Verb.RUN, operator.name, inputs, operator.outputs, rules, op)
+
+    def end(self) -> None:
+        """Hand over every number that nobody uses: the loss."""
+        loose = [v for v, (_, tensor, _) in enumerate(self._values) if v not in self._last and not tensor.axes]
+        for value in loose:
+            self._write(Verb.LOSS, "output", (value,), [], (Signature((REDUCE,), ()),))
+
+    def program(self) -> Program:
+        """Return what was written."""
+        values = tuple(
+            Value(name, tensor.shape, tensor.nbytes, born, self._last.get(number, -1))
+            for number, (name, tensor, born) in enumerate(self._values)
+        )
+        return Program(tuple(self._instructions), values)
+
+    def _write(
+        self,
+        verb: Verb,
+        name: str,
+        inputs: tuple[int, ...],
+        outputs: list[Tensor] | tuple[Tensor, ...],
+        rules: tuple[Signature, ...],
+        op: int = -1,
+    ) -> list[int]:
+        here = len(self._instructions)
+        self._last.update(dict.fromkeys(inputs, here))
+        made = list(range(len(self._values), len(self._values) + len(outputs)))
+        self._values += [(name if len(outputs) == 1 else f"{name}.{t.name}", t, here) for t in outputs]
+        shapes = [self._values[number][1].shape for number in (*inputs, *made)]
+        kept = tuple(
+            rule
+            for rule in rules
+            if all(
+                form.fits(shape, self._n_devices)
+                for form, shape in zip((*rule.inputs, *rule.outputs), shapes, strict=True)
+            )
+        )
+        self._instructions.append(Instruction(verb, name, inputs, tuple(made), kept, op))
+        return made
+
+
+def _has_samples(op: Operator, tensor: Tensor) -> bool:
+    return any(axis.dim >= 0 and axis.dim == op.sample_dim for axis in tensor.axes)

@@ -1,0 +1,100 @@
+"""The signatures that HiDup knows, told by what it lacks, and has too much, beside the derived ones.
+
+`topoplan.forms.signatures` derives from an operator's iteration space what is sound.  HiDup's table, written by hand
+for each operator, has most of it.  It lacks
+
+- partial sums through operators that it does not think of as linear (`SUMS` lists those that it does), and through
+  several arguments at once: a sum of partial sums, a product of partial sums with a bias in partial sums;
+- cuts of some dimensions (`UNCUT`);
+
+and it has a few rules that do not compute the same (`unsound`).  They are needed to find HiDup's own plans.
+
+Source: the rules of ylxdzsw/hidup (annotation of the operators), and section 3 of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topoplan import Operator
+from topoplan.forms import FULL, REDUCE, Signature, arguments, gather, signatures
+
+__all__ = ["SUMS", "UNCUT", "released", "unsound"]
+
+#: Kind -> arguments that HiDup lets be partial sums, one at a time.
+SUMS: dict[str, tuple[int, ...]] = {
+    "bmm": (0, 1),
+    "chunk": (0,),
+    "clone": (0,),
+    "contiguous": (0,),
+    "divide": (0,),
+    "linear": (0,),
+    "matmul": (0, 1),
+    "multiply": (0, 1),
+    "sum": (0,),
+    "transpose": (0,),
+    "view": (0,),
+}
+
+#: Kind -> dimensions (positions; negative from the end) that HiDup does not cut.
+UNCUT: dict[str, tuple[int, ...]] = {
+    "conv2d": (2, 3, 4),  # height, width, input channels
+    "flatten": (-1,),  # the axis that leads the joined ones
+    "matmul": (0, 1, 3, 4),  # all but the rows of the first operand
+    "multihead_attention": (1,),  # positions of the query
+    "nll_loss": (1,),  # classes
+    "token_embedding": (3,),  # rows of the table
+    "view": (0, 1, 2, 3, 4, 5),
+}
+
+
+def released(op: Operator) -> tuple[Signature, ...]:
+    """Return the signatures of HiDup's table; the whole operator comes last."""
+    *found, whole = signatures(op)
+    return (*(s for s in found if _known(op, s)), *unsound(op), whole)
+
+
+def unsound(op: Operator) -> tuple[Signature, ...]:
+    """Return the rules of HiDup's table that do not compute what the operator does.
+
+    - Rounded quotients of partial sums do not add up to that of the sum.
+    - Slices of attention's joint projection are no heads', and each device would add the whole output bias.
+    - A combination of expert outputs that is cut by expert gives partial sums, not slices of positions.
+    - The rules for a product of four by three axes number the second operand's axes as if it had four.
+    """
+    match op.kind:
+        case "floor_divide":
+            return (Signature((REDUCE, *[FULL] * (len(arguments(op)) - 1)), (REDUCE,)),)
+        case "multihead_attention":
+            masks = [FULL] * (len(op.inputs) - 3)
+            weights = (gather(0), gather(0), gather(1), FULL)
+            return (Signature((*[gather(2)] * 3, *masks, *weights), (REDUCE, REDUCE)),)
+        case "einsum" if _combines(op):
+            return (Signature((FULL, gather(2)), (gather(1),)),)
+        case "matmul":
+            return (
+                Signature((gather(1), gather(1)), (gather(1),)),
+                Signature((FULL, gather(3)), (gather(3),)),
+                Signature((gather(3), gather(2)), (REDUCE,)),
+            )
+    return ()
+
+
+def _known(op: Operator, signature: Signature) -> bool:
+    """Say whether HiDup's table has a derived signature."""
+    sums = [k for k, form in enumerate(signature.inputs) if form == REDUCE]
+    if signature.dim >= 0:
+        uncut = (4,) if _combines(op) else UNCUT.get(op.kind, ())
+        return not sums and signature.dim not in _positions(uncut, len(op.dims))
+    number = op.kind == "multiply" and sums == [1] and not op.inputs[1].axes
+    return len(sums) == 1 and sums[0] in SUMS.get(op.kind, ()) and not number
+
+
+def _combines(op: Operator) -> bool:
+    """Say whether this is the product that combines expert outputs, ``becd,bsec->bsd``: HiDup mistakes its ``s``."""
+    axes = [[axis.dim for axis in tensor.axes] for tensor in (*arguments(op), *op.outputs)]
+    return op.kind == "einsum" and axes == [[0, 1, 2, 3], [0, 4, 1, 2], [0, 4, 3]]
+
+
+def _positions(dims: Sequence[int], count: int) -> set[int]:
+    return {dim % count for dim in dims if dim < count}

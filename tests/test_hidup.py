@@ -1,0 +1,266 @@
+"""HiDup end to end: its models, its operator graphs and its objectives, to the last digit."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+
+import pytest
+
+from topoplan import Cluster, Problem
+from topoplan.cli import main
+from topoplan.forms import FULL, REPLICATE, gather, signatures
+from topoplan.space import Space
+from topoplan_estimator_hidup import HIDUP as ESTIMATOR
+from topoplan_estimator_hidup import Options as Profile
+from topoplan_estimator_hidup.flops import flops
+from topoplan_frontend_bert_sgmoe import BertOptions
+from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_searcher_hidup.planning import plan
+from topoplan_searcher_hidup.prices import Prices
+from topoplan_searcher_hidup.program import Verb, write_down
+from topoplan_searcher_hidup.released import released
+
+MODELS = {"Rmoe": "bert-sgmoe", "Rswitch": "bert-switch", "Vmoe": "vit-sgmoe", "Vswitch": "vit-switch"}
+EXACT = 1e-12
+
+
+def model(name, world, **options):
+    frontend = importlib.import_module("topoplan_frontend_" + name.replace("-", "_"))
+    kind = BertOptions if name.startswith("bert") else VitOptions
+    return frontend.build(kind(world_size=world, **options), None)
+
+
+def solve(name, world, profile=None, rules=released, **options):
+    graph = model(name, world, **options)
+    cluster = Cluster.uniform(n_hosts=1, devices_per_host=world)
+    costs = ESTIMATOR.build(profile or Profile(), graph, cluster)
+    problem = Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
+        build_fabric=lambda demand, rng: None, reconfigurable=False,
+    )  # fmt: skip
+    program = write_down(graph, rules, world if rules is signatures else 1)
+    return program, plan(program, Prices(problem), max_states=4_000_000, model=name)
+
+
+def solve_run(run):
+    """Solve what a run of the release solved."""
+    given = run.get("prof") or {}
+    kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+    profile = Profile(
+        **{f"{kind}_bytes_per_s": given[kind] for kind in kinds if given},
+        **({"device_flops": given["device_flops"]} if given else {}),
+    )
+    name = MODELS[run["model"]]
+    return solve(name, run["world"], profile, layers=run["nlayers"], experts=run["n_expert"])
+
+
+def traced(graph):
+    """Count nodes of the trace: instructions, and one for each output that is taken out of several."""
+    program = write_down(graph, released)
+    used = sum(program.values[v].last >= 0 for i in program.instructions for v in i.outputs if len(i.outputs) > 1)
+    return len(program.instructions), len(program.instructions) + used
+
+
+def collectives(program, found):
+    kinds = Counter()
+    for stage in found.stages:
+        for _, given, wanted in stage.conversions:
+            kinds["replicate"] += given == REPLICATE
+            kinds["all_gather"] += given.sliced and wanted == FULL
+            kinds["all_to_all"] += given.sliced and wanted.sliced
+            kinds["slice"] += given == FULL or (given == REPLICATE and wanted.sliced)
+    return kinds["replicate"], kinds["all_gather"], kinds["all_to_all"], kinds["slice"]
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [2, 4, 8, 12, 24])
+def test_operators_of_bert(layers):
+    searched, nodes = traced(model("bert-sgmoe", 2, layers=layers))
+    assert nodes == 14 + 30 * layers
+    assert nodes - searched == 2 * layers  # one output of attention; two of gating, in every second layer
+
+
+@pytest.mark.parametrize(("layers", "nodes"), [(2, 76), (8, 250)])
+def test_operators_of_vit(layers, nodes):
+    assert traced(model("vit-switch", 2, layers=layers))[1] == nodes
+
+
+def test_searched_operators():
+    assert traced(model("bert-switch", 8))[0] == 238
+    assert traced(model("vit-sgmoe", 8))[0] == 234
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "experts", "count"),
+    [
+        ("bert-sgmoe", 8, 1, 239_984_128),
+        ("bert-switch", 8, 2, 391_003_648),
+        ("vit-sgmoe", 8, 2, 339_948_298),
+        ("vit-switch", 8, 2, 339_948_298),
+    ],
+)
+def test_parameters(name, world, experts, count):
+    graph = model(name, world, experts=experts * world)
+    assert sum(tensor.elements for op in graph.operators for tensor in op.weights) == count
+
+
+@pytest.mark.parametrize(("world", "bert", "vit"), [(16, 693.0, 642.0), (32, 1297.1, 1246.1), (64, 2505.3, 2454.2)])
+def test_millions_of_parameters_by_devices(world, bert, vit):
+    for name, millions in (("bert-sgmoe", bert), ("vit-sgmoe", vit)):
+        count = sum(tensor.elements for op in model(name, world).operators for tensor in op.weights)
+        assert round(count / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("bert-sgmoe", 9_716_080_050_176),
+        ("bert-switch", 7_138_596_356_096),
+        ("vit-sgmoe", 3_444_647_118_848),
+        ("vit-switch", 2_219_323_148_288),
+    ],
+)
+def test_counted_flops(name, count):
+    assert sum(map(flops, model(name, 8).operators)) == count
+
+
+@pytest.mark.parametrize("world", [8, 64])
+@pytest.mark.parametrize("name", MODELS.values())
+def test_operator_graph_is_the_one_that_hidup_searches(reference_data, name, world):
+    graph = model(name, world)
+    program = write_down(graph, released)
+    nodes = json.loads((reference_data / "hidup_graphs" / f"{name}_{world}.json").read_text())["operators"]
+    listed = [node for node in nodes if "alias_of_output" not in node]
+    assert len(listed) == len(program.instructions)
+    values = {}
+    for node, instruction in zip(listed, program.instructions, strict=True):
+        shapes = node["shape"] if node.get("tuple") else [node["shape"]]
+        for number, value in enumerate(instruction.outputs):
+            values[node["id"], number] = value
+        if node["operator"] != "output":
+            assert [list(program.values[v].shape) for v in instruction.outputs] == shapes, node
+
+    def source(number):
+        node = nodes[number]
+        return values[(node["inputs"][0], node["alias_of_output"]) if "alias_of_output" in node else (number, 0)]
+
+    for node, instruction in zip(listed, program.instructions, strict=True):
+        assert {*map(source, node["inputs"])} == {*instruction.inputs}, node
+        if instruction.verb is not Verb.RUN:
+            continue
+        assert flops(graph.operators[instruction.op]) == node["flops"], node
+        rules = [
+            ({source(k): form for k, form in inputs}, [outputs] if isinstance(outputs, str) else outputs)
+            for inputs, outputs in node["signatures"]
+        ]
+        ours = [
+            (dict(zip(instruction.inputs, map(str, s.inputs), strict=True)), [str(form) for form in s.outputs])
+            for s in instruction.signatures[:-1]
+        ]
+        assert len(ours) == len(rules)
+        assert all(rule in ours for rule in rules), node
+
+
+# Search --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "layers", "objective", "stages", "entries"),
+    [
+        ("bert-sgmoe", 8, 2, 1.189917926079424, 14, 41_231),
+        ("bert-switch", 16, 2, 1.1251008681419745, 14, None),
+        ("vit-sgmoe", 8, 2, 0.3490678469539892, 16, 27_845),
+        ("bert-sgmoe", 64, 4, 5.282942040793081, 25, None),
+        ("bert-sgmoe", 8, 8, 2.910879204928888, 47, 153_905),
+    ],
+)
+def test_objectives_and_frontiers(name, world, layers, objective, stages, entries):
+    _, found = solve(name, world, layers=layers)
+    assert found.outcome.objective == pytest.approx(objective, rel=EXACT)
+    assert len(found.stages) == stages
+    assert entries in (None, found.outcome.entries)
+
+
+def test_states_of_eight_layers():
+    program, found = solve("vit-sgmoe", 8)
+    assert (found.outcome.states, found.outcome.entries) == (59_605, 104_231)
+    assert max(len(stage.computations) for stage in found.stages) == 8
+    assert len(program.instructions) / len(found.stages) == pytest.approx(4.78, abs=0.005)
+
+
+def test_default_runs(reference_data):
+    runs = json.loads((reference_data / "hidup_search_runs.json").read_text())["matrix_default_profile"]
+    assert len(runs) == 16
+    for run in runs:
+        program, found = solve_run(run)
+        wanted, where = run["ev"], f"{run['model']} on {run['world']}"
+        assert found.outcome.objective == pytest.approx(wanted["est"], rel=EXACT), where
+        assert found.compute == pytest.approx(wanted["fc"], rel=1e-9), where
+        assert found.forward == pytest.approx(wanted["fm"], rel=1e-9), where
+        assert found.backward == pytest.approx(wanted["bm"], rel=1e-9), where
+        assert len(found.stages) == run["stages"], where
+        used = collectives(program, found)
+        names = ("replicate", "all_gather", "all_to_all", "dynamic_slice")
+        assert used == tuple(run["colls"].get(kind, 0) for kind in names), where
+        empty = [k for k, stage in enumerate(found.stages) if not stage.conversions]
+        assert empty == [0], where
+
+
+def test_other_profiles_depths_and_experts(reference_data):
+    document = json.loads((reference_data / "hidup_search_runs.json").read_text())
+    runs = [run for kind in ("layers_x_gpus_default_profile", "sweep2", "sweep3") for run in document[kind]]
+    exact = [run for run in runs if "noise" not in run["kv"]]
+    assert len(exact) == 132
+    for run in exact[::12]:
+        _, found = solve_run(run)
+        where = f"{run['model']} on {run['world']}, {run['nlayers']} layers"
+        assert found.outcome.objective == pytest.approx(run["ev"]["est"], rel=EXACT), where
+        assert len(found.stages) == run["stages"], where
+
+
+def test_the_plan_is_that_of_gshard():
+    program, found = solve("bert-sgmoe", 8)
+    taken = {i: s for stage in found.stages for i, s in stage.computations}
+    names = {program.instructions[i].name: s for i, s in taken.items()}
+    assert names["embedding.table"].outputs == (gather(1),)
+    assert names["embedding"].outputs == (gather(2),)
+    assert names["layer1_gating"].outputs == (gather(0), gather(0))
+    assert names["layer1_expert1"].inputs == (gather(1), gather(0))  # tokens and weights by expert
+    assert names["layer1_combine"].outputs == (gather(0),)
+    converted = {program.values[v].name: (a, b) for stage in found.stages for v, a, b in stage.conversions}
+    assert converted["positions"] == (gather(2), gather(0))
+    assert not any("expert1.w0" in name for name in converted), "experts' gradients need no sum"
+    gathered = {name for name, (a, b) in converted.items() if a.sliced and b == FULL}
+    assert gathered == {
+        "decoder.kernel",
+        *(f"layer{k}_attention.out_projection" for k in range(8)),
+        *(f"layer{k}_linear{n}.kernel" for k in range(0, 8, 2) for n in (1, 2)),
+    }
+
+
+@pytest.mark.parametrize("name", MODELS.values())
+def test_sound_signatures_alone_find_a_plan_as_good(name):
+    derived, known = (solve(name, 8, layers=4, rules=rules)[1] for rules in (signatures, released))
+    assert derived.outcome.objective == known.outcome.objective
+
+
+def test_work_is_linear_in_layers_and_the_same_for_any_number_of_devices():
+    states = {layers: solve("bert-switch", 8, layers=layers)[1].outcome.states for layers in (2, 4, 16)}
+    assert (states[4] - states[2]) * 6 == states[16] - states[4]
+    assert solve("bert-switch", 4096, layers=4)[1].outcome.states == states[4]
+
+
+def test_command_line(capsys):
+    words = ["optimize", "bert-sgmoe", "-o", "world-size=8", "--devices", "[8]", "-e", "hidup", "-s", "hidup", "--json"]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["objective"] == pytest.approx(2.910879204928888, rel=EXACT)
+    assert answer["stages"] == 47
+    assert answer["collectives"] == {"all_gather": 17, "all_to_all": 9, "dynamic_slice": 1, "replicate": 77}
+    assert sum(len(stage["computations"]) for stage in answer["program"]) == 238
