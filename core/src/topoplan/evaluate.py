@@ -23,6 +23,7 @@ from topoplan.plan import Plan
 from topoplan.problem import Demand, Problem
 from topoplan.search import Candidate, State, Trial
 from topoplan.strategy import Strategy
+from topoplan.taskgraph import TaskGraph
 
 __all__ = ["Evaluator", "check_memory", "memory_penalty"]
 
@@ -77,6 +78,8 @@ class Evaluator:
         self._floors: Floors | None = None
         if hasattr(simulate, "link_seconds"):
             self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
+        self._lowered: tuple[Strategy, TaskGraph] | None = None
+        self._held: tuple[Strategy, F64] | None = None
         self._known: dict[Any, tuple[State, float]] = {}
         # Seconds that strategies of one key take at least; and the fabric, to keep its identity.
         self._alike: dict[tuple[int, int], tuple[Fabric, float]] = {}
@@ -94,12 +97,12 @@ class Evaluator:
         known = self._known.get(key)  # which holds the state, so that its identities stay its own
         if known is not None:
             return self._trial(*known)
-        scheduled = strategy.schedule is not None and not strategy.schedule.trivial
-        if scheduled and strategy.schedule.misfit(self.problem.graph, strategy.placements):
+        schedule = strategy.schedule
+        if schedule is not None and schedule.misfit(self.problem.graph, strategy.placements):
             return self._trial(state, float("inf"))
         if (
             self._floors is not None
-            and not scheduled  # floors add up memory that micro-batches use one after the other
+            and schedule is None  # floors add up memory that micro-batches use one after the other
             and candidate.beat < float("inf")
             and self._floors.floor(candidate, state) >= candidate.beat
         ):
@@ -126,7 +129,8 @@ class Evaluator:
         enough to reject one for what another took.
         """
         fabric, cluster, schedule = state.fabric, self.problem.cluster, state.strategy.schedule
-        if (schedule is not None and not schedule.trivial) or not self._folds(fabric, cluster):
+        once = self.evaluations == 1  # folding pays when more are to come
+        if once or (schedule is not None and not schedule.trivial) or not self._folds(fabric, cluster):
             return self._unfolded(state, beat)
         alike = self._lowering.alike(state.strategy)
         key = (id(fabric), alike.classes.key)
@@ -142,8 +146,15 @@ class Evaluator:
         return seconds
 
     def _unfolded(self, state: State, beat: float) -> float:
-        given = (self._lowering.lower(state.strategy), state.fabric, self.problem.cluster)
+        given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
         return self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat)
+
+    def _lower(self, strategy: Strategy) -> TaskGraph:
+        """Return the task graph of a strategy, which is kept until another one is asked for."""
+        if self._lowered is None or self._lowered[0] is not strategy:
+            self._lowered = None  # before the next one is made: both together may be large
+            self._lowered = (strategy, self._lowering.lower(strategy))
+        return self._lowered[1]
 
     def _trial(self, state: State, cost: float) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy))
@@ -157,11 +168,13 @@ class Evaluator:
 
     def memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes that a strategy keeps on each device."""
-        return self._lowering.memory(strategy)
+        if self._held is None or self._held[0] is not strategy:
+            self._held = (strategy, self._lowering.memory(strategy))
+        return self._held[1]
 
     def plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
         """Lower and simulate a state once more, in full, as a plan."""
-        taskgraph = self._lowering.lower(state.strategy)
+        taskgraph = self._lower(state.strategy)
         return Plan(
             cluster=self.problem.cluster,
             fabric=state.fabric,
