@@ -26,11 +26,11 @@ from topoplan.arrays import F64, I32, I64, f64, i32, i64
 from topoplan.cluster import Cluster
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
-from topoplan.kernels import kernel
 from topoplan.routing import link_index
 from topoplan.routing import paths as route
 from topoplan.simulate.pairs import PairTable
 from topoplan.simulate.twins import Twins
+from topoplan.simulate.walks import cross, ranges, sum_paths
 from topoplan.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
@@ -230,7 +230,7 @@ class Network:
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
         """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
         sums = {name: np.empty(len(lengths)) for name in ("delay", "per_byte", "slowest")}
-        _sum_paths(i64(lengths), i32(links), self._latency, self._bandwidth, *sums.values())
+        sum_paths(i64(lengths), i32(links), self._latency, self._bandwidth, *sums.values())
         for column in sums.values():
             column.setflags(write=False)
         return sums
@@ -265,7 +265,7 @@ class Network:
         if len(self._moved) < len(paths.row_ptr) - 1:
             self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
         met = np.zeros(self.n_links, dtype=bool)
-        _cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
+        cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
         self._twins.part(np.flatnonzero(met))
 
     def _merge(self) -> None:
@@ -303,11 +303,11 @@ class Network:
         """Links that the flows of a ring cross, and how much each of them is loaded."""
         paths = self.paths
         begin, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
-        path = _ranges(begin, end)
+        path = ranges(begin, end)
         before = paths.upto[path - 1]
         before[np.cumsum(end - begin) - (end - begin)] = 0.0  # of the first path of each row
         first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
-        links = paths.links[_ranges(first, last)]
+        links = paths.links[ranges(first, last)]
         total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
         used = np.flatnonzero(total)
         return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
@@ -361,35 +361,6 @@ class Network:
             np.ones(size),
         )
         return np.arange(first, first + size, dtype=np.int32)
-
-
-@kernel
-def _sum_paths(lengths, links, latency, bandwidth, delay, per_byte, slowest):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Write latency, seconds per byte and smallest bandwidth of every path."""
-    at = 0
-    for path in range(len(lengths)):
-        delay[path], per_byte[path], slowest[path] = 0.0, 0.0, np.inf
-        for link in links[at : at + lengths[path]]:
-            delay[path] += latency[link]
-            per_byte[path] += 1.0 / bandwidth[link]
-            slowest[path] = min(slowest[path], bandwidth[link])
-        at += lengths[path]
-
-
-@kernel
-def _cross(rows, moved, row_ptr, path_ptr, links, met):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Mark the links of rows that are not marked as ``moved``, and mark these."""
-    for row in rows:
-        if not moved[row]:
-            moved[row] = True
-            for link in links[path_ptr[row_ptr[row]] : path_ptr[row_ptr[row + 1]]]:
-                met[link] = True
-
-
-def _ranges(first: I64, last: I64) -> I64:
-    """Return ``first[0] .. last[0]-1, first[1] .. last[1]-1, ...``."""
-    lengths = last - first
-    return i64(np.arange(int(lengths.sum())) + np.repeat(first - np.cumsum(lengths) + lengths, lengths))
 
 
 class NetworkCache:
