@@ -7,10 +7,15 @@ results).  These files are not part of the project: the tests look for them in t
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from topoplan.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +26,81 @@ def reference_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no reference data at {folder} (set TOPOPLAN_REFERENCE)")
     return folder
+
+
+#: A comparison of two networks: two bandwidths, two seeds, eight runs.
+COMPARISON = """
+title = "Small"
+source = "nobody"
+budget = 5
+seeds = [1, 2]
+[cluster]
+servers = 4
+[vary]
+interface-bandwidth-gbps = [10, 100]
+[[model]]
+name = "D"
+use = "dlrm"
+arch-embedding-size = "1000-1000"
+batch-size = 64
+[[network]]
+name = "panel"
+use = "topoopt"
+[[network]]
+name = "tree"
+use = "fattree"
+costs-as = "panel"
+[[claim]]
+faster = "panel"
+slower = "tree"
+"""
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run a command in an empty folder; return (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(args)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    """Write the comparison into the empty folder; return its content."""
+    (tmp_path / "small.toml").write_text(COMPARISON)
+    return tomllib.loads(COMPARISON)
+
+
+@pytest.fixture(scope="session")
+def comparison_runs(tmp_path_factory):
+    """All runs of the comparison, finished once."""
+    folder = tmp_path_factory.mktemp("comparison")
+    (folder / "small.toml").write_text(COMPARISON)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(folder / "small.toml"), "--runs", str(folder / "runs")])
+    assert not ended.value.code
+    return folder / "runs"
+
+
+@pytest.fixture
+def finished(comparison, comparison_runs, tmp_path):
+    """Put the comparison and all its finished runs into the empty folder; return its content."""
+    shutil.copytree(comparison_runs, tmp_path / ".topoplan-runs")
+    return comparison
+
+
+@pytest.fixture
+def rows():
+    """Read the rows of a comparison's JSON, by network and by what varies."""
+
+    def rows(path):
+        return {(row["network"], *row["at"].values()): row for row in json.loads(Path(path).read_text())["rows"]}
+
+    return rows

@@ -37,7 +37,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.delenv("TOPOPLAN_PLUGINS", raising=False)
     monkeypatch.delenv("TOPOPLAN_DISABLE_PLUGINS", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    modules = set(sys.modules)
+    installed = []
 
     def _install(dist, source=None, *, entry=None, requires="topoplan-core>=0.1", version="1.0"):
         module = dist.replace("-", "_")
@@ -50,10 +50,12 @@ def install(tmp_path, monkeypatch):
             f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\nRequires-Dist: {requires}\n"
         )
         (folder / "entry_points.txt").write_text(f"[topoplan]\n{entry or dist} = {module}\n")
+        installed.append(module)
 
     yield _install
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    # Only what was installed here: a module with compiled parts, as numpy, cannot be loaded a second time.
+    for name in installed:
+        sys.modules.pop(name, None)
 
 
 GOOD = """

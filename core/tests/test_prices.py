@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topoplan import Fabric, Topology, TopoplanError
@@ -232,6 +232,7 @@ def test_the_affordable_bandwidth_follows_the_straight_line(prices):
     assert 10 * affordable(items, prices, 2 * 1100 + 3) == pytest.approx(200)
 
 
+@example(steps=[(19.293093834811987, 0.0), (1.5, 106.0)], start=1.0, gbps=1.25, count=1, share=1.125)  # steep
 @given(
     steps=st.lists(st.tuples(st.floats(1, 50), st.floats(0, 500)), min_size=1, max_size=5),
     start=st.floats(1, 50),

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, Strategy, TopoplanError
+from topoplan.comparing.figure import Claim
 from topoplan.lowering import Lowering
+from topoplan.sharing.claims import verdicts
 from topoplan.sharing.draw import Job, at_load, draw
 from topoplan.sharing.page import HEADERS, cells_of, section
 from topoplan.sharing.plans import JobPlan, NetworkPlan
@@ -69,7 +71,7 @@ def test_what_a_file_says():
         ({"network": []}, "needs at least one"),
         ({"seeds": [1]}, r"seeds: has no place in a shared cluster \(seed stands in \[share\]\)"),
         ({"vary": {"degree": [1]}}, "vary: has no place"),
-        ({"claim": [{}]}, "claim: has no place"),
+        ({"claim": [{"faster": "tree", "slower": "trees"}]}, "slower: no network 'trees'"),
         ({"networks": []}, "no section 'networks'"),
         ({"cluster": {"devices": [4, 8]}}, "servers must be equal"),
     ],
@@ -210,6 +212,25 @@ def test_means_and_tails():
     assert (full.load, full.slowdown, full.mean) == (100, 2.0, 4.0)
 
 
+def test_a_claim_is_judged_at_every_load():
+    rows = rows_of(
+        [
+            JobTime(network=network, load=load, trial=0, model="a", seconds=seconds, alone=1.0)
+            for network, load, several in (("n", 50, [1, 3]), ("n", 100, [2, 2]), ("m", 50, [2, 4]), ("m", 100, [1, 3]))
+            for seconds in several
+        ]
+    )
+    (verdict,) = verdicts([Claim(says="n before m", faster="n", slower="m")], rows)
+    assert verdict.ratios[50] == (1.5, pytest.approx(3.98 / 2.98))
+    assert verdict.ratios[100] == (1.0, pytest.approx(2.98 / 2))
+    assert verdict.fails() == {}
+    assert "holds or is equal within 1% at 2 of 2 loads" in str(verdict)
+    (verdict,) = verdicts([Claim(says="m before n", faster="m", slower="n")], rows)
+    assert list(verdict.fails()) == [50, 100]
+    assert "Fails at 50 % (mean 0.67, p99 0.75), 100 % (mean 1.00, p99 0.67)." in str(verdict)
+    assert [place["load"] for place in verdict.as_json()["loads"]] == [50, 100]
+
+
 def test_everything_that_is_written():
     share = share_of()
     plans = [attrs.evolve(network(star(16)), name="tree"), attrs.evolve(network(None), name="topoopt")]
@@ -222,7 +243,8 @@ def test_everything_that_is_written():
     told = as_json(share, plans, times)
     assert [entry["shared"] for entry in told["networks"]] == [True, False]
     assert len(told["jobs"]) == sum(row["jobs"] for row in told["rows"])
-    text = section(share, plans, rows, command="topoplan share x.toml", picture="x.svg")
+    text = section(share, plans, rows, told="Estimated.", command="topoplan share x.toml", picture="x.svg")
+    assert "Estimated." in text
     assert "partition of its own on topoopt" in text
     assert text.count("| tree |") == 3
     assert all(len(cells_of(row, plans)) == len(HEADERS) for row in rows)

@@ -118,11 +118,11 @@ def compare(
 
 
 def _typed(context: typer.Context) -> str:
-    """Return what was typed, without folders of this machine."""
+    """Return what was typed, without what is this machine's affair and changes no outcome."""
     words = ["topoplan compare"]
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if source is None or source.name != "COMMANDLINE" or parameter.name == "runs":
+        if source is None or source.name != "COMMANDLINE" or parameter.name in ("runs", "jobs"):
             continue
         value = "MEASURES" if parameter.name == "measures" else context.params[parameter.name or ""]
         flag = max(parameter.opts, key=len)

@@ -73,6 +73,8 @@ def compare_and_report(
     judged = verdicts(figure, rows)
     measured = measures is not None and all(model.measured is not None for model in figure.models)
     _print(figure, rows, book, measured=measured)
+    for verdict in judged:
+        typer.echo(f"{verdict.claim.says}: {verdict}")
     if outputs.json is not None:
         text = json.dumps(as_json(figure, rows, judged, book, measured), indent=2)
         write_file(outputs.json, text.encode() + b"\n")

@@ -39,11 +39,12 @@ def share(
     A network that is wired for its job gives every job a partition; on all others jobs share links.
     """
     from topoplan.cli.notice import compilation_announced
-    from topoplan.comparing.page import replace_section
+    from topoplan.comparing.page import premises, replace_section
     from topoplan.experiment import read_toml
     from topoplan.files import check_writable, read_file, write_file
     from topoplan.host import Host
     from topoplan.prices import default_prices, read_prices
+    from topoplan.sharing.claims import verdicts
     from topoplan.sharing.page import section
     from topoplan.sharing.plans import plans
     from topoplan.sharing.plot import plot as drawn
@@ -67,15 +68,21 @@ def share(
         raise typer.Exit(130) from None
     rows = rows_of(times)
     _print(figure.title, rows, networks)
+    judged = verdicts(figure.claims, rows)
+    for verdict in judged:
+        typer.echo(f"{verdict.claim.says}: {verdict}")
     if json_file is not None:
-        write_file(json_file, json.dumps(as_json(shared, networks, times), indent=2).encode() + b"\n")
+        told = as_json(shared, networks, times)
+        told["claims"] = [verdict.as_json() for verdict in judged]
+        write_file(json_file, json.dumps(told, indent=2).encode() + b"\n")
     if plot is not None:
         write_file(plot, drawn(rows).encode())
     if write is not None:
         picture = write.with_name(f"{write.stem}-{figure.name}.svg")
         page = read_file(write).decode() if write.exists() else ""
         command = f"topoplan share {file} --write {write}"
-        body = section(shared, networks, rows, command=command, picture=picture.name)
+        known = measures is not None and all(model.measured is not None for model in figure.models)
+        body = section(shared, networks, rows, told=premises(known, book), command=command, picture=picture.name)
         page = replace_section(page, figure.name, body, str(write))
         write_file(picture, drawn(rows).encode())
         write_file(write, page.encode())

@@ -43,6 +43,27 @@ class Where:
         return one.least <= other.most and other.least <= one.most
 
     @property
+    def causes(self) -> tuple[str, ...]:
+        """Say what speaks for the network expected to be slower: bandwidth of a host, and bytes that hosts forward.
+
+        Both act on the bytes that a host gets rid of in a second; where neither explains the order it lies in how
+        bytes meet on links, or in the strategies that were found.
+        """
+        one, other = self.faster, self.slower
+        told = []
+        bandwidth = other.interfaces * other.gbps / (one.interfaces * one.gbps)
+        if bandwidth > 1 + SAME:
+            told.append(f"{other.network} has {bandwidth:.2f} times the bandwidth at each host")
+        if one.tax is not None and other.tax is not None and one.tax > (1 + SAME) * other.tax:
+            told.append(
+                f"hosts of {one.network} send {one.tax:.2f} bytes for each byte asked, as they forward, those of "
+                f"{other.network} {other.tax:.2f}"
+            )
+        if not told:
+            told.append("neither bandwidth nor forwarding: bytes meet on links, or the search found another strategy")
+        return (*told, "the seeds overlap") if self.overlap else tuple(told)
+
+    @property
     def compute_bound(self) -> bool:
         """Whether compute alone explains both times."""
         return all(row.compute >= (1 - SAME) * row.time.median for row in (self.faster, self.slower))
@@ -63,6 +84,15 @@ class Verdict:
     def mean(self) -> float:
         """Geometric mean of the ratios."""
         return math.exp(sum(math.log(place.ratio) for place in self.places) / len(self.places))
+
+    def __str__(self) -> str:
+        """Say in how many places the claim holds, and by how much."""
+        extreme = max(self.places, key=lambda where: where.ratio)
+        return (
+            f"holds in {self.count('holds')} of {len(self.places)} places, equal within {SAME:.0%} in "
+            f"{self.count('equal')}, fails in {self.count('fails')}. {self.claim.slower} takes {self.mean:.2f} times "
+            f"as long on average (geometric mean), {extreme.ratio:.2f} times at most ({extreme.faster.place})."
+        )
 
 
 def verdicts(figure: Figure, rows: Sequence[Row]) -> list[Verdict]:

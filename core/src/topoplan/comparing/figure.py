@@ -15,7 +15,7 @@ from topoplan.errors import TopoplanError, nearest
 from topoplan.experiment import Choice, ClusterOptions, choice_from
 from topoplan.options import option, structure
 
-__all__ = ["Claim", "Figure", "Model", "Network", "figure_from", "number"]
+__all__ = ["BATCH", "Claim", "Figure", "Model", "Network", "figure_from", "number"]
 
 _LISTS = ("model", "network", "searcher", "claim")
 _TABLES = ("cluster", "vary", "estimator", "simulator")

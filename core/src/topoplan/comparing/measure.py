@@ -14,9 +14,11 @@ from topoplan.components import Kind, Topology
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Experiment
 from topoplan.host import Host
+from topoplan.network_bounds import fabric_lower_bound
 from topoplan.optimizing import optimize
 from topoplan.plan import Plan
 from topoplan.prices import bill
+from topoplan.problem import Demand
 from topoplan.replay import taskgraph_demand
 
 __all__ = ["measure", "start_worker"]
@@ -58,6 +60,7 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
         "exposed_communication_s": timeline.exposed_communication,
         "lower_bound_s": timeline.bounds.best,
         "bounds": attrs.asdict(timeline.bounds),
+        "fabric_lower_bound_s": _any_wiring(plan),
         "bandwidth_tax": _tax(plan),
         "memory_bytes": float(outcome.memory[fullest]),
         "memory_capacity_bytes": float(plan.cluster.device_memory[fullest]),
@@ -69,13 +72,29 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def _any_wiring(plan: Plan) -> float | None:
+    """Return seconds that the plan's strategy takes at least on any wiring of the hosts' interfaces.
+
+    That is the larger of its compute and of the network time of its demand (`topoplan.network_bounds`).  None for a
+    network of switches, of which the bound does not speak.
+    """
+    assert plan.timeline is not None
+    if plan.fabric.n_switches:
+        return None
+    return max(plan.timeline.bounds.device, fabric_lower_bound(_demand(plan), plan.cluster))
+
+
+def _demand(plan: Plan) -> Demand:
+    return taskgraph_demand(plan.taskgraph, plan.cluster.device_host, plan.cluster.n_hosts)
+
+
 def _tax(plan: Plan) -> float | None:
     """Return the bytes that leave hosts over the bytes that they have to send, the bandwidth tax (TopoOpt, NSDI 2023).
 
     Where no host forwards for others it is 1, and what the simulator adds for headers.  None where nothing is sent.
     """
     assert plan.timeline is not None
-    demand = taskgraph_demand(plan.taskgraph, plan.cluster.device_host, plan.cluster.n_hosts)
+    demand = _demand(plan)
     sizes = np.diff(demand.group_ptr)
     asked = float(demand.matrix.sum() + (2 * (sizes - 1) * demand.group_bytes).sum())
     links = plan.timeline.link_bytes[: plan.fabric.n_links]

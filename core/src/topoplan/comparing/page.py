@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topoplan.comparing.claims import SAME, Verdict, Where
-from topoplan.comparing.figure import Figure, number
+from topoplan.comparing.claims import Verdict
+from topoplan.comparing.figure import BATCH, Figure, number
 from topoplan.comparing.rows import Row
-from topoplan.comparing.tables import cells_of, headers, money, place, spread
+from topoplan.comparing.tables import cells_of, headers, money, spread
 from topoplan.errors import TopoplanError
 from topoplan.prices import Prices
 
-__all__ = ["replace_section", "section"]
+__all__ = ["premises", "replace_section", "section"]
 
 
 def replace_section(page: str, name: str, body: str, where: str) -> str:
@@ -48,15 +48,13 @@ def section(
         measured: operators were priced by measurement files.
         picture: path of the plot, as seen from the page.
     """
-    priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes (no --measures)"
     seeds = f"{len(figure.seeds)} seeds" if len(figure.seeds) > 1 else "one seed"
     source = f"Repeats: {figure.source}.  " if figure.source else ""
-    book = f"{prices.name}, which are assumptions" if prices.assumed() else prices.name
     parts = [
         f"## {figure.title}\n",
         f"    {command}\n",
-        f"{source}Operator times: {priced}.  Search: {figure.budget} candidates for each network, {seeds}; times are "
-        f"medians, extremes in brackets where they differ.  Prices: {book}.\n",
+        f"{source}Search: {figure.budget} candidates for each network, {seeds}; times are medians, extremes in "
+        f"brackets where they differ.  {premises(measured, prices)}\n",
         f"![{figure.title}]({picture})\n",
         *(_verdict(verdict) for verdict in judged),
         "### Iteration time\n",
@@ -71,35 +69,34 @@ def section(
     return "\n".join(parts)
 
 
+def premises(measured: bool, prices: Prices) -> str:
+    """Say where times of operators and prices of parts come from."""
+    priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes (no --measures)"
+    book = f"{prices.name}, which are assumptions" if prices.assumed() else prices.name
+    return f"Operator times: {priced}.  Prices: {book}."
+
+
 def _verdict(verdict: Verdict) -> str:
-    """Say in how many places a claim holds, and where it does not, with what the times consist of there."""
-    total = len(verdict.places)
-    extreme = max(verdict.places, key=lambda where: where.ratio)
-    text = (
-        f"- **{verdict.claim.says}**: holds in {verdict.count('holds')} of {total} places, equal within {SAME:.0%} in "
-        f"{verdict.count('equal')}, fails in {verdict.count('fails')}. {verdict.claim.slower} takes "
-        f"{verdict.mean:.2f} times as long on average (geometric mean), {extreme.ratio:.2f} times at most "
-        f"({place(extreme.faster)}).\n"
-    )
+    """Say in how many places a claim holds; and where it does not, by how much and why."""
+    text = f"**{verdict.claim.says}**: {verdict}"
     bound = sum(where.compute_bound for where in verdict.places if where.outcome == "equal")
     if bound:
-        text += f"  - Of the equal places, {bound} are bound by compute on both networks.\n"
-    for where in verdict.places:
-        if where.outcome == "fails":
-            text += f"  - Fails: {place(where.faster)}: {_why(where)}.\n"
-    return text
-
-
-def _why(where: Where) -> str:
-    def told(row: Row) -> str:
-        hosts = "" if row.tax is None else f", hosts send {row.tax:.2f} bytes for each byte asked"
-        return (
-            f"{row.network} {spread(row.time)}, of which compute at least {row.compute / row.time.median:.0%}, at "
-            f"{row.interfaces} x {row.gbps:.4g} Gbps{hosts}"
-        )
-
-    chance = " (the seeds overlap)" if where.overlap else ""
-    return f"{1 / where.ratio:.2f} times as long{chance}; {told(where.faster)}; {told(where.slower)}"
+        text += f" Of the equal places, {bound} are bound by compute on both networks."
+    fails = [where for where in verdict.places if where.outcome == "fails"]
+    if not fails:
+        return text + "\n"
+    titles = ["fails at", verdict.claim.faster, verdict.claim.slower, "times as long", "why"]
+    table = [
+        [
+            where.faster.place,
+            spread(where.faster.time),
+            spread(where.slower.time),
+            f"{1 / where.ratio:.2f}",
+            "; ".join(where.causes),
+        ]
+        for where in fails
+    ]
+    return f"{text}\n\n{_markdown(titles, table)}\n"
 
 
 def _times(figure: Figure, rows: Sequence[Row]) -> str:
@@ -115,14 +112,15 @@ def _times(figure: Figure, rows: Sequence[Row]) -> str:
 
 
 def _costs(figure: Figure, rows: Sequence[Row], prices: Prices) -> str:
-    """Return bandwidth and cost of each network at each variation; they depend on the model nowhere here."""
+    """Return bandwidth and cost of each network at each variation; neither model nor batch size changes them."""
     networks = [network.name for network in figure.networks]
+    vary = [key for key in figure.vary if key != BATCH]
     seen: dict[tuple[str, ...], list[str]] = {}
     for at in _places(rows):
-        key = tuple(number(value) for value in at[networks[0]].at.values())
+        key = tuple(number(at[networks[0]].at[name]) for name in vary)
         told = [f"{at[n].interfaces} x {at[n].gbps:.4g} Gbps, {money(at[n].cost)} {prices.currency}" for n in networks]
         seen.setdefault(key, told)
-    return _markdown([*figure.vary, *networks], [[*key, *told] for key, told in seen.items()])
+    return _markdown([*vary, *networks], [[*key, *told] for key, told in seen.items()])
 
 
 def _overfull(rows: Sequence[Row]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from topoplan.comparing.cells import Cell
+from topoplan.comparing.figure import number
 from topoplan.prices import Item, Prices, cost
 
 __all__ = ["Row", "Spread", "rows_of"]
@@ -31,8 +32,8 @@ class Row:
         model, network, at: which; ``at`` holds the values of what varies.
         time: seconds per iteration, over the seeds.
         exposed, bound, fabric_bound, tax, compute, memory, capacity: of the run in the middle (the lower one of two):
-            exposed communication, lower bound of the plan, lower bound on any fabric with as many interfaces (None
-            where it is not known), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
+            exposed communication, lower bound of the plan, lower bound of its strategy on any wiring of the interfaces
+            (None for switches), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
             and what it holds.
         interfaces, gbps: of a host, and the bandwidth of each.
         cost: of the network, in the prices' currency.
@@ -54,6 +55,11 @@ class Row:
     gbps: float
     cost: float
     runs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def place(self) -> str:
+        """The model and the values of what varies, as people write it."""
+        return ", ".join([self.model, *(f"{key} {number(value)}" for key, value in self.at.items())])
 
     @property
     def time_cost(self) -> float:
@@ -86,7 +92,7 @@ def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
         time=Spread(times[0], median(times), times[-1]),
         exposed=middle["exposed_communication_s"],
         bound=middle["lower_bound_s"],
-        fabric_bound=middle.get("fabric_lower_bound_s"),
+        fabric_bound=middle["fabric_lower_bound_s"],
         tax=middle["bandwidth_tax"],
         compute=middle["bounds"]["device"],
         memory=middle["memory_bytes"],

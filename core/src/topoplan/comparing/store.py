@@ -1,7 +1,7 @@
 """Finished runs, one file each, under a hash of everything that they depend on.
 
 The hash covers the experiment with all options, the content of the files that it reads, and the code that can change
-its outcome: the sources of core below the command line, of the plugins that take part, and of the plugins that these
+its outcome: the sources of core that a run passes through, of the plugins that take part, and of the plugins that these
 require.  So a result is taken again only where running it again would give the same.
 """
 
@@ -25,8 +25,9 @@ from topoplan.optimizing import provenance
 
 __all__ = ["Store", "inputs"]
 
-#: Parts of core that show or drive runs and change no outcome.
-_NO_MATTER = ("cli", "comparing", "prices", "testing")
+#: Parts of core that show or drive runs and change no outcome; but what a finished run keeps is `measure`'s to say.
+_NO_MATTER = ("cli/", "comparing/", "prices/book.py", "sharing/", "testing/")
+_MATTERS = "comparing/measure.py"
 _CORE = "topoplan-core"
 
 
@@ -75,8 +76,8 @@ class Store:
             return None
         return result if isinstance(result, dict) else None
 
-    def put(self, key: str, given: dict[str, Any], result: dict[str, Any]) -> None:
-        """Keep a finished run.
+    def put(self, key: str, given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+        """Keep a finished run, and return its result as `get` will.
 
         Raises:
             TopoplanError: the folder cannot be written.
@@ -90,6 +91,8 @@ class Store:
             write_file(hidden, b"*\n")
         text = json.dumps({"inputs": given, "result": result}, sort_keys=True, indent=1)
         write_file(self.folder / f"{key}.json", text.encode() + b"\n")
+        kept: dict[str, Any] = json.loads(text)["result"]
+        return kept
 
 
 @cache
@@ -104,7 +107,7 @@ def _fingerprint(package: str, without: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
     for path in files:
         name = path.relative_to(root).as_posix() if root.is_dir() else path.name
-        if name.partition("/")[0].removesuffix(".py") not in without:
+        if name == _MATTERS or not name.startswith(without):
             digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -13,7 +13,7 @@ from topoplan.comparing.figure import Figure, number
 from topoplan.comparing.rows import Row, Spread
 from topoplan.prices import Prices
 
-__all__ = ["as_json", "cells_of", "headers", "milliseconds", "money", "place", "spread"]
+__all__ = ["as_json", "cells_of", "headers", "milliseconds", "money", "spread"]
 
 #: Spreads narrower than this share of the median are not shown.
 _NARROW = 0.002
@@ -29,10 +29,10 @@ def headers(figure: Figure, prices: Prices) -> list[str]:
         "iteration time",
         "exposed",
         "lower bound",
-        "any fabric",
+        "any wiring",
         "tax",
         f"cost ({prices.currency})",
-        "time x cost",
+        f"time x cost ({prices.currency} s)",
     ]
 
 
@@ -49,7 +49,7 @@ def cells_of(row: Row) -> list[str]:
         "-" if row.fabric_bound is None else milliseconds(row.fabric_bound),
         "-" if row.tax is None else f"{row.tax:.2f}",
         money(row.cost),
-        money(row.time_cost),
+        _four(row.time_cost),
     ]
 
 
@@ -63,19 +63,18 @@ def spread(time: Spread) -> str:
 
 def milliseconds(seconds: float, unit: str = " ms") -> str:
     """Return a time in milliseconds with four digits."""
-    value = seconds * 1e3
+    return f"{_four(max(seconds * 1e3, 0.0))}{unit}"
+
+
+def _four(value: float) -> str:
+    """Return a number with four digits, of which at most four behind the point."""
     digits = max(0, 3 - math.floor(math.log10(value))) if value > 0 else 0
-    return f"{value:,.{min(digits, 4)}f}{unit}"
+    return f"{value:,.{min(digits, 4)}f}"
 
 
 def money(value: float) -> str:
     """Return a sum without cents."""
     return f"{value:,.0f}"
-
-
-def place(row: Row) -> str:
-    """Name a model and the values of what varies."""
-    return ", ".join([row.model, *(f"{key} {number(value)}" for key, value in row.at.items())])
 
 
 def as_json(
@@ -125,7 +124,13 @@ def _verdict(verdict: Verdict) -> Mapping[str, Any]:
         "fails": verdict.count("fails"),
         "mean_ratio": verdict.mean,
         "places": [
-            {"model": w.faster.model, "at": dict(w.faster.at), "ratio": w.ratio, "outcome": w.outcome}
-            for w in verdict.places
+            {
+                "model": where.faster.model,
+                "at": dict(where.faster.at),
+                "ratio": where.ratio,
+                "outcome": where.outcome,
+                **({"causes": list(where.causes)} if where.outcome == "fails" else {}),
+            }
+            for where in verdict.places
         ],
     }

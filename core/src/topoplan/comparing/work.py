@@ -72,8 +72,7 @@ def run_all(
     missing = deque(i for key, i in sorted(first.items(), key=lambda item: item[1]) if key not in results)
 
     def finish(index: int, result: dict[str, Any]) -> None:
-        store.put(keys[index], given[index], result)
-        results[keys[index]] = result
+        results[keys[index]] = store.put(keys[index], given[index], result)
         on_progress(sum(key in results for key in keys), str(cells[index]))
 
     with interruptible() as stop:

@@ -126,7 +126,7 @@ def scaled(items: Iterable[Item], factor: float) -> tuple[Item, ...]:
 def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
     """Return the largest factor by which all links may be faster so that the network costs at most ``budget``.
 
-    Prices never fall with bandwidth, so neither does the cost: the factor is found by bisection, to 1e-12.
+    Prices never fall with bandwidth, so neither does the cost: the factor is found by bisection, to the last bit.
 
     Raises:
         TopoplanError: the parts cost more even at the lowest bandwidth, or not more at any.
@@ -154,9 +154,6 @@ def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
             f"prices {prices.name}: the network costs no more than {total(high):,.0f} {prices.currency} however fast, "
             f"less than the {budget:,.0f} that it should"
         )
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if total(middle) <= budget else (low, middle)
     return low

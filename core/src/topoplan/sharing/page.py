@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topoplan.comparing.tables import milliseconds
+from topoplan.sharing.claims import verdicts
 from topoplan.sharing.plans import NetworkPlan
 from topoplan.sharing.rows import Row
 from topoplan.sharing.share import Share
@@ -30,11 +31,14 @@ def cells_of(row: Row, networks: Sequence[NetworkPlan]) -> list[str]:
     ]
 
 
-def section(share: Share, networks: Sequence[NetworkPlan], rows: Sequence[Row], *, command: str, picture: str) -> str:
+def section(
+    share: Share, networks: Sequence[NetworkPlan], rows: Sequence[Row], *, told: str, command: str, picture: str
+) -> str:
     """Return the section.
 
     Args:
         share, networks, rows: what was simulated, and what came of it.
+        told: where times of operators and prices come from.
         command: that repeats it.
         picture: path of the plot, as seen from the page.
     """
@@ -52,13 +56,14 @@ def section(share: Share, networks: Sequence[NetworkPlan], rows: Sequence[Row], 
         f"{figure.cluster.servers} servers; jobs: {mix}. {options.trials} draws of jobs and "
         f"{'random' if options.placement == 'random' else 'contiguous'} servers, the same for all networks and, as far "
         f"as they fit, for all loads. One strategy for each model and network, found alone with {figure.budget} "
-        f"candidates. Slowdown is over the same job alone on the network.\n",
+        f"candidates. Slowdown is over the same job alone on the network. {told}\n",
         *(
             [f"Each job has a partition of its own on {', '.join(apart)}; elsewhere jobs share links.\n"]
             if apart
             else []
         ),
         f"![{figure.title}]({picture})\n",
+        *(f"**{verdict.claim.says}**: {verdict}\n" for verdict in verdicts(figure.claims, rows)),
         _markdown(HEADERS, [cells_of(row, networks) for row in rows]) + "\n",
         "Alone:\n",
         _markdown(["network", *(model.name for model in figure.models)], alone) + "\n",

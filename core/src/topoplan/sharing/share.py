@@ -21,7 +21,6 @@ __all__ = ["JobOptions", "Share", "ShareOptions", "share_from"]
 _FOREIGN = {
     "vary": "only the load varies",
     "seeds": "seed stands in [share]",
-    "claim": "topoplan compare checks claims",
 }
 
 

@@ -7,14 +7,18 @@ to decide, so that this works for fabrics of every kind; a searcher that knows o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 
-from topoplan import Candidate, Problem, Search, Searcher, TopoplanError, Trial, hookimpl, option
+from topoplan import Searcher, TopoplanError, hookimpl, option
 
-__all__ = ["Rewire", "RewireOptions", "build"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan import Problem, Search
+
+__all__ = ["RewireOptions", "build"]
 
 
 @attrs.frozen(kw_only=True)
@@ -22,38 +26,6 @@ class RewireOptions:
     """Options of the searcher."""
 
     every: int = option(50, help="turns between two times that the fabric is built anew", minimum=1)
-
-
-class Rewire:
-    """Search along the network axis; see `topoplan.search.Search`.
-
-    It proposes when the state that it was last given has changed and it was asked at least ``every`` times since it
-    last proposed; the first time it proposes at once.
-    """
-
-    def __init__(self, options: RewireOptions, problem: Problem, rng: np.random.Generator) -> None:
-        self._every, self._build, self._rng = options.every, problem.build_fabric, rng
-        self._given: Trial | None = None
-        self._turns = options.every
-
-    def ask(self) -> Sequence[Candidate]:
-        """Propose the state last given on a fabric made for it; nothing while it is not yet time."""
-        self._turns += 1
-        if self._given is None or self._turns < self._every:
-            return []
-        self._turns = 0
-        given, self._given = self._given, None
-        fabric = self._build(given.demand(), self._rng)
-        if fabric == given.state.fabric:
-            return []
-        return [Candidate(base=given.state, fabric=fabric, beat=given.cost)]
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Leave it to the driver to keep what is better."""
-
-    def adopt(self, trial: Trial) -> None:
-        """Go on from another strategy."""
-        self._given = trial
 
 
 def build(options: RewireOptions, problem: Problem, rng: np.random.Generator) -> Search:
@@ -64,6 +36,8 @@ def build(options: RewireOptions, problem: Problem, rng: np.random.Generator) ->
     """
     if not problem.reconfigurable:
         raise TopoplanError(f"searcher rewire: topology {problem.topology!r} cannot be rewired (use ocs or topoopt)")
+    from topoplan_searcher_rewire.turns import Rewire
+
     return Rewire(options, problem, rng)
 
 

@@ -42,5 +42,6 @@ def topoplan_topologies() -> list[Topology]:
             summary="one non-blocking switch, one link for each host (FlexNet's fattree)",
             options=BigSwitchOptions,
             build=build,
+            switching="ideal",
         )
     ]

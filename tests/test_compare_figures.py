@@ -1,0 +1,183 @@
+"""Figures of ``topoplan compare``: what a file may say, seeds, claims, measurements; and those under experiments/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from topoplan import Host, TopoplanError
+from topoplan.comparing.cells import cells
+from topoplan.comparing.claims import Where
+from topoplan.comparing.figure import figure_from
+from topoplan.comparing.rows import Row, Spread
+from topoplan.comparing.store import inputs
+from topoplan.experiment import read_toml
+from topoplan.prices import default_prices
+
+ROOT = Path(__file__).parents[1]
+#: Other commands have experiments too.
+EXPERIMENTS = sorted(
+    path for path in (ROOT / "experiments").glob("*.toml") if path.read_text().startswith("# topoplan compare ")
+)
+BAD_FIGURES = [
+    ({"titel": "x"}, "no section 'titel'; did you mean 'title'"),
+    ({"model": []}, "needs at least one [[model]]"),
+    ({"model": [{"name": "D"}]}, 'model[0]: needs use = "name of a component"'),
+    ({"model": [{"use": "dlrm", "batch-size": "x"}]}, "model[0]: batch-size: expected a positive integer"),
+    ({"model": [{"use": "dlrm", "measured": "measured"}]}, "measured: needs file"),
+    ({"network": [{"use": "topoopt", "name": 3}]}, "network[0]: name: expected text"),
+    ({"network": [{"use": "topoopt", "costs-as": "x"}], "claim": []}, "costs-as: no network 'x'"),
+    ({"network": [{"use": "topoopt", "costs-as": "topoopt"}], "claim": []}, "has no cost of its own to go by"),
+    ({"vary": {"device": ["A", "B"]}}, "vary: 'device' cannot vary (have: batch-size,"),
+    ({"vary": {"degree": 4}}, "vary: degree: expected a list of numbers"),
+    ({"vary": {"degree": ["x"]}}, "vary: degree: expected integer, got 'x'"),
+    ({"claim": [{"faster": "panel", "slower": "trees"}]}, "slower: no network 'trees'; did you mean 'tree'"),
+    ({"claim": [{"faster": "panel", "slower": "tree", "by": 2}]}, "claim[0]: no key 'by'"),
+    ({"cluster": [1]}, "cluster: must be a table"),
+    ({"searcher": 3}, "searcher: must be a list of tables"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_FIGURES, ids=[message for _, message in BAD_FIGURES])
+def test_a_bad_figure_is_told_by_section_and_key(comparison, changes, message):
+    with pytest.raises(TopoplanError) as told:
+        figure_from({**comparison, **changes}, "f", "f.toml")
+    assert message in str(told.value)
+    assert str(told.value).startswith("f.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[cluster\nservers = 4",
+            "small.toml: is not TOML (Expected ']' at the end of a table declaration (at line 1, column 9)",
+        ),
+        ("budget = 'many'", "small.toml: budget: expected integer"),
+    ],
+)
+def test_a_broken_file_ends_with_one_line(run, tmp_path, text, message):
+    (tmp_path / "small.toml").write_text(text)
+    status, out, err = run("compare", "small.toml")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_network_that_cannot_be_as_cheap_is_told_with_its_place(comparison):
+    dear = {"name": "all", "use": "fully-connected", "costs-as": "tree"}
+    comparison.update(network=[{"name": "tree", "use": "bigswitch"}, dear], cluster={"servers": 32}, claim=[])
+    with pytest.raises(TopoplanError, match=r"network 'all', interface-bandwidth-gbps 10: cannot cost as 'tree'"):
+        cells(figure_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+
+
+def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
+    text = (ROOT / "core/src/topoplan/prices/default.toml").read_text()
+    (tmp_path / "own.toml").write_text(text.replace("[[patch-panel-port]]\nprice = 100\n", "[[patch-panel-port]]\n"))
+    status, out, err = run("compare", "small.toml", "--prices", "own.toml")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: prices own.toml: patch-panel-port[0]: price: is missing")
+    (tmp_path / "own.toml").write_text(text[: text.index("[[patch-panel-port]]")] + text[text.index("[[ocs-port]]") :])
+    status, out, err = run("compare", "small.toml", "--prices", "own.toml")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert "prices own.toml: no [[patch-panel-port]], which the network needs" in err
+
+
+def test_seeds_are_repeated_and_their_spread_shown(run, rows, finished):
+    assert run("compare", "small.toml", "--json", "a.json")[0] == 0
+    for row in rows("a.json").values():
+        times = sorted(one["iteration_time_s"] for one in row["runs"])
+        assert [one["seed"] for one in row["runs"]] == [1, 2]
+        assert row["iteration_time_s"] == {"least": times[0], "median": sum(times) / 2, "most": times[1]}
+
+
+def test_a_claim_is_judged_at_every_place(run, rows, finished):
+    _, out, _ = run("compare", "small.toml", "--json", "a.json")
+    assert "\npanel is faster than tree: holds in " in out
+    found, by_place = json.loads(Path("a.json").read_text())["claims"][0], rows("a.json")
+    assert found["claim"] == "panel is faster than tree"
+    assert found["holds"] + found["equal"] + found["fails"] == len(found["places"]) == 2
+    for one in found["places"]:
+        gbps = one["at"]["interface-bandwidth-gbps"]
+        panel, tree = (by_place[name, gbps]["iteration_time_s"]["median"] for name in ("panel", "tree"))
+        ratio = tree / panel
+        assert one["ratio"] == pytest.approx(ratio)
+        assert one["outcome"] == ("equal" if abs(ratio - 1) < 0.0099 else "holds" if ratio > 1 else "fails")
+        assert ("causes" in one) == (one["outcome"] == "fails")
+
+
+def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
+    return Row(
+        model="m", network=network, at={}, time=Spread(*seconds), exposed=0.0, bound=0.0, fabric_bound=None, tax=tax,
+        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, gbps=gbps, cost=1.0, runs=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("panel", "tree", "causes"),
+    [
+        ({}, {"gbps": 440.0}, ["tree has 1.10 times the bandwidth at each host"]),
+        ({"tax": 1.4}, {}, ["hosts of panel send 1.40 bytes for each byte asked, as they forward, those of tree 1.00"]),
+        ({"tax": 1.4}, {"gbps": 800.0}, ["tree has 2.00 times", "hosts of panel send 1.40"]),
+        ({}, {}, ["neither bandwidth nor forwarding"]),
+        ({"tax": None}, {"tax": None}, ["neither bandwidth nor forwarding"]),
+    ],
+)
+def test_where_a_claim_fails_it_is_told_why(panel, tree, causes):
+    one = row("panel", (2.0, 2.1, 2.2), **{"interfaces": 4, **panel})
+    other = row("tree", (1.0, 1.1, 1.2), **{"gbps": 400.0, **tree})
+    found = Where(faster=one, slower=other)
+    assert found.outcome == "fails"
+    assert len(found.causes) == len(causes)
+    assert all(told.startswith(cause) for told, cause in zip(found.causes, causes, strict=True))
+    near = Where(faster=one, slower=row("tree", (1.0, 1.1, 2.05), **{"gbps": 400.0, **tree}))
+    assert near.causes == (*found.causes, "the seeds overlap")
+
+
+def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison):
+    (tmp_path / "d-64.json").write_text("{}")
+    model = {"use": "dlrm", "batch-size": 64, "measured": {"use": "measured", "file": "d-{batch-size}.json"}}
+    one = figure_from({**comparison, "model": [model]}, "f", "f.toml")
+    host, prices = Host.discover(), default_prices()
+    assert {cell.experiment.estimator for cell in cells(one, host, prices, None)} == {None}
+    (estimator,) = {cell.experiment.estimator.options["file"] for cell in cells(one, host, prices, tmp_path)}
+    assert estimator == str(tmp_path / "d-64.json")
+    model["batch-size"] = 128
+    with pytest.raises(TopoplanError, match=r"model 'dlrm': no file .*d-128\.json"):
+        cells(figure_from({**comparison, "model": [model]}, "f", "f.toml"), host, prices, tmp_path)
+
+
+# ── The experiments of the repository ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_names_what_exists(path):
+    host = Host.discover()
+    one = figure_from(read_toml(path), path.stem, str(path))
+    todo = cells(one, host, default_prices(), None)
+    assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
+    inputs(host, todo[0].experiment)
+    assert path.read_text().startswith(f"# topoplan compare experiments/{path.name} ")
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_finds_its_measurements(path, reference_data):
+    one = figure_from(read_toml(path), path.stem, str(path))
+    todo = cells(one, Host.discover(), default_prices(), reference_data / "measures")
+    assert {cell.experiment.estimator.name for cell in todo} == {"measured"}
+
+
+def test_an_experiment_runs_without_measurements(run):
+    words = ["--servers", "4", "--budget", "0", "--seeds", "1", "--interface-bandwidth-gbps", "100", "--json", "a.json"]
+    status, out, err = run("compare", str(ROOT / "experiments/dedicated-d4.toml"), *words)
+    assert status == 0, err
+    assert "operator times: estimated, not measured" in out
+    assert len(json.loads(Path("a.json").read_text())["rows"]) == 6 * 5
+
+
+def test_there_are_experiments():
+    assert len(EXPERIMENTS) >= 4

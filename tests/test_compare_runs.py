@@ -1,0 +1,108 @@
+"""Runs of ``topoplan compare`` are kept: nothing is run twice, nothing is lost, nothing old is taken for new."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from topoplan import Host
+from topoplan.comparing.cells import cells
+from topoplan.comparing.figure import figure_from
+from topoplan.comparing.store import Store, inputs
+from topoplan.prices import default_prices
+
+PRICES = Path(__file__).parents[1] / "core/src/topoplan/prices/default.toml"
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*.json")}
+
+
+def test_one_worker_and_two_find_the_same(run, finished):
+    for jobs, folder in (("1", ".topoplan-runs"), ("2", "new")):
+        assert run("compare", "small.toml", "--jobs", jobs, "--runs", folder, "--json", f"{jobs}.json")[0] == 0
+    assert Path("1.json").read_bytes() == Path("2.json").read_bytes()
+    assert len(contents("new")) == 8
+    assert contents("new") == contents(".topoplan-runs")
+
+
+def test_what_is_kept_is_not_run_again_and_what_is_lost_is(run, finished, tmp_path):
+    folder = tmp_path / ".topoplan-runs"
+    before = contents(folder)
+    lost, damaged, marked, *_ = sorted(folder.glob("*.json"))
+    lost.unlink()
+    damaged.write_text('{"result"')
+    kept = json.loads(marked.read_text())
+    kept["result"]["initial_iteration_time_s"] = 12345.0
+    marked.write_text(json.dumps(kept))
+    run("compare", "small.toml", "--json", "b.json")
+    after = contents(folder)
+    assert {name for name in after if after[name] != before[name]} == {marked.name}
+    assert "12345.0" in Path("b.json").read_text()  # taken from the file, not run again
+
+
+def test_another_price_repeats_only_what_it_makes_faster_or_slower(run, finished, tmp_path):
+    Path("dear.toml").write_text(PRICES.read_text().replace("price = 100\n", "price = 300\n"))
+    before = contents(tmp_path / ".topoplan-runs")
+    run("compare", "small.toml", "--prices", "dear.toml", "--json", "a.json")
+    new = set(contents(tmp_path / ".topoplan-runs")) - set(before)
+    assert len(new) == 4  # the trees, which may cost more now; two bandwidths and two seeds
+    assert json.loads(Path("a.json").read_text())["prices"]["file"] == "dear.toml"
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, comparison, tmp_path):
+    words = ["compare", "small.toml", "--budget", "150", "--seeds", "1", "--json", "a.json"]
+    start = [sys.executable, "-c", "from topoplan.cli import main; main()"]
+    going = subprocess.Popen([*start, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    kept = tmp_path / ".topoplan-runs"
+    limit = time.monotonic() + 120
+    while not list(kept.glob("*.json")) and going.poll() is None and time.monotonic() < limit:
+        time.sleep(0.02)
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=120)
+    before = contents(kept)
+    if going.returncode == 0:
+        pytest.skip("the runs were over before they could be interrupted")
+    assert going.returncode == 130, err
+    assert f"interrupted: {len(before)} of 4 runs are kept in .topoplan-runs; the same command goes on" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not (tmp_path / "a.json").exists()
+    assert 1 <= len(before) < 4
+    assert run(*words)[0] == 0
+    after = contents(kept)
+    assert len(after) == 4
+    assert before.items() <= after.items()
+    assert run(*words, "--runs", "fresh")[0] == 0
+    assert contents(tmp_path / "fresh") == after
+
+
+def test_the_first_failure_stops_what_has_not_begun_and_is_told_with_its_run(run):
+    # No strategy fits: a device holds a hundred bytes.
+    words = ["--networks", "bigswitch,fattree", "--simulator", "fluid:memory=limit", "--memory-gb", "0.0000001"]
+    status, _, err = run("compare", "dlrm", "--servers", "4", *words)
+    assert status == 2
+    assert err.startswith("error: dlrm on bigswitch")
+    assert "Traceback" not in err
+
+
+def test_a_run_depends_on_files_by_content_and_on_code(tmp_path, comparison):
+    host, prices = Host.discover(), default_prices()
+    for name, text in (("a", "{}"), ("b", "{}"), ("c", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "d.json").write_text(text)
+    model = {"use": "dlrm", "measured": {"use": "measured", "file": "d.json"}}
+    one = figure_from({**comparison, "model": [model]}, "f", "f.toml")
+    store = Store(tmp_path / "runs")
+    given = [inputs(host, cells(one, host, prices, tmp_path / name)[0].experiment) for name in "abc"]
+    a, b, c = map(store.key, given)
+    assert a == b != c
+    assert {"topoplan-core", "topoplan-topology-topoopt", "topoplan-searcher-totientperm"} <= given[0]["code"].keys()
+    assert all(given[0]["code"].values())
+    assert store.key({**given[0], "code": {**given[0]["code"], "topoplan-core": "other"}}) != a
