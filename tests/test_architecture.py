@@ -22,6 +22,8 @@ ALL_FILES = sorted(p for folder in ("core", "plugins", "tests", "benchmarks") fo
 ABOVE_PLUGINS = tuple(
     f"topoplan.{name}"
     for name in (
+        "assembly",
+        "chains",
         "cli",
         "comparing",
         "evaluate",
@@ -32,8 +34,10 @@ ABOVE_PLUGINS = tuple(
         "installed",
         "optimizing",
         "prices",
+        "repeating",
         "replay",
         "run",
+        "sensitivity",
         "sharing",
         "testing",
     )
@@ -41,23 +45,37 @@ ABOVE_PLUGINS = tuple(
 #: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
 LAYERS = (
     ("errors", "arrays", "options", "interrupt", "compiling", "kernels", "__init__"),
-    ("graph", "cluster", "fabric", "schedule", "strategy", "taskgraph", "timeline", "devices"),
+    (
+        "graph",
+        "cluster",
+        "fabric",
+        "forms",
+        "conversions",
+        "schedule",
+        "spmd",
+        "strategy",
+        "taskgraph",
+        "timeline",
+        "devices",
+    ),
     ("problem", "plan", "search", "components", "hookspecs"),
     (
         "operators",
         "partition",
-        "forms",
-        "conversions",
         "routing",
         "network_bounds",
         "space",
+        "scaling",
+        "precision",
+        "distortion",
         "lowering",
         "simulate",
         "merging",
     ),
     ("host", "installed", "floors", "evaluate", "experiment", "files", "prices"),
     ("run", "exporting"),
-    ("optimizing", "replay", "comparing", "sharing", "testing"),
+    ("assembly", "chains"),
+    ("optimizing", "replay", "repeating", "sensitivity", "comparing", "sharing", "testing"),
     ("cli",),
 )
 IMPORT_NAME = {"topoplan-core": "topoplan"}

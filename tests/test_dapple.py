@@ -150,9 +150,38 @@ def test_command_line_plans_simulates_and_reports(reference_data, results, run):
     assert [[s["start"], s["devices"]] for s in found["stages"]] == [[s[0], s[3]] for s in row["stages"]]
     assert found["estimator"] == "profile"
     assert found["split"] == "8|8 @30"
-    # Without a schedule of micro-batches the second stage waits for the first one: no faster than 16 devices' half.
     assert found["planned_iteration_time_s"] > found["lower_bound_s"] > 0
     assert found["baselines"]["no_overlap"] == pytest.approx(4.82224, abs=1e-4)
+
+
+#: V100 with NVLink inside hosts and 25 Gb/s Ethernet between them, as in DAPPLE's clusters.
+DAPPLE = ("--device", "V100", "--memory-gb", 16, "--inter-gpu-bandwidth-gbps", 200, "--degree", 1)
+ETHERNET = ("--interface-bandwidth-gbps", 25)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "profiled", "ends", "least"),
+    [("vgg-19-pbs-32", 1024, 32, TWO_HOSTS, 14.4), ("bert-24-pbs-6", 64, 6, FLAT, 10.8)],
+)
+def test_pipelines_are_never_slower_than_what_they_replace(reference_data, run, name, batch, profiled, ends, least):
+    file = reference_data / "layer_profiles" / f"{name}.txt"
+    given = ("-o", f"profile-batch={profiled}", "--batch-size", batch, "--devices", json.dumps(ends), "--json")
+    status, out, _ = run(*optimize(file, *given, *DAPPLE, *ETHERNET, searcher="pipeline"))
+    found = json.loads(out)
+    assert status == 0
+    assert found["speedup"] == pytest.approx(found["one_device_s"] / found["iteration_time_s"], rel=1e-9)
+    assert least <= found["speedup"] < 16
+    assert found["speedup"] >= max(value for value in found["baselines"].values() if value)
+    assert found["memory_bytes"] <= 16e9
+    taken = [device for stage in found["stages"] for device in stage["devices"]]
+    assert len(set(taken)) == len(taken) <= 16
+    assert [stage["replication"] for stage in found["stages"]] == [len(stage["devices"]) for stage in found["stages"]]
+    assert found["stages"][0]["start"] == 0
+    assert all({"first", "last", "end"} <= set(stage) for stage in found["stages"])
+    status, out, _ = run(*optimize(file, *given, *DAPPLE, *ETHERNET))
+    released = json.loads(out)
+    assert found["iteration_time_s"] <= released["iteration_time_s"]
+    assert {"first", "last", "devices", "replication"} <= set(released["stages"][0])
 
 
 def test_an_explosion_of_states_is_told_and_simplified(reference_data, run):
@@ -187,6 +216,9 @@ def test_any_model_can_be_planned_for(run):
         ("hpgo", ("--memory-gb", "0.000008"), "the weights of 'node4.LSTM' take"),
         ("hpgo", ("--memory-gb", "0.0000001"), "its weights take"),
         ("hpgo", ("-o", "profile-batch=0"), "profile-batch: 0 is too small"),
+        ("pipeline:micro-batch=99", (), "micro-batch 99 is larger than the batch of 16 samples"),
+        ("pipeline", ("--memory-gb", "0.000008"), "GB too much, for 'node"),
+        ("pipeline:schedule=pipedream", (), "schedule"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(run, searcher, args, message):

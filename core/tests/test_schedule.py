@@ -32,7 +32,7 @@ from topoplan.schedule import ScheduleKind, pipeline_strategy
 from topoplan.simulate.components import FluidOptions
 from topoplan.simulate.run import fluid_simulation
 
-KINDS = list(ScheduleKind)
+KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.DUPLEX]
 LETTER = {Pass.FORWARD: "F", Pass.AGAIN: "A", Pass.BACKWARD: "B", Pass.WEIGHTS: "W"}
 
 
@@ -267,7 +267,8 @@ def test_recomputed_stages_run_and_send_again(drawn):
     sent = [graph_.size[graph_.kind == TaskKind.TRANSFER].sum() for graph_ in (once, twice)]
     assert sent[1] == sent[0] + inner
     assert lowering.demand(always).matrix.sum() == sent[1]  # one device on each host
-    assert lowering.demand(always).forward.sum() == lowering.demand(never).forward.sum() + inner
+    # What is sent again is sent in the backward pass.
+    assert np.array_equal(lowering.demand(always).forward, lowering.demand(never).forward)
 
 
 def test_a_schedule_that_does_not_fit_is_refused():

@@ -2,8 +2,8 @@
 
 With S stages, M micro-batches, and f and b seconds for a forward and a backward pass of one micro-batch:
 
-- GPipe and 1F1B: (M + S - 1) (f + b).  Every stage is busy for M (f + b) and idle while the first micro-batch comes
-  and the last one goes (Narayanan et al., SC'21, section 2.2.1).
+- GPipe and 1F1B, deep or not: (M + S - 1) (f + b).  Every stage is busy for M (f + b) and idle while the first
+  micro-batch comes and the last one goes (Narayanan et al., SC'21, section 2.2.1).
 - interleaved with v chunks per device: M (f + b) + (S - 1) (f + b) / v (the same, section 2.2.2).
 - ZB-H1, where w of the b seconds are the gradients of weights, w <= f, w <= b - w and M >= S: the last stage starts
   after (S - 1) f, ends its last gradient of inputs M (f + b - w) + (M - S) w later, and the first stage ends its own
@@ -88,7 +88,7 @@ TIMES = st.sampled_from([1.0, 0.7, 1.3, 2.0, 0.25])
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(1, 9), TIMES, TIMES)
+@given(st.sampled_from(["gpipe", "1f1b", "1f1b-deep"]), st.integers(1, 6), st.integers(1, 9), TIMES, TIMES)
 def test_gpipe_and_1f1b(kind, depth, count, f, b):
     timeline = run(kind, depth, count, per_micro_batch(f, b, count))[-1]
     wanted = (count + depth - 1) * (f + b)
@@ -148,6 +148,7 @@ def test_recomputation_adds_a_forward_pass(kind, depth, count):
     [
         ("gpipe", [8, 8, 8, 8]),
         ("1f1b", [4, 3, 2, 1]),
+        ("1f1b-deep", [7, 5, 3, 1]),
         ("zero-bubble", [4, 4, 4, 4]),  # no stage more than the first one of 1F1B
     ],
 )

@@ -276,6 +276,7 @@ CHEATS = [
     ("exporter", {"suffix": "txt"}, "check_suffix_is_one"),
     ("exporter", {"read": read_anything}, "check_garbage_is_refused_by_name"),
     ("exporter", {"read": read_anything}, "check_phases_survive_or_are_refused"),
+    ("exporter", {"read": read_anything}, "check_a_schedule_survives_or_is_refused"),
     ("simulator", {"build": instant}, "check_never_below_bounds"),
     ("simulator", {"build": instant}, "check_a_device_runs_one_task_at_a_time"),
     ("simulator", {"build": patient}, "check_an_unreachable_host_is_an_error"),

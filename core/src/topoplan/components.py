@@ -49,7 +49,7 @@ __all__ = [
 
 
 #: Words after ``topoplan`` that core itself answers to; no plugin may take one.
-CORE_COMMANDS = ("optimize", "simulate", "run", "compare", "share", "plugins")
+CORE_COMMANDS = ("optimize", "simulate", "run", "compare", "share", "sensitivity", "plugins")
 
 
 class Kind(StrEnum):
@@ -183,10 +183,16 @@ class CostFunction(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Estimator(Component):
-    """``build(options, graph, cluster) -> CostFunction``."""
+    """``build(options, graph, cluster) -> CostFunction``.
+
+    Attributes:
+        knows_precision: it prices a model in mixed precision by itself; otherwise its seconds are those of fp32,
+            and the user says how much faster the devices are (`topoplan.precision.at_speed`).
+    """
 
     kind: ClassVar[Kind] = Kind.ESTIMATOR
     build: Callable[[Any, OperatorGraph, Cluster], CostFunction]
+    knows_precision: bool = False
 
 
 class Simulate(Protocol):

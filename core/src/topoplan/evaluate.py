@@ -93,16 +93,16 @@ class Evaluator:
         self.evaluations += 1
         state = candidate.state()
         strategy = state.strategy
-        key = (id(state.fabric), id(strategy.schedule), *map(id, strategy.placements))
+        key = (id(state.fabric), id(strategy.schedule), id(strategy.program), *map(id, strategy.placements))
         known = self._known.get(key)  # which holds the state, so that its identities stay its own
         if known is not None:
             return self._trial(*known)
-        schedule = strategy.schedule
-        if schedule is not None and schedule.misfit(self.problem.graph, strategy.placements):
+        if strategy.misfit(self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
         if (
             self._floors is not None
-            and schedule is None  # floors add up memory that micro-batches use one after the other
+            and strategy.schedule is None  # floors add up memory that micro-batches use one after the other
+            and strategy.program is None
             and candidate.beat < float("inf")
             and self._floors.floor(candidate, state) >= candidate.beat
         ):
@@ -128,9 +128,9 @@ class Evaluator:
         Strategies that differ only in the numbers of what nothing tells apart take equally long, but for rounding:
         enough to reject one for what another took.
         """
-        fabric, cluster, schedule = state.fabric, self.problem.cluster, state.strategy.schedule
+        fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # folding pays when more are to come
-        if once or (schedule is not None and not schedule.trivial) or not self._folds(fabric, cluster):
+        if once or not state.strategy.plain or not self._folds(fabric, cluster):
             return self._unfolded(state, beat)
         alike = self._lowering.alike(state.strategy)
         key = (id(fabric), alike.classes.key)

@@ -195,6 +195,7 @@ class OperatorGraph:
             row is the proof that the graph has no cycle.
         batch_size: samples per iteration, over all devices.
         dialect: ``standard``, or ``flexnet`` where FlexNet's oddities are reproduced.
+        precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan.precision.in_precision` sets it.
     """
 
     name: str
@@ -202,6 +203,7 @@ class OperatorGraph:
     edges: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     batch_size: int
     dialect: str = "standard"
+    precision: str = "fp32"
 
     def __attrs_post_init__(self) -> None:
         if not self.operators:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import I8, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.taskgraph import TaskGraph, TaskKind
 
@@ -71,6 +71,7 @@ def merged(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) ->
         op=shifted("op", [len(job.op_names) for job in jobs]),
         op_names=tuple(name for job in jobs for name in job.op_names),
         micro_batch=None if any(job.micro_batch is None for job in jobs) else joined("micro_batch"),
+        turns=_turns(jobs),
         n_devices=n_devices,
     )
 
@@ -113,9 +114,18 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
         "succ_ptr": np.concatenate([[0], np.cumsum(degree)]),
         "succ": edges[:, 1],
         "micro_batch": None,
+        "turns": None if taskgraph.turns is None else np.append(np.tile(taskgraph.turns, times), np.full(times, 2)),
         "foreign": {},
     }
     return attrs.evolve(taskgraph, **columns)
+
+
+def _turns(jobs: Sequence[TaskGraph]) -> I8 | None:
+    """Join the turns of collectives, where not all are all-reduces."""
+    if all(job.turns is None for job in jobs):
+        return None
+    rows = [np.full(job.n_tasks, 2, dtype=np.int8) if job.turns is None else job.turns for job in jobs]
+    return np.concatenate(rows)
 
 
 def _edges(tails: I64, heads: I64) -> I64:

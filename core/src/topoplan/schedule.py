@@ -32,11 +32,17 @@ class ScheduleKind(StrEnum):
     ONE_F_ONE_B = "1f1b"
     """As many forward passes as there are stages to come, then one backward and one forward pass in turn: the early
     backward schedule of DAPPLE (Fan et al., PPoPP 2021), flushed after each batch."""
+    DEEP = "1f1b-deep"
+    """The same with twice as many forward passes ahead, less one, which hides transfers that take as long as passes:
+    DAPPLE's policy for models with large activations (section 3.2), at the price of more memory."""
     INTERLEAVED = "interleaved"
     """The same where every device has several chunks of the model (Narayanan et al., SC'21, section 2.2)."""
     ZERO_BUBBLE = "zero-bubble"
     """One forward, one backward, with the gradients of weights put off into what would be bubbles: ZB-H1, which keeps
     no more activations than 1F1B (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2)."""
+    DUPLEX = "duplex"
+    """Of a program for all devices: stages follow each other on all of them, micro-batches take turns in each, and one
+    computes while another one communicates (HiDup, Zhang et al., SoCC 2022, section 3.3, with two of them)."""
 
 
 def _kind(given: Any) -> ScheduleKind:
@@ -59,7 +65,7 @@ class Schedule:
         micro_batches: equal parts of the batch, one after the other.
         stage: (n_ops,) stage of each operator, numbered from 0 without gaps; never falls along an edge.  The devices
             of different stages differ, except in an interleaved schedule: there a stage is a chunk, and chunk ``k``
-            runs on the devices of chunk ``k % depth``.
+            runs on the devices of chunk ``k % depth``; and in a duplex one, whose stages all devices have.
         recompute: for each stage, whether it keeps its inputs only and runs its forward pass again before the
             backward one; empty for none.
     """
@@ -100,6 +106,8 @@ class Schedule:
         count, operators = self.micro_batches, graph.operators
         if len(self.stage) != len(operators):
             return f"schedule: has stages for {len(self.stage)} operators, model {graph.name!r} has {len(operators)}"
+        if self.kind is ScheduleKind.DUPLEX and any(self.recompute):
+            return "schedule: duplex: no stage can recompute"
         if graph.batch_size % count:
             return f"schedule: {count} micro-batches do not divide a batch of {graph.batch_size}"
         for op, placement in zip(operators, placements, strict=True):
@@ -120,6 +128,8 @@ class Schedule:
                 f"schedule: operator {operators[v].name!r} of stage {self.stage[v]} needs the output of "
                 f"{operators[u].name!r} of stage {self.stage[u]} (stages must not fall along an edge)"
             )
+        if self.kind is ScheduleKind.DUPLEX:  # all devices have all stages
+            return ""
         stage = np.repeat(self.stage, [placement.parts for placement in placements])
         return self._misplaced(stage, np.concatenate([placement.devices for placement in placements]))
 

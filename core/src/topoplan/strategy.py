@@ -14,7 +14,8 @@ import numpy as np
 from topoplan.arrays import ARRAY_EQ, I32, i32
 from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
-from topoplan.schedule import Schedule
+from topoplan.schedule import Schedule, ScheduleKind
+from topoplan.spmd import SpmdProgram, conversions_of
 
 __all__ = ["Placement", "Strategy", "data_parallel"]
 
@@ -57,20 +58,61 @@ class Placement:
 
 @attrs.frozen
 class Strategy:
-    """A placement for every operator of a graph, in its order, and a schedule.
+    """A placement for every operator of a graph, in its order, a schedule, and a program for all devices.
 
-    Without a schedule, the whole batch goes through the model at once, and devices run what is ready.
+    Without a schedule, the whole batch goes through the model at once, and devices run what is ready; with a program
+    in its order.  Where there is a program, all devices run every operator, and placements only show how it is cut.
     """
 
     placements: tuple[Placement, ...]
     schedule: Schedule | None = None
+    program: SpmdProgram | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether placements say everything: no program, and no schedule that orders anything."""
+        return self.program is None and (self.schedule is None or self.schedule.trivial)
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return the strategy with the placements of some operators replaced, under the same schedule."""
+        """Return the strategy with the placements of some operators replaced, under the same schedule.
+
+        A program tells more than placements, so that there is none any more, nor the duplex schedule of one.
+        """
         placements = list(self.placements)
         for index, placement in changes.items():
             placements[index] = placement
-        return Strategy(tuple(placements), self.schedule)
+        schedule = self.schedule
+        if schedule is not None and schedule.kind is ScheduleKind.DUPLEX:
+            schedule = None
+        return Strategy(tuple(placements), schedule)
+
+    def misfit(self, graph: OperatorGraph, n_devices: int) -> str:
+        """Say why the model cannot follow the schedule, or run the program on so many devices; empty if it can."""
+        schedule, program = self.schedule, self.program
+        duplex = schedule is not None and schedule.kind is ScheduleKind.DUPLEX
+        if program is None:
+            if duplex:
+                return "schedule: duplex: needs a program for all devices"
+            return "" if schedule is None else schedule.misfit(graph, self.placements)
+        if reason := program.misfit(graph, n_devices):
+            return reason
+        for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
+            if placement.degrees != (cut := program.degrees(index, len(op.dims))):
+                return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
+        if schedule is None:
+            return ""
+        if not duplex:
+            return f"schedule: {schedule.kind}: a program for all devices needs a duplex schedule, or none"
+        if reason := schedule.misfit(graph, self.placements):
+            return reason
+        for move in conversions_of(program, graph):
+            if move.output >= 0 and schedule.stage[move.op] >= schedule.stage[move.users[0]]:
+                names = [graph.operators[op].name for op in (move.op, move.users[0])]
+                return (
+                    f"schedule: duplex: {names[1]!r} wants what {names[0]!r} makes in another form, in the same stage "
+                    f"{schedule.stage[move.op]} (stages begin with their conversions)"
+                )
+        return ""
 
     def check(self, graph: OperatorGraph, n_devices: int) -> None:
         """Raise `TopoplanError` unless the strategy fits the graph and the cluster."""
@@ -94,7 +136,7 @@ class Strategy:
                 raise TopoplanError(
                     f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"
                 )
-        if self.schedule is not None and (reason := self.schedule.misfit(graph, self.placements)):
+        if reason := self.misfit(graph, n_devices):
             raise TopoplanError(f"strategy: {reason}")
 
 

@@ -48,6 +48,9 @@ class TaskGraph:
         op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
         op_names: names that ``op`` points into.
         micro_batch: (T,) micro-batch of each task, -1 for all-reduces; None where the batch is not cut.
+        turns: (T,) how often the bytes of an all-reduce go round its ring: 2, or 1 for an all-gather or a
+            reduce-scatter, whose ``size`` is half the bytes of the tensor, so that as much crosses each link
+            as for an all-reduce of ``size``; None where all are all-reduces.
         n_devices: devices 0 .. n_devices-1 may occur.
         foreign: columns that an importer read and only its own exporter needs (identifiers, tables).
     """
@@ -68,6 +71,7 @@ class TaskGraph:
     n_devices: int
     micro_batch: I32 | None = attrs.field(default=None, converter=attrs.converters.optional(i32), eq=ARRAY_EQ)
     foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
+    turns: I8 | None = attrs.field(default=None, converter=attrs.converters.optional(i8), eq=ARRAY_EQ)
 
     @property
     def n_tasks(self) -> int:
@@ -111,7 +115,8 @@ class TaskGraph:
         if count == 0:
             raise TopoplanError(f"{where}: has no tasks")
         columns = ("device", "seconds", "size", "src", "dst", "group", "op")
-        for field in columns if self.micro_batch is None else (*columns, "micro_batch"):
+        optional = tuple(name for name in ("micro_batch", "turns") if getattr(self, name) is not None)
+        for field in (*columns, *optional):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"{where}: column {field} has {len(getattr(self, field))} rows, not {count}")
         _ordered(where, "succ", self.succ_ptr, count, len(self.succ))
@@ -119,6 +124,8 @@ class TaskGraph:
         self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
         self._in_range(where, "succ", self.succ, 0, count)
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
+        if self.turns is not None:
+            self._in_range(where, "turns", self.turns, 1, 3)
         bad = np.flatnonzero(~((self.seconds >= 0) & np.isfinite(self.seconds)))
         if len(bad):
             raise TopoplanError(

@@ -23,6 +23,8 @@ from topoplan.taskgraph import TaskGraph
 if TYPE_CHECKING:
     from topoplan.lowering.fold import Alike, Folded
     from topoplan.lowering.memory import Slices
+    from topoplan.lowering.spmd_prices import DeviceCosts
+    from topoplan.spmd import SpmdProgram
 
 __all__ = ["Lowering"]
 
@@ -59,6 +61,8 @@ class Lowering:
         Raises:
             TopoplanError: a placement that the cost function cannot price.
         """
+        if strategy.program is not None:
+            return self._of_program(strategy, strategy.program)
         ops, edges = self._pieces(strategy)
         joined = join(ops, edges, self._edge_ops)
         if strategy.schedule is None or strategy.schedule.trivial:
@@ -67,6 +71,18 @@ class Lowering:
 
         gradient = np.concatenate([piece.weight_gradient for piece in ops])
         return scheduled(joined, strategy.schedule, gradient, self._op_names, self.cluster.n_devices)
+
+    def _of_program(self, strategy: Strategy, program: SpmdProgram) -> TaskGraph:
+        from topoplan.lowering.spmd import program_taskgraph
+
+        return program_taskgraph(self.graph, program, strategy.schedule, self._program_prices(program))
+
+    def _program_prices(self, program: SpmdProgram) -> list[DeviceCosts]:
+        from topoplan.lowering.spmd_prices import device_costs
+
+        return [
+            device_costs(program, op, self.graph, self.cluster, self.costs) for op in range(len(self.graph.operators))
+        ]
 
     def alike(self, strategy: Strategy) -> Alike:
         """Find what nothing tells apart in the iteration under ``strategy``, if all devices are alike."""
@@ -85,6 +101,10 @@ class Lowering:
 
     def memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes that each device holds during the iteration; under a schedule, the most at a time."""
+        if strategy.program is not None:
+            from topoplan.lowering.spmd_prices import program_memory
+
+            return program_memory(strategy.program, self.graph, self._program_prices(strategy.program))
         ops = [self._operator_piece(op, placement) for op, placement in enumerate(strategy.placements)]
         if strategy.schedule is not None and not strategy.schedule.trivial:
             return self._scheduled_memory(ops, strategy, strategy.schedule)
@@ -110,6 +130,10 @@ class Lowering:
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
+        if strategy.program is not None:
+            from topoplan.lowering.spmd_demand import taskgraph_demand
+
+            return taskgraph_demand(self.lower(strategy), self.cluster)
         ops, edges = self._pieces(strategy)
         host, n_hosts = self.cluster.device_host, self.cluster.n_hosts
         sums: dict[bytes, float] = {}

@@ -86,7 +86,7 @@ class Slices:
             operator = self._graph.operators[op]
 
             def nbytes(tensor: Tensor) -> F64:
-                return slice_elements(operator, tensor, degrees) * float(tensor.itemsize)
+                return slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
 
             outputs = [nbytes(tensor) for tensor in operator.outputs]
             known = np.sum(outputs, axis=0), [nbytes(operator.inputs[into]) for _, into in self._into[op]]

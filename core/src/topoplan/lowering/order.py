@@ -69,7 +69,7 @@ class Runs(NamedTuple):
     block_of: I32
 
     @property
-    def rows(self) -> tuple[I64, I64]:
+    def rows(self) -> tuple[I32, I32]:
         """Each task that a device runs, device by device in order: its row of ``block``, and its place in ``task``."""
         return ranges(self.task_ptr[self.block], np.diff(self.task_ptr)[self.block])
 
@@ -89,14 +89,16 @@ def blocks_of(
         again: for each of its stages, whether it recomputes.
 
     Every schedule is a number of forward passes to warm up, then a forward and a backward pass in turn, then the
-    backward passes that are left.  GPipe warms up with all; 1F1B with one for each position to come; the interleaved
-    schedule with twice as many and all rounds but the last one of ``depth`` micro-batches, which keep together
-    (Megatron-LM, schedules.py).  ZB-H1 is 1F1B whose position ``s`` puts off the gradients of weights by ``s``
-    micro-batches, so that gradients of inputs arrive sooner and every position has as many micro-batches in flight.
+    backward passes that are left.  GPipe warms up with all; 1F1B with one for each position to come, its deep
+    form with two; the interleaved schedule with two and all rounds but the last one of ``depth`` micro-batches, which
+    keep together (Megatron-LM, schedules.py).  ZB-H1 is 1F1B whose position ``s`` puts off the gradients of weights by
+    ``s`` micro-batches, so that gradients of inputs arrive sooner and every position has as many micro-batches in
+    flight.
     """
     total, later = micro_batches * rounds, depth - 1 - position
     warm_up = {
         ScheduleKind.GPIPE: total,
+        ScheduleKind.DEEP: 2 * later,
         ScheduleKind.INTERLEAVED: 2 * later + (rounds - 1) * depth,
     }.get(kind, later)
     warm_up = min(warm_up, total)
@@ -150,7 +152,7 @@ def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices
         blocks_of(schedule.kind, depth, rounds, schedule.micro_batches, position, schedule.recompute[position::depth])
         for position in range(depth)
     ]
-    lengths = np.array([len(order.kind) for order in orders])
+    lengths = np.array([len(order.kind) for order in orders], dtype=np.int32)
     kind, of_stage, micro_batch = (np.concatenate(column) for column in zip(*orders, strict=True))
     # Forward passes run operators in their order, backward passes in the opposite one.
     part, number = steps.part, np.arange(len(steps.part))
@@ -161,10 +163,10 @@ def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices
     position = np.full(n_devices, -1)
     position[device] = stage % depth
     counts = np.where(position >= 0, lengths[position], 0)
-    owner, row = ranges((np.cumsum(lengths) - lengths)[position], counts)
+    owner, row = ranges(starts(lengths)[position], counts)
     return Runs(
         device_ptr=starts(counts),
-        block=((owner * stages + of_stage[row]) * 4 + kind[row]).astype(np.int32),
+        block=(owner * np.int32(stages) + of_stage[row]) * np.int32(4) + kind[row],
         micro_batch=micro_batch[row],
         task_ptr=starts(sizes),
         task=task.astype(np.int32),
@@ -172,14 +174,15 @@ def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices
     )
 
 
-def starts(lengths: I64) -> I32:
+def starts(lengths: I32 | I64) -> I32:
     """Return the pointer of rows of these lengths."""
     pointer = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=pointer[1:])
     return pointer
 
 
-def ranges(first: I64 | I32, lengths: I64 | I32) -> tuple[I64, I64]:
+def ranges(first: I32, lengths: I32) -> tuple[I32, I32]:
     """Return, for ranges ``first[i] .. first[i] + lengths[i] - 1`` one after the other, ``i`` and each number."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    return owner, np.arange(len(owner)) + (first - np.cumsum(lengths) + lengths)[owner]
+    before = starts(lengths)
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return owner, np.arange(before[-1], dtype=np.int32) + (first - before[:-1])[owner]

@@ -8,7 +8,7 @@ one device would say nothing more, and none is made.  Messages wait for nobody's
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def scheduled(
     tasks, groups = len(one.kind), len(joined.group_bytes)
     runs = runs_of(schedule, steps, stage, joined.device, n_devices)
     row, place = runs.rows
-    order = runs.task[place] + runs.micro_batch[row] * tasks
+    order = runs.task[place] + (runs.micro_batch * np.int32(tasks))[row]
     following = np.full(count * tasks, -1, dtype=np.int32)
     following[order[:-1]] = order[1:]
     ends = np.cumsum(np.diff(runs.task_ptr)[runs.block])[runs.device_ptr[1:] - 1] - 1
@@ -73,7 +73,7 @@ def scheduled(
     size = np.zeros((count, tasks), dtype=np.int64)
     size[:, len(steps.part) :] = share + np.diff(upto, axis=0)
     none = np.full(groups, -1, dtype=np.int32)
-    columns = {
+    columns: dict[str, Any] = {
         "kind": np.append(np.tile(one.kind, count), np.full(groups, TaskKind.ALLREDUCE, dtype=np.int8)),
         "device": np.append(np.tile(one.device, count), none),
         "seconds": np.append(np.tile(one.seconds, count), joined.group_seconds),
@@ -138,10 +138,10 @@ def _successors(joined: Joined, steps: Steps, one: _One, following: I32, groups:
     summed = last[joined.group_parts + np.repeat(joined.op_base[joined.group_op], members)]
     to_group = np.repeat(np.arange(count * tasks, count * tasks + groups, dtype=np.int32), members)
 
-    def rows(tails: I32, heads: I32, copies: I32) -> tuple[I64, I32]:
+    def rows(tails: I32, heads: I32, copies: I32) -> tuple[I32, I32]:
         """Sort edges by tail and copy them; return how many leave each task, and the heads."""
         order = np.argsort(tails, kind="stable")
-        degree = np.bincount(tails, minlength=tasks)
+        degree = np.bincount(tails, minlength=tasks).astype(np.int32)
         heads = heads[order] + np.where(order < len(chain) + len(one.heads), copies[:, None] * np.int32(tasks), 0)
         heads[:, (np.cumsum(degree) - degree)[:computes]] = following[copies, :computes]
         return np.tile(degree, len(copies)), heads.ravel()
@@ -150,7 +150,7 @@ def _successors(joined: Joined, steps: Steps, one: _One, following: I32, groups:
     number = np.arange(count, dtype=np.int32)
     degree, succ = rows(tails, heads, number[:-1])
     last_degree, last_succ = rows(np.append(tails, summed), np.append(heads, to_group), number[-1:])
-    degree = np.concatenate([degree, last_degree, np.zeros(groups, dtype=np.int64)])
+    degree = np.concatenate([degree, last_degree, np.zeros(groups, dtype=np.int32)])
     succ = np.append(succ, last_succ)
     degree[: -groups or None].reshape(count, tasks)[:, :computes] -= following[:, :computes] < 0
     return starts(degree), succ[succ >= 0]

@@ -34,12 +34,13 @@ def reference_blocks(kind: str, depth: int, rounds: int, count: int, position: i
             if len(blocks) > warm_up:
                 blocks.append(backwards.pop(0))
         return blocks + backwards
-    # At most as many micro-batches in flight as there are positions from here to the end.
-    blocks, forward, backward, weights = [], 0, 0, 0
+    # At most as many micro-batches in flight as there are positions from here to the end, or transfers and positions.
+    most = depth - position if kind != "1f1b-deep" else 2 * (depth - position) - 1
+    blocks, begun, backward, weights = [], 0, 0, 0
     while backward < count:
-        while forward < count and forward - backward < depth - position:
-            blocks.append(("F", position, forward))
-            forward += 1
+        while begun < count and begun - backward < most:
+            blocks.append(("F", position, begun))
+            begun += 1
         blocks.append(("B", position, backward))
         backward += 1
         if kind == "zero-bubble" and backward - weights > position:

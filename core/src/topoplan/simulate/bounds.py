@@ -49,7 +49,7 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     the last one does so a latency after the first.  With B, the bandwidth of the interfaces of all members
     together, that takes alpha + 2 (H-1) S / B: with equal hosts the known alpha + 2 (H-1)/H S/b.  All-reduces
     over the same hosts add up, and so do all of them over the interfaces of all their hosts.  Between devices of
-    one host the links inside it take the place of interfaces.
+    one host the links inside it take the place of interfaces.  An all-gather or a reduce-scatter moves half as much.
 
     Members send whole bytes in every round, and small all-reduces take one round with fewer bytes
     (`topoplan.simulate.entities.schedule`); the bound is lowered accordingly, and by what float32 may take from
@@ -70,8 +70,9 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
             interfaces[groups[group][0]] = found
         key, ends, members = groups[group]
         if ends > 1:
-            rounds, share = schedule(int(taskgraph.size[task]), members)
-            moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else 2 * (ends - 1) * members)
+            turns = 2 if taskgraph.turns is None else int(taskgraph.turns[task])
+            rounds, share = schedule(int(taskgraph.size[task]), members, turns)
+            moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else turns * (ends - 1) * members)
     if not moved:
         return 0.0
     best = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in moved.items())

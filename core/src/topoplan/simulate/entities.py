@@ -110,7 +110,7 @@ def build(
             continue
         g = traffic.ring[t]
         m = rings.members[g]
-        steps, share = schedule(tasks.size[t], m)
+        steps, share = schedule(tasks.size[t], m, tasks.turns[t if len(tasks.turns) > 1 else 0])
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
@@ -283,10 +283,15 @@ def _packets(size: float) -> float:
 
 
 @numba.njit(cache=True, inline="always")
-def schedule(size: int, members: int) -> tuple[int, float]:
-    """Rounds of an all-reduce, one if it is small, and the bytes that each member sends in one of them."""
-    if size < _SMALL * members:
-        return 1, float(size * 2 * (members - 1) // members // members)
-    if size * members <= _SMALL * members * 2 * (members - 1):
-        return 1, float(size // members)
-    return 2 * (members - 1), float(size // members)
+def schedule(size: int, members: int, turns: int) -> tuple[int, float]:
+    """Rounds of a collective of so many turns, one if it is small, and the bytes that each member sends in one of them.
+
+    Small all-reduces are FlexNet's; it knows no all-gathers and reduce-scatters (of twice ``size`` bytes, see
+    `topoplan.taskgraph.TaskGraph.turns`), which are halves of an all-reduce here, so that two of them take as long.
+    """
+    whole = size if turns == 2 else 2 * size
+    if whole < _SMALL * members:
+        return 1, float(whole * turns * (members - 1) // members // members)
+    if whole * members <= _SMALL * members * 2 * (members - 1):
+        return 1, float(whole // members)
+    return turns * (members - 1), float(whole // members)

@@ -107,8 +107,9 @@ def server_origin(taskgraph: TaskGraph) -> I64:
 
 
 def _replaced(taskgraph: TaskGraph) -> I64:
-    """All-reduces of more than one member."""
-    reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+    """All-reduces of more than one member; all-gathers and reduce-scatters have nothing to do with a server."""
+    whole = taskgraph.kind == TaskKind.ALLREDUCE
+    reduces = np.flatnonzero(whole if taskgraph.turns is None else whole & (taskgraph.turns == 2))
     return reduces[np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]] > 1]
 
 
@@ -169,4 +170,6 @@ def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any])
         name: np.concatenate([getattr(taskgraph, name), new.get(name, np.full(count, default))])
         for name, default in _DEFAULTS.items()
     }
-    return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], micro_batch=None, foreign={}, **columns)
+    turns = None if taskgraph.turns is None else np.append(taskgraph.turns, np.full(count, 2))
+    columns |= {"turns": turns, "micro_batch": None, "foreign": {}}
+    return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], **columns)

@@ -130,6 +130,7 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(tails[inside], minlength=len(tasks)))]),
         succ=heads[inside],
         micro_batch=None if taskgraph.micro_batch is None else taskgraph.micro_batch[tasks],
+        turns=None if taskgraph.turns is None else taskgraph.turns[tasks],
         foreign={},
     )
 

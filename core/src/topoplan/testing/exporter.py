@@ -13,6 +13,7 @@ from topoplan.testing import reference
 from topoplan.testing.common import example_options
 
 __all__ = [
+    "check_a_schedule_survives_or_is_refused",
     "check_any_operator_name_is_written",
     "check_bytes_name_no_place",
     "check_garbage_is_refused_by_name",
@@ -89,6 +90,22 @@ def check_strategy_survives(component: Exporter) -> None:
     assert plan.graph is not None
     read = component.read_strategy(_write(component, plan), f"reference{component.suffix}", plan.graph)
     assert read == plan.strategy
+
+
+def check_a_schedule_survives_or_is_refused(component: Exporter) -> None:
+    """If the format can be read, a strategy with micro-batches is read as such, or refused on one of the ways."""
+    plan = reference.pipelined()
+    assert plan.graph is not None
+    try:
+        data = _write(component, plan)
+        if component.read_strategy is not None:
+            read = component.read_strategy(data, f"reference{component.suffix}", plan.graph)
+            assert read == plan.strategy, "the strategy was read without its schedule"
+    except TopoplanError:
+        return
+    if component.read is not None:
+        strategy = component.read(data, f"reference{component.suffix}").strategy
+        assert strategy is None or strategy == plan.strategy, "the strategy was written without its schedule"
 
 
 def check_garbage_is_refused_by_name(component: Exporter) -> None:

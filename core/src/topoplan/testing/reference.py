@@ -17,6 +17,7 @@ from topoplan.fabric import Fabric, Phases
 from topoplan.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.plan import Plan
 from topoplan.problem import Demand
+from topoplan.schedule import pipeline_strategy
 from topoplan.strategy import Strategy, data_parallel
 from topoplan.taskgraph import TaskGraph, TaskKind
 from topoplan.timeline import Bounds, Timeline
@@ -28,6 +29,7 @@ __all__ = [
     "dense",
     "edges_of",
     "graph",
+    "pipelined",
     "plan",
     "rebuilt",
     "ring",
@@ -167,10 +169,21 @@ def timeline(tasks: TaskGraph, n_links: int) -> Timeline:
 
 def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
     """Return a complete plan, lowered from its strategy: data parallel on four hosts in a ring."""
+    model = graph(names)
+    strategy = Strategy(tuple(data_parallel(model, op, range(4)) for op in range(len(names))))
+    return _planned(model, strategy)
+
+
+def pipelined() -> Plan:
+    """Return a complete plan, lowered from its strategy: two stages of two hosts each, four micro-batches."""
+    model = graph()
+    return _planned(model, pipeline_strategy(model, [(0, 0, (0, 1)), (1, 2, (2, 3))], 4, recompute=(True, False)))
+
+
+def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
     from topoplan.lowering import Lowering  # loads the compiler, which most checks do without
 
-    machine, model, fabric = cluster(), graph(names), ring()
-    strategy = Strategy(tuple(data_parallel(model, op, range(machine.n_devices)) for op in range(len(names))))
+    machine, fabric = cluster(), ring()
     tasks = Lowering(model, machine, Costs()).lower(strategy)
     return Plan(
         cluster=machine,

@@ -14,9 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind, Timeline, TopoplanError
-from topoplan.lowering import Lowering
 from topoplan.testing import reference
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read, read_strategy
+from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.schema import Rows, flatten, unflatten
 from topoplan_exporter_flatbuffer.wire import decode
@@ -398,18 +397,3 @@ def test_columns_survive_the_wire(vectors, text):
     assert before.keys() == after.keys()
     for key, value in before.items():
         assert np.array_equal(value, after[key]), key
-
-
-def test_a_pipeline_is_written_but_no_strategy_is_told_from_it():
-    made = reference.pipelined()
-    data = WRITE(made)
-    tasks, given_ = read(data, "x").taskgraph, made.taskgraph
-    assert np.array_equal(tasks.succ, given_.succ)
-    assert np.array_equal(tasks.size, given_.size)
-    assert np.array_equal(tasks.kind, given_.kind)
-    with pytest.raises(TopoplanError, match="x: 32 forward and 24 backward tasks"):  # recomputation
-        read_strategy(data, "x", made.graph)
-    schedule = attrs.evolve(made.strategy.schedule, recompute=())
-    once = Lowering(made.graph, made.cluster, reference.Costs()).lower(attrs.evolve(made.strategy, schedule=schedule))
-    with pytest.raises(TopoplanError, match="x: its tasks follow a schedule of micro-batches"):
-        read_strategy(WRITE(attrs.evolve(made, taskgraph=once, timeline=None)), "x", made.graph)

@@ -125,7 +125,7 @@ def test_a_plan_that_cannot_be_priced_is_reported_all_the_same():
     costs = Costs()
     costs.largest_cut = 1
     search = search_of(chain(8, weight=1000, costs=costs))
-    assert [max(p.parts for p in c.placements.values()) for c in search.ask()] == [1]  # one device each
+    assert [max(p.parts for p in c.base.strategy.placements) for c in search.ask()] == [1]  # one device each
     assert search.report()["planned_iteration_time_s"] is None
     assert search.report()["split"] == "2|2 @4"
 

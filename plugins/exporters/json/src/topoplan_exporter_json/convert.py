@@ -19,6 +19,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from numpy.typing import NDArray
 
 from topoplan import Role, TaskGraph, TopoplanError
+from topoplan.forms import Holding
 from topoplan.schedule import ScheduleKind
 
 __all__ = ["converter", "expectation"]
@@ -61,6 +62,7 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook(bool, _scalar_in("true or false", bool))
     made.register_structure_hook(Role, _choice_in)
     made.register_structure_hook(ScheduleKind, _choice_in)
+    made.register_structure_hook(Holding, _choice_in)
     made.register_structure_hook_func(_is_array, _typed_array_in)
     made.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(made, value, kind))
     made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))

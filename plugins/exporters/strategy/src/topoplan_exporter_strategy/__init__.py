@@ -28,6 +28,10 @@ def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
     def export(plan: Plan) -> bytes:
         if plan.graph is None or plan.strategy is None:
             raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
+        if plan.strategy.program is not None:
+            raise TopoplanError(
+                "strategy: the plan is a program for all devices, whose conversions this format cannot say (json can)"
+            )
         if (schedule := plan.strategy.schedule) is not None:
             raise TopoplanError(
                 f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "

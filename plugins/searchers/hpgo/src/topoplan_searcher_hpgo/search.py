@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from topoplan import Candidate, OperatorGraph, Placement, Problem, State, TopoplanError, Trial
+from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, State, Strategy, TopoplanError, Trial
+from topoplan.schedule import ScheduleKind
 from topoplan.strategy import data_parallel
 from topoplan_searcher_hpgo import HpgoOptions
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
@@ -17,7 +19,7 @@ from topoplan_searcher_hpgo.machine import RELEASED, Bandwidths, Machine
 from topoplan_searcher_hpgo.planning import best_of, finalists
 from topoplan_searcher_hpgo.plans import HpgoPlan, early_backward_speedup
 
-__all__ = ["HpgoSearch", "placements_of"]
+__all__ = ["HpgoSearch", "strategy_of"]
 
 
 class HpgoSearch:
@@ -50,9 +52,9 @@ class HpgoSearch:
         candidates = []
         self._asked = []
         for plan in self._left:
-            placements = placements_of(plan, self._layers, self._problem.graph)
-            if all(self._problem.costs.supports(op, placed.degrees) for op, placed in placements.items()):
-                candidates.append(Candidate(base=self._state, placements=placements))
+            strategy = strategy_of(plan, self._layers, self._problem.graph)
+            if all(self._problem.costs.supports(op, placed.degrees) for op, placed in enumerate(strategy.placements)):
+                candidates.append(Candidate(base=State(strategy, self._state.fabric)))
                 self._asked.append(plan)
         self._left = []
         return candidates
@@ -79,6 +81,8 @@ class HpgoSearch:
             "left_out": f"one device each: {layers} layers for {devices} devices" if layers < devices else None,
             "stages": [
                 {
+                    "first": names[members[0]] if members else None,
+                    "last": names[members[-1]] if members else None,
                     "start": stage.start,
                     "end": stage.end,
                     "replication": stage.replication,
@@ -91,16 +95,26 @@ class HpgoSearch:
         }
 
 
-def placements_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> dict[int, Placement]:
-    """Return a placement for every operator: data parallel over the devices of its stage.
+def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strategy:
+    """Return the strategy: operators are data parallel over the devices of their stage, which runs 1F1B.
 
-    The pipelines of a plan with several share each stage; so do their devices here.
+    The pipelines of a plan with several share each stage; so do their devices here, with one micro-batch for all.  A
+    micro-batch has a sample for every device of a stage; HPGO's, of one sample each, may have fewer.
     """
-    return {
-        int(op): data_parallel(graph, int(op), stage.devices)
-        for stage, members in zip(plan.stages, _members(plan, layers), strict=True)
-        for op in members
-    }
+    placements: dict[int, Placement] = {}
+    stage = np.zeros(len(graph.operators), dtype=np.int32)
+    used = [(ops, planned) for ops, planned in zip(_members(plan, layers), plan.stages, strict=True) if ops]
+    for number, (ops, planned) in enumerate(used):
+        stage[ops] = number
+        placements.update({op: data_parallel(graph, op, planned.devices) for op in ops})
+    samples = [op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0]
+    batch = math.gcd(graph.batch_size, *samples)
+    most = min(plan.micro_batches, batch // max(len(planned.devices) for _, planned in used))
+    count = next((count for count in range(most, 1, -1) if batch % count == 0), 1)
+    ordered = tuple(placements[op] for op in range(len(graph.operators)))
+    if len(used) == 1:
+        return Strategy(ordered)
+    return Strategy(ordered, Schedule(kind=ScheduleKind.ONE_F_ONE_B, micro_batches=count, stage=stage))
 
 
 def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:

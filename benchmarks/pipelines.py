@@ -1,0 +1,197 @@
+"""Pipelines as `pipeline` plans them, beside those of HPGO, straight pipelines and data parallelism, all simulated.
+
+    .venv/bin/python benchmarks/pipelines.py REFERENCE [docs/pipelines.md]
+
+``REFERENCE`` is a folder with ``dapple_reference_results.json``, which names layer profiles, batch sizes and machines,
+and the profiles in ``layer_profiles``.  Every plan is simulated on one switch with the devices and links of DAPPLE's
+clusters; plans of others under every order of passes and with every number of micro-batches, of which the
+fastest that fits into memory counts.  Ends with status 1 where a plan of `pipeline` is slower than another one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import attrs
+
+from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
+from topoplan.evaluate import Evaluator
+from topoplan.experiment import Choice
+from topoplan.files import write_file
+from topoplan.lowering import Lowering
+from topoplan.problem import Problem
+from topoplan.space import Space
+from topoplan_searcher_hpgo.layers import Layers, operator_columns
+from topoplan_searcher_hpgo.machine import Machine as HpgoMachine
+from topoplan_searcher_hpgo.planning import best_of, finalists
+from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline.columns import columns_of, states_of
+from topoplan_searcher_pipeline.machine import Machine
+from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
+from topoplan_searcher_pipeline.plans import Pipeline, strategy_of
+from topoplan_searcher_pipeline.search import plan_pipelines
+
+MACHINES = {(8, 16): "hierarchical", tuple(range(1, 17)): "flat"}
+#: V100 with NVLink inside hosts and 25 Gb/s Ethernet between them: configurations A and B of DAPPLE.
+CLUSTER = ClusterOptions(
+    device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0, interface_bandwidth_gbps=25.0, degree=1
+)
+COLUMNS = (
+    "profile", "batch", "machine", "data parallel", "straight", "HPGO", "pipeline", "its stages", "order",
+    "micro-batches", "idle", "planned in",
+)  # fmt: skip
+#: Relative difference that rounding makes.
+ROUNDING = 1e-9
+
+PAGE = """# Pipelines
+
+    python benchmarks/pipelines.py REFERENCE docs/pipelines.md
+
+Simulated speedups over one device that runs the whole batch, on 16 V100 of 16 GB: two hosts of eight with 25 GB/s \
+inside (hierarchical) or sixteen of one (flat), 25 Gb/s for each host, on one switch. Weights are kept three times \
+(gradients and momentum). Every baseline has the order of passes and the number of micro-batches that are best for it, \
+of all that fit into memory.
+
+- **data parallel**: one stage on all devices; all-reduces overlap with the backward pass.
+- **straight**: equally many devices for each of 2, 4, 8 or 16 stages, cut as HPGO's dynamic program does.
+- **HPGO**: the plan that DAPPLE's released planner returns.
+- **pipeline**: the plan of the searcher `pipeline`, simulated once more. *Its stages* are the devices of each stage, \
+and the layers at which the later ones start; *idle* is the share of device time in which nothing is computed.
+
+*Planned in* is CPU time on one core, before anything is simulated task by task. A tensor that several layers read is \
+sent to each of them, which is hard on pipelines of models whose first stage feeds all later ones: XLNet, and BERT's \
+attention masks.
+
+"""
+
+
+@attrs.frozen
+class Case:
+    """A model on a machine, and what prices strategies of it."""
+
+    evaluator: Evaluator
+    planner: Planner
+    layers: Layers
+    fabric: object
+    batch: int
+
+    def seconds(self, plan):
+        """Simulate a plan."""
+        graph = self.evaluator.problem.graph
+        strategy = strategy_of(plan, graph, self.planner.columns, self.planner.machine)
+        return self.evaluator.price(Candidate(base=State(strategy, self.fabric))).cost
+
+    def fastest(self, pipelines):
+        """Simulate pipelines under every schedule, but those that surely take longer; return seconds."""
+        planner, best = self.planner, float("inf")
+        plans = [
+            plan for p in pipelines for kind, count in planner.schedules(p) if (plan := planner.play(p, kind, count))
+        ]
+        for plan in sorted(plans, key=lambda plan: plan.seconds):
+            if planner.whole(plan.pipeline).busiest < best:
+                best = min(best, self.seconds(plan))
+        return best
+
+
+def case_of(experiment, outcome):
+    """Make what prices other plans of the same experiment."""
+    host, plan = Host.discover(), outcome.plan
+    estimator, options = host.make("estimator", "profile")
+    costs = estimator.build(options, plan.graph, plan.cluster)
+    space = Space(plan.graph, plan.cluster, costs)
+    problem = Problem(
+        graph=plan.graph, cluster=plan.cluster, costs=costs, space=space, topology="bigswitch",
+        build_fabric=lambda demand, rng: plan.fabric, reconfigurable=False,
+    )  # fmt: skip
+    simulator, given = host.make("simulator", "fluid")
+    states, _ = states_of(plan.graph, PipelineOptions().max_states)
+    columns = columns_of(plan.graph, plan.cluster, costs, states)
+    planner = Planner(
+        columns=columns, machine=Machine.of(plan.cluster), sizes=tuple(columns.replicas.tolist()),
+        kinds=orders_of("any"), micro_batch=1, recompute=True,
+    )  # fmt: skip
+    layers = Layers.of(states, operator_columns(plan.graph, costs))
+    return Case(
+        Evaluator(problem, simulator.build(given), "limit"), planner, layers, plan.fabric, plan.graph.batch_size
+    )
+
+
+def rows_of(folder, profile, profile_batch, batch, ends):
+    """Plan and simulate one row."""
+    file = str(folder / "layer_profiles" / f"{profile}.txt")
+    experiment = Experiment(
+        model=Choice("torchgraph", {"file": file, "profile-batch": str(profile_batch)}),
+        cluster=attrs.evolve(CLUSTER, devices=ends),
+        simulator="fluid:memory=limit",
+        searchers=["pipeline"],
+        run=RunOptions(batch_size=batch),
+    )
+    outcome = optimize(experiment)
+    case = case_of(experiment, outcome)
+    problem = case.evaluator.problem
+    taken = []
+    for _ in range(2):
+        started = time.process_time()
+        plan_pipelines(PipelineOptions(), problem)
+        taken.append(time.process_time() - started)
+    report = outcome.plan.provenance["reports"]["pipeline"]
+    again = case.evaluator.price(Candidate(base=State(outcome.plan.strategy, outcome.plan.fabric))).cost
+    assert abs(again - outcome.plan.timeline.makespan) <= ROUNDING * again
+    peak = Lowering(problem.graph, problem.cluster, problem.costs).memory(outcome.plan.strategy)
+    assert (peak <= problem.cluster.device_memory).all()
+    given = {name: list(make()) for name, make in baselines(lambda: case.layers, case.planner.machine, batch)}
+    released = best_of(finalists(case.layers, HpgoMachine.split(ends), batch))
+    stages = [case.planner.machine.counts(stage.devices).tolist() for stage in released.stages]
+    given["hpgo"] = [Pipeline(tuple(s.start for s in released.stages), tuple(map(tuple, stages)))]
+    others = {name: case.fastest(pipelines) for name, pipelines in given.items()}
+    return report, again, others, outcome.plan.timeline.bubble_fraction, min(taken)
+
+
+def main(folder, page):
+    known = json.loads((folder / "dapple_reference_results.json").read_text())
+    wanted = {(row["profile"], row["pbs"], row["gbs"], tuple(row["seps"])) for row in known["wheel"]}
+    ends = {name: key for key, name in MACHINES.items()}
+    wanted |= {
+        (row["name"], row["pbs"], row["gbs"], ends["hierarchical" if row["dev"] == "H" else "flat"])
+        for row in known["source_build"]
+    }
+    lines, slower, faster = [], [], 0
+    for number, (profile, profile_batch, batch, hosts) in enumerate(
+        sorted(wanted, key=lambda w: (w[0], w[2], len(w[3])))
+    ):
+        if sys.stderr.isatty():
+            print(f"\r{number}/{len(wanted)} {profile} of {batch} ", end="", file=sys.stderr, flush=True)
+        report, seconds, others, idle, planning = rows_of(folder, profile, profile_batch, batch, hosts)
+        one = report["one_device_s"]
+        best = min(others.values())
+        if seconds > best * (1 + ROUNDING):
+            slower.append(f"{profile} of {batch} on {MACHINES[hosts]}: {one / seconds:.3f} < {one / best:.3f}")
+        faster += seconds < best * (1 - 1e-4)
+        cells = [
+            profile,
+            batch,
+            MACHINES[hosts],
+            *(
+                f"{one / others[k]:.3f}" if others[k] < float("inf") else "too large"
+                for k in ("data_parallel", "straight", "hpgo")
+            ),
+        ]
+        cells += [f"**{one / seconds:.3f}**", report["split"], report["schedule"] if len(report["stages"]) > 1 else "-"]
+        cells += [report["micro_batches"], f"{idle:.1%}", f"{planning * 1e3:.0f} ms"]
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+        print(" ".join(map(str, cells)), flush=True)
+    head = f"| {' | '.join(COLUMNS)} |\n|" + " --- |" * len(COLUMNS)
+    told = f"{len(lines)} rows: `pipeline` is faster than all others in {faster}, slower than any in {len(slower)}.\n"
+    if page is not None:
+        write_file(page, (PAGE + "\n".join([head, *lines, "", told])).encode())
+    print(told, *slower, sep="\n")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))

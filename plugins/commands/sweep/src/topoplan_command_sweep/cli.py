@@ -1,0 +1,147 @@
+"""The words after ``topoplan sweep``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
+from topoplan.files import check_writable, write_file
+from topoplan.options import structure
+from topoplan_command_sweep.plot import plot as drawn
+from topoplan_command_sweep.table import as_json as json_of
+from topoplan_command_sweep.table import baselines_of, cells_of, headers_of
+from topoplan_command_sweep.work import Row, rows_of
+
+__all__ = ["application"]
+
+#: Those of the example of DAPPLE's planner.
+_BATCH_SIZES = "32,64,128,256,512,1024,2048,4096"
+
+
+def application() -> typer.Typer:
+    """Make the typer application."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command("sweep")(sweep)
+    return app
+
+
+def sweep(
+    model: str = typer.Argument(help="Frontend that builds the model, e.g. torchgraph."),
+    option: list[str] = typer.Option([], "-o", "--option", metavar="KEY=VALUE", help="Option of the model."),  # noqa: B008
+    batch_sizes: str = typer.Option(_BATCH_SIZES, metavar="N,...", help="Samples per iteration over all devices."),
+    searcher: str = typer.Option("pipeline", "-s", "--searcher", help="NAME or NAME:key=value,..."),
+    topology: str = typer.Option("bigswitch", "-t", "--topology", help="NAME or NAME:key=value,..."),
+    estimator: str = typer.Option(
+        None, "-e", "--estimator", help="NAME or NAME:key=value,...; the model's own unless given."
+    ),
+    simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
+    servers: int = typer.Option(16, help="Number of hosts."),
+    gpus_per_server: int = typer.Option(1, help="Devices of each host."),
+    devices: str = typer.Option(None, metavar="[END,...]", help="Where each host's devices end, in place of both."),
+    inter_gpu_bandwidth_gbps: float = typer.Option(2400.0, help="Between two GPUs of one host."),
+    interface_bandwidth_gbps: float = typer.Option(100.0, help="Of one network interface."),
+    degree: int = typer.Option(4, help="Network interfaces of each host."),
+    latency_us: float = typer.Option(1.0, help="Of one network link, one way."),
+    device: str = typer.Option("A100-40", help="Kind of device: V100, A100-40, A100-80, H100, H200, B200."),
+    memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),
+    budget: int = typer.Option(1000, help="Candidates to price for each batch size."),
+    seed: int = typer.Option(0, help="Of all randomness."),
+    jobs: int = typer.Option(None, min=1, help="Processes; one for each core unless given."),
+    plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw speedups over batch sizes."),  # noqa: B008
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Plan a model for one batch size after the other, in parallel, and compare with the searcher's baselines."""
+    cluster: dict[str, Any] = {
+        "servers": servers,
+        "gpus-per-server": gpus_per_server,
+        "inter-gpu-bandwidth-gbps": inter_gpu_bandwidth_gbps,
+        "interface-bandwidth-gbps": interface_bandwidth_gbps,
+        "degree": degree,
+        "latency-us": latency_us,
+        "device": device,
+        "memory-gb": memory_gb,
+    }
+    if devices is not None:
+        cluster["devices"] = [end.strip() for end in devices.strip("[] ").split(",")]
+    name = Choice.parse(model, "model")
+    given: dict[str, Any] = {
+        "model": Choice(name.name, {**name.options, **_pairs(option)}),
+        "cluster": structure(ClusterOptions, cluster, "--"),
+        "topology": Choice.parse(topology, "topology"),
+        "estimator": None if estimator is None else Choice.parse(estimator, "estimator"),
+        "simulator": Choice.parse(simulator, "simulator"),
+        "searchers": (Choice.parse(searcher, "searcher"),),
+    }
+    experiments = [
+        Experiment(
+            **given,
+            run=structure(RunOptions, {"batch-size": size.strip(), "budget": budget, "seed": seed}, "--batch-sizes: "),
+        )
+        for size in batch_sizes.strip("[] ").split(",")
+    ]
+    if plot is not None:
+        check_writable(plot)
+    with _bar(len(experiments), quiet=as_json) as report:
+        rows, interrupted = rows_of(experiments, jobs or os.cpu_count() or 1, report)
+    _show(rows, interrupted, as_json=as_json)
+    if plot is not None and rows:
+        write_file(plot, drawn(rows).encode())
+    if interrupted:
+        typer.echo(f"interrupted: {len(rows)} of {len(experiments)} batch sizes are finished", err=True)
+        raise typer.Exit(130)
+
+
+def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
+    """Print what is finished.
+
+    Raises:
+        TopoplanError: there is no plan for any batch size.
+    """
+    if rows and all(row.problem for row in rows):
+        raise TopoplanError(rows[0].problem)
+    if as_json:
+        typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
+    elif rows:
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=200)
+        grid, names = Table(), baselines_of(rows)
+        for header in headers_of(rows):
+            grid.add_column(header, justify="left" if header == "plan" else "right")
+        for row in rows:
+            grid.add_row(*cells_of(row, names))
+        console.print(grid, markup=False)
+
+
+@contextmanager
+def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[Row], None]]:
+    """Show how many batch sizes are finished on standard error, where it is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("planning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("sweep", total=total)
+        yield lambda row: bar.update(task, advance=1)
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Split ``KEY=VALUE`` texts."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise TopoplanError(f"-o {text!r}: expected KEY=VALUE")
+        found[key] = value
+    return found

@@ -1,0 +1,139 @@
+"""``topoplan sweep``: rows, what is printed and drawn, what is refused, and what an interruption keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from topoplan import ClusterOptions, Experiment, RunOptions
+from topoplan.cli import main
+from topoplan_command_sweep import work
+from topoplan_command_sweep.plot import plot
+from topoplan_command_sweep.table import as_json, baselines_of, cells_of, headers_of
+from topoplan_command_sweep.work import Row, row_of, rows_of
+
+ROWS = [
+    Row(batch_size=32, seconds=0.016, speedup=5.5, split="8|8 @21", baselines={"data_parallel": 0.4, "p3": None}),
+    Row(batch_size=64, problem="too large"),
+    Row(batch_size=128, seconds=0.05, speedup=7.25, split="14|2 @16", baselines={"data_parallel": 1.5, "hpgo": 7.0}),
+]
+
+
+def experiment(batch_size, searcher="random"):
+    return Experiment(
+        model="alexnet",
+        cluster=ClusterOptions(servers=2),
+        searchers=[searcher],
+        run=RunOptions(batch_size=batch_size, budget=5),
+    )
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*args):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", *map(str, args)])
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Run rows in this process, one after the other."""
+
+    class Pool:
+        def __init__(self, *given, **more):
+            pass
+
+        def submit(self, function, given):
+            future = work.Future()
+            future.set_result(function(given))
+            return future
+
+        def shutdown(self, cancel_futures):
+            pass
+
+    monkeypatch.setattr(work, "ProcessPoolExecutor", Pool)
+
+
+def test_cells_stand_under_their_headers():
+    names = baselines_of(ROWS)
+    assert names == ["data_parallel", "p3", "hpgo"]
+    assert headers_of(ROWS) == ["global batch", "data parallel", "p3", "hpgo", "best hybrid", "plan", "iteration"]
+    assert cells_of(ROWS[0], names) == ["32", "0.400", "-", "-", "5.500", "8|8 @21", "16.00 ms"]
+    assert cells_of(ROWS[1], names) == ["64", "-", "-", "-", "-", "too large", "-"]
+    assert [row["batch_size"] for row in as_json(ROWS, False)["rows"]] == [32, 64, 128]
+
+
+def test_the_plot_has_a_line_for_each_baseline():
+    root = ET.fromstring(plot(ROWS))
+    lines = root.findall("{*}polyline")
+    assert len(lines) == 4
+    assert [len(line.attrib["points"].split()) for line in lines] == [2, 2, 0, 1]
+    assert ET.fromstring(plot(ROWS[1:2])).findall("{*}polyline")
+    texts = [text.text for text in root.findall("{*}text")]
+    assert {"best hybrid", "data parallel", "32", "128"} <= set(texts)
+
+
+def test_a_row_is_what_one_run_says():
+    row = row_of(experiment(64))
+    assert row.seconds > 0
+    assert (row.speedup, row.split, row.baselines) == (None, None, {})
+    assert row_of(experiment(63)).problem.startswith("--batch-size 63")
+
+
+def test_processes_give_the_same_rows_as_one():
+    experiments = [experiment(size) for size in (64, 63)]
+    seen = []
+    rows, interrupted = rows_of(experiments, 2, seen.append)
+    assert rows == [row_of(one) for one in experiments]
+    assert not interrupted
+    assert sorted(row.batch_size for row in seen) == [63, 64]
+
+
+def test_an_interruption_keeps_finished_rows(here):
+    def stop(row):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    rows, interrupted = rows_of([experiment(size) for size in (64, 128, 256)], 1, stop)
+    assert interrupted
+    assert [row.batch_size for row in rows] == [64]
+
+
+def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
+    args = ("alexnet", "--servers", 2, "-s", "hpgo:bandwidths=cluster", "--batch-sizes", "64,63,128")
+    status, out, _ = run(*args, "--plot", tmp_path / "sweep.svg")
+    assert status == 0
+    assert "best hybrid" in out
+    assert "--batch-size 63" in out
+    ET.parse(tmp_path / "sweep.svg")
+    status, out, _ = run(*args, "--json")
+    found = json.loads(out)
+    assert [row["batch_size"] for row in found["rows"]] == [64, 63, 128]
+    assert found["rows"][0]["speedup"] > 0
+    assert set(found["rows"][0]["baselines"]) == {"no_overlap", "p3", "accumulated", "accumulated_p3"}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("alexnet", "--batch-sizes", "64,x"), "batch-size: expected integer, got 'x'"),
+        (("alexnet", "--batch-sizes", "0"), "batch-size"),
+        (("alexnet", "--servers", "2", "--batch-sizes", "63"), "--batch-size 63: cannot be divided"),
+        (("alexnex", "--batch-sizes", "64"), "alexnex"),
+        (("alexnet", "-o", "preset"), "expected KEY=VALUE"),
+        (("alexnet", "--plot", "/nowhere/sweep.svg"), "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(here, run, args, message):
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,56 @@
+"""The planner that DAPPLE's paper describes (Fan et al., PPoPP 2021, section 4), as a searcher: options, registration.
+
+Data flow: `columns` prices the model between cuts, `machine` lists the ways to place stages; `dynamic` builds the best
+pipelines stage by stage, by the latency model of `latency`; `planning` plays them under their schedules (`plans`,
+`play`) beside those that they must not be worse than; `search` has the best simulated, and goes on from there to
+`neighbours`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from topoplan import Searcher, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Search
+
+__all__ = ["PIPELINE", "PipelineOptions", "topoplan_searchers"]
+
+
+@attrs.frozen(kw_only=True)
+class PipelineOptions:
+    """What plans may look like."""
+
+    schedule: Literal["any", "1f1b", "1f1b-deep", "gpipe", "zero-bubble"] = option(
+        "any", help="the order of passes; any: whichever is fastest"
+    )
+    micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
+    recompute: bool = option(True, help="stages that do not fit otherwise may run their forward passes twice")
+    finalists: int = option(32, help="plans to simulate before the best ones are refined", minimum=1)
+    max_states: int = option(
+        2000, help="cut models of more antichain states than this in the order of their operators", minimum=1
+    )
+
+
+def _build(options: PipelineOptions, problem: Any, rng: Any) -> Search:
+    from topoplan_searcher_pipeline.search import PipelineSearch
+
+    return PipelineSearch(options, problem)
+
+
+PIPELINE = Searcher(
+    name="pipeline",
+    summary="pipelines of data-parallel stages: planned as DAPPLE's paper says, then simulated under their schedules",
+    options=PipelineOptions,
+    build=_build,
+    axis="strategy",
+)
+
+
+@hookimpl
+def topoplan_searchers() -> list[Searcher]:
+    """Register the searcher."""
+    return [PIPELINE]

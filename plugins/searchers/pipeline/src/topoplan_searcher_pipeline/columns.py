@@ -1,0 +1,205 @@
+"""The model as the planner sees it: columns over cuts, each told for all operators before the cut.
+
+A pipeline is cut between states of the operator graph, as HPGO cuts it (`topoplan_searcher_hpgo.states`).  Cut 0 is
+before the first operator, cut ``i`` after state ``i - 1``; a stage is what lies between two cuts, and its sums are
+differences.  `columns_of` prices every operator for every number of replicas that is planned with, so that shares
+of a batch which do not come out even, and prices which do not fall in proportion, count as what they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from topoplan import Cluster, CostFunction, OperatorGraph
+from topoplan.arrays import F64, I32, I64
+from topoplan.lowering.pieces import weight_seconds
+from topoplan_searcher_hpgo.states import States, TooManyStatesError, antichain_states, prefix_states
+
+__all__ = ["Columns", "columns_of", "states_of"]
+
+Bools = NDArray[np.bool_]
+
+#: Up to so many devices a stage may have any number of them.
+_ANY_SIZE = 32
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Columns:
+    """C cuts, of which the last one is after all operators, and R numbers of replicas.
+
+    All seconds and bytes are those of the whole batch, on one device of a stage that has that many replicas.
+
+    Attributes:
+        replicas: (R,) ascending, from 1.
+        forward, backward, weight_gradient: (R, C) seconds; the last is the part of ``backward`` that gradients of
+            weights take.
+        kept, activations: (R, C) bytes that stay throughout, and that come and go.
+        unpriced: (R, C) operators that cannot be cut like that.
+        gradients: (C,) bytes that replicas have to sum.
+        crossing: (C,) bytes of all edges that begin before a cut and end behind it; 0 at both ends.
+        closed: (C, n) the operators before each cut.
+        operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by itself.
+        edge, edge_bytes: (E, 2) producers and consumers, and (E,) bytes between them.
+        before_ptr, before: compressed rows, the cuts that a stage which ends at a cut may begin at, the nearest (in
+            seconds) first.
+        samples: of the batch, as far as every operator can be cut into micro-batches of them.
+    """
+
+    replicas: I32
+    forward: F64
+    backward: F64
+    weight_gradient: F64
+    kept: F64
+    activations: F64
+    unpriced: I32
+    gradients: F64
+    crossing: F64
+    closed: Bools
+    operator_backward: F64
+    operator_gradients: F64
+    edge: I64
+    edge_bytes: F64
+    before_ptr: I64
+    before: I32
+    samples: int
+
+    @property
+    def n_cuts(self) -> int:
+        """Number of cuts, both ends included."""
+        return len(self.crossing)
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward pass of the whole batch on one device."""
+        return float(self.forward[0, -1] + self.backward[0, -1])
+
+    def rows(self, replicas: Sequence[int]) -> I64:
+        """Return the rows of some numbers of replicas; -1 for one that is not planned with."""
+        at = np.searchsorted(self.replicas, replicas)
+        return np.where(self.replicas[np.minimum(at, len(self.replicas) - 1)] == replicas, at, -1)
+
+    def sent(self, cuts: Sequence[int]) -> F64:
+        """Return the (S, S) bytes that each stage sends to each later one, given where stages begin."""
+        stage = np.zeros(self.closed.shape[1], dtype=np.int64)
+        for cut in cuts[1:]:
+            stage += ~self.closed[cut]
+        source, target = stage[self.edge].T
+        count = len(cuts)
+        apart = source != target
+        pairs = source[apart] * count + target[apart]
+        nbytes: F64 = np.bincount(pairs, self.edge_bytes[apart], count * count).astype(np.float64)
+        return nbytes.reshape(count, count)
+
+    def between(self, start: int, end: int) -> list[int]:
+        """Return the cuts at which a stage that begins at ``start`` may end, and one that ends at ``end`` begin."""
+        rows = self.before[self.before_ptr[end] : self.before_ptr[end + 1]].tolist()
+        return [cut for cut in rows if cut > start and self.follows(start, cut)]
+
+    def follows(self, start: int, end: int) -> bool:
+        """Say whether a stage may begin at cut ``start`` and end at cut ``end``."""
+        return bool((self.before[self.before_ptr[end] : self.before_ptr[end + 1]] == start).any())
+
+
+def states_of(graph: OperatorGraph, limit: int) -> tuple[States, bool]:
+    """Return the states of a graph, and whether they are all of its antichain states.
+
+    Where there are more than ``limit``, or the first operator does not lead to all others, it is one state for each
+    operator instead, in the order in which they stand.
+    """
+    children: list[list[int]] = [[] for _ in graph.operators]
+    for u, _, v, _ in graph.edges.reshape(-1, 4).tolist():
+        if v not in children[u]:
+            children[u].append(v)
+    try:
+        states = antichain_states(children, limit)
+    except TooManyStatesError:
+        return prefix_states(children), False
+    if states.closed[-1].all():
+        return states, True
+    return prefix_states(children), False
+
+
+def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, states: States) -> Columns:
+    """Price the operators of a graph and sum them over the states.
+
+    Raises:
+        TopoplanError: an operator has no price.
+    """
+    count, n = cluster.n_devices, len(graph.operators)
+    sizes = _sizes(count)
+    columns = np.zeros((5, len(sizes), n))
+    unpriced = np.zeros((len(sizes), n), dtype=np.int32)
+    slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
+    gradients = np.zeros(n)
+    for op, operator in enumerate(graph.operators):
+        outputs = float(sum(tensor.nbytes for tensor in operator.outputs))
+        sample = operator.sample_dim
+        degrees = [1] * len(operator.dims)
+        if sample >= 0:
+            gradients[op] = sum(tensor.nbytes for tensor in operator.weights)
+        for row, size in enumerate(sizes):
+            if row and sample < 0:  # one part, however many devices the stage has
+                columns[:, row, op], unpriced[row, op] = columns[:, 0, op], unpriced[0, op]
+                continue
+            if sample >= 0:
+                degrees[sample] = size
+            cut = tuple(degrees)
+            if row and not costs.supports(op, cut):
+                unpriced[row, op] = 1
+                continue
+            price = costs.price(op, cut, slowest_first[:size])
+            kept = price.memory - np.minimum(price.memory, outputs / size) if price.kept is None else price.kept
+            # Of a few numbers Python finds the greatest faster than numpy.
+            columns[0, row, op] = max(price.forward.tolist())
+            columns[1, row, op] = max(price.backward.tolist())
+            columns[2, row, op] = max(weight_seconds(operator, price).tolist())
+            columns[3, row, op] = max(kept.tolist())
+            columns[4, row, op] = max((price.memory - kept).tolist())
+    closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
+    forward, backward, weight_gradient, kept_bytes, activations = columns @ closed.T.astype(np.float64)
+    ends = graph.edges.reshape(-1, 4)
+    edge = ends[:, [0, 2]].astype(np.int64)
+    edge_bytes = np.array([graph.operators[v].inputs[into].nbytes for _, _, v, into in ends.tolist()], dtype=np.float64)
+    before_ptr, before = _before(states, forward[0] + backward[0])
+    return Columns(
+        replicas=np.array(sizes, dtype=np.int32),
+        forward=forward,
+        backward=backward,
+        weight_gradient=weight_gradient,
+        kept=kept_bytes,
+        activations=activations,
+        unpriced=unpriced @ closed.T.astype(np.int32),
+        gradients=closed @ gradients,
+        crossing=(closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]) @ edge_bytes,
+        closed=closed,
+        operator_backward=columns[1],
+        operator_gradients=gradients,
+        edge=edge,
+        edge_bytes=edge_bytes,
+        before_ptr=before_ptr,
+        before=before,
+        samples=math.gcd(
+            graph.batch_size, *(op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0)
+        ),
+    )
+
+
+def _sizes(devices: int) -> list[int]:
+    """Return the numbers of devices that a stage may have: all, or on large clusters divisors and powers of two."""
+    if devices <= _ANY_SIZE:
+        return list(range(1, devices + 1))
+    return [size for size in range(1, devices + 1) if devices % size == 0 or size & (size - 1) == 0]
+
+
+def _before(states: States, seconds: F64) -> tuple[I64, I32]:
+    """Return ``before_ptr`` and ``before`` of `Columns`."""
+    rows = [np.zeros(0, dtype=np.int32)]
+    for state, marked in enumerate(states.before):
+        cuts = np.append(0, np.flatnonzero(marked[:state]) + 1)
+        rows.append(cuts[np.argsort(-seconds[cuts], kind="stable")].astype(np.int32))
+    return np.concatenate(([0], np.cumsum([len(row) for row in rows]))), np.concatenate(rows)

@@ -1,0 +1,260 @@
+"""The planner as a searcher: it plans when it is built, has its finalists simulated, and goes on from the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from topoplan import Candidate, Problem, State, TopoplanError, Trial
+from topoplan_searcher_hpgo.layers import Layers, operator_columns
+from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline.columns import columns_of, states_of
+from topoplan_searcher_pipeline.machine import Machine
+from topoplan_searcher_pipeline.neighbours import neighbours
+from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
+from topoplan_searcher_pipeline.plans import Pipeline, Planned, devices_of, members_of, memory_of, strategy_of
+
+__all__ = ["PipelineSearch", "plan_pipelines"]
+
+#: Plans whose neighbours are looked at, the best and the best of different numbers of stages, and how much slower than
+#: the best they may be; neighbours of each that are simulated, and how much slower those may seem.
+_CLIMBING, _WORSE, _TOGETHER, _SLOWER = 5, 1.25, 8, 1.1
+#: Baselines that seem to take so many times as long as another one are not simulated.
+_HOPELESS = 1.5
+#: A plan that takes no more than this, over all devices busy all the time, is not improved on.
+_GOOD_ENOUGH = 1.001
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Finalists:
+    """What the planner hands over.
+
+    Attributes:
+        planner: the model, the machine, and what may be tried.
+        named: plans of the baselines by their names, of each pipeline the fastest one.
+        plans: of the dynamic program, the fastest first.
+        complete: cuts are all of the model's antichain states.
+        floor: seconds that no plan can beat.
+        stopped: a baseline takes hardly more than that, as played, so that nothing else was planned.
+    """
+
+    planner: Planner
+    named: Mapping[str, Sequence[Planned]]
+    plans: Sequence[Planned]
+    complete: bool
+    floor: float
+    stopped: bool = False
+
+
+def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = True) -> Finalists:
+    """Plan without simulating; with ``stop`` no further than to a baseline that leaves no device idle.
+
+    Raises:
+        TopoplanError: no micro-batch of that size, no price, or nothing fits into memory.
+    """
+    graph, cluster, costs = problem.graph, problem.cluster, problem.costs
+    if options.micro_batch > graph.batch_size:
+        raise TopoplanError(
+            f"searcher pipeline: micro-batch {options.micro_batch} is larger than the batch of "
+            f"{graph.batch_size} samples"
+        )
+    states, complete = states_of(graph, options.max_states)
+    columns, machine = columns_of(graph, cluster, costs, states), Machine.of(cluster)
+    if columns.seconds <= 0:
+        raise TopoplanError(f"searcher pipeline: model {graph.name!r} takes no time (its operators need prices)")
+    planner = Planner(
+        columns=columns,
+        machine=machine,
+        sizes=tuple(columns.replicas.tolist()),
+        kinds=orders_of(options.schedule),
+        micro_batch=options.micro_batch,
+        recompute=options.recompute,
+    )
+    if not planner.micro_batches:
+        raise TopoplanError(
+            f"searcher pipeline: micro-batch {options.micro_batch} is larger than the {columns.samples} samples that "
+            "every operator can be cut into"
+        )
+    floor = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
+    named: dict[str, list[Planned]] = {}
+    tried: dict[Pipeline, Planned | None] = {}
+    best = float("inf")
+    for name, make in baselines(lambda: Layers.of(states, operator_columns(graph, costs)), machine, graph.batch_size):
+        for pipeline in make():
+            if pipeline not in tried:
+                tried[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
+            plan = tried[pipeline]
+            if plan is not None:
+                named.setdefault(name, []).append(plan)
+                best = min(best, plan.seconds)
+        if stop and best <= floor * _GOOD_ENOUGH:
+            return Finalists(planner=planner, named=named, plans=[], complete=complete, floor=floor, stopped=True)
+    plans = planner.plans_of(best)
+    if not plans and not named:
+        raise TopoplanError(_too_large(graph.name, planner, list(tried), problem))
+    return Finalists(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
+
+
+class PipelineSearch:
+    """Proposes the planner's finalists, then neighbours of the best ones until none is better."""
+
+    def __init__(self, options: PipelineOptions, problem: Problem) -> None:
+        self._options = options
+        self._problem = problem
+        self._finalists = plan_pipelines(options, problem)
+        self._asked: list[Planned] = []
+        self._seen: set[tuple[object, ...]] = set()
+        self._next = self._new(self._first())
+        self._simulated: dict[Planned, float] = {}
+        self._expanded: set[Planned] = set()
+        self._best: Planned | None = None
+        self._state: State | None = None
+
+    def adopt(self, trial: Trial) -> None:
+        """Propose what is left on the fabric of ``trial``."""
+        self._state = trial.state
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose plans; nothing once no neighbour of the best one is better."""
+        if self._state is None:
+            return []
+        self._asked, self._next = self._next, []
+        planner, graph = self._finalists.planner, self._problem.graph
+        return [
+            Candidate(base=State(strategy_of(plan, graph, planner.columns, planner.machine), self._state.fabric))
+            for plan in self._asked
+        ]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Keep what plans took; go on from the best one where it is new."""
+        for plan, trial in zip(self._asked, trials, strict=False):
+            self._simulated[plan] = trial.cost
+        if not self._simulated:
+            return
+        ranked = sorted(self._simulated, key=lambda plan: self._simulated[plan])
+        best = self._simulated[ranked[0]]
+        if best <= self._finalists.floor * _GOOD_ENOUGH:
+            self._best = ranked[0]
+            return
+        if self._finalists.stopped:
+            self._finalists = plan_pipelines(self._options, self._problem, stop=False)
+            self._next = self._new(self._first())
+        if best == float("inf"):
+            return
+        self._best = ranked[0]
+        leaders: dict[int, Planned] = {}
+        pipelines: dict[Pipeline, Planned] = {}
+        for plan in ranked:
+            if self._simulated[plan] <= best * _WORSE:
+                leaders.setdefault(len(plan.pipeline.cuts), plan)
+                pipelines.setdefault(plan.pipeline, plan)
+        climbing = [*list(pipelines.values())[:_CLIMBING], *list(leaders.values())[:_CLIMBING]]
+        for plan in climbing:
+            if plan not in self._expanded:
+                self._expanded.add(plan)
+                near = neighbours(plan, self._finalists.planner, plan.seconds * _SLOWER)
+                self._next += self._new(near, _TOGETHER)
+
+    def _first(self) -> list[Planned]:
+        """Return the baselines and the best plans."""
+        named = [plan for plans in self._finalists.named.values() for plan in plans]
+        # Half of them as they are, half by turns of their numbers of stages, between which playing is least fair.
+        plans, half = self._finalists.plans, self._options.finalists // 2
+        turns: dict[int, int] = {}
+        order = []
+        for place, plan in enumerate(plans[half:], half):
+            stages = len(plan.pipeline.cuts)
+            turns[stages] = turns.get(stages, 0) + 1
+            order.append((turns[stages], place))
+        others = [plans[place] for _, place in sorted(order)]
+        return [*named, *plans[:half], *others[: self._options.finalists - half]]
+
+    def _new(self, plans: Sequence[Planned], most: int | None = None) -> list[Planned]:
+        """Return the first of the plans that were not proposed yet."""
+        new: list[Planned] = []
+        for plan in plans:
+            key = (self._finalists.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
+            if key not in self._seen and (most is None or len(new) < most):
+                self._seen.add(key)
+                new.append(plan)
+        return new
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the best plan; ``speedup`` is over one device that runs the whole batch, None before simulation."""
+        planner = self._finalists.planner
+        best = self._best or min(self._first(), key=lambda p: p.seconds)
+        one = planner.columns.seconds
+        speedups = {plan: one / cost for plan, cost in self._simulated.items() if cost < float("inf")}
+        return {
+            "speedup": speedups.get(best),
+            "split": best.pipeline.split,
+            "schedule": best.kind.value,
+            "micro_batches": best.micro_batches,
+            "planned_iteration_time_s": best.seconds,
+            "one_device_s": one,
+            "layers": planner.columns.n_cuts - 1,
+            "all_cuts": self._finalists.complete,
+            "stages": self._stages(best),
+            "baselines": {
+                name: max((speedups[plan] for plan in plans if plan in speedups), default=None)
+                for name, plans in self._finalists.named.items()
+            },
+        }
+
+    def _stages(self, plan: Planned) -> list[dict[str, Any]]:
+        columns, machine = self._finalists.planner.columns, self._finalists.planner.machine
+        names = [op.name for op in self._problem.graph.operators]
+        ends = (*plan.pipeline.cuts[1:], columns.n_cuts - 1)
+        return [
+            {
+                "first": names[members[0]],
+                "last": names[members[-1]],
+                "start": start,
+                "end": end,
+                "replication": len(devices),
+                "devices": list(devices),
+                "recompute": again,
+                "operators": [names[op] for op in members],
+            }
+            for members, devices, start, end, again in zip(
+                members_of(plan.pipeline, columns),
+                devices_of(plan.pipeline, machine),
+                plan.pipeline.cuts,
+                ends,
+                plan.recompute,
+                strict=True,
+            )
+        ]
+
+
+def _too_large(name: str, planner: Planner, pipelines: Sequence[Pipeline], problem: Problem) -> str:
+    """Say which device lacks how much, in the pipeline that comes nearest to fitting."""
+    columns, machine = planner.columns, planner.machine
+    nearest: tuple[float, Pipeline, int] | None = None
+    for pipeline in pipelines:
+        whole = planner.whole(pipeline)
+        if whole is None:
+            continue
+        for kind, count in planner.schedules(pipeline):
+            held = memory_of(whole, kind, count)
+            needed = held.min(axis=0) if planner.recompute else held[0]
+            stage = int(needed.argmax())
+            if nearest is None or needed[stage] < nearest[0]:
+                nearest = (float(needed[stage]), pipeline, stage)
+    where = f"searcher pipeline: model {name!r}: "
+    if nearest is None:
+        return (
+            f"{where}a batch of {columns.samples} samples is too small for {machine.n_devices} devices "
+            "(use a larger batch or fewer devices)"
+        )
+    needed, pipeline, stage = nearest
+    members = members_of(pipeline, columns)[stage]
+    operators = problem.graph.operators
+    return (
+        f"{where}no pipeline that was tried fits into memory: device {devices_of(pipeline, machine)[stage][0]} would "
+        f"need {needed / 1e9:.4g} GB of {machine.memory / 1e9:.4g} GB, {(needed - machine.memory) / 1e9:.3g} GB too "
+        f"much, for {operators[members[0]].name!r} to {operators[members[-1]].name!r} (use --memory-gb, more devices, "
+        "or smaller micro-batches)"
+    )

@@ -1,0 +1,138 @@
+"""The searcher: what it promises, proposes and reports, and what it refuses."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from pipeline_models import Costs, evaluator_of, graph_of, problem_of, random_case, solve
+
+from topoplan import Candidate, Cluster, State, TopoplanError, Trial
+from topoplan.testing import parametrize_with_checks
+from topoplan_searcher_pipeline import PIPELINE, PipelineOptions
+from topoplan_searcher_pipeline.search import PipelineSearch, plan_pipelines
+
+
+@parametrize_with_checks(
+    PIPELINE, {"check_beats_chance": "its landscape favours cut outputs; stages of pipelines cut samples only"}
+)
+def test_conformance(check):
+    check()
+
+
+def chain(layers, batch=16, weight=1000, outputs=4000, seconds=1e-3, **cluster):
+    edges = [(k, k + 1) for k in range(layers - 1)]
+    graph = graph_of(edges, [weight] * layers, [outputs] * layers, batch)
+    costs = Costs([seconds] * layers, [2 * seconds] * layers, [batch * outputs] * layers, [3.0 * weight] * layers)
+    return problem_of(graph, Cluster.uniform(latency=0.0, **cluster), costs)[0]
+
+
+def test_reports_are_of_what_was_simulated():
+    problem, fabric = random_case(3, layers=8, hosts=2, devices_per_host=2)
+    result, evaluator, search = solve(problem)
+    report = search.report()
+    assert report["speedup"] == pytest.approx(report["one_device_s"] / result.best_cost, rel=1e-12)
+    again = evaluator_of(problem).price(Candidate(base=State(result.best.strategy, fabric))).cost
+    assert again == result.best_cost
+    assert max(v for v in report["baselines"].values() if v) <= report["speedup"] * (1 + 1e-12)
+    names = [name for stage in report["stages"] for name in stage["operators"]]
+    assert sorted(names) == sorted(op.name for op in problem.graph.operators)
+    for stage in report["stages"]:
+        assert stage["replication"] == len(stage["devices"])
+        assert (stage["first"], stage["last"]) == (stage["operators"][0], stage["operators"][-1])
+        for name in stage["operators"]:
+            placed = result.best.strategy.placements[problem.graph.index(name)]
+            assert placed.devices.tolist() == stage["devices"]
+    assert evaluator.memory(result.best.strategy).max() <= problem.cluster.device_memory.max()
+
+
+def test_data_parallelism_that_leaves_nothing_idle_ends_the_search():
+    problem = chain(4, weight=0, n_hosts=4, interface_bandwidth=1e12)
+    result, _, search = solve(problem)
+    assert search.report()["split"] == "4"
+    assert result.evaluations <= 3
+    assert search.report()["speedup"] == pytest.approx(4.0, rel=1e-3)
+
+
+def test_heavy_weights_on_a_slow_network_make_a_pipeline():
+    problem = chain(8, weight=20_000_000, outputs=100, n_hosts=4, interface_bandwidth=1e9, interfaces=1)
+    result, _, search = solve(problem)
+    report = search.report()
+    assert [stage["replication"] for stage in report["stages"]] == [1, 1, 1, 1]
+    assert report["micro_batches"] == 16
+    assert report["speedup"] > 3.0 > report["baselines"]["data_parallel"]
+    assert result.best.strategy.schedule.n_stages == 4
+
+
+def test_stages_recompute_where_memory_is_short_and_only_then():
+    roomy = chain(4, batch=8, weight=1_000_000, outputs=1_000_000, n_hosts=2, interface_bandwidth=1e12)
+    assert not any(stage["recompute"] for stage in solve(roomy)[2].report()["stages"])
+    # Two stages of two operators keep 6 MB for weights; one micro-batch takes 1 MB for each operator and its input.
+    short = chain(
+        4, batch=8, weight=1_000_000, outputs=1_000_000, n_hosts=2, interface_bandwidth=1e12, device_memory=9.9e6
+    )
+    result, evaluator, search = solve(short)
+    assert any(stage["recompute"] for stage in search.report()["stages"])
+    assert (evaluator.memory(result.best.strategy) <= 9.9e6).all()
+    with pytest.raises(TopoplanError, match="no pipeline that was tried fits into memory"):
+        plan_pipelines(PipelineOptions(recompute=False), short)
+
+
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b", "1f1b-deep", "zero-bubble"])
+def test_a_schedule_that_is_asked_for_is_the_only_one(kind):
+    problem = chain(8, weight=20_000_000, n_hosts=4, interface_bandwidth=1e9, interfaces=1)
+    _, _, search = solve(problem, schedule=kind)
+    assert {plan.kind.value for plan in search._simulated} == {kind}
+
+
+def test_micro_batches_are_no_smaller_than_asked_for():
+    problem = chain(8, weight=20_000_000, n_hosts=4, interface_bandwidth=1e9, interfaces=1)
+    _, _, search = solve(problem, micro_batch=4)
+    assert search.report()["micro_batches"] <= 4
+    assert len(search.report()["stages"]) > 1
+
+
+def test_fewer_layers_than_devices_are_planned_for():
+    problem = chain(2, n_hosts=4)
+    assert 1 < solve(problem)[2].report()["speedup"] <= 4
+
+
+def test_one_device_is_planned_for():
+    _, _, search = solve(chain(3, n_hosts=1))
+    assert search.report()["split"] == "1"
+
+
+def test_too_many_states_are_cut_in_order():
+    edges = [(0, k) for k in range(1, 9)] + [(k, 9) for k in range(1, 9)]
+    graph = graph_of(edges, [1000] * 10, [100] * 10, 16)
+    costs = Costs([1e-3] * 10, [2e-3] * 10, [1600.0] * 10, [3000.0] * 10)
+    problem, _ = problem_of(graph, Cluster.uniform(n_hosts=4), costs)
+    assert plan_pipelines(PipelineOptions(), problem).complete
+    found = plan_pipelines(PipelineOptions(max_states=20), problem)
+    assert not found.complete
+    assert found.planner.columns.n_cuts == 11
+
+
+def test_infeasible_plans_leave_a_report():
+    problem, fabric = random_case(1)
+    search = PipelineSearch(PipelineOptions(), problem)
+    first = Trial(state=State(problem.space.initial(), fabric), cost=1.0, demand=lambda: None)
+    search.adopt(first)
+    for _ in range(20):
+        asked = search.ask()
+        search.tell([attrs.evolve(first, state=one.state(), cost=float("inf")) for one in asked])
+    assert search.ask() == []
+    assert search.report()["speedup"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        ({"micro_batch": 17}, {}, "micro-batch 17 is larger than the batch of 16 samples"),
+        ({}, {"device_memory": 4e9, "weight": 2_000_000_000},
+         r"device \d would need 6 GB of 4 GB, 2 GB too much, for 'op(\d)' to 'op\1' .use --memory-gb"),
+        ({}, {"seconds": 0.0}, "takes no time"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused(options, given, message):
+    with pytest.raises(TopoplanError, match=message):
+        plan_pipelines(PipelineOptions(**options), chain(4, n_hosts=4, **given))
