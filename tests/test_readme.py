@@ -93,6 +93,11 @@ def test_own_topology_is_used(site, tmp_path):
     assert topoplan(*words.split(), "--budget", "0", cwd=tmp_path, site=site).strip()
 
 
+def test_networks_are_compared(tmp_path):
+    (words,) = re.findall(r"`topoplan (compare dlrm [^`]*)`", README)
+    assert "time x cost" in topoplan(*words.split(), "--budget", "0", cwd=tmp_path)
+
+
 def test_own_topology_keeps_its_promises(site, tmp_path):
     test = tmp_path / "test_chord.py"
     test.write_text(block("python", "parametrize_with_checks(CHORD)"), encoding="utf-8")

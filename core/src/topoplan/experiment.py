@@ -9,13 +9,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
 
 from topoplan.cluster import Cluster
 from topoplan.devices import device_preset
+from topoplan.distortion import Distortion
 from topoplan.errors import TopoplanError, nearest
 from topoplan.options import option, parse_component, structure
 
@@ -94,6 +95,15 @@ class RunOptions:
     budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
     seed: int = option(0, help="of all randomness", minimum=0)
     strategy: str | None = option(None, help="FILE, or EXPORTER=FILE, with the strategy to start from")
+    patience: float | None = option(
+        None, help="share of the budget after which to stop if nothing was better", above=0, maximum=1
+    )
+    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1)
+    workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
+    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
+    precision_speedup: float | None = option(
+        None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +116,7 @@ class Experiment:
         estimator: unset, the one that the model's frontend names: ``roofline`` for most.
         searchers: take turns in this order; a searcher of the network axis alone brings its partner.
         outputs: exporter (with options) -> path of the file that it writes.
+        distortion: what the search is told wrongly; see `topoplan.sensitivity`.  The plan's times are then wrong, too.
     """
 
     model: Choice = attrs.field(converter=_choice_of)
@@ -116,6 +127,7 @@ class Experiment:
     searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_choices_of)
     run: RunOptions = attrs.field(factory=RunOptions)
     outputs: tuple[tuple[Choice, str], ...] = ()
+    distortion: Distortion | None = None
 
 
 def build_cluster(options: ClusterOptions) -> Cluster:

@@ -1,8 +1,8 @@
 """`optimize`: run an experiment, from names and options to a plan.
 
-Data flow: the host gives components; the frontend builds the graph, the estimator compiles its costs, the
-topology its fabric; `topoplan.run.drive` searches; the best state is simulated once more as a `Plan`.
-The command line and notebooks call this one function.
+Data flow: `topoplan.assembly` builds what the experiment names; `topoplan.run.drive` searches, or
+`topoplan.chains` does with several chains; the best state is simulated once more as a `Plan`.  The command
+line and notebooks call this one function.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
 
-from topoplan import __version__
+from topoplan import __version__, chains
 from topoplan.arrays import F64
-from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
+from topoplan.assembly import assemble, chosen_components
+from topoplan.components import Simulate, Topology, TopologyContext
 from topoplan.errors import TopoplanError
-from topoplan.evaluate import Evaluator, check_memory, memory_penalty
-from topoplan.experiment import Choice, Experiment, build_cluster
-from topoplan.exporting import read_strategy, strategy_path
-from topoplan.fabric import Fabric
+from topoplan.evaluate import memory_penalty
+from topoplan.experiment import Experiment
+from topoplan.exporting import strategy_path
 from topoplan.host import Host
+from topoplan.network_bounds import fabric_lower_bound
 from topoplan.plan import Plan
-from topoplan.problem import Demand, Problem
+from topoplan.problem import Demand
 from topoplan.run import Progress, Result, Run, drive
-from topoplan.search import Search
 from topoplan.simulate.breakeven import BreakEven, break_even, rebuilds
-from topoplan.space import Space
 
 __all__ = ["Outcome", "optimize", "provenance"]
 
@@ -46,6 +45,8 @@ class Outcome:
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
             plan's strategy.
+        fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
+            strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class Outcome:
     memory: F64
     penalty: float
     break_even: BreakEven | None = None
+    fabric_bound: float | None = None
 
 
 def optimize(
@@ -73,43 +75,16 @@ def optimize(
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
     """
     host = host or Host.discover()
-    used = _components(host, experiment)
-    (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
-    (simulator, simulator_options), *chosen = rest
-    cluster = build_cluster(experiment.cluster)
-
-    graph = frontend.build(model_options, experiment.run.batch_size)
-    costs = estimator.build(estimator_options, graph, cluster)
-    problem = Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology=topology.name,
-        build_fabric=_fabric_builder(topology, topology_options, cluster),
-        reconfigurable=topology.follows_demand,
-    )
-    policy = cast("Simulator", simulator).memory(simulator_options)
-    check_memory(problem, policy)
-    if experiment.run.strategy is None:
-        strategy = problem.space.initial()
-    else:
-        strategy = read_strategy(host, experiment.run.strategy, graph)
-    strategy.check(graph, cluster.n_devices)
-
-    # One stream for the first fabric, one for each searcher: adding a searcher changes no other's draws.
-    fabric_rng, *search_rngs = np.random.default_rng(experiment.run.seed).spawn(1 + len(chosen))
-    searches: list[tuple[str, Search]] = [
-        (component.axis, component.build(options, problem, rng))
-        for (component, options), rng in zip(chosen, search_rngs, strict=True)
-    ]
-    simulate = simulator.build(simulator_options)
-    evaluator = Evaluator(problem, simulate, policy)
+    made = assemble(host, experiment)
+    problem, evaluator, policy = made.problem, made.evaluator, made.policy
+    graph, cluster = problem.graph, problem.cluster
+    rng, searches = made.searches()
     run = Run(
         problem=problem,
         budget=experiment.run.budget,
         seed=experiment.run.seed,
-        searchers=tuple(component.name for component, _ in chosen),
+        searchers=tuple(component.name for component, _ in made.searchers),
+        patience=experiment.run.patience,
     )
 
     def report(event: str, progress: Progress) -> None:
@@ -118,21 +93,26 @@ def optimize(
         on_progress(event, progress)
 
     host.hook.topoplan_run_started(run=run)
-    result = drive(run, evaluator, strategy, searches, fabric_rng, report)
+    if experiment.run.chains > 1:
+        result, reports = chains.search(host, experiment, report)
+    else:
+        result = drive(run, evaluator, made.strategy, searches, rng, report)
+        reports = [search.report() if hasattr(search, "report") else None for _, search in searches]
     memory = evaluator.memory(result.best.strategy)
     if result.best_cost == float("inf"):
         worst = int(np.argmax(memory - cluster.device_memory))
         raise TopoplanError(
             f"model {graph.name!r}: no strategy that was tried fits: device {worst} would need "
             f"{memory[worst] / 1e9:.1f} GB of {cluster.device_memory[worst] / 1e9:.1f} GB "
-            f"(use more servers, or --simulator {simulator.name}:memory=penalty)"
+            f"(use more servers, or --simulator {made.simulator.name}:memory=penalty)"
         )
-    record = {**provenance(host, experiment), **_reports(run.searchers, searches)}
+    record = {**provenance(host, experiment), **_reports(run.searchers, reports)}
     plan = evaluator.plan(result.best, record)
+    demand = evaluator.demand(result.best.strategy)
     pays = None
-    if topology.static is not None:
-        context = TopologyContext(cluster=cluster, demand=evaluator.demand(result.best.strategy), rng=fabric_rng)
-        pays = _break_even(simulate, topology, topology_options, context, plan)
+    if made.topology.static is not None:
+        context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
+        pays = _break_even(made.simulate, made.topology, made.topology_options, context, plan)
     outcome = Outcome(
         plan=plan,
         initial=plan if result.best is result.initial else evaluator.plan(result.initial, record),
@@ -140,40 +120,17 @@ def optimize(
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
         break_even=pays,
+        fabric_bound=_fabric_bound(plan, demand) if problem.reconfigurable else None,
     )
     host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
     return outcome
 
 
-def _components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:
-    """Return frontend, topology, estimator, simulator and searchers, each with its options."""
-    frontend = host.make(Kind.FRONTEND, experiment.model.name, experiment.model.options)
-    preferred = cast("Frontend", frontend[0]).estimator
-    chosen = [
-        (Kind.TOPOLOGY, experiment.topology),
-        (Kind.ESTIMATOR, experiment.estimator or Choice(preferred)),
-        (Kind.SIMULATOR, experiment.simulator),
-        *((Kind.SEARCHER, choice) for choice in _with_partners(host, experiment.searchers)),
-    ]
-    return [frontend, *(host.make(kind, choice.name, choice.options) for kind, choice in chosen)]
-
-
-def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
-    """Put a strategy searcher before network searchers that came alone."""
-    searchers = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in choices]
-    if any(searcher.axis == "strategy" for searcher in searchers):
-        return list(choices)
-    partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
-    return [*(Choice(name) for name in partners), *choices]
-
-
-def _fabric_builder(
-    topology: Topology, options: Any, cluster: Any
-) -> Callable[[Demand | None, np.random.Generator], Fabric]:
-    def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
-        return topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
-
-    return build
+def _fabric_bound(plan: Plan, demand: Demand) -> float | None:
+    """Return a time that holds for every wiring of the cluster; the busiest device needs its time on any of them."""
+    if plan.fabric.phases is not None or plan.timeline is None:
+        return None
+    return max(plan.timeline.bounds.device, fabric_lower_bound(demand, plan.cluster))
 
 
 def _break_even(
@@ -196,7 +153,7 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
     Raises:
         TopoplanError: a component or an option is unknown or wrong.
     """
-    used = _components(host, experiment)
+    used = chosen_components(host, experiment)
     components = []
     for component, options in used:
         provider = host.provider(component)
@@ -213,25 +170,30 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
     ]
     files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
+    run = experiment.run
+    told = {
+        "patience": run.patience,
+        "chains": run.chains if run.chains > 1 else None,
+        "precision": run.precision if run.precision != "fp32" else None,
+        "precision_speedup": run.precision_speedup,
+        "distortion": None if experiment.distortion is None else attrs.asdict(experiment.distortion),
+    }
     return {
         "topoplan": __version__,
-        "seed": experiment.run.seed,
-        "budget": experiment.run.budget,
-        "batch_size": experiment.run.batch_size,
+        "seed": run.seed,
+        "budget": run.budget,
+        **{key: value for key, value in told.items() if value is not None},
+        "batch_size": run.batch_size,
         "components": components,
         "cluster": _json_ready(attrs.asdict(experiment.cluster)),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }
 
 
-def _reports(names: Sequence[str], searches: Sequence[tuple[str, Search]]) -> Mapping[str, Any]:
+def _reports(names: Sequence[str], reports: Sequence[Any]) -> Mapping[str, Any]:
     """Return what searchers report, by their names, as the provenance holds it; nothing where none does."""
-    reports = {
-        name: _json_ready(search.report())  # type: ignore[attr-defined]
-        for name, (_, search) in zip(names, searches, strict=True)
-        if hasattr(search, "report")
-    }
-    return {"reports": reports} if reports else {}
+    said = {name: _json_ready(report) for name, report in zip(names, reports, strict=True) if report is not None}
+    return {"reports": said} if said else {}
 
 
 def _json_ready(value: Any) -> Any:

@@ -45,6 +45,15 @@ def optimize(
     budget: int = typer.Option(1000, help="Candidates to price; 0 prices the initial strategy only."),
     seed: int = typer.Option(0, help="Of all randomness."),
     strategy: str = typer.Option(None, metavar="[EXPORTER=]FILE", help="Strategy to start from."),
+    patience: float = typer.Option(
+        None, metavar="SHARE", help="Share of the budget after which to stop if nothing was better."
+    ),
+    chains: int = typer.Option(1, help="Searches that share the budget and pass on what they reach."),
+    workers: int = typer.Option(1, help="Processes for the chains; the result does not depend on it."),
+    precision: str = typer.Option("fp32", help="Of the model: fp32; fp16 or bf16 are mixed precision."),
+    precision_speedup: float = typer.Option(
+        None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
+    ),
     export: list[str] = typer.Option(
         [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."
     ),
@@ -69,7 +78,17 @@ def optimize(
     }
     if devices is not None:
         cluster["devices"] = [end.strip() for end in devices.strip("[] ").split(",")]
-    run = {"batch-size": batch_size, "budget": budget, "seed": seed, "strategy": strategy}
+    run = {
+        "batch-size": batch_size,
+        "budget": budget,
+        "seed": seed,
+        "strategy": strategy,
+        "patience": patience,
+        "chains": chains,
+        "workers": workers,
+        "precision": precision,
+        "precision-speedup": precision_speedup,
+    }
     name = Choice.parse(model, "model")
     run_and_report(
         Experiment(

@@ -110,6 +110,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) 
         "busiest_link": _busiest_link(plan),
         **_scheduling(plan),
         **_rebuilding(outcome.break_even),
+        **_any_wiring(outcome),
         "outputs": outputs,
         **{key: value for report in plan.provenance.get("reports", {}).values() for key, value in report.items()},
     }
@@ -127,6 +128,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
         *simulation_rows(plan),
         ("speedup", f"{first.makespan / max(plan.timeline.makespan, 1e-30):.3f}x"),
         *_rebuilding_rows(outcome.break_even),
+        *_any_wiring_rows(outcome),
         ("memory per device", f"{memory.max() / 1e9:.2f} GB of {capacity[int(np.argmax(memory))] / 1e9:.0f} GB"),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
     ]
@@ -177,6 +179,23 @@ def _rebuilding(pays: BreakEven | None) -> dict[str, Any]:
             "break_even_delay_s": pays.break_even_delay,
         }
     }
+
+
+def _any_wiring(outcome: Outcome) -> dict[str, Any]:
+    """Return what the JSON object of a run says about all wirings of the cluster's interfaces."""
+    if outcome.fabric_bound is None or outcome.plan.timeline is None:
+        return {}
+    bound, reached = outcome.fabric_bound, outcome.plan.timeline.makespan
+    return {"fabric_lower_bound_s": bound, "above_fabric_lower_bound": reached / bound - 1 if bound else None}
+
+
+def _any_wiring_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    told = _any_wiring(outcome)
+    if not told:
+        return []
+    above = told["above_fabric_lower_bound"]
+    far = "" if above is None else f" (the plan is {above:.1%} above)"
+    return [("on any wiring", f"at least {_time(told['fabric_lower_bound_s'])}{far}")]
 
 
 def _rebuilding_rows(pays: BreakEven | None) -> list[tuple[str, str]]:

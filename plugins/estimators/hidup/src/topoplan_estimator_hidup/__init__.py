@@ -1,6 +1,7 @@
 """Estimator ``hidup``: HiDup's cost model, of FLOPs over a rate and of bytes over a bandwidth for each collective.
 
-`flops` counts as HiDup does; `cost` turns counts into seconds.
+`flops` counts as HiDup does; `cost` turns counts into seconds, with bandwidths from the options or from a file
+that `reading` checks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Options:
     all_reduce_bytes_per_s: int = option(611_692_856, help="of the whole tensor", unit="bytes/s", minimum=1)
     reduce_scatter_bytes_per_s: int = option(1_130_230_706, help="of the whole tensor", unit="bytes/s", minimum=1)
     all_to_all_bytes_per_s: int = option(10_701_240_728, help="of the whole tensor", unit="bytes/s", minimum=1)
+    file: str = option("", help="measured bandwidths and latencies (topoplan profile collectives), in place of these")
     latency_us: float = option(100.0, help="of one collective", unit="us", minimum=0)
     noise: float = option(0.0, help="every number times a factor this far from 1 at most", minimum=0, maximum=0.99)
     noise_seed: int = option(0, help="of the factors", minimum=0)

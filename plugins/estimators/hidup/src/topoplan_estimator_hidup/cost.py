@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan.conversions import Collective
 from topoplan.partition import part_sizes, slice_elements
+from topoplan.precision import weight_copies
 from topoplan_estimator_hidup import Options
 from topoplan_estimator_hidup.flops import flops
+from topoplan_estimator_hidup.reading import Line, read
 
 __all__ = ["BACKWARD", "HidupCosts"]
 
@@ -32,14 +35,10 @@ class HidupCosts:
         self._flops = [noisy(flops(op)) for op in graph.operators]
         self.n_devices = max(1, noisy(cluster.n_devices))
         self._rate = noisy(options.device_flops)
-        self._bandwidth = {
-            Collective.ALL_GATHER: noisy(options.all_gather_bytes_per_s),
-            Collective.ALL_REDUCE: noisy(options.all_reduce_bytes_per_s),
-            Collective.REDUCE_SCATTER: noisy(options.reduce_scatter_bytes_per_s),
-            Collective.ALL_TO_ALL: noisy(options.all_to_all_bytes_per_s),
-        }
-        self._latency = options.latency_us / 1e6
-        self._copies = 2 + options.optimizer_state
+        lines = _lines(options, cluster)
+        self._bandwidth = {kind: noisy(line.bandwidth) for kind, line in lines.items()}
+        self._latency = {kind: line.latency for kind, line in lines.items()}
+        self._copies = weight_copies(graph, options.optimizer_state)
         self._gpus = cluster.big_gpu
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
@@ -48,7 +47,7 @@ class HidupCosts:
     def collective(self, kind: Collective, nbytes: int) -> float:
         """Return the seconds of one collective for a tensor of ``nbytes`` as a whole; slices and reads take none."""
         bandwidth = self._bandwidth.get(kind)
-        return 0.0 if bandwidth is None else nbytes / bandwidth + self._latency
+        return 0.0 if bandwidth is None else nbytes / bandwidth + self._latency[kind]
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
@@ -85,6 +84,19 @@ class HidupCosts:
             own = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
             share *= own / operator.dims[index].size
         return share
+
+
+def _lines(options: Options, cluster: Cluster) -> dict[Collective, Line]:
+    """Return latency and bandwidth of each collective; the order is that in which HiDup draws noise."""
+    if options.file:
+        return read(Path(options.file), cluster.n_devices)
+    bandwidths = {
+        Collective.ALL_GATHER: options.all_gather_bytes_per_s,
+        Collective.ALL_REDUCE: options.all_reduce_bytes_per_s,
+        Collective.REDUCE_SCATTER: options.reduce_scatter_bytes_per_s,
+        Collective.ALL_TO_ALL: options.all_to_all_bytes_per_s,
+    }
+    return {kind: Line(options.latency_us / 1e6, bandwidth) for kind, bandwidth in bandwidths.items()}
 
 
 def _noise(options: Options) -> Callable[[int], int]:

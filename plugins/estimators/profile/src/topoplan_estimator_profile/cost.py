@@ -14,6 +14,7 @@ import numpy as np
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan.partition import part_sizes, slice_elements
+from topoplan.precision import weight_copies
 from topoplan_estimator_profile import Options
 
 __all__ = ["Profiled"]
@@ -24,7 +25,7 @@ class Profiled:
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
-        self._copies = 2 + options.optimizer_state
+        self._copies = weight_copies(graph, options.optimizer_state)
         self._gpus = cluster.big_gpu
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())

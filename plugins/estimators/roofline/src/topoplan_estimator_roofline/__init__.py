@@ -23,7 +23,9 @@ class Options:
     """How close devices come to their peaks, and what training keeps in memory."""
 
     device: str = option("", help="price every device as this preset; empty: each as the cluster says")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = option("fp32", help="arithmetic whose peak counts")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
+        None, help="arithmetic whose peak counts; unset: the model's"
+    )
     compute_efficiency: float = option(0.9, help="share of the arithmetic peak that kernels reach", above=0, maximum=1)
     memory_efficiency: float = option(0.75, help="share of the memory bandwidth that kernels reach", above=0, maximum=1)
     kernel_overhead_us: float | None = option(
@@ -45,6 +47,7 @@ ROOFLINE = Estimator(
     summary="FLOPs and bytes of each part against its device's peaks",
     options=Options,
     build=_build,
+    knows_precision=True,
 )
 
 

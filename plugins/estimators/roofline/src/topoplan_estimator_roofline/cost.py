@@ -15,6 +15,7 @@ from topoplan.components import PartCosts
 from topoplan.devices import device_preset
 from topoplan.errors import TopoplanError
 from topoplan.graph import Operator, OperatorGraph
+from topoplan.precision import weight_copies
 from topoplan_estimator_roofline import Options
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
 
@@ -36,8 +37,9 @@ class Roofline:
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._share = cluster.big_gpu
-        self._state = options.optimizer_state
-        self._rates = _rates(options, cluster)
+        self._copies = weight_copies(graph, options.optimizer_state)
+        self._table_copies = weight_copies(graph, 0, gradient=False)
+        self._rates = _rates(options, cluster, options.precision or graph.precision)
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
         counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
@@ -64,7 +66,7 @@ class Roofline:
             operator = self._graph.operators[op]
             if reason := _illegal(operator, degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(operator, degrees, self._share, self._state)
+            work = self._work[key] = part_work(operator, degrees, self._share, self._copies_of(operator))
         at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         arithmetic, moving = work.flops / self._rates.flops[at], work.traffic / self._rates.bandwidth[at]
         overhead, times = self._rates.overhead[at], self._backward[op]
@@ -77,21 +79,25 @@ class Roofline:
             self._prices[key] = costs
         return costs
 
+    def _copies_of(self, operator: Operator) -> int:
+        """Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists."""
+        return self._table_copies if operator.kind == "embedding" else self._copies
 
-def _rates(options: Options, cluster: Cluster) -> _Rates:
+
+def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
     names = [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
     columns: dict[str, tuple[float, float, float]] = {}
     for name in set(names):
         preset = device_preset(name)
-        if options.precision not in preset.peak_flops:
+        if precision not in preset.peak_flops:
             raise TopoplanError(
-                f"estimator roofline: precision: {preset.name} has no {options.precision} "
+                f"estimator roofline: precision: {preset.name} has no {precision} "
                 f"(it has {', '.join(preset.peak_flops)})"
             )
         overhead = preset.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
         columns[name] = (
-            preset.peak_flops[options.precision] * options.compute_efficiency,
+            preset.peak_flops[precision] * options.compute_efficiency,
             preset.memory_bandwidth * options.memory_efficiency,
             overhead,
         )

@@ -56,7 +56,7 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
     return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
 
 
-def part_work(op: Operator, degrees: tuple[int, ...], share: int, optimizer_state: int) -> PartWork:
+def part_work(op: Operator, degrees: tuple[int, ...], share: int, copies: int) -> PartWork:
     """Return FLOPs, bytes moved and bytes kept by every part of ``op`` cut by ``degrees``.
 
     Args:
@@ -64,7 +64,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int, optimizer_stat
         degrees: into how many parts each dimension is cut.
         share: GPUs among which a part's samples are divided, weights replicated; the result is that of
             the GPU with the most samples.
-        optimizer_state: copies of the weights that the optimizer keeps.
+        copies: times that memory holds the weights: with gradients and optimizer state.
     """
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
@@ -84,8 +84,6 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int, optimizer_stat
 
     weights, outputs = total(op.weights), total(op.outputs)
     moved = _polynomial(op.traffic, sizes, parts) if op.traffic else total(op.inputs) + weights + outputs
-    # Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists.
-    copies = 1 if op.kind == "embedding" else 2 + optimizer_state
     return PartWork(
         flops=_polynomial(op.work, sizes, parts),
         traffic=moved,

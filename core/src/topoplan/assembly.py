@@ -1,0 +1,153 @@
+"""From an experiment to what a search needs: components are looked up, built and put together.
+
+Data flow: the host gives components; the frontend builds the graph, the estimator compiles its costs, the
+topology gives a way to build its fabrics; `assemble` puts them into a `Problem` with an evaluator, and
+`Assembly.searches` builds the searchers of one chain.  Every chain of a search, in whatever process, is
+assembled by itself from the same experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import attrs
+import numpy as np
+
+from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
+from topoplan.distortion import distorted
+from topoplan.evaluate import Evaluator, Memory, check_memory
+from topoplan.experiment import Choice, Experiment, build_cluster
+from topoplan.exporting import read_strategy
+from topoplan.fabric import Fabric
+from topoplan.host import Host
+from topoplan.precision import at_speed, in_precision
+from topoplan.problem import Demand, Problem
+from topoplan.search import Search
+from topoplan.space import Space
+from topoplan.strategy import Strategy
+
+__all__ = ["Assembly", "assemble", "chosen_components"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Assembly:
+    """An experiment, put together.
+
+    Attributes:
+        strategy: where the search starts.
+        simulate, simulator, policy: the built simulator, its component, and what it does about memory.
+        topology, topology_options: as chosen.
+        searchers: (component, options), in the order of their turns.
+        evaluator: has priced nothing yet.
+    """
+
+    problem: Problem
+    strategy: Strategy
+    simulate: Simulate
+    simulator: Simulator
+    policy: Memory
+    topology: Topology
+    topology_options: Any
+    searchers: tuple[tuple[Searcher, Any], ...]
+    evaluator: Evaluator
+    seed: int
+
+    def searches(self, chain: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
+        """Build the searchers of one chain.
+
+        One stream of random numbers draws the first fabric, the same for all chains; every searcher of
+        every chain has its own, so that adding a searcher or a chain changes no other's draws.
+
+        Returns:
+            The stream of the first fabric, and (axis, search) in the order of their turns.
+        """
+        count = len(self.searchers)
+        fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
+        if chain:
+            rngs = np.random.default_rng([self.seed, chain]).spawn(count)
+        return fabric_rng, [
+            (component.axis, component.build(options, self.problem, rng))
+            for (component, options), rng in zip(self.searchers, rngs, strict=True)
+        ]
+
+
+def assemble(host: Host, experiment: Experiment) -> Assembly:
+    """Put an experiment together.
+
+    Raises:
+        TopoplanError: something in the experiment is wrong.
+    """
+    used = chosen_components(host, experiment)
+    (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
+    (simulator, simulator_options), *searchers = rest
+    cluster = build_cluster(experiment.cluster)
+    graph = in_precision(frontend.build(model_options, experiment.run.batch_size), experiment.run.precision)
+    costs = estimator.build(estimator_options, graph, cluster)
+    costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
+    problem = Problem(
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology=topology.name,
+        build_fabric=_fabric_builder(topology, topology_options, cluster),
+        reconfigurable=topology.follows_demand,
+    )
+    if experiment.distortion is not None:
+        problem = distorted(problem, experiment.distortion)
+    policy = cast("Simulator", simulator).memory(simulator_options)
+    check_memory(problem, policy)
+    if experiment.run.strategy is None:
+        strategy = problem.space.initial()
+    else:
+        strategy = read_strategy(host, experiment.run.strategy, graph)
+    strategy.check(graph, cluster.n_devices)
+    simulate = simulator.build(simulator_options)
+    return Assembly(
+        problem=problem,
+        strategy=strategy,
+        simulate=simulate,
+        simulator=simulator,
+        policy=policy,
+        topology=topology,
+        topology_options=topology_options,
+        searchers=tuple(searchers),
+        evaluator=Evaluator(problem, simulate, policy),
+        seed=experiment.run.seed,
+    )
+
+
+def chosen_components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:
+    """Return frontend, topology, estimator, simulator and searchers, each with its options.
+
+    Raises:
+        TopoplanError: a component or an option is unknown or wrong.
+    """
+    frontend = host.make(Kind.FRONTEND, experiment.model.name, experiment.model.options)
+    preferred = cast("Frontend", frontend[0]).estimator
+    chosen = [
+        (Kind.TOPOLOGY, experiment.topology),
+        (Kind.ESTIMATOR, experiment.estimator or Choice(preferred)),
+        (Kind.SIMULATOR, experiment.simulator),
+        *((Kind.SEARCHER, choice) for choice in _with_partners(host, experiment.searchers)),
+    ]
+    return [frontend, *(host.make(kind, choice.name, choice.options) for kind, choice in chosen)]
+
+
+def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
+    """Put a strategy searcher before network searchers that came alone."""
+    searchers = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in choices]
+    if any(searcher.axis == "strategy" for searcher in searchers):
+        return list(choices)
+    partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
+    return [*(Choice(name) for name in partners), *choices]
+
+
+def _fabric_builder(
+    topology: Topology, options: Any, cluster: Any
+) -> Callable[[Demand | None, np.random.Generator], Fabric]:
+    def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
+        return topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+
+    return build

@@ -1,0 +1,136 @@
+"""From a plan to the JSON document: every tensor of every operator, and how it lies on the operator's mesh.
+
+An axis that follows a dimension which is cut along an axis of the mesh, in equal slices, is `Shard`; an output without
+such an axis is `Partial`, anything else that lacks one `Replicate`.  So is what a part reads beyond its slice: windows
+of convolutions that reach into others'.  A strategy that is a program for all devices says the forms itself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from topoplan import Operator, OperatorGraph, Placement, Plan, Strategy, Tensor, TopoplanError
+from topoplan.forms import Form, Holding, arguments
+from topoplan.spmd import SpmdProgram
+from topoplan_exporter_dtensor.layouts import Laid, Mesh, lay_out
+
+__all__ = ["FORMAT", "VERSION", "write"]
+
+FORMAT = "topoplan-dtensor"
+VERSION = 1
+
+
+def write(plan: Plan) -> bytes:
+    """Write the placements of a plan; equal plans give equal bytes.
+
+    Raises:
+        TopoplanError: see `topoplan_exporter_dtensor.build`.
+    """
+    graph, strategy = plan.graph, plan.strategy
+    if graph is None or strategy is None:
+        raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
+    if strategy.program is not None:
+        meshes, operators = _of_program(graph, strategy.program)
+    else:
+        meshes, operators = _of_placements(graph, strategy.placements)
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": graph.name,
+        "batch_size": graph.batch_size,
+        "world_size": plan.cluster.n_devices,
+        "meshes": {mesh.name: {"dim_names": list(mesh.dim_names), "devices": mesh.devices.tolist()} for mesh in meshes},
+        "operators": operators,
+        "edges": graph.edges.reshape(-1, 4).tolist(),
+        **_scheduling(strategy),
+    }
+    return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[dict[str, Any]]]:
+    for op, placement in zip(graph.operators, placements, strict=True):
+        devices, count = np.unique(placement.devices, return_counts=True)
+        if count.max() > 1:
+            raise TopoplanError(
+                f"dtensor: operator {op.name!r} has {count.max()} parts on device {devices[count.argmax()]} "
+                "(a mesh has every device once; json can say it)"
+            )
+    meshes, laid = lay_out(placements)
+    operators = []
+    for op, where in zip(graph.operators, laid, strict=True):
+        operators.append(
+            {
+                **_head(op, meshes[where.mesh]),
+                "inputs": [_told(tensor, _lying(op, tensor, where, "Replicate()")) for tensor in op.inputs],
+                "weights": [_told(tensor, _lying(op, tensor, where, "Replicate()")) for tensor in op.weights],
+                "outputs": [_told(tensor, _lying(op, tensor, where, "Partial()")) for tensor in op.outputs],
+            }
+        )
+    return meshes, operators
+
+
+def _of_program(graph: OperatorGraph, program: SpmdProgram) -> tuple[list[Mesh], list[dict[str, Any]]]:
+    mesh = Mesh("mesh0", np.arange(program.n_devices, dtype=np.int32).reshape(program.mesh))
+    operators = []
+    for index, op in enumerate(graph.operators):
+        told = []
+        for k, tensor in enumerate(arguments(op)):
+            wanted = _worded(program.wanted(index, k))
+            stored = _worded(program.stored[index][k])
+            told.append({**_told(tensor, wanted), **({"stored": stored} if stored and stored != wanted else {})})
+        outputs = [_told(tensor, _worded(program.made(index, k))) for k, tensor in enumerate(op.outputs)]
+        count = len(op.inputs)
+        operators.append({**_head(op, mesh), "inputs": told[:count], "weights": told[count:], "outputs": outputs})
+    return [mesh], operators
+
+
+def _head(op: Operator, mesh: Mesh) -> dict[str, Any]:
+    return {"name": op.name, "kind": op.kind, "mesh": mesh.name}
+
+
+def _told(tensor: Tensor, placements: list[str]) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": list(tensor.shape), "placements": placements}
+
+
+def _lying(op: Operator, tensor: Tensor, where: Laid, without: str) -> list[str]:
+    """Return the placements of a tensor; ``without`` where it lacks what is cut: of an output these are sums."""
+    words = []
+    for dim in where.dims:
+        at = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim), -1)
+        if dim < 0:
+            words.append("Replicate()")
+        elif at < 0:
+            words.append(without)
+        else:
+            axis = tensor.axes[at]
+            equal = axis.offset == 0 and axis.scale == axis.extent and axis.size == op.dims[dim].size * axis.scale
+            if not equal and without == "Partial()":
+                raise TopoplanError(
+                    f"dtensor: operator {op.name!r}: cutting {op.dims[dim].name!r} does not cut output "
+                    f"{tensor.name!r} in equal slices (json can say it)"
+                )
+            words.append(f"Shard({at})" if equal else "Replicate()")
+    return words
+
+
+def _worded(forms: tuple[Form, ...]) -> list[str]:
+    """Say forms along the dimensions of a mesh in DTensor's words."""
+    words = {Holding.FULL: "Replicate()", Holding.REPLICATE: "Replicate()", Holding.REDUCE: "Partial()"}
+    return [f"Shard({form.axis})" if form.sliced else words[form.holding] for form in forms]
+
+
+def _scheduling(strategy: Strategy) -> dict[str, Any]:
+    """Say which stage of a pipeline each operator belongs to, where there is one."""
+    schedule = strategy.schedule
+    if schedule is None or schedule.trivial:
+        return {}
+    return {
+        "schedule": {
+            "kind": schedule.kind.value,
+            "micro_batches": schedule.micro_batches,
+            "stages": schedule.stage.tolist(),
+        }
+    }

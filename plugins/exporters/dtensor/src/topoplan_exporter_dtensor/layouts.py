@@ -1,0 +1,134 @@
+"""From the devices of operators to meshes: few of them, so that operators can pass tensors on one mesh.
+
+A placement numbers its parts over the cut dimensions, and says the device of each.  Where device numbers (counted
+among the devices that take part) go up by a fixed *stride* along every cut dimension, the placement is a mixed-radix
+number, and several of them fit one mesh: the mesh is cut wherever one of them is.  With eight devices, samples cut
+into eight have strides 1..8; samples by two and channels by four have 4..8 and 1..4; the mesh is (2, 4), on which the
+first cuts its samples along both axes.  DTensor cuts one axis of a tensor along several axes of a mesh from left to
+right, which is this order.
+
+A placement whose devices follow no stride has a mesh of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import numpy as np
+
+from topoplan import Placement
+from topoplan.arrays import I32
+
+__all__ = ["Laid", "Mesh", "lay_out"]
+
+
+@attrs.frozen(eq=False)
+class Mesh:
+    """A mesh: its name, and its devices as an array with one axis for each of its dimensions."""
+
+    name: str
+    devices: I32
+
+    @property
+    def dim_names(self) -> tuple[str, ...]:
+        """Names of the dimensions, the slowest one first."""
+        return tuple(f"d{k}" for k in range(self.devices.ndim))
+
+
+@attrs.frozen
+class Laid:
+    """A placement on a mesh: for each dimension of the mesh the operator's dimension that is cut along it, or -1."""
+
+    mesh: int
+    dims: tuple[int, ...]
+
+
+@attrs.frozen
+class _Span:
+    """A cut dimension, and the strides that it covers: from ``low`` to ``high``."""
+
+    dim: int
+    low: int
+    high: int
+
+
+def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Laid]]:
+    """Return meshes, and every placement on one of them; the devices of a placement must differ.
+
+    Meshes come in the order in which operators need them, and only as many as do not fit together.
+    """
+    # Devices (ascending), and strides at which the mesh is cut; or the very placement.
+    grids: list[tuple[tuple[int, ...], set[int]] | Placement] = []
+    chosen: list[tuple[int, tuple[_Span, ...] | None]] = []
+    for placement in placements:
+        members = tuple(sorted(placement.devices.tolist()))
+        spans = _spans(placement, members)
+        if spans is None:
+            at = next((k for k, grid in enumerate(grids) if isinstance(grid, Placement) and grid == placement), -1)
+            if at < 0:
+                at = len(grids)
+                grids.append(placement)
+        else:
+            cuts = {1, len(members), *(span.low for span in spans), *(span.high for span in spans)}
+            at = next(
+                (
+                    k
+                    for k, grid in enumerate(grids)
+                    if not isinstance(grid, Placement) and grid[0] == members and _fit(grid[1] | cuts)
+                ),
+                -1,
+            )
+            if at < 0:
+                at = len(grids)
+                grids.append((members, set()))
+            grid = grids[at]
+            assert not isinstance(grid, Placement)
+            grid[1].update(cuts)
+        chosen.append((at, spans))
+    meshes = [_mesh(f"mesh{k}", grid) for k, grid in enumerate(grids)]
+    laid = []
+    for placement, (at, spans) in zip(placements, chosen, strict=True):
+        found = grids[at]
+        if spans is None or isinstance(found, Placement):
+            dims = tuple(dim for dim, degree in enumerate(placement.degrees) if degree > 1)
+        else:
+            dims = tuple(_covering(spans, low) for low, _ in _steps(found[1]))
+        laid.append(Laid(at, dims))
+    return meshes, laid
+
+
+def _spans(placement: Placement, members: tuple[int, ...]) -> tuple[_Span, ...] | None:
+    """Return the strides of a placement's devices among ``members``; None where they follow none."""
+    cut = [dim for dim, degree in enumerate(placement.degrees) if degree > 1]
+    grid = np.searchsorted(members, placement.devices).reshape([placement.degrees[dim] for dim in cut])
+    first = (0,) * len(cut)
+    strides = [int(grid[(*first[:k], 1, *first[k + 1 :])] - grid[first]) for k in range(len(cut))]
+    wanted = np.zeros(grid.shape, dtype=np.int64)
+    for stride, index in zip(strides, np.indices(grid.shape), strict=True):
+        wanted += stride * index
+    if min(strides, default=1) < 1 or not np.array_equal(grid, wanted):
+        return None
+    return tuple(_Span(dim, stride, stride * placement.degrees[dim]) for dim, stride in zip(cut, strides, strict=True))
+
+
+def _fit(cuts: set[int]) -> bool:
+    """Say whether a mesh can be cut at all these strides: each must divide the next one."""
+    return all(high % low == 0 for low, high in itertools.pairwise(sorted(cuts)))
+
+
+def _steps(cuts: set[int]) -> list[tuple[int, int]]:
+    """Return (low, high) of each dimension of a mesh, the slowest one first; one of a single device has one, too."""
+    return [*itertools.pairwise(sorted(cuts))][::-1] or [(1, 1)]
+
+
+def _mesh(name: str, grid: tuple[tuple[int, ...], set[int]] | Placement) -> Mesh:
+    if isinstance(grid, Placement):
+        return Mesh(name, grid.devices.reshape([degree for degree in grid.degrees if degree > 1]))
+    members, cuts = grid
+    return Mesh(name, np.array(members, dtype=np.int32).reshape([high // low for low, high in _steps(cuts)]))
+
+
+def _covering(spans: tuple[_Span, ...], low: int) -> int:
+    """Return the dimension that is cut along the dimension of the mesh with stride ``low``."""
+    return next((span.dim for span in spans if span.low <= low < span.high), -1)

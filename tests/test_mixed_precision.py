@@ -1,0 +1,100 @@
+"""Mixed precision in whole runs: every searcher, the command line, and experiments in TOML."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError, optimize
+
+MODEL = Choice("dlrm", {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"})
+CLUSTER = ClusterOptions(servers=4, interface_bandwidth_gbps=1.0)
+
+
+def experiment(searcher="mcmc", precision="fp32", *, budget=0, **given):
+    """The small recommendation model on four servers."""
+    run = {"precision_speedup": given.pop("speedup", None), **given.pop("run", {})}
+    return Experiment(
+        model=MODEL,
+        cluster=CLUSTER,
+        topology="topoopt",
+        searchers=[searcher],
+        run=RunOptions(batch_size=64, budget=budget, precision=precision, **run),
+        **given,
+    )
+
+
+def test_one_strategy_sends_half_the_bytes_in_less_time():
+    single, mixed = (optimize(experiment(precision=precision)).plan for precision in ("fp32", "bf16"))
+    assert single.graph.precision == "fp32"
+    assert mixed.graph.precision == "bf16"
+    assert single.strategy == mixed.strategy
+    assert single.taskgraph.size.sum() > 0
+    assert (2 * mixed.taskgraph.size == single.taskgraph.size).all()
+    compute = single.taskgraph.device >= 0
+    assert (mixed.taskgraph.seconds[compute] <= single.taskgraph.seconds[compute]).all()
+    assert mixed.timeline.makespan < single.timeline.makespan
+
+
+@pytest.mark.parametrize(
+    "searcher", ["mcmc", "random", "exhaustive:tied=true", "totientperm", "rewire", "hidup", "hpgo"]
+)
+def test_every_searcher_plans_in_it(searcher):
+    outcome = optimize(experiment(searcher, "bf16", budget=12))
+    assert outcome.plan.graph.precision == "bf16"
+    assert outcome.plan.provenance["precision"] == "bf16"
+    assert outcome.plan.timeline.makespan <= outcome.initial.timeline.makespan
+
+
+def test_provenance_of_fp32_says_nothing_of_it():
+    assert "precision" not in optimize(experiment()).plan.provenance
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_roofline_takes_the_rate_of_the_precision(precision):
+    """The same as the estimator's own option for rates, and half the bytes: bound by either."""
+    options = {"kernel-overhead-us": 0.0, "memory-efficiency": 1.0, "compute-efficiency": 1e-6}
+    by_rate = [
+        optimize(experiment(precision=p, estimator=Choice("roofline", options))).plan for p in ("fp32", precision)
+    ]
+    compute = by_rate[0].taskgraph.seconds > 0
+    ratio = by_rate[0].taskgraph.seconds[compute] / by_rate[1].taskgraph.seconds[compute]
+    layers = ratio[ratio > 2.1]
+    assert len(layers)
+    assert np.allclose(layers, 312 / 19.5)
+
+
+def test_times_of_an_estimator_without_rates_are_divided_by_the_stated_factor():
+    plans = [
+        optimize(experiment(precision=p, estimator="hidup", speedup=s)).plan for p, s in (("fp32", None), ("fp16", 4.0))
+    ]
+    single, mixed = (plan.taskgraph.seconds for plan in plans)
+    assert np.allclose(single, 4 * mixed)
+
+
+def test_a_missing_factor_is_named():
+    with pytest.raises(TopoplanError, match=r"estimator hidup are those of fp32.*--precision-speedup"):
+        optimize(experiment(precision="bf16", estimator="hidup"))
+
+
+def test_a_device_without_the_precision_is_named(run):
+    code, _, err = run("optimize", "alexnet", "--device", "V100", "--precision", "bf16", "--budget", "0")
+    assert code == 2
+    assert "V100 has no bf16 (it has fp32, fp16)" in err
+
+
+def test_command_line_and_toml_say_the_same(run, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        '[model]\nuse = "alexnet"\n[cluster]\nservers = 2\n[run]\nbudget = 0\nbatch-size = 64\nprecision = "fp16"\n'
+    )
+    words = ("--servers", "2", "--budget", "0", "--batch-size", "64", "--precision", "fp16")
+    results = [json.loads(run(*args, "--json")[1]) for args in (("optimize", "alexnet", *words), ("run", "run.toml"))]
+    assert results[0]["iteration_time_s"] == results[1]["iteration_time_s"]
+
+
+def test_a_precision_that_does_not_exist_is_named(run):
+    code, _, err = run("optimize", "alexnet", "--precision", "fp8")
+    assert code == 2
+    assert "precision: 'fp8' is none of fp32, fp16, bf16" in err

@@ -1,0 +1,134 @@
+"""``topoplan sensitivity``: plans made under wrong costs, priced under true ones."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import attrs
+import pytest
+
+from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions, TopoplanError, optimize
+from topoplan.distortion import Distortion
+from topoplan.exporting import read_plan
+from topoplan.repeating import experiment_of
+from topoplan.sensitivity import sensitivity
+
+TABLES = {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"}
+#: A network so slow that a search which believes it to be fast does badly.
+EXPERIMENT = Experiment(
+    model=Choice("dlrm", TABLES),
+    cluster=ClusterOptions(servers=2, interface_bandwidth_gbps=1.0, degree=1),
+    topology="bigswitch",
+    searchers=["exhaustive:tied=true"],
+    run=RunOptions(batch_size=4096, budget=100),
+)
+WORDS = (
+    "optimize", "dlrm", "-o", "arch-embedding-size=1000-1000", "--batch-size", "64", "--servers", "4",
+    "-t", "topoopt", "-s", "totientperm", "--degree", "2", "--budget", "20", "--seed", "4",
+)  # fmt: skip
+
+
+def test_a_search_that_proves_its_answer_loses_by_distortion_only():
+    distortions = [Distortion(), Distortion(compute_noise=0.5), Distortion(communication_scale=1e4)]
+    study = sensitivity(EXPERIMENT, distortions, seeds=2)
+    none, noisy, fast = study.rows
+    assert none.slowdowns == (1.0, 1.0)
+    assert min(noisy.slowdowns) >= 1.0
+    assert none.worst == 1.0 < fast.mean == fast.worst
+    assert study.reference == optimize(EXPERIMENT).plan.timeline.makespan
+    assert fast.seconds[0] > study.reference
+    assert not study.interrupted
+
+
+def test_a_plan_made_under_distortion_says_so():
+    wrong = attrs.evolve(EXPERIMENT, distortion=Distortion(communication_scale=2.0))
+    plan = optimize(wrong).plan
+    assert plan.provenance["distortion"] == {"compute_noise": 0.0, "communication_scale": 2.0, "seed": 0}
+    assert plan.timeline.makespan < optimize(EXPERIMENT).plan.timeline.makespan
+    with pytest.raises(TopoplanError, match="made under distorted costs"):
+        experiment_of(plan, "p.json")
+
+
+@pytest.mark.parametrize("searcher", ["mcmc", "random", "rewire", "hidup", "hpgo"])
+def test_every_searcher_takes_part(searcher):
+    experiment = attrs.evolve(
+        EXPERIMENT, searchers=[searcher], topology=Choice("topoopt"), run=RunOptions(batch_size=64, budget=6)
+    )
+    study = sensitivity(experiment, [Distortion(compute_noise=0.3, communication_scale=0.5)], seeds=1)
+    assert study.rows[0].seconds[0] > 0
+
+
+def test_ctrl_c_keeps_what_is_finished():
+    def stop(finished, name):
+        if finished == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    distortions = [Distortion(), Distortion(compute_noise=0.5), Distortion(communication_scale=2.0)]
+    study = sensitivity(EXPERIMENT, distortions, seeds=2, on_progress=stop)
+    assert study.interrupted
+    assert [row.seeds for row in study.rows] == [(0, 1)]
+
+
+def test_a_plan_gives_its_experiment_back(run):
+    assert run(*WORDS, "-x", "json=p.json")[0] == 0
+    host = Host.discover()
+    plan = read_plan(host, Path("p.json"))
+    assert optimize(experiment_of(plan, "p.json"), host=host).plan == plan
+
+
+def test_a_saved_plan_is_what_others_are_compared_with(run):
+    assert run(*WORDS, "-x", "json=p.json")[0] == 0
+    status, out, err = run(
+        "sensitivity", "p.json", "--compute-noise", "0.4", "--communication-scale", "", "--seeds", "2", "--json"
+    )
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    made = json.loads(Path("p.json").read_text())
+    assert found["iteration_time_s"] == made["timeline"]["makespan"]
+    assert [(row["compute_noise"], row["communication_scale"]) for row in found["rows"]] == [(0, 1), (0.4, 1)]
+    assert found["rows"][0]["slowdowns"][0] == 1.0
+    assert found["rows"][0]["seeds"] == [4, 5]
+    assert not found["interrupted"]
+
+
+def test_an_experiment_gives_a_table(run, tmp_path):
+    (tmp_path / "e.toml").write_text(
+        '[model]\nuse = "alexnet"\n[cluster]\nservers = 2\n[run]\nbudget = 3\nbatch-size = 64\n'
+    )
+    status, out, _ = run("sensitivity", "e.toml", "--seeds", "1", "--communication-scale", "0.5", "--budget", "2")
+    assert status == 0
+    for text in ("mean slowdown", "compute x 0.5..1.5", "bandwidth x 0.5", "alexnet, mcmc"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--compute-noise", "1"), "--compute-noise '1': '1' must be a number between 0 and 1"),
+        (("--compute-noise", "nan"), "must be a number between 0 and 1"),
+        (("--communication-scale", "2,x"), "--communication-scale '2,x': 'x' must be a number more than 0"),
+        (("--communication-scale", "inf"), "must be a number more than 0"),
+        (("--seeds", "0"), "--seeds 0: at least 1"),
+        ((), "missing.toml: cannot be read"),
+    ],
+)
+def test_bad_words_are_named(run, words, told):
+    status, out, err = run("sensitivity", "missing.toml", *words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert err.startswith("error: ")
+
+
+def test_plans_that_cannot_be_repeated_are_refused(run, tmp_path):
+    assert run(*WORDS, "-x", "json=p.json", "-x", "flatbuffer=t.fbuf")[0] == 0
+    assert "does not say how it was made" in run("sensitivity", "t.fbuf")[2]
+    assert run(*WORDS, "--strategy", "p.json", "-x", "json=again.json")[0] == 0
+    assert "started from the strategy p.json" in run("sensitivity", "again.json")[2]
+    document = json.loads((tmp_path / "p.json").read_text())
+    document["provenance"]["components"] = [{}]
+    (tmp_path / "p.json").write_text(json.dumps(document))
+    status, _, err = run("sensitivity", "p.json")
+    assert status == 2
+    assert "p.json: provenance: is damaged" in err
