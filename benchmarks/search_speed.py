@@ -3,9 +3,10 @@
     .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
 
 Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature); the
-co-search adds `totientperm`, which rewires at each new best state, at most every 50 turns.  Without a folder the
-roofline estimator prices operators.  Kernels are compiled before the clock starts.  A full evaluation lowers and
-compiles the network with nothing kept; both sides of its ratio run in turn.
+co-search adds `totientperm` with ``after=accepted``: one wiring, with its routes, for every move that is accepted.
+Then the same search runs as two chains in two processes, which share the proposals; their time includes the start of
+the processes.  Without a folder the roofline estimator prices operators.  Kernels are compiled before the clock starts.
+A full evaluation lowers and compiles the network with nothing kept; both sides of its ratio run in turn.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from topoplan import Candidate, ClusterOptions, Host, State, TopologyContext
+from topoplan import Candidate, Choice, ClusterOptions, Experiment, Host, RunOptions, State, TopologyContext, chains
 from topoplan.evaluate import Evaluator, memory_penalty
 from topoplan.experiment import build_cluster
 from topoplan.lowering import Lowering
 from topoplan.problem import Problem
 from topoplan.run import Run, drive
 from topoplan.space import Space
+
+#: FlexNet's mix of proposals; and its rewiring.
+SEARCHERS = (("mcmc", {"block": 0, "temperature": "absolute"}), ("totientperm", {"after": "accepted"}))
 
 
 def problem_of(host, model, preset, servers, topology, measures=None):
@@ -53,7 +57,7 @@ def evaluator_of(host, problem, simulator):
 
 def search_speed(host, problem, simulator, proposals, co=False):
     """Print proposals decided per second."""
-    given = [("mcmc", {"block": 0, "temperature": "absolute"}), *([("totientperm", {})] if co else [])]
+    given = SEARCHERS if co else SEARCHERS[:1]
 
     def run(budget):
         made = [host.make("searcher", name, options) for name, options in given]
@@ -69,6 +73,25 @@ def search_speed(host, problem, simulator, proposals, co=False):
     print(
         f"{what} {proposals:6d} proposals in {result.elapsed:6.1f} s: {proposals / result.elapsed:7.1f}/s, "
         f"accepted {result.acceptance:.0%}, best {result.best_cost * 1e3:.3f} ms",
+        flush=True,
+    )
+
+
+def chains_speed(host, proposals, measures, count=2):
+    """Print proposals decided per second by chains in as many processes: dlrm128, as `problem_of` has it."""
+    experiment = Experiment(
+        model=Choice("dlrm", {"preset": "dlrm128", "dialect": "flexnet"}),
+        cluster=ClusterOptions(servers=128, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
+        topology="topoopt",
+        estimator="roofline" if measures is None else Choice("measured", {"file": str(measures / "dlrm128.json")}),
+        searchers=[Choice(name, options) for name, options in SEARCHERS],
+        run=RunOptions(budget=proposals, chains=count, workers=count),
+    )
+    result, _ = chains.search(host, experiment)
+    print(
+        f"dlrm          128 servers  topoopt    fluid    {proposals:6d} proposals in {result.elapsed:6.1f} s: "
+        f"{proposals / result.elapsed:7.1f}/s, {count} chains in {count} processes, "
+        f"best {result.best_cost * 1e3:.3f} ms",
         flush=True,
     )
 
@@ -110,6 +133,7 @@ def main() -> None:
         for simulator, budget in zip(("fluid", "flexnet"), proposals, strict=True):
             search_speed(host, problem, simulator, budget)
     search_speed(host, problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures), "fluid", 1_000, co=True)
+    chains_speed(host, 1_000, measures)
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
         problem = problem_of(host, model, preset, 128, "bigswitch", measures)
         for simulator in ("fluid", "flexnet"):

@@ -143,6 +143,60 @@ def test_a_new_best_is_adopted_by_the_other_axis():
     assert adopted[-1] == result.best_cost
 
 
+class Mover:
+    """Offers what it is told to the driver, and notes what it is given."""
+
+    def __init__(self, follows=False, changes=()):
+        self.follows, self.given, self.reached, self.changes = follows, [], None, list(changes)
+
+    def adopt(self, trial):
+        self.given.append(trial)
+
+    def ask(self):
+        return [self.changes.pop(0)(self.given[0].state)] if self.changes else []
+
+    def tell(self, trials):
+        self.reached = trials[-1]
+
+
+def test_states_that_are_no_better_go_to_those_that_follow_and_new_fabrics_to_all_that_move_the_network():
+    problem = small_problem()
+    star = problem.build_fabric(None, None)
+
+    def same(state):
+        return Candidate(base=state)
+
+    def better(state):
+        changes = {op: problem.space.place((1,) * len(p.degrees), 0) for op, p in enumerate(state.strategy.placements)}
+        return Candidate(base=state, placements=changes, fabric=star)
+
+    run = Run(problem=problem, budget=10, seed=0, searchers=())
+    for axis, across in (("strategy", "network"), ("network", "strategy")):
+        mover = Mover(changes=[same, better])
+        watching = [(name, Mover(follows)) for name in ("strategy", "network") for follows in (False, True)]
+        evaluator = Evaluator(problem, CountTransfers(), "ignore")
+        searchers = [(axis, mover), *watching]
+        drive(run, evaluator, problem.space.initial(), searchers, np.random.default_rng(0))
+        costs = {(name, w.follows): [t.cost for t in w.given] for name, w in watching}
+        first, best = costs[axis, False][0], 6.0
+        assert costs[across, False] == [first, best]
+        assert costs[across, True] == [first, first, best]
+        assert costs[axis, False] == costs[axis, True] == ([first] if axis == "strategy" else [first, best])
+        assert [t.cost for t in mover.given] == [first]
+
+
+def test_patience_counts_proposals_without_a_better_state():
+    problem = small_problem()
+    mover = Mover(changes=[lambda state: Candidate(base=state)] * 50)
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    for share, priced in ((0.2, 8), (0.01, 1), (1.0, 40)):
+        run = Run(problem=problem, budget=40, seed=0, searchers=(), patience=share)
+        mover.changes = [lambda state: Candidate(base=state)] * 50
+        evaluator.evaluations = 0
+        result = drive(run, evaluator, problem.space.initial(), [("strategy", mover)], np.random.default_rng(0))
+        assert result.evaluations == 1 + priced
+
+
 def test_initial_strategy_is_data_parallel_with_tables_round_robin():
     b = GraphBuilder("tables", 8)
     tables = [b.embedding(b.input((1,), itemsize=8), 10, 4) for _ in range(6)]

@@ -58,7 +58,10 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
             raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
         stage = dict(zip(held, schedule.stage.tolist(), strict=True))
         schedule = attrs.evolve(schedule, stage=[stage[op.name] for op in graph.operators])
-    return Strategy(tuple(held[op.name] for op in graph.operators), schedule)
+    program = plan.strategy.program
+    if program is not None and list(held) != [op.name for op in graph.operators]:
+        raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
+    return Strategy(tuple(held[op.name] for op in graph.operators), schedule, program)
 
 
 def check_outputs(host: Host, outputs: tuple[tuple[Choice, str], ...]) -> None:

@@ -6,7 +6,7 @@ prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clo
 resumed, run in many chains and swapped.
 
 The driver (`topoplan.run`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or ``ask``
-returns nothing.  Searchers of two axes take turns; what one reached, the other is given by ``adopt``.
+returns nothing.  Searchers take turns; a new best that one reached, others are given by ``adopt``.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Search(Protocol):
     """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
 
     One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
+    States that are no new best are shared where both sides say so: one that has ``reached``, a trial that `tell` moved
+    it to (else None), offers it, and one with a true ``follows`` is given what searchers of the other axis offer.
     One that constructs its answer may have ``report() -> Mapping[str, Any]``: JSON values that say what it found,
     asked for after the search.  They stand in the plan's provenance, and beside the figures of the simulation in
     what the command line prints, where a key that both have is the searcher's.
@@ -90,4 +92,4 @@ class Search(Protocol):
         """Take the prices of the candidates last asked, or of the first of them if the budget ran out."""
 
     def adopt(self, trial: Trial) -> None:
-        """Go on from here: the initial state, or one that a searcher of the other axis reached."""
+        """Go on from here: the initial state, or one that another searcher reached."""

@@ -140,3 +140,21 @@ def test_demand_is_not_asked_for(problem):
     chain = Chain(McmcOptions(), problem, np.random.default_rng(0))
     chain.adopt(Trial(state=first_state(problem), cost=1.0, demand=demand))
     chain.tell([Trial(state=chain.ask()[0].state(), cost=1.0, demand=demand)])
+
+
+def test_accepted_moves_are_offered_and_a_worse_state_that_it_is_given_is_not_its_best(problem):
+    chain = Chain(McmcOptions(reset_every=2, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
+    best = trial_of(first_state(problem), 1.0)
+    chain.adopt(best)
+    (candidate,) = chain.ask()
+    moved = trial_of(candidate.state(), 1.5)
+    chain.tell([moved])
+    assert chain.reached is moved
+    assert chain.follows
+    given = trial_of(moved.state, 1.25)
+    chain.adopt(given)  # the same strategy on another fabric
+    (candidate,) = chain.ask()
+    assert candidate.base is given.state
+    chain.tell([trial_of(candidate.state(), math.inf)])
+    assert chain.reached is None
+    assert chain.ask()[0].base is best.state

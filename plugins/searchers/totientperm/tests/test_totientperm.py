@@ -1,11 +1,13 @@
 """Turns, proposals and memory of the searcher, with prices made up by the test."""
 
+import attrs
 import numpy as np
 import pytest
 
 from topoplan import Cluster, Demand, Placement, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.options import structure
 from topoplan_searcher_totientperm import TotientPermOptions, build
+from topoplan_searcher_totientperm.memo import Memo
 from topoplan_searcher_totientperm.rewire import splits_around
 from topoplan_topology_topoopt.construct import construct
 
@@ -74,7 +76,7 @@ def test_nothing_before_it_was_given_a_state():
 
 
 def test_waits_for_its_turn_and_for_a_change():
-    search, fabric = start(every=3)
+    search, fabric = start(every=3, routes="even")
     wanted = demand(1e9, 1e9)
     search.adopt(trial(fabric, 1.0, wanted))
     candidates = search.ask()
@@ -138,3 +140,87 @@ def test_splits_around():
     assert splits_around(4, 4, 3) == [4, 3, 2]
     assert splits_around(1, 1, 3) == [1]
     assert splits_around(0, 0, 3) == [0]
+
+
+def test_traffic_is_then_split_by_load_on_the_best_fabric():
+    search, fabric = start()
+    wanted = demand(1e9, 3e9)
+    search.adopt(trial(fabric, 1.0, wanted))
+    candidates = search.ask()
+    search.tell(priced(candidates, [0.8, 0.6, *[0.9] * (len(candidates) - 2)], wanted))
+    (shared,) = search.ask()
+    assert shared.beat == 0.6
+    assert shared.fabric.same_wires(candidates[1].fabric)
+    assert candidates[1].fabric.routes is None
+    assert len(shared.fabric.routes.pairs) == N * (N - 1)
+    assert search.ask() == []
+
+
+def test_without_point_to_point_traffic_there_is_nothing_to_split():
+    search, fabric = start()
+    search.adopt(trial(fabric, 1.0, demand(1e9, 0)))
+    assert search.ask()
+    assert search.ask() == []
+
+
+def test_after_accepted_moves_it_takes_its_fabrics_in_turn():
+    search, fabric = start(after="accepted", splits=2, every=50)
+    wanted = demand(1e9, 1e9)
+    pairs = []
+    for device in range(4):
+        search.adopt(trial(fabric, 1.0, wanted, device))
+        (candidate,) = search.ask()
+        pairs.append(ring_pairs(candidate.fabric))
+        assert search.ask() == []
+        search.tell(priced([candidate], [1.0], wanted))
+        assert search.reached is None
+    assert pairs == [2, 2, 1, 1]
+    search.adopt(trial(fabric, 1.0, wanted))
+    told = priced(search.ask(), [0.9], wanted)
+    search.tell(told)
+    assert search.reached is told[0]
+
+
+def test_it_offers_nothing_else_where_it_waits_for_new_bests():
+    search, fabric = start()
+    wanted = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, wanted))
+    search.tell(priced(search.ask()[:1], [0.5], wanted))
+    assert search.reached is None
+    assert not search.follows
+
+
+def test_equal_demands_get_the_same_fabric_objects():
+    search, fabric = start(every=1, routes="even")
+    for wanted in (demand(1e9, 1e9), demand(1e9, 2e9)):
+        search.adopt(trial(fabric, 1.0, wanted))
+        search.ask()
+        search.adopt(trial(fabric, 1.0, attrs.evolve(wanted, matrix=wanted.matrix.copy()), device=1))
+        first = search.ask()
+        search.adopt(trial(fabric, 1.0, wanted, device=2))
+        assert [id(c.fabric) for c in search.ask()] == [id(c.fabric) for c in first]
+
+
+def test_equal_wires_are_one_object():
+    memo = Memo()
+    one, two = (construct(CLUSTER, None, rules="paper", paths=2, rng=np.random.default_rng(9)) for _ in range(2))
+    assert memo.one(one) is memo.one(two) is one
+    assert memo.one(attrs.evolve(one, max_paths=3)) is not one
+    assert memo.one(attrs.evolve(one, rings={})) is not one
+
+
+def test_the_greedy_rules_have_no_rings():
+    search, fabric = start(rules="greedy")
+    search.adopt(trial(fabric, 1.0, demand(1e9, 1e9)))
+    assert [dict(c.fabric.rings) for c in search.ask()] == [{}]
+
+
+def test_another_fabric_for_its_strategy_is_no_reason_to_wire_anew():
+    search, fabric = start(every=1, routes="even")
+    first = trial(fabric, 1.0, demand(1e9, 1e9))
+    search.adopt(first)
+    search.ask()
+    search.adopt(Trial(state=State(first.state.strategy, fabric), cost=0.9, demand=first.demand))
+    assert search.ask() == []
+    search.adopt(trial(fabric, 0.8, demand(1e9, 1e9)))
+    assert all(c.beat == 0.8 for c in search.ask())

@@ -30,6 +30,26 @@ def test_matching_is_the_heaviest(n, seed, whole):
     assert sum(weight[pair] for pair in pairs) == pytest.approx(brute(weight, list(range(n))), rel=1e-8)
 
 
+def perfect(weight, hosts):
+    """Weight of the heaviest matching that leaves out no host, or one where their number is odd."""
+    if len(hosts) < 2:
+        return 0.0
+    if len(hosts) % 2:
+        return max(perfect(weight, [h for h in hosts if h != out]) for out in hosts)
+    first, rest = hosts[0], hosts[1:]
+    return max(weight[first, other] + perfect(weight, [h for h in rest if h != other]) for other in rest)
+
+
+@given(st.integers(1, 8), st.integers(0, 999), st.floats(0.1, 1.0))
+@settings(max_examples=60, deadline=None)
+def test_it_weighs_as_much_as_the_heaviest_perfect_matching(n, seed, dense):
+    rng = np.random.default_rng(seed)
+    weight = np.triu(rng.random((n, n)) * (rng.random((n, n)) < dense), 1)
+    weight = weight + weight.T
+    pairs = heaviest_matching(weight, np.arange(n), rng)
+    assert sum(weight[pair] for pair in pairs) == pytest.approx(perfect(weight, list(range(n))), rel=1e-8)
+
+
 def test_only_allowed_hosts():
     pairs = heaviest_matching(np.ones((5, 5)), np.array([1, 4]), np.random.default_rng(0))
     assert pairs == [(1, 4)]

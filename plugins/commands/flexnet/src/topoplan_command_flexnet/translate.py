@@ -93,7 +93,7 @@ def _estimator(settings: Settings) -> Choice:
 
 
 def _searchers(settings: Settings) -> tuple[Choice, ...]:
-    """FlexNet's chain, and for a network that can be rewired its rewiring, at every new best."""
+    """FlexNet's chain, and for a network that can be rewired its rewiring, after every accepted move."""
     chain = Choice(
         "mcmc",
         {
@@ -106,7 +106,7 @@ def _searchers(settings: Settings) -> tuple[Choice, ...]:
     )
     if settings["topology"] != "topoopt":
         return (chain,)
-    return (chain, Choice("totientperm", {"rules": "released", "every": 1}))
+    return (chain, Choice("totientperm", {"rules": "released", "after": "accepted"}))
 
 
 def reset_every(budget: int) -> int:

@@ -47,6 +47,8 @@ class Chain:
         self._propagation = Propagation(problem.graph, problem.space, options.spread)
         self._current: Trial | None = None
         self._best: Trial | None = None
+        self.follows = True
+        self.reached: Trial | None = None
         self._beat = math.inf
         self._proposed = self._accepted = self._since_reset = 0
 
@@ -57,7 +59,9 @@ class Chain:
 
     def adopt(self, trial: Trial) -> None:
         """Start from ``trial``, or go on from it when another searcher reached it."""
-        self._current = self._best = trial
+        self._current = trial
+        if self._best is None or trial.cost < self._best.cost:
+            self._best = trial
 
     def ask(self) -> Sequence[Candidate]:
         """Propose one change to the current state."""
@@ -70,12 +74,13 @@ class Chain:
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it beats the time drawn for it."""
+        self.reached = None
         for trial in trials:
             self._proposed += 1
             self._since_reset += 1
             if trial.cost < self._beat:
                 self._accepted += 1
-                self._current = trial
+                self._current = self.reached = trial
             if self._best is None or trial.cost < self._best.cost:
                 self._best = trial
 

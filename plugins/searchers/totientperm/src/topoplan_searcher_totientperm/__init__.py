@@ -4,7 +4,8 @@ Takes turns with a searcher of strategies: once in a while it takes the demand o
 the fabric anew for it, and proposes that with the strategy, priced together.  The construction is that of
 the ``topoopt`` topology; since a rule on bytes alone cannot know what overlaps in time, some other splits of
 the interfaces between rings and direct links are proposed with it, each with direct links for the most
-bytes and for the most bytes times detour, and the price decides.
+bytes and for the most bytes times detour, and the price decides.  On the best of them, traffic is then split by
+load over the k shortest paths, and the price decides again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,19 @@ __all__ = ["TotientPermOptions", "build"]
 class TotientPermOptions:
     """Options of the searcher."""
 
-    rules: Literal["paper", "released"] = option(
-        "paper", help="as published, or as FlexNet does it: every interface to the rings of one group size"
+    rules: Literal["paper", "released", "greedy"] = option(
+        "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
     )
-    every: int = option(50, help="turns between two times that the fabric is wired anew", minimum=1)
-    splits: int = option(3, help="splits of the interfaces to propose, the rule's first; released has one", minimum=1)
+    after: Literal["best", "accepted"] = option(
+        "best", help="wire anew for new best strategies, or one fabric for each move that the other searcher accepts"
+    )
+    every: int = option(50, help="turns between two times that the fabric is wired anew for a best", minimum=1)
+    splits: int = option(
+        3, help="splits of the interfaces to propose, the rule's first; paper alone has more", minimum=1
+    )
+    routes: Literal["even", "balanced"] = option(
+        "balanced", help="even shares of shortest paths; or propose shares by load, too, for the best of the fabrics"
+    )
 
 
 def build(options: TotientPermOptions, problem: Problem, rng: np.random.Generator) -> Search:

@@ -6,8 +6,9 @@ Distributed Training Jobs", NSDI 2023, and FlexNet, its released simulator.
 
 How data passes through: `traffic` turns a demand into bytes per ring size and a matrix; `split` divides the
 interfaces among rings; `permutations` chooses their steps; `matching` spends what is left on direct
-links; `coins` finds rings for the group sizes without one; `construct` puts the fabric together.  The
-``totientperm`` searcher uses the same construction while it searches.
+links; `coins` finds rings for the group sizes without one; `construct` puts the fabric together, and
+`balance` splits traffic over its paths where that is asked for.  `greedy` is another way to links, without rings.
+The ``totientperm`` searcher uses the same construction while it searches.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ __all__ = ["TopoOptOptions", "build"]
 class TopoOptOptions:
     """Options of TopoOpt's fabric."""
 
-    rules: Literal["paper", "released"] = option(
-        "paper", help="as published, or as FlexNet does it: every interface to the rings of one group size"
+    rules: Literal["paper", "released", "greedy"] = option(
+        "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
     )
-    paths: int = option(4, help="equal-cost paths kept for point-to-point traffic of a pair", minimum=1)
+    paths: int = option(4, help="paths kept for point-to-point traffic of a pair", minimum=1)
+    routes: Literal["even", "balanced"] = option(
+        "even", help="equal shares of the shortest paths; or shares by load, over paths of one link more, too"
+    )
 
 
 def build(options: TopoOptOptions, context: TopologyContext) -> Fabric:
@@ -37,9 +41,10 @@ def build(options: TopoOptOptions, context: TopologyContext) -> Fabric:
     Raises:
         TopoplanError: the rules ``released`` cannot wire the cluster (odd or unequal numbers of interfaces).
     """
-    from topoplan_topology_topoopt.construct import construct
+    from topoplan_topology_topoopt.construct import construct, rebalanced
 
-    return construct(context.cluster, context.demand, rules=options.rules, paths=options.paths, rng=context.rng)
+    fabric = construct(context.cluster, context.demand, rules=options.rules, paths=options.paths, rng=context.rng)
+    return fabric if options.routes == "even" or context.demand is None else rebalanced(fabric, context.demand)
 
 
 @hookimpl
@@ -52,5 +57,6 @@ def topoplan_topologies() -> list[Topology]:
             options=TopoOptOptions,
             build=build,
             follows_demand=True,
+            switching="patch-panel",
         )
     ]

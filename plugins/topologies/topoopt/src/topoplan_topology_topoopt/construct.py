@@ -10,28 +10,33 @@ one-way ring.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import attrs
 import numpy as np
 
 from topoplan import Cluster, Demand, Fabric, TopoplanError
 from topoplan.arrays import I64
+from topoplan_topology_topoopt.balance import balanced_routes, ring_load
 from topoplan_topology_topoopt.coins import multi_hop_rings
+from topoplan_topology_topoopt.greedy import add_heaviest, join_components
 from topoplan_topology_topoopt.matching import add_matchings, fill_free
 from topoplan_topology_topoopt.permutations import group_sizes, ring_steps, select_paper, select_released
 from topoplan_topology_topoopt.split import allot_paper, allot_released, paper_pairs
-from topoplan_topology_topoopt.traffic import traffic
+from topoplan_topology_topoopt.traffic import Traffic, neighbour_bytes, traffic
 
-__all__ = ["construct", "rule_pairs"]
+__all__ = ["Rings", "construct", "fabric_of", "rebalanced", "rule_pairs"]
 
-Rules = Literal["paper", "released"]
+Rules = Literal["paper", "released", "greedy"]
 Rings = dict[int, tuple[tuple[int, ...], ...]]
 
 
 def rule_pairs(cluster: Cluster, demand: Demand | None, rules: Rules) -> int:
-    """Return how many pairs of interfaces the rules give to rings; 0 where hosts have one interface."""
+    """Return how many pairs of interfaces the rules give to rings; 0 where hosts have one interface, and for greedy."""
     degree = int(cluster.interfaces.min())
+    if rules == "greedy":
+        return 0
     if rules == "released" or degree < 2:
         return degree // 2
     return paper_pairs(traffic(demand, cluster.n_hosts), degree)
@@ -46,6 +51,7 @@ def construct(
     rng: np.random.Generator,
     pairs: int | None = None,
     detours: bool = False,
+    steps: Mapping[int, Sequence[int]] | None = None,
 ) -> Fabric:
     """Wire a cluster for a demand.
 
@@ -59,11 +65,13 @@ def construct(
     Args:
         cluster: hosts; the one with the fewest interfaces limits the rings.
         demand: what to wire for; None for rings over all hosts only.
-        rules: as published, or as FlexNet does it (all interfaces to rings).
+        rules: as published, as FlexNet does it (all interfaces to rings), or greedy (no rings at all).
         paths: equal-cost paths kept for a pair.
         rng: breaks ties among matchings.
         pairs: pairs of interfaces for rings, 1 .. fewest // 2, instead of what the rules say.
         detours: direct links go by bytes times the hops that they save, instead of by bytes alone.
+        steps: group size -> steps of its rings, instead of what the rules choose; they must keep within
+            ``pairs`` together and connect all hosts.  For ``paper`` only.
 
     Raises:
         TopoplanError: ``released`` with an odd or unequal number of interfaces.
@@ -84,22 +92,43 @@ def construct(
         one_way[hosts, (hosts + 1) % n] = 1
         free -= 1
         rings = _all_rings(n, {n: [1]}, two_way=False, several=False)
+    elif rules == "greedy":
+        pass
     elif n > 1 and degree > 1:
-        if rules == "released":
-            chosen = {g: select_released(ring_steps(n, g), c) for g, c in allot_released(load, n, degree // 2)}
-        else:
-            wanted = paper_pairs(load, degree) if pairs is None else pairs
-            chosen = {g: select_paper(ring_steps(n, g), c) for g, c in allot_paper(load, n, wanted)}
+        chosen = _chosen(load, n, degree, rules, pairs) if steps is None else {g: list(c) for g, c in steps.items()}
         for step in (step for steps in chosen.values() for step in steps):
             _add_ring(count, free, step)
         rings = _all_rings(n, chosen, two_way=True, several=rules == "paper")
     elif n == 2:
         rings = {2: ((1,),)}
+    fixed = count.copy()
     if rules == "paper":
-        fixed = count.copy()
         add_matchings(count, free, load.matrix, rng, detours=detours)
         fill_free(count, free, fixed, load.matrix, rng)
-    return _fabric(cluster, count + one_way, rings, paths)
+    elif rules == "greedy":
+        wanted = neighbour_bytes(demand, n)
+        add_heaviest(count, free, wanted)
+        fill_free(count, free, fixed, wanted, rng)
+        if not one_way.any() and not join_components(count, free, wanted):
+            raise TopoplanError("topology topoopt: the interfaces cannot connect all hosts (use rules=paper)")
+    return fabric_of(cluster, count + one_way, rings, paths)
+
+
+def rebalanced(fabric: Fabric, demand: Demand) -> Fabric:
+    """Return the same wires with load-aware routes for the point-to-point traffic of a demand."""
+    plain = fabric if fabric.routes is None else attrs.evolve(fabric, routes=None)
+    n = fabric.n_hosts
+    matrix = traffic(demand, n).matrix if fabric.rings else neighbour_bytes(demand, n)
+    routes = balanced_routes(plain, matrix, ring_load(plain, demand))
+    return plain if routes is None else attrs.evolve(plain, routes=routes)
+
+
+def _chosen(load: Traffic, n: int, degree: int, rules: Rules, pairs: int | None) -> dict[int, list[int]]:
+    """Return group size -> steps of its rings, by the rules."""
+    if rules == "released":
+        return {g: select_released(ring_steps(n, g), c) for g, c in allot_released(load, n, degree // 2)}
+    wanted = paper_pairs(load, degree) if pairs is None else pairs
+    return {g: select_paper(ring_steps(n, g), c) for g, c in allot_paper(load, n, wanted)}
 
 
 def _add_ring(count: I64, free: I64, step: int) -> None:
@@ -144,8 +173,8 @@ def _reduced(steps: Iterable[int]) -> list[int]:
     return [step for step, count in zip(names, times, strict=True) for _ in range(count // common)]
 
 
-def _fabric(cluster: Cluster, count: I64, rings: Rings, paths: int) -> Fabric:
-    """Turn counts of directed links into a fabric."""
+def fabric_of(cluster: Cluster, count: I64, rings: Rings, paths: int) -> Fabric:
+    """Turn (n, n) counts of directed links into a fabric; a link is as fast as the slower of its two interfaces."""
     src, dst = np.nonzero(count)
     parallel = count[src, dst]
     speed = np.minimum(cluster.interface_bandwidth[src], cluster.interface_bandwidth[dst])

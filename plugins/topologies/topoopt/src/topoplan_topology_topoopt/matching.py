@@ -18,6 +18,9 @@ __all__ = ["add_matchings", "fill_free", "heaviest_matching", "hops"]
 def heaviest_matching(weight: F64, allowed: I64, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Return a maximum-weight matching (Edmonds 1965; Galil 1986), pairs ascending.
 
+    Weights are not negative, so it weighs as much as the heaviest perfect matching (one host left over where their
+    number is odd): pairs of weight 0 make up the difference, and these are left to `fill_free`.
+
     Weights are compared after rounding to 2^-30 of the largest; ties are broken by ``rng``, so that the
     optimum is unique and the result does not depend on how the matching is computed.
 

@@ -12,9 +12,9 @@ import attrs
 import numpy as np
 
 from topoplan import Demand
-from topoplan.arrays import ARRAY_EQ, F64, f64
+from topoplan.arrays import ARRAY_EQ, F64, I32, f64
 
-__all__ = ["Traffic", "traffic"]
+__all__ = ["Traffic", "neighbour_bytes", "traffic"]
 
 
 @attrs.frozen(kw_only=True)
@@ -53,5 +53,21 @@ def traffic(demand: Demand | None, n: int) -> Traffic:
         if n % size == 0 and bool((np.diff(members) == n // size).all()):
             summed[size] = summed.get(size, 0.0) + total
         else:
-            np.add.at(matrix, (members, np.roll(members, -1)), 2 * (size - 1) / size * total)
+            _add_ring(matrix, members, total)
     return Traffic(summed=summed, matrix=matrix)
+
+
+def neighbour_bytes(demand: Demand | None, n: int) -> F64:
+    """Return (n, n) bytes between hosts where every group, evenly spaced or not, walks one ring in listed order."""
+    if demand is None:
+        return np.zeros((n, n))
+    matrix = np.array(demand.matrix)
+    for group, total in enumerate(demand.group_bytes.tolist()):
+        if len(demand.members(group)) > 1:
+            _add_ring(matrix, demand.members(group), total)
+    return matrix
+
+
+def _add_ring(matrix: F64, members: I32, total: float) -> None:
+    size = len(members)
+    np.add.at(matrix, (members, np.roll(members, -1)), 2 * (size - 1) / size * total)

@@ -1,0 +1,336 @@
+"""Several chains of one search, in one process or more, that pass on what they reach.
+
+A chain is a whole search with random numbers of its own: strategy and network searchers, an evaluator, a share of
+the budget.  All go on for a round; then each looks at its neighbour, and takes over what that one reached
+if it is better, strategy and fabric together (the ring of islands of Tanese, "Distributed Genetic Algorithms",
+ICGA 1989).  So a good state spreads, but slowly enough for chains to differ.
+
+The result does not depend on the number of processes: a chain sees its own random numbers and what it is
+given between rounds, and nothing else; states that are passed on are copied, in one process too.
+
+Data flow: `search` deals the budget; a `Crew` holds some chains and advances them on request, here or at the
+other end of a pipe; states, costs and counts come back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from topoplan.assembly import Assembly, assemble
+from topoplan.errors import TopoplanError
+from topoplan.experiment import Experiment
+from topoplan.host import Host
+from topoplan.interrupt import Stop, interruptible
+from topoplan.run import Progress, Result, Walk, first_state, patience_of
+from topoplan.search import Search, State
+from topoplan.strategy import Strategy
+
+__all__ = ["search"]
+
+#: Rounds between which chains exchange what they reached.
+_ROUNDS = 16
+
+#: Seconds after which one that waits for other processes looks whether the user wants to stop.
+_POLL = 0.1
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Told:
+    """What a chain says after a round; ``state`` is pickled, and None where it is no other than it said before."""
+
+    state: bytes | None
+    cost: float
+    evaluations: int
+    acceptance: float | None
+    more: bool
+
+
+class _Crew(Protocol):
+    """Some of the chains."""
+
+    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
+        """Let chains advance: chain -> proposals, and the state (with its cost) that it takes over first."""
+
+    def finish(self) -> Mapping[int, _Told]:
+        """Return what the chains reached that were started."""
+
+    def reports(self, chain: int) -> list[Any]:
+        """Return what the searchers of a chain report; None for those that say nothing."""
+
+
+class _Here:
+    """Chains of this process; each with a problem and an evaluator of its own."""
+
+    def __init__(self, host: Host, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
+        run, self._stop = experiment.run, stop
+        self._walks: dict[int, tuple[Assembly, Walk, Sequence[tuple[str, Search]]]] = {}
+        self._said: dict[int, State] = {}
+        self._told: dict[int, _Told] = {}
+        for chain in chains:
+            made = assemble(host, experiment)
+            rng, searches = made.searches(chain)
+            first = first_state(made.evaluator, made.strategy, rng)
+            patience = patience_of(run.patience, _share(run.budget, run.chains, chain))
+            self._walks[chain] = (made, Walk(made.evaluator, first, searches, patience), searches)
+
+    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
+        self._told = {}
+        for chain, (budget, taken) in orders.items():
+            made, walk, _ = self._walks[chain]
+            if taken is not None:
+                state = _interned(made, pickle.loads(taken[0]))
+                self._said[chain] = state
+                walk.adopt(state, taken[1])
+            more = walk.advance(budget, self._stop)
+            self._told[chain] = self._tell(chain, walk, more)
+
+    def _tell(self, chain: int, walk: Walk, more: bool) -> _Told:
+        state = walk.best.state
+        known = self._said.get(chain) is state
+        self._said[chain] = state
+        return _Told(
+            state=None if known else pickle.dumps(state),
+            cost=walk.best.cost,
+            evaluations=walk.evaluations,
+            acceptance=walk.acceptance,
+            more=more,
+        )
+
+    def finish(self) -> Mapping[int, _Told]:
+        return self._told
+
+    def reports(self, chain: int) -> list[Any]:
+        return [s.report() if hasattr(s, "report") else None for _, s in self._walks[chain][2]]
+
+
+class _There:
+    """Chains of another process, at the other end of a pipe."""
+
+    def __init__(self, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._stop, self._asked_to_stop = stop, False
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(target=_serve, args=(far, experiment, list(chains)), daemon=True)
+        with _ignoring_interrupts():
+            self._process.start()
+        far.close()
+
+    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
+        self._pipe.send(("start", orders))
+
+    def finish(self) -> Mapping[int, _Told]:
+        told: Mapping[int, _Told] = self._receive()
+        return told
+
+    def reports(self, chain: int) -> list[Any]:
+        self._pipe.send(("reports", chain))
+        reports: list[Any] = self._receive()
+        return reports
+
+    def _receive(self) -> Any:
+        try:
+            while not self._pipe.poll(_POLL):
+                if self._stop.wanted and not self._asked_to_stop:
+                    self._pipe.send(("stop", None))
+                    self._asked_to_stop = True
+            said = self._pipe.recv()
+        except (EOFError, OSError):
+            raise TopoplanError("chains: a worker process ended early (use --workers 1 to see why)") from None
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join(timeout=10)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+class _FromAfar(Stop):
+    """Whether the first process has said so, through the pipe; nothing else comes while chains advance."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._said = pipe, False
+
+    @property
+    def wanted(self) -> bool:  # type: ignore[override]
+        """Look into the pipe, at most once for each proposal."""
+        if not self._said and self._pipe.poll():
+            self._said = self._pipe.recv()[0] == "stop"
+        return self._said
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C, as a process that is started here does from its first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(pipe: Any, experiment: Experiment, chains: Sequence[int]) -> None:
+    """Advance chains as asked, until the pipe is closed.
+
+    Ctrl-C reaches every process of a terminal; here it is ignored, and the first process passes it on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    crew: _Here | None = None
+    while True:
+        try:
+            order, given = pipe.recv()
+        except EOFError:
+            return
+        if order == "stop":  # came too late to stop anything
+            continue
+        try:
+            crew = crew or _Here(Host.discover(), experiment, chains, _FromAfar(pipe))
+            if order == "start":
+                crew.start(given)
+                pipe.send(crew.finish())
+            else:
+                pipe.send(crew.reports(given))
+        except Exception as error:
+            pipe.send(error)
+
+
+def search(
+    host: Host,
+    experiment: Experiment,
+    on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+) -> tuple[Result, list[Any]]:
+    """Search with ``experiment.run.chains`` chains in up to ``experiment.run.workers`` processes.
+
+    The budget is all chains' together; each of them prices the initial state.  Observers hear of the
+    progress after each round.
+
+    Args:
+        host: where the components of this process come from; other processes discover the installed ones.
+        experiment: what to run.
+        on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
+
+    Returns:
+        The result, and what the searchers of the chain that found it report.
+
+    Raises:
+        TopoplanError: something in the experiment is wrong, or a process died.
+    """
+    started = time.monotonic()
+    run = experiment.run
+    workers = min(run.workers, run.chains)
+    with interruptible() as stop:
+        if workers == 1:
+            here = _Here(host, experiment, range(run.chains), stop)
+            return _rounds([here], experiment, on_progress, started, stop)
+        crews: list[_There] = []
+        try:
+            crews.extend(_There(experiment, range(first, run.chains, workers), stop) for first in range(workers))
+            return _rounds(crews, experiment, on_progress, started, stop)
+        finally:
+            for crew in crews:
+                crew.close()
+
+
+def _rounds(
+    crews: Sequence[_Crew],
+    experiment: Experiment,
+    on_progress: Callable[[str, Progress], None],
+    started: float,
+    stop: Stop,
+) -> tuple[Result, list[Any]]:
+    """Advance all chains round by round, and pass on what they reach."""
+    count = experiment.run.chains
+    shares = [_share(experiment.run.budget, count, chain) for chain in range(count)]
+    states: list[bytes] = [b""] * count
+    told: dict[int, _Told] = {}
+    history: list[tuple[float, float]] = []
+    taken: dict[int, tuple[bytes, float]] = {}
+    first, first_cost, best = b"", float("inf"), 0
+    for turn in range(_ROUNDS + 1):  # the first one prices initial states only
+        going = [chain for chain in range(count) if chain not in told or told[chain].more or chain in taken]
+        orders = {chain: (_share(shares[chain], _ROUNDS, turn - 1) if turn else 0, taken.get(chain)) for chain in going}
+        if turn and not any(budget for budget, _ in orders.values()):
+            if not going:
+                break
+            continue
+        told |= _advance(crews, orders)
+        for chain in going:
+            states[chain] = told[chain].state or (taken[chain][0] if chain in taken else states[chain])
+        best = min(range(count), key=lambda chain: (told[chain].cost, chain))
+        if turn == 0:
+            first, first_cost = states[0], told[0].cost
+        taken = {
+            chain: (states[before], told[before].cost)
+            for chain in range(count)
+            for before in [(chain - 1) % count]
+            if told[before].cost < told[chain].cost
+        }
+        progress = _progress(told, first_cost, best, started)
+        if not history or told[best].cost < history[-1][1]:
+            history.append((float(progress.evaluations), told[best].cost))
+            if turn:
+                on_progress("new_best", progress)
+        on_progress("evaluated", progress)
+        if stop.wanted:
+            break
+    reports = crews[best % len(crews)].reports(best)
+    state = pickle.loads(states[best])
+    result = Result(
+        best=state,
+        best_cost=told[best].cost,
+        initial=state if states[best] == first else pickle.loads(first),
+        initial_cost=first_cost,
+        evaluations=progress.evaluations,
+        elapsed=time.monotonic() - started,
+        acceptance=progress.acceptance,
+        history=np.array(history),
+        interrupted=stop.wanted,
+    )
+    return result, reports
+
+
+def _advance(crews: Sequence[_Crew], orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> dict[int, _Told]:
+    """Let all chains named in ``orders`` advance, those of several processes at a time."""
+    for number, crew in enumerate(crews):
+        crew.start({chain: order for chain, order in orders.items() if chain % len(crews) == number})
+    return {chain: one for crew in crews for chain, one in crew.finish().items()}
+
+
+def _progress(told: Mapping[int, _Told], first_cost: float, best: int, started: float) -> Progress:
+    rates = [one.acceptance for one in told.values() if one.acceptance is not None]
+    return Progress(
+        evaluations=sum(one.evaluations for one in told.values()),
+        best=told[best].cost,
+        initial=first_cost,
+        acceptance=sum(rates) / len(rates) if rates else None,
+        elapsed=time.monotonic() - started,
+    )
+
+
+def _share(budget: int, count: int, number: int) -> int:
+    """Return part ``number`` of ``count`` of a budget, the first ones one larger where it cannot be divided."""
+    return budget // count + (number < budget % count)
+
+
+def _interned(made: Assembly, state: State) -> State:
+    """Return a state that was copied, with the placements that the chain's space holds."""
+    space, strategy = made.problem.space, state.strategy
+    placements = tuple(space.intern(placement) for placement in strategy.placements)
+    return State(Strategy(placements, strategy.schedule), state.fabric)

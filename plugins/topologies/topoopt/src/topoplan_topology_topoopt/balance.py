@@ -1,0 +1,133 @@
+"""Load-aware routes: the k shortest paths of every pair that communicates, and how much goes over each.
+
+Paths: a pair may leave its source over each of its links, and goes on by a shortest path, as long as that makes the
+way longer by one link at most; so no path meets a host twice, and the paths of a pair part at once.  The ``k``
+shortest are kept.
+
+Shares: they minimize the sum of the ``p``-th powers of all links' times, rings included, which for a large
+``p`` comes near to the time of the busiest link.  By flow deviation (Fratta, Gerla, Kleinrock, Networks 3, 1973;
+the method of Frank and Wolfe): again and again, a part of every pair's traffic moves to its cheapest path at the
+links' present marginal costs.
+
+Data flow: a fabric, a matrix of bytes and the bytes of rings on links go in, `Routes` come out.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan import Demand, Fabric, Routes
+from topoplan.arrays import F64, I64
+from topoplan.routing import link_index, paths
+
+__all__ = ["balanced_routes", "ring_load"]
+
+_POWER = 6
+_ROUNDS = 16
+#: A smaller share is not worth a path.
+_LEAST_SHARE = 0.01
+
+
+def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | None:
+    """Return routes of all pairs with bytes, up to ``fabric.max_paths`` for each; None where there are no bytes.
+
+    Args:
+        fabric: direct links among hosts, without routes of its own.
+        matrix: (n, n) bytes from row to column host.
+        background: (L,) bytes that the links carry besides.
+    """
+    pairs = np.argwhere(matrix > 0)
+    if not len(pairs):
+        return None
+    pair, first, sub = _candidates(fabric, pairs)
+    found = np.diff(sub.pair_ptr) > 0
+    length = np.where(found, np.append(np.diff(sub.path_ptr), 0)[sub.pair_ptr[:-1]], 0) + 1
+    direct = fabric.link_dst[first] == pairs[pair, 1]
+    length[~direct & ~found] = fabric.n_hosts  # there is no way from there
+    shortest = np.full(len(pairs), fabric.n_hosts)
+    np.minimum.at(shortest, pair, length)
+    order = np.lexsort((first, length, pair))
+    order = order[length[order] <= np.minimum(shortest[pair[order]] + 1, fabric.n_hosts - 1)]
+    rank = np.arange(len(order)) - np.searchsorted(pair[order], pair[order])
+    order = order[rank < fabric.max_paths]
+    pair, first, length = pair[order], first[order], length[order]
+    path_ptr = _offsets(length)
+    links = np.empty(path_ptr[-1], dtype=np.int64)
+    links[path_ptr[:-1]] = first
+    rest = np.ones(len(links), dtype=bool)
+    rest[path_ptr[:-1]] = False
+    begin = np.repeat(sub.path_ptr[sub.pair_ptr[order]], length - 1)
+    within = np.arange(len(begin)) - np.repeat(path_ptr[:-1] - np.arange(len(order)), length - 1)
+    links[rest] = sub.links[begin + within]
+    short = (length == shortest[pair]).astype(np.float64)
+    share = short / np.bincount(pair, short, len(pairs))[pair]
+    moved = matrix[pairs[:, 0], pairs[:, 1]]
+    share = _shares(share, pair, path_ptr, links, moved, fabric.link_bandwidth, background)
+    keep = share >= _LEAST_SHARE
+    pair, share, length, on = pair[keep], share[keep], length[keep], np.repeat(keep, length)
+    return Routes(
+        pairs=pairs,
+        pair_ptr=_offsets(np.bincount(pair, minlength=len(pairs))),
+        path_ptr=_offsets(length),
+        links=links[on],
+        weight=share / np.bincount(pair, share, len(pairs))[pair],
+    )
+
+
+def ring_load(fabric: Fabric, demand: Demand) -> F64:
+    """Return the (L,) bytes that the all-reduces of evenly spaced groups send over each link on the fabric's rings.
+
+    A member sends 2 (g-1)/g of the sum's bytes, in equal parts over the rings of its group's size; a ring of
+    several hops is walked with the second hop first and the first one last, as simulators do.
+    """
+    n, load = fabric.n_hosts, np.zeros(fabric.n_links)
+    for group, total in enumerate(demand.group_bytes.tolist()):
+        members = demand.members(group).astype(np.int64)
+        size = len(members)
+        rings = fabric.rings.get(size, ())
+        if size < 2 or n % size or (np.diff(members) != n // size).any() or not rings:
+            continue
+        for ring in rings:
+            at = members
+            for hop in (*ring[1:], ring[0]):
+                link = link_index(fabric, at, (at + hop) % n)
+                np.add.at(load, link[link >= 0], 2 * (size - 1) / size * total / len(rings))
+                at = (at + hop) % n
+    return load
+
+
+def _candidates(fabric: Fabric, pairs: I64):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """Return for every pair and link out of its source: the pair, the link, and a shortest path from its end on."""
+    by_source = np.argsort(fabric.link_src, kind="stable")
+    start = np.searchsorted(fabric.link_src[by_source], np.arange(fabric.n_hosts + 1))
+    out = np.diff(start)[pairs[:, 0]]
+    pair = np.repeat(np.arange(len(pairs)), out)
+    first = by_source[np.arange(len(pair)) - np.repeat(np.cumsum(out) - out - start[pairs[:, 0]], out)]
+    plain = attrs.evolve(fabric, routes=None, max_paths=1)
+    return pair, first, paths(plain, fabric.link_dst[first], pairs[pair, 1])
+
+
+def _shares(share: F64, pair: I64, path_ptr: I64, links: I64, moved: F64, bandwidth: F64, background: F64) -> F64:
+    """Return the share of each path in its pair's bytes, moved towards least cost from ``share``."""
+    start = np.searchsorted(pair, np.arange(len(moved)))
+    hops = np.diff(path_ptr)
+    best, least = share, np.inf
+    for turn in range(_ROUNDS + 1):
+        carried = np.repeat(share * moved[pair], hops)
+        time = (background + np.bincount(links, carried, len(bandwidth))) / bandwidth
+        if time.max() < least:
+            best, least = share, float(time.max())
+        price = (time / time.max()) ** (_POWER - 1) / bandwidth
+        cost = np.add.reduceat(price[links], path_ptr[:-1])
+        cheapest = np.minimum.reduceat(cost, start)
+        chosen = cost <= cheapest[pair] * (1 + 1e-12)
+        target = chosen / np.add.reduceat(chosen.astype(np.float64), start)[pair]
+        share = share + (target - share) * 2 / (turn + 4)
+    return best
+
+
+def _offsets(counts: I64) -> I64:
+    pointers = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers

@@ -1,0 +1,230 @@
+"""Strategy, fabric and routes searched together: saved plans, clusters of every shape, chains, bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from topoplan import ClusterOptions, Experiment, Host, RunOptions, TopoplanError, chains, optimize
+from topoplan.assembly import assemble
+from topoplan.experiment import HostGroup
+from topoplan.interrupt import Stop
+from topoplan.run import Run, Walk, drive, first_state
+from topoplan.strategy import data_parallel
+
+#: Small tables and layers; most of the time is communication.
+MODEL = (
+    "dlrm:arch-sparse-feature-size=64,arch-embedding-size=5000-5000-5000,arch-mlp-bot=64-512-64,arch-mlp-top=512-512-1"
+)
+ALL = ["mcmc", "totientperm:every=5", "relink"]
+TOGETHER = [word for name in ALL for word in ("-s", name)]
+
+
+@pytest.fixture(scope="module")
+def host():
+    return Host.discover()
+
+
+def job(batch=None, searchers=ALL, topology="topoopt", seed=1, budget=60, run=None, **cluster):
+    cluster = {"servers": 8, "interface_bandwidth_gbps": 5.0, **cluster}
+    options = ClusterOptions(**cluster)
+    run = RunOptions(budget=budget, seed=seed, batch_size=batch or 16 * options.servers, **(run or {}))
+    return Experiment(model=MODEL, cluster=options, topology=topology, searchers=searchers, run=run)
+
+
+def check_outcome(outcome):
+    fabric, cluster = outcome.plan.fabric, outcome.plan.cluster
+    for side in (fabric.link_src, fabric.link_dst):
+        assert (np.bincount(side, fabric.link_count, cluster.n_hosts) <= cluster.interfaces).all()
+    assert outcome.plan.timeline.makespan + outcome.penalty == outcome.result.best_cost
+    assert outcome.result.best_cost <= outcome.result.initial_cost
+    assert outcome.fabric_bound <= outcome.plan.timeline.makespan * (1 + 1e-12)
+
+
+CLUSTERS = {
+    "eight hosts": {},
+    "a prime number": {"servers": 7},
+    "another prime": {"servers": 13, "degree": 6},
+    "odd degree": {"degree": 3},
+    "odd degree, odd number": {"servers": 5, "degree": 3},
+    "one interface": {"degree": 1},
+    "one interface, two hosts": {"servers": 2, "degree": 1},
+    "one host": {"servers": 1},
+    "several devices a host": {"servers": 4, "gpus_per_server": 2, "degree": 2},
+    "hosts of unequal devices": {"hosts": (HostGroup(servers=3), HostGroup(gpus_per_server=3)), "degree": 3},
+    "unequal degrees": {"hosts": (HostGroup(servers=3, degree=2), HostGroup(servers=3, degree=5))},
+    "some with one interface": {"hosts": (HostGroup(servers=2, degree=1), HostGroup(servers=4, degree=4))},
+}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize("rules", ["paper", "greedy"])
+def test_every_cluster_can_be_searched(host, cluster, rules):
+    searchers = ["mcmc", f"totientperm:every=5,rules={rules}", "relink"]
+    batch = 16 * (6 if "hosts" in cluster else cluster.get("servers", 8) * cluster.get("gpus_per_server", 1))
+    check_outcome(optimize(job(batch, searchers, f"topoopt:rules={rules}", budget=30, **cluster), host=host))
+
+
+def test_the_released_rules_say_what_they_cannot_wire(host):
+    for cluster in ({"degree": 3}, {"degree": 1}, {"hosts": CLUSTERS["unequal degrees"]["hosts"]}):
+        experiment = job(96, ["totientperm:rules=released"], "topoopt:rules=released", **cluster)
+        with pytest.raises(TopoplanError, match="the same even number of interfaces at every host"):
+            optimize(experiment, host=host)
+
+
+def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
+    made = assemble(host, job(48))
+    graph = made.problem.graph
+    dense = [op for op, operator in enumerate(graph.operators) if operator.kind == "linear"]
+    strategy = made.strategy.with_changes({op: data_parallel(graph, op, [0, 1, 3]) for op in dense})
+    demand = made.evaluator.demand(strategy)
+    groups = [demand.members(group).tolist() for group in range(demand.n_groups)]
+    assert [0, 1, 3] in groups
+    rng, searches = made.searches()
+    run = Run(problem=made.problem, budget=60, seed=1, searchers=())
+    network = drive(run, made.evaluator, strategy, searches[1:], rng)  # the strategy stays
+    assert network.best.strategy is strategy
+    assert network.best_cost <= network.initial_cost
+
+
+@pytest.mark.parametrize("more", [[], ["--chains", "2"], ["-s", "totientperm:after=accepted"]], ids=str)
+def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
+    words = [
+        "--servers",
+        "8",
+        "--interface-bandwidth-gbps",
+        "5",
+        "--budget",
+        "80",
+        "--seed",
+        "3",
+        "--batch-size",
+        "128",
+    ]
+    name, _, options = MODEL.partition(":")
+    words += [word for pair in options.split(",") for word in ("-o", pair)]
+    searchers = ["-s", "mcmc", *more, "-s", "relink"] if more[:1] == ["-s"] else [*TOGETHER, *more]
+    status, out, err = run("optimize", name, *words, "-t", "topoopt", *searchers, "-x", "json=plan.json", "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["iteration_time_s"] < found["initial_iteration_time_s"]
+    assert found["fabric_lower_bound_s"] <= found["iteration_time_s"]
+    above = found["iteration_time_s"] / found["fabric_lower_bound_s"] - 1
+    assert found["above_fabric_lower_bound"] == pytest.approx(above)
+    script = "from topoplan.cli import main; main(['simulate', 'plan.json', '--json'])"
+    again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert json.loads(again)["iteration_time_s"] == found["iteration_time_s"]  # to the last bit
+
+
+def test_the_table_tells_how_far_the_bound_is(run):
+    words = ["dlrm", "-o", "preset=dlrm16", "--budget", "0"]
+    assert "on any wiring" in run("optimize", *words, "-t", "topoopt")[1]
+    assert "on any wiring" not in run("optimize", *words, "-t", "bigswitch")[1]
+    assert "on any wiring" not in run("optimize", *words, "-t", "ocs")[1]  # rebuilt, it is no one wiring
+
+
+def test_a_local_search_goes_on_from_a_state(host):
+    made = assemble(host, job())
+    rng, searches = made.searches()
+    walk = Walk(made.evaluator, first_state(made.evaluator, made.strategy, rng), searches[:2])
+    walk.advance(60, Stop())
+    run = Run(problem=made.problem, budget=60, seed=1, searchers=())
+    after = drive(run, made.evaluator, walk.best.state, made.searches(1)[1], np.random.default_rng(0))
+    assert after.initial_cost == walk.best.cost
+    assert after.best_cost < walk.best.cost
+
+
+def summary(result):
+    return (
+        result.best_cost, result.initial_cost, result.evaluations, result.acceptance, result.history.tolist(),
+        result.best.strategy, result.best.fabric,
+    )  # fmt: skip
+
+
+def test_chains_in_processes_find_what_chains_in_one_find(host):
+    here, there = (chains.search(host, job(budget=100, run={"chains": 3, "workers": workers}))[0] for workers in (1, 2))
+    assert summary(here) == summary(there)
+    assert here.evaluations == 100 + 3
+    assert here.best_cost == here.history[-1][1] < here.initial_cost
+    single = optimize(job(budget=34), host=host).result
+    assert here.best_cost <= single.best_cost  # the first chain is that search, and takes over what is better
+
+
+def test_chains_give_an_outcome_like_any_other(host):
+    told = []
+    outcome = optimize(
+        job(budget=40, run={"chains": 2}), host=host, on_progress=lambda event, progress: told.append((event, progress))
+    )
+    check_outcome(outcome)
+    assert outcome.plan.provenance["chains"] == 2
+    assert told[-1][0] == "evaluated"
+    assert told[-1][1].evaluations == outcome.result.evaluations == 42
+    assert [p.best for e, p in told if e == "new_best"] == [cost for _, cost in outcome.result.history[1:]]
+    assert "chains" not in optimize(job(budget=0), host=host).plan.provenance
+
+
+def test_a_process_that_ends_early_is_an_error():
+    crew = chains._There(job(run={"chains": 2}), [0], Stop())
+    crew._process.kill()
+    with pytest.raises(TopoplanError, match="a worker process ended early"):
+        crew.finish()
+    crew.close()
+
+
+def test_errors_of_other_processes_are_this_ones():
+    crew = chains._There(job(searchers=["mcmc", "unheard"]), [0], Stop())
+    crew.start({0: (0, None)})
+    with pytest.raises(TopoplanError, match="unheard"):
+        crew.finish()
+    crew.close()
+
+
+def test_an_interrupt_keeps_what_chains_found(tmp_path):
+    name, _, options = MODEL.partition(":")
+    words = [name, *(word for pair in options.split(",") for word in ("-o", pair)), "--servers", "8", "-t", "topoopt"]
+    words += [*TOGETHER, "--batch-size", "128", "--budget", "10000000", "--chains", "2", "--workers", "2", "--json"]
+    script = "import sys; from topoplan.cli import main; main(sys.argv[1:])"
+    going = subprocess.Popen(
+        [sys.executable, "-c", script, "optimize", *words], cwd=tmp_path, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with pytest.raises(subprocess.TimeoutExpired):
+        going.communicate(timeout=6)
+    os.killpg(going.pid, signal.SIGINT)  # as a terminal does
+    out, err = going.communicate(timeout=60)
+    assert going.returncode == 130, err
+    assert "Traceback" not in err
+    assert json.loads(out)["interrupted"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_patience_ends_a_search_that_finds_nothing(host, count):
+    found = optimize(job(searchers=["random"], topology="bigswitch", budget=400, run={"patience": 0.05}), host=host)
+    last = found.result.history[-1][0]
+    assert found.result.evaluations == last + 20 < 400
+    several = {"patience": 0.05, "chains": count}
+    assert optimize(job(searchers=["random"], budget=400, run=several), host=host).result.evaluations < 400
+
+
+def test_patience_is_a_share(run):
+    for value in ("0", "1.5", "-1"):
+        status, _, err = run("optimize", "dlrm", "--patience", value)
+        assert status == 2
+        assert "patience" in err
+    assert run("optimize", "dlrm", "--chains", "0")[0] == 2
+
+
+def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
+    made = assemble(host, job())
+    state = first_state(made.evaluator, made.strategy, made.searches()[0])
+    copied = chains._interned(made, pickle.loads(pickle.dumps(state)))
+    assert copied.strategy == state.strategy
+    assert copied.fabric == state.fabric
+    assert all(a is b for a, b in zip(copied.strategy.placements, state.strategy.placements, strict=True))
