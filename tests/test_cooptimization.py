@@ -14,6 +14,7 @@ import pytest
 
 from topoplan import ClusterOptions, Experiment, Host, RunOptions, TopoplanError, chains, optimize
 from topoplan.assembly import assemble
+from topoplan.evaluate import Evaluator
 from topoplan.experiment import HostGroup
 from topoplan.interrupt import Stop
 from topoplan.run import Run, Walk, drive, first_state
@@ -228,3 +229,14 @@ def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
     assert copied.strategy == state.strategy
     assert copied.fabric == state.fabric
     assert all(a is b for a, b in zip(copied.strategy.placements, state.strategy.placements, strict=True))
+
+
+def test_a_network_that_follows_no_demand_asks_for_none(host, monkeypatch):
+    # It is a matrix of all pairs of hosts: 64 GB for 65,536 of them.
+    def demand(*_):
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(Evaluator, "demand", demand)
+    assert optimize(job(searchers=["mcmc"], topology="bigswitch", budget=3), host=host).fabric_bound is None
+    with pytest.raises(AssertionError, match="asked"):
+        optimize(job(searchers=["mcmc"], budget=3), host=host)

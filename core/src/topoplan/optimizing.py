@@ -108,8 +108,11 @@ def optimize(
         )
     record = {**provenance(host, experiment), **_reports(run.searchers, reports)}
     plan = evaluator.plan(result.best, record)
-    demand = evaluator.demand(result.best.strategy)
-    pays = None
+    pays, bound = None, None
+    if made.topology.static is not None or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
+        demand = evaluator.demand(result.best.strategy)
+    if problem.reconfigurable:
+        bound = _fabric_bound(plan, demand)
     if made.topology.static is not None:
         context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
         pays = _break_even(made.simulate, made.topology, made.topology_options, context, plan)
@@ -120,7 +123,7 @@ def optimize(
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
         break_even=pays,
-        fabric_bound=_fabric_bound(plan, demand) if problem.reconfigurable else None,
+        fabric_bound=bound,
     )
     host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
     return outcome
