@@ -53,6 +53,11 @@ class Form:
     holding: Holding
     axis: int = -1
 
+    def __attrs_post_init__(self) -> None:
+        if self.sliced != (self.axis >= 0):
+            lacks = "needs the axis that it is sliced along" if self.sliced else f"has no axis, not {self.axis}"
+            raise TopoplanError(f"form {self.holding} {lacks}")
+
     def __str__(self) -> str:
         return f"{self.holding}_{self.axis}" if self.holding is Holding.GATHER else str(self.holding)
 

@@ -25,7 +25,7 @@ import numpy as np
 from topoplan.arrays import I32
 from topoplan.conversions import Collective, Step, convert
 from topoplan.errors import TopoplanError
-from topoplan.forms import FULL, Form, Holding, Signature, arguments
+from topoplan.forms import FULL, Form, Holding, Signature, arguments, signatures
 from topoplan.graph import OperatorGraph, Tensor
 
 __all__ = ["Exchange", "Forms", "Move", "SpmdProgram", "conversions_of", "exchanges"]
@@ -154,8 +154,8 @@ class SpmdProgram:
             for rule in rules:
                 if len(rule.inputs) != count or len(rule.outputs) != len(op.outputs) or rule.dim >= len(op.dims):
                     return f"{where}: signature {rule} does not fit its {count} arguments"
-                if rule.dim < 0 and rule.sliced:
-                    return f"{where}: signature {rule} names no dimension that it cuts"
+                if not any(rule == sound and rule.dim == sound.dim for sound in signatures(op)):
+                    return f"{where}: signature {rule} is none that computes the same"
             for dim, degree in zip(op.dims, self.degrees(index, len(op.dims)), strict=True):
                 if degree > 1 and (dim.role is None or dim.size % degree):
                     return f"{where}: dimension {dim.name!r} of size {dim.size} has no {degree} equal parts"

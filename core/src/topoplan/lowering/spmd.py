@@ -179,7 +179,9 @@ class _Writer:
         if step.step.collective is not Collective.ALL_TO_ALL:
             turns = 2 if step.step.collective is Collective.ALL_REDUCE else 1
             bytes_sent = whole if turns == 2 else -(-whole // 2)
-            tasks = self._add(groups, kind=TaskKind.ALLREDUCE, size=bytes_sent, group=self._numbers(members), turns=turns, **common)
+            tasks = self._add(
+                groups, kind=TaskKind.ALLREDUCE, size=bytes_sent, group=self._numbers(members), turns=turns, **common
+            )
             return tasks[where], tasks[where]
         alone = self._numbers(members[:, :1])
         join = self._add(groups, kind=TaskKind.ALLREDUCE, group=alone, **common)

@@ -59,7 +59,7 @@ def reference_program(
             if step.free:
                 continue
             made = collective(move, step, -1 if move.parameter else copy)
-            for group, (begin, end) in made:
+            for group, (begin, _) in made:
                 for d in group:
                     follow(begin, stream.get(("exchange", d)), *before[d])
             for group, (_, end) in made:
@@ -115,11 +115,11 @@ def reference_program(
     successors: list[list[int]] = [[] for _ in rows]
     for tail, head in sorted(edges):
         successors[tail].append(head)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
     columns["micro_batch"] = columns["micro_batch"] if copies > 1 else None
     columns["turns"] = columns["turns"] if 1 in columns["turns"] else None
     return TaskGraph(
-        **columns,  # type: ignore[arg-type]
+        **columns,
         group_ptr=np.cumsum([0, *map(len, groups)]),
         group_members=list(itertools.chain(*groups)),
         succ_ptr=np.cumsum([0, *map(len, successors)]),

@@ -85,6 +85,16 @@ def test_a_schedule_survives():
     assert set(document["taskgraph"]["micro_batch"]) == {-1, 0, 1, 2, 3}
 
 
+def test_turns_of_collectives_survive():
+    plan = reference.plan()
+    turns = np.where(np.arange(plan.taskgraph.n_tasks) % 2, 1, 2)
+    gathered = attrs.evolve(plan, taskgraph=attrs.evolve(plan.taskgraph, turns=turns), timeline=None)
+    document = survives(gathered)
+    document["taskgraph"]["turns"][0] = 3
+    with pytest.raises(TopoplanError, match=r"turns has 3 \(must be 1 to 2\)"):
+        read(json.dumps(document).encode(), "plan.json")
+
+
 def test_older_plans_without_schedules_can_be_read():
     plan = reference.plan()
     older = json.loads(WRITE(plan))

@@ -1,5 +1,8 @@
 """A program and its prices as integer-coded columns, and the tables in which the kernel keeps what it reaches.
 
+Two recursions share them, that of HiDup (`topoplan_searcher_hidup.reference`) and one that overlaps the backward pass,
+too, and prices the two copies of the model apart: what parameters take is charged to the first one alone.
+
 Every live value has a *slot*, a byte of the words that are a state's key: the codes of the one or two forms that it
 is there in, the lower one in the low half.  A slot is free again when its value is dead, so that a key has as many
 words as the most values alive at once need, whatever the length of the program.
@@ -45,6 +48,12 @@ class Columns(NamedTuple):
         born: (V,) instruction that makes each value.
         forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` where that is illegal.
         words: words of a key.
+        overlapped: whether the second recursion is meant; the rest is for it alone.
+        back, sums, held: (S,) backward seconds of each signature, seconds in which gradients are summed for it, and
+            bytes that it keeps.
+        again_forward, again_backward: like ``forward`` and ``backward``, of the second copy.
+        put_together: (V, F, F) bytes that a conversion keeps.
+        limit: bytes that may be kept.
     """
 
     signature_at: I32
@@ -64,6 +73,14 @@ class Columns(NamedTuple):
     forward: F64
     backward: F64
     words: int
+    overlapped: bool
+    back: F64
+    sums: F64
+    held: F64
+    again_forward: F64
+    again_backward: F64
+    put_together: F64
+    limit: float
 
 
 class Tables(NamedTuple):
@@ -75,7 +92,8 @@ class Tables(NamedTuple):
         first, last: (n+1,) first and last state at each cut, or -1.
         buckets: states by hash, -1 where there is none; a power of two of them.  States at cuts gone through are no
             longer looked for, so that these need not grow with the program.
-        time, debt: (E,) seconds of each entry; ``before``: (E,) the entry it continues; ``path``: (E,) the numbers of
+        time, debt: (E,) seconds of each entry; ``due``, ``kept``: its debt of the backward pass and its bytes, where
+            the recursion has them; ``before``: (E,) the entry it continues; ``path``: (E,) the numbers of
             the signatures of its stage, lowest bits first, and above them how many; ``following``: (E,) the next
             entry of its state, or of those taken out.
         counts: states, entries in use, first entry taken out (or -1), cut and state to go on from, entries gone on
@@ -91,6 +109,8 @@ class Tables(NamedTuple):
     buckets: I32
     time: F64
     debt: F64
+    due: F64
+    kept: F64
     before: I32
     path: I64
     following: I32
@@ -138,6 +158,14 @@ def columns_of(program: Program, prices: Prices) -> Columns:
         forward=forward,
         backward=backward,
         words=words,
+        overlapped=False,
+        back=(nothing := np.zeros(len(lists.seconds))),
+        sums=nothing,
+        held=nothing,
+        again_forward=forward,
+        again_backward=backward,
+        put_together=np.zeros((1, 1, 1)),
+        limit=np.inf,
     )
 
 
@@ -177,6 +205,8 @@ def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
         buckets=_buckets(1 << (4 * states - 1).bit_length()),
         time=np.zeros(entries),
         debt=np.zeros(entries),
+        due=np.zeros(entries),
+        kept=np.zeros(entries),
         before=np.full(entries, -1, np.int32),
         path=np.zeros(entries, np.int64),
         following=np.full(entries, -1, np.int32),
@@ -208,6 +238,8 @@ def grown(tables: Tables, max_states: int) -> Tables:
         buckets=_buckets(buckets),
         time=longer("time", entries, 0),
         debt=longer("debt", entries, 0),
+        due=longer("due", entries, 0),
+        kept=longer("kept", entries, 0),
         before=longer("before", entries, -1),
         path=longer("path", entries, 0),
         following=longer("following", entries, -1),

@@ -25,7 +25,7 @@ _MASK = (1 << PATH_BITS) - 1
 
 
 class Stack(NamedTuple):
-    """Stages that are being grown, (D,) each: key, cut, length, conversions, signatures so far, and seconds."""
+    """Stages that are being grown, (D,) each: key, cut, length, conversions, signatures so far, seconds and bytes."""
 
     key: I64
     cut: I64
@@ -35,6 +35,10 @@ class Stack(NamedTuple):
     compute: F64
     forward: F64
     backward: F64
+    back: F64
+    again_forward: F64
+    again_backward: F64
+    kept: F64
 
 
 def stack_for(columns: Columns) -> Stack:
@@ -50,6 +54,10 @@ def stack_for(columns: Columns) -> Stack:
         compute=np.zeros(depth),
         forward=np.zeros(depth),
         backward=np.zeros(depth),
+        back=np.zeros(depth),
+        again_forward=np.zeros(depth),
+        again_backward=np.zeros(depth),
+        kept=np.zeros(depth),
     )
 
 
@@ -96,14 +104,47 @@ def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
 
 
 @part
-def _offer(tables: Tables, state: int, time: float, debt: float, before: int, path: int) -> bool:
+def _no_worse(
+    overlapped: bool,
+    time: float,
+    debt: float,
+    due: float,
+    kept: float,
+    time2: float,
+    debt2: float,
+    due2: float,
+    kept2: float,
+) -> bool:
+    """Say whether what follows can never be worse after the first entry than after the second one.
+
+    What follows waits for a debt as long as it is longer than the communication beside it, so that a debt that is
+    longer costs its whole length more at the most, and one that is shorter gains nothing at the least.
+    """
+    if not overlapped:
+        return time <= time2 and debt <= debt2
+    return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and kept <= kept2
+
+
+@part
+def _offer(
+    overlapped: bool,
+    tables: Tables,
+    state: int,
+    time: float,
+    debt: float,
+    due: float,
+    kept: float,
+    before: int,
+    path: int,
+) -> bool:
     """Put an entry into a frontier unless one there is as good; take out what is no better; say if there was room."""
     previous, entry = -1, tables.head[state]
     while entry >= 0:
         following = tables.following[entry]
-        if tables.time[entry] <= time and tables.debt[entry] <= debt:
+        there = (tables.time[entry], tables.debt[entry], tables.due[entry], tables.kept[entry])
+        if _no_worse(overlapped, there[0], there[1], there[2], there[3], time, debt, due, kept):
             return True
-        if time <= tables.time[entry] and debt <= tables.debt[entry]:
+        if _no_worse(overlapped, time, debt, due, kept, there[0], there[1], there[2], there[3]):
             if previous < 0:
                 tables.head[state] = following
             else:
@@ -122,6 +163,7 @@ def _offer(tables: Tables, state: int, time: float, debt: float, before: int, pa
             return False
         tables.counts[_ENTRIES] += 1
     tables.time[entry], tables.debt[entry] = time, debt
+    tables.due[entry], tables.kept[entry] = due, kept
     tables.before[entry], tables.path[entry] = before, path
     tables.following[entry] = tables.head[state]
     tables.head[state] = entry
@@ -137,16 +179,25 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
     entry = tables.head[start]
     while entry >= 0:
         length = tables.path[entry] >> _LENGTH_SHIFT
-        if stack.conversions[top] > 0 or length == 0 or length == LONGEST:
+        kept = tables.kept[entry] + stack.kept[top]
+        free = columns.overlapped or stack.conversions[top] > 0 or length == 0 or length == LONGEST
+        if free and kept <= columns.limit:
             if state < 0:
                 state = _find(tables, stack, top, stack.cut[top], columns.words)
                 if state < 0:
                     return False
             debt = tables.debt[entry]
-            overlapped = max(debt, forward) + max(compute, forward)
-            serial = 2 * debt + backward + 2 * compute + backward
-            time = tables.time[entry] + overlapped + serial
-            if not _offer(tables, state, time, compute, entry, path):
+            due = 0.0
+            if columns.overlapped:
+                time = max(debt, forward) + max(compute, stack.again_forward[top])
+                time += max(tables.due[entry], backward) + max(stack.back[top], stack.again_backward[top])
+                time += tables.time[entry]
+                due = stack.back[top]
+            else:
+                overlapped = max(debt, forward) + max(compute, forward)
+                serial = 2 * debt + backward + 2 * compute + backward
+                time = tables.time[entry] + overlapped + serial
+            if not _offer(columns.overlapped, tables, state, time, compute, due, kept, entry, path):
                 return False
         entry = tables.following[entry]
     return True
@@ -166,6 +217,7 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
         for word in range(words):
             stack.key[above, word] = stack.key[top, word]
         count, forward, backward = stack.conversions[top], stack.forward[top], stack.backward[top]
+        again_forward, again_backward, kept = stack.again_forward[top], stack.again_backward[top], stack.kept[top]
         need, legal = columns.needs_at[signature], True
         for number in range(columns.input_at[here], columns.input_at[here + 1]):
             wanted, need = columns.needs[need], need + 1
@@ -181,6 +233,10 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
             count += 1
             forward += columns.forward[value, low, wanted]
             backward += columns.backward[value, low, wanted]
+            if columns.overlapped:
+                again_forward += columns.again_forward[value, low, wanted]
+                again_backward += columns.again_backward[value, low, wanted]
+                kept += columns.put_together[value, low, wanted]
             both = (low << 4 | wanted) if wanted < low else (wanted << 4 | low)
             stack.key[above, word] += (both - low) << shift
         if not legal:
@@ -201,7 +257,10 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
         stack.path[above] = stack.path[top] | ((signature - first) << (stack.length[top] * PATH_BITS))
         stack.compute[above] = stack.compute[top] + columns.seconds[signature]
         stack.forward[above] = forward
-        stack.backward[above] = backward
+        stack.backward[above] = backward + columns.sums[signature]
+        stack.back[above] = stack.back[top] + columns.back[signature]
+        stack.again_forward[above], stack.again_backward[above] = again_forward, again_backward
+        stack.kept[above] = kept + columns.held[signature]
     if above > top:
         _copy(stack, above, top, words)
     return above - top
@@ -215,6 +274,11 @@ def _copy(stack: Stack, source: int, target: int, words: int) -> None:
     stack.conversions[target], stack.path[target] = stack.conversions[source], stack.path[source]
     stack.compute[target] = stack.compute[source]
     stack.forward[target], stack.backward[target] = stack.forward[source], stack.backward[source]
+    stack.again_forward[target], stack.again_backward[target] = (
+        stack.again_forward[source],
+        stack.again_backward[source],
+    )
+    stack.back[target], stack.kept[target] = stack.back[source], stack.kept[source]
 
 
 @kernel
@@ -249,6 +313,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
                 stack.key[0, word] = tables.key[state, word]
             stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
             stack.compute[0] = stack.forward[0] = stack.backward[0] = 0.0
+            stack.back[0] = stack.again_forward[0] = stack.again_backward[0] = stack.kept[0] = 0.0
             top = 0
             while top >= 0:
                 if stack.length[top] > 0 and not _end_stage(columns, tables, stack, top, state):

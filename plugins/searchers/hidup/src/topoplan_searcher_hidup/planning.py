@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.forms import Form, Signature
-from topoplan_searcher_hidup.columns import PATH_BITS, Tables, columns_of, empty_tables, grown
+from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables, columns_of, empty_tables, grown
 from topoplan_searcher_hidup.kernel import expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program
 from topoplan_searcher_hidup.reference import LONGEST, Outcome
 
-__all__ = ["HidupPlan", "Stage", "plan"]
+__all__ = ["HidupPlan", "Solution", "Stage", "plan", "solve"]
 
 #: States that the tables have room for at first.
 _ROOM = 1 << 14
@@ -35,6 +36,14 @@ class Stage:
 
     conversions: tuple[tuple[int, Form, Form], ...]
     computations: tuple[tuple[int, Signature], ...]
+
+
+@attrs.frozen
+class Solution:
+    """The best way through a program: the objective, how much was searched, and the stages."""
+
+    outcome: Outcome
+    stages: tuple[Stage, ...]
 
 
 @attrs.frozen
@@ -66,43 +75,57 @@ def plan(program: Program, prices: Prices, *, max_states: int, model: str) -> Hi
     Raises:
         TopoplanError: too many states, or no plan at all.
     """
-    columns = columns_of(program, prices)
+    found = solve(program, columns_of(program, prices), max_states=max_states, who=f"searcher hidup: model {model!r}")
+    priced = (
+        prices.conversion(program.values[v].nbytes, a, b) for stage in found.stages for v, a, b in stage.conversions
+    )
+    paid = [price for price in priced if price is not None]
+    return HidupPlan(
+        outcome=found.outcome,
+        stages=found.stages,
+        compute=sum(
+            prices.compute(program.instructions[i], s) for stage in found.stages for i, s in stage.computations
+        ),
+        forward=sum(there for there, _ in paid),
+        backward=sum(back for _, back in paid),
+    )
+
+
+def solve(program: Program, columns: Columns, *, max_states: int, who: str) -> Solution:
+    """Run the kernel on a program and follow its choices; ``who`` begins messages.
+
+    Raises:
+        TopoplanError: too many states, or no plan at all.
+    """
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack = stack_for(columns)
     while not expand(columns, tables, stack):
         if tables.counts[0] >= max_states:
             at = program.instructions[int(tables.counts[3])].name
             raise TopoplanError(
-                f"searcher hidup: model {model!r}: more than {max_states} states at {at!r} (their number is "
+                f"{who}: more than {max_states} states at {at!r} (their number is "
                 "exponential in the tensors that live at once: raise max-states, or use mcmc)"
             )
         tables = grown(tables, max_states)
         refill(columns, tables)
     end = int(tables.first[-1])
     if end < 0:
-        raise TopoplanError(f"searcher hidup: model {model!r}: no plan leads to its loss in partial sums")
+        within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
+        raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}")
     best = _best(tables, end)
-    stages = _follow(program, _choices(tables, best))
-    priced = (prices.conversion(program.values[v].nbytes, a, b) for stage in stages for v, a, b in stage.conversions)
-    paid = [price for price in priced if price is not None]
-    return HidupPlan(
-        outcome=Outcome(
-            objective=float(tables.time[best] + tables.debt[best]),
-            states=int(tables.counts[0]) - 1,
-            entries=int(tables.counts[5]),
-        ),
-        stages=stages,
-        compute=sum(prices.compute(program.instructions[i], s) for stage in stages for i, s in stage.computations),
-        forward=sum(there for there, _ in paid),
-        backward=sum(back for _, back in paid),
-    )
+    outcome = Outcome(objective=_total(tables, best), states=int(tables.counts[0]) - 1, entries=int(tables.counts[5]))
+    return Solution(outcome, _follow(program, _choices(tables, best)))
+
+
+def _total(tables: Tables, entry: int) -> float:
+    return float(tables.time[entry] + tables.debt[entry] + tables.due[entry])
 
 
 def _best(tables: Tables, state: int) -> int:
-    """Return the entry of least time and debt together; of equal ones the one that the frontier names first."""
+    """Return the entry of least time and debts together; of equal ones the one that the frontier names first."""
     best = entry = int(tables.head[state])
     while entry >= 0:
-        if tables.time[entry] + tables.debt[entry] < tables.time[best] + tables.debt[best]:
+        if _total(tables, entry) < _total(tables, best):
             best = entry
         entry = int(tables.following[entry])
     return best

@@ -14,6 +14,7 @@ from topoplan_searcher_hidup.planning import HidupPlan, plan
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program, write_down
 from topoplan_searcher_hidup.released import released
+from topoplan_searcher_hidup.strategy import strategy_of
 
 __all__ = ["HidupSearch", "placements_of"]
 
@@ -36,10 +37,16 @@ class HidupSearch:
         self._state = trial.state
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose the plan as placements; then nothing."""
+        """Propose the plan, with both micro-batches; then nothing.
+
+        A plan with a rule that is not sound, or with slices that are not even, is proposed as placements alone.
+        """
         if self._state is None or self._asked:
             return []
         self._asked = True
+        strategy = strategy_of(self._plan, self._program, self._problem)
+        if strategy is not None:
+            return [Candidate(base=State(strategy, self._state.fabric))]
         return [Candidate(base=self._state, placements=placements_of(self._plan, self._program, self._problem))]
 
     def tell(self, trials: Sequence[Trial]) -> None:

@@ -1,0 +1,91 @@
+"""A plan as a strategy: forms for every operator, and two micro-batches in the plan's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from topoplan import Placement, Problem, Strategy
+from topoplan.forms import Form, Signature
+from topoplan.schedule import Schedule, ScheduleKind
+from topoplan.spmd import SpmdProgram
+from topoplan_searcher_hidup.planning import HidupPlan, Stage
+from topoplan_searcher_hidup.program import Program
+
+__all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with"]
+
+#: HiDup's copies of the model.
+MICRO_BATCHES = 2
+
+
+def strategy_of(plan: HidupPlan, program: Program, problem: Problem) -> Strategy | None:
+    """Return the plan as a strategy; None where one of its rules is not sound, or its slices are not even."""
+    devices = problem.cluster.n_devices
+    rules = {program.instructions[at].op: (s,) for stage in plan.stages for at, s in stage.computations}
+    stored = {
+        value: (form,)
+        for stage in plan.stages
+        for at, s in stage.computations
+        if program.instructions[at].op < 0
+        for value, form in zip(program.instructions[at].outputs, s.outputs, strict=True)
+    }
+    forms = program_of(program, (devices,), rules, stored)
+    return strategy_with(forms, plan.stages, program, problem)
+
+
+def strategy_with(forms: SpmdProgram, stages: Sequence[Stage], program: Program, problem: Problem) -> Strategy | None:
+    """Return two micro-batches that go through stages in these forms; None where slices are not even.
+
+    Where samples have no two equal parts, the whole batch goes through at once.
+    """
+    graph = problem.graph
+    placements = []
+    for index, op in enumerate(graph.operators):
+        degrees = forms.degrees(index, len(op.dims))
+        if not problem.costs.supports(index, degrees):
+            return None
+        placements.append(Placement(degrees, np.arange(int(np.prod(degrees, dtype=np.int64)))))
+    schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
+    strategy = Strategy(tuple(placements), schedule, forms)
+    for one in (strategy, attrs.evolve(strategy, schedule=None)):
+        if not one.misfit(graph, problem.cluster.n_devices):
+            return one
+    return None
+
+
+def program_of(
+    program: Program,
+    mesh: tuple[int, ...],
+    rules: dict[int, tuple[Signature, ...]],
+    stored: dict[int, tuple[Form, ...]],
+    sharded_state: bool = False,
+) -> SpmdProgram:
+    """Return the forms of all operators.
+
+    Args:
+        program: the model.
+        mesh: devices along each axis.
+        rules: signatures of each operator of the graph.
+        stored: forms of the values that are taken or read.
+        sharded_state: see `SpmdProgram`.
+    """
+    runs = [instruction for instruction in program.instructions if instruction.op >= 0]
+    runs.sort(key=lambda instruction: instruction.op)
+    return SpmdProgram(
+        mesh=mesh,
+        rules=tuple(rules[instruction.op] for instruction in runs),
+        stored=tuple(tuple(stored.get(value, ()) for value in instruction.inputs) for instruction in runs),
+        sharded_state=sharded_state,
+    )
+
+
+def stages_of(stages: Sequence[Stage], program: Program) -> list[int]:
+    """Return the stage of each operator; stages without operators, which only read, do not count."""
+    stage: dict[int, int] = {}
+    for one in stages:
+        ops = [program.instructions[at].op for at, _ in one.computations]
+        number = len(set(stage.values()))
+        stage.update({op: number for op in ops if op >= 0})
+    return [stage[op] for op in sorted(stage)]

@@ -1,0 +1,56 @@
+"""Plans for programs on all devices, in seconds: options and registration.
+
+Data flow: for each mesh of devices `space` writes the model down as instructions with signatures, `machine` and
+`prices` say what these take, HiDup's kernel (`topoplan_searcher_hidup`) searches them by a recursion that overlaps
+both passes, and `planning` makes a strategy of what it found; `search` proposes the best of all meshes, HiDup's own
+plan and data parallelism, and the simulator decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from topoplan import Searcher, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Search
+
+__all__ = ["SPMD", "SpmdOptions", "topoplan_searchers"]
+
+
+@attrs.frozen(kw_only=True)
+class SpmdOptions:
+    """What the search may use."""
+
+    meshes: Literal["all", "flat"] = option(
+        "all", help="all: data parallel groups of every size beside the flat mesh; flat: one axis of all devices"
+    )
+    state: Literal["auto", "whole", "sharded"] = option(
+        "auto",
+        help="gradients and optimizer state: sharded over equal parameters (ZeRO), or only where memory is short",
+    )
+    finalists: int = option(3, help="meshes whose plans are simulated", minimum=1)
+    max_states: int = option(4_000_000, help="refuse models that need more states than this", minimum=1)
+
+
+def _build(options: SpmdOptions, problem: Any, rng: Any) -> Search:
+    from topoplan_searcher_spmd.search import SpmdSearch
+
+    return SpmdSearch(options, problem)
+
+
+SPMD = Searcher(
+    name="spmd",
+    summary="programs for all devices on a mesh: forms and collectives that take the least time",
+    options=SpmdOptions,
+    build=_build,
+    axis="strategy",
+)
+
+
+@hookimpl
+def topoplan_searchers() -> list[Searcher]:
+    """Register the searcher."""
+    return [SPMD]

@@ -1,0 +1,11 @@
+"""The promises that every searcher makes."""
+
+from __future__ import annotations
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_searcher_spmd import SPMD
+
+
+@parametrize_with_checks(SPMD)
+def test_conformance(check):
+    check()

@@ -1,0 +1,239 @@
+"""The search: nothing is lost by pruning, prices are what simulation finds, and plans beat those they must beat."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from topoplan import Cluster, GraphBuilder, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
+from topoplan.conversions import Collective
+from topoplan.evaluate import Evaluator
+from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan.lowering import Lowering
+from topoplan.lowering.spmd import groups_of
+from topoplan.operators import losses
+from topoplan.partition import slice_elements
+from topoplan.simulate.components import FLUID, FluidOptions
+from topoplan.space import Space
+from topoplan.taskgraph import TaskGraph, TaskKind
+from topoplan_searcher_hidup.columns import columns_of
+from topoplan_searcher_hidup.planning import solve
+from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb
+from topoplan_searcher_spmd import SpmdOptions
+from topoplan_searcher_spmd.machine import Machine
+from topoplan_searcher_spmd.planning import plan_on
+from topoplan_searcher_spmd.reference import every_plan
+from topoplan_searcher_spmd.search import SpmdSearch
+from topoplan_searcher_spmd.space import meshes
+from topoplan_topology_bigswitch import BigSwitchOptions
+from topoplan_topology_bigswitch import build as build_switch
+
+FORMS = (FULL, REDUCE, gather(0))
+GENERATED = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+@st.composite
+def programs(draw):
+    """A few instructions that read values made before, under some signatures."""
+    instructions, last, born = [], [], []
+    for here in range(draw(st.integers(2, 6))):
+        reach = range(max(0, len(born) - 3), len(born))
+        inputs = tuple(sorted(draw(st.sets(st.sampled_from(reach), max_size=2)))) if reach else ()
+        outputs = (len(born),)
+        made = (*FORMS, REPLICATE) if not inputs else FORMS
+        forms = st.builds(
+            Signature, st.tuples(*[st.sampled_from(FORMS) for _ in inputs]), st.tuples(st.sampled_from(made))
+        )
+        rules = draw(st.lists(forms, min_size=1, max_size=2, unique=True))
+        if inputs:
+            rules.append(Signature((FULL,) * len(inputs), (FULL,)))
+        for value in inputs:
+            last[value] = here
+        born.append(here)
+        last.append(-1)
+        instructions.append(Instruction(Verb.RUN, f"i{here}", inputs, outputs, tuple(rules)))
+    values = tuple(Value(f"v{k}", (), k % 2, b, e) for k, (b, e) in enumerate(zip(born, last, strict=True)))
+    return Program(tuple(instructions), values)
+
+
+class Nothing:
+    """What is replaced by random numbers."""
+
+    def compute(self, instruction, signature):
+        return 0.0
+
+    def conversion(self, nbytes, given, wanted):
+        from topoplan.conversions import convert
+
+        return None if convert(given, wanted) is None else (0.0, 0.0)
+
+
+def random_columns(program, seed, limit):
+    base, rng = columns_of(program, Nothing()), np.random.default_rng(seed)
+
+    def draw(shape):
+        return rng.integers(0, 9, shape).astype(float)
+
+    legal = np.where(np.isfinite(base.forward), 0.0, np.inf)
+    names = ("forward", "backward", "again_forward", "again_backward", "put_together")
+    crossings = {name: legal + draw(legal.shape) for name in names}
+    rows = {name: draw(base.seconds.shape) for name in ("seconds", "back", "sums", "held")}
+    return base._replace(overlapped=True, limit=limit, **crossings, **rows)
+
+
+@given(program=programs(), seed=st.integers(0, 99), limit=st.sampled_from([np.inf, 25.0, 12.0]))
+@settings(max_examples=60, deadline=None, phases=GENERATED)
+def test_pruning_loses_nothing(program, seed, limit):
+    columns = random_columns(program, seed, limit)
+    within = [seconds for seconds, kept in every_plan(program, columns) if kept <= limit]
+    if not within:
+        with pytest.raises(TopoplanError, match="no plan"):
+            solve(program, columns, max_states=10**6, who="m")
+        return
+    assert solve(program, columns, max_states=10**6, who="m").outcome.objective == min(within)
+
+
+class Costs:
+    """Seconds by size; three more bytes for each of a weight."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def supports(self, op, degrees):
+        return all(degree <= dim.size for degree, dim in zip(degrees, self.graph.operators[op].dims, strict=True))
+
+    def price(self, op, degrees, devices):
+        operator, parts = self.graph.operators[op], len(devices)
+        seconds = np.full(parts, 1e-9 * np.prod(operator.sizes) / parts)
+        memory = np.zeros(parts)
+        for copies, tensors in ((1, operator.outputs), (4, operator.weights)):
+            for tensor in tensors:
+                memory += copies * tensor.itemsize * slice_elements(operator, tensor, degrees)
+        return PartCosts(forward=seconds, backward=2 * seconds, memory=memory)
+
+
+def problem_of(width=256, layers=3, batch=64, memory=1e9, hosts=4, each=2):
+    b = GraphBuilder("small", batch)
+    x = b.input((width,))
+    for _ in range(layers):
+        x = b.relu(b.linear(x, width, bias=False))
+    b.append(losses.total(x), [x], "loss")
+    graph = b.build()
+    cluster = Cluster.uniform(
+        n_hosts=hosts, devices_per_host=each, device_memory=memory, interfaces=1, interface_bandwidth=1e9, latency=1e-6
+    )
+    costs = Costs(graph)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    return Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="switch",
+        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context), reconfigurable=False,
+    )  # fmt: skip
+
+
+def searched(problem, **options):
+    """Return the evaluator's trials of all that is proposed, and the searcher's report."""
+    evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
+    search = SpmdSearch(SpmdOptions(**options), problem)
+    assert search.ask() == []
+    state = State(problem.space.initial(), problem.build_fabric(None, None))
+    search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
+    trials = [evaluator.price(candidate) for candidate in search.ask()]
+    search.tell(trials)
+    assert search.ask() == []
+    return trials, search.report()
+
+
+def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
+    trials, report = searched(problem_of())
+    simulated = report["simulated_s"]
+    best = min(trial.cost for trial in trials)
+    assert simulated[report["chosen"]] == best
+    assert {"hidup", "data parallelism", "8 duplex", "8 whole batch"} <= simulated.keys()
+    assert [tuple(one["mesh"]) for one in report["meshes"]] != []
+    json.dumps(report)
+
+
+def test_samples_that_cannot_be_halved_go_through_at_once():
+    _, report = searched(problem_of(batch=9, hosts=3, each=1), meshes="flat")
+    assert set(report["simulated_s"]) == {"3 whole batch", "hidup", "data parallelism"}
+
+
+def test_reckoned_seconds_bound_simulated_ones():
+    """Streams that need not wait for each other between stages are no slower than those that do."""
+    problem = problem_of(width=1024, layers=4, batch=1024)
+    fabric = problem.build_fabric(None, None)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    for mesh in meshes(8, "all"):
+        planned = plan_on(problem, mesh, Machine(problem.cluster, fabric), lowering, state="auto", max_states=10**6)
+        simulated = FLUID.build(FluidOptions())(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
+        assert 0.6 * planned.seconds <= simulated <= 1.05 * planned.seconds
+
+
+def test_memory_that_is_short_is_saved():
+    roomy = problem_of(width=512, batch=8, each=1, hosts=8)
+    weights = roomy.graph.parameter_bytes
+    needs = {}
+    for share in (8.0, 2.5, 1.3):
+        tight = attrs.evolve(roomy, cluster=attrs.evolve(roomy.cluster, device_memory=np.full(8, share * weights)))
+        lowering = Lowering(tight.graph, tight.cluster, tight.costs)
+        machine = Machine(tight.cluster, tight.build_fabric(None, None))
+        found = plan_on(tight, (8,), machine, lowering, state="auto", max_states=10**6)
+        assert found.memory <= share * weights
+        needs[share] = (found.strategy.program.sharded_state, found.seconds)
+    assert not needs[8.0][0]
+    assert needs[8.0][1] <= needs[2.5][1] <= needs[1.3][1]
+    small = attrs.evolve(roomy, cluster=attrs.evolve(roomy.cluster, device_memory=np.full(8, 1000.0)))
+    with pytest.raises(TopoplanError, match=r"no plan leads to its loss in partial sums within 0\.0 GB"):
+        searched(small, meshes="flat")
+
+
+def test_state_can_be_sharded_at_will():
+    _, report = searched(problem_of(), state="sharded", meshes="flat")
+    assert [one["sharded_state"] for one in report["meshes"]] == [True]
+    _, report = searched(problem_of(memory=1e9), state="whole", meshes="flat")
+    assert [one["sharded_state"] for one in report["meshes"]] == [False]
+
+
+@pytest.mark.parametrize("kind", [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.ALL_TO_ALL])
+@pytest.mark.parametrize(("mesh", "axes"), [((8,), (0,)), ((2, 4), (0,)), ((2, 4), (1,)), ((4, 2), (1,))])
+@pytest.mark.parametrize("nbytes", [10_000, 8 * 8936 * 64])
+def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
+    problem = problem_of()
+    fabric, groups = problem.build_fabric(None, None), groups_of(mesh, axes)
+    count, size = groups.shape
+    taskgraph = SimpleNamespace(kind=[], src=[], dst=[], size=[], group=[], turns=[])
+
+    def add(what, src=-1, dst=-1, size=0, group=-1, turns=2):
+        for name, value in zip(vars(taskgraph), (what, src, dst, size, group, turns), strict=True):
+            getattr(taskgraph, name).append(value)
+
+    for number, group in enumerate(groups.tolist()):
+        if kind is Collective.ALL_TO_ALL:
+            for a in group:
+                for b in group:
+                    if a != b:
+                        add(TaskKind.TRANSFER, a, b, nbytes // size**2)
+        else:
+            turns = 2 if kind is Collective.ALL_REDUCE else 1
+            add(TaskKind.ALLREDUCE, size=nbytes * turns // 2, group=number, turns=turns)
+    tasks = len(taskgraph.kind)
+    made = TaskGraph(
+        **vars(taskgraph), device=[-1] * tasks, seconds=[0.0] * tasks, op=[0] * tasks, op_names=("x",), succ=[],
+        succ_ptr=[0] * (tasks + 1), group_ptr=np.arange(count + 1) * size, group_members=groups.ravel(), n_devices=8,
+    )  # fmt: skip
+    seconds = FLUID.build(FluidOptions())(made, fabric, problem.cluster).makespan
+    assert Machine(problem.cluster, fabric).seconds(kind, nbytes, groups) == pytest.approx(seconds, rel=0.1)
+
+
+def test_changes_by_another_searcher_leave_a_strategy_of_placements():
+    trials, _ = searched(problem_of(), meshes="flat")
+    strategy = trials[0].state.strategy
+    assert isinstance(strategy, Strategy)
+    assert strategy.program is not None
+    assert strategy.with_changes({0: strategy.placements[0]}).plain

@@ -1,0 +1,134 @@
+"""Programs for all devices through the command line: planned, simulated, exported, read again, and changed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from topoplan.cli import main
+from topoplan_exporter_json import read as read_json
+
+SIZES = ("world-size=4", "layers=2", "width=64", "hidden=128", "heads=2", "positions=8", "words=60")
+MODEL = ["bert-sgmoe", *(word for size in SIZES for word in ("-o", size)), "-e", "hidup"]
+CLUSTER = ["--servers", "4", "--degree", "1", "--interface-bandwidth-gbps", "10"]
+
+
+def run(capsys, *words):
+    """Return the exit status, standard output and standard error of a command line."""
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return left.value.code, out, err
+
+
+def optimized(capsys, *words):
+    status, out, err = run(capsys, "optimize", *MODEL, *CLUSTER, "--json", *words)
+    assert status == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return a folder with a duplex plan, of HiDup, in formats that can hold it."""
+    folder = tmp_path_factory.mktemp("spmd")
+    words = ["-s", "hidup", "-x", f"json={folder / 'plan.json'}", "-x", f"dot={folder / 'plan.dot'}"]
+    with pytest.raises(SystemExit) as left:
+        main(["optimize", *MODEL, *CLUSTER, *words])
+    assert left.value.code == 0
+    return folder
+
+
+def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
+    found, hidup = (optimized(capsys, "-s", name) for name in ("spmd", "hidup"))
+    assert found["simulated_s"]["hidup"] == hidup["iteration_time_s"]
+    assert found["iteration_time_s"] == min(found["simulated_s"].values())
+    assert found["simulated_s"][found["chosen"]] == found["iteration_time_s"]
+    assert hidup["schedule"]["kind"] == "duplex"
+    assert hidup["schedule"]["micro_batches"] == 2
+
+
+def test_a_program_survives_in_a_plan(saved):
+    plan = read_json((saved / "plan.json").read_bytes(), "plan.json")
+    assert plan.strategy is not None
+    assert plan.strategy.program is not None
+    assert plan.strategy.program.mesh == (4,)
+    assert (saved / "plan.dot").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "simulator",
+    ["fluid", "fluid:level=stepped", "flexnet", "fluid:gradient-sync=barrier", "fluid:collective=parameter-server"],
+)
+def test_a_saved_program_can_be_simulated(saved, capsys, simulator):
+    status, out, err = run(capsys, "simulate", saved / "plan.json", "--simulator", simulator, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["lower_bound_s"] <= found["iteration_time_s"] * (1 + 1e-9)
+
+
+def test_a_search_can_start_from_a_program(saved, capsys):
+    words = ("--strategy", f"{saved / 'plan.json'}", "--budget", "30")
+    found = optimized(capsys, "-s", "mcmc", *words)
+    hidup = optimized(capsys, "-s", "hidup")
+    assert found["initial_iteration_time_s"] == hidup["iteration_time_s"]
+
+
+def test_networks_are_searched_for_a_program(capsys):
+    found = optimized(capsys, "-s", "spmd", "-s", "totientperm", "--topology", "topoopt", "--degree", "2")
+    assert found["iteration_time_s"] <= found["simulated_s"]["hidup"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "message"),
+    [
+        ("strategy", "program for all devices, whose conversions this format cannot say"),
+        ("flatbuffer", "has successors, but in this format nothing can follow it"),
+    ],
+)
+def test_formats_that_cannot_say_it_say_so(capsys, tmp_path, format_, message):
+    file = tmp_path / "plan"
+    status, _, err = run(capsys, "optimize", *MODEL, *CLUSTER, "-s", "hidup", "-x", f"{format_}={file}")
+    assert status == 2
+    assert message in " ".join(err.split())
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.update(mesh=[2]), r"a mesh of 2 for 4 devices"),
+        (lambda p: p.update(mesh=[]), r"\$\.strategy\.program: program: a mesh of \(\)"),
+        (lambda p: p["rules"].pop(), r"signatures of \d+ operators"),
+        (lambda p: p["rules"][0][0]["outputs"].clear(), "does not fit"),
+        (lambda p: p["rules"][0][0]["outputs"][0].update(holding="gather", axis=9), "is none that computes the same"),
+        (lambda p: p["rules"][0][0]["outputs"][0].update(holding="full", axis=1), "form full has no axis"),
+        (lambda p: p["rules"][0][0]["outputs"][0].update(holding="half"), "expected full or gather or reduce"),
+        (lambda p: p.update(sharded_state=1), "expected true or false, got 1"),
+        (lambda p: p["stored"][0].pop(), "forms of 2 arguments"),
+    ],
+)
+def test_a_damaged_program_is_named(saved, capsys, tmp_path, change, message):
+    document = json.loads((saved / "plan.json").read_text())
+    change(document["strategy"]["program"])
+    (tmp_path / "damaged.json").write_text(json.dumps(document))
+    status, _, err = run(capsys, "simulate", tmp_path / "damaged.json")
+    assert status == 2
+    assert "Traceback" not in err
+    assert re.search(message, " ".join(err.split())), err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-s", "spmd:finalists=0"), "finalists"),
+        (("-s", "spmd:meshes=cube"), "meshes"),
+        (("-s", "spmd:max-states=5"), "more than 5 states"),
+        (("-s", "spmd", "--memory-gb", "0.0001"), "its weights take|no plan leads"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(capsys, words, message):
+    status, _, err = run(capsys, "optimize", *MODEL, *CLUSTER, *words)
+    assert status == 2
+    assert re.search(message, " ".join(err.split())), err
