@@ -19,7 +19,7 @@ from topoplan.simulate.network import Network
 
 SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
 BYTES = [0, 1, 8936, 40_000, 300_000, 5_000_000]
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -85,6 +85,7 @@ def taskgraphs(draw, devices):
         succ=[t for _, t in edges],
         op=np.full(count, -1),
         n_devices=devices,
+        turns=draw(st.none() | st.lists(st.sampled_from([1, 2]), min_size=count, max_size=count)),
     )
 
 

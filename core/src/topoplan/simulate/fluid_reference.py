@@ -99,10 +99,12 @@ class _Fluid:
         m, k = int(rings.members[ring]), int(rings.parallel[ring])
         if m == 1:
             return []
-        rounds, share = 2 * (m - 1), float(size // m)
-        if size < 9000 * m:
-            rounds, share = 1, float(size * 2 * (m - 1) // m // m)
-        elif size * m <= 18000 * m * (m - 1):
+        turns = 2 if self.taskgraph.turns is None else int(self.taskgraph.turns[t])
+        whole = size * 2 // turns  # of an all-gather or reduce-scatter, half of an all-reduce
+        rounds, share = turns * (m - 1), float(whole // m)
+        if whole < 9000 * m:
+            rounds, share = 1, float(whole * turns * (m - 1) // m // m)
+        elif whole * m <= 18000 * m * (m - 1):
             rounds = 1
         made = []
         for r in range(k):
