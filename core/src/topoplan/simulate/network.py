@@ -30,7 +30,7 @@ from topoplan.routing import link_index
 from topoplan.routing import paths as route
 from topoplan.simulate.pairs import PairTable
 from topoplan.simulate.twins import Twins
-from topoplan.simulate.walks import cross, ranges, sum_paths
+from topoplan.simulate.walks import cross, joined, ranges, sum_paths
 from topoplan.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
@@ -218,13 +218,13 @@ class Network:
         old = self.paths
         sums = self._sums(links_of_path, links)
         self.paths = old._replace(
-            row_ptr=i64(np.concatenate([old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)])),
-            path_ptr=i64(np.concatenate([old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)])),
-            links=i32(np.concatenate([old.links, links])),
-            delay=f64(np.concatenate([old.delay, sums["delay"]])),
-            per_byte=f64(np.concatenate([old.per_byte, sums["per_byte"]])),
-            slowest=f64(np.concatenate([old.slowest, sums["slowest"]])),
-            upto=f64(np.concatenate([old.upto, upto])),
+            row_ptr=joined(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
+            path_ptr=joined(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
+            links=joined(old.links, links),
+            delay=joined(old.delay, sums["delay"]),
+            per_byte=joined(old.per_byte, sums["per_byte"]),
+            slowest=joined(old.slowest, sums["slowest"]),
+            upto=joined(old.upto, upto),
         )
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
@@ -289,14 +289,14 @@ class Network:
             self._twins.load(links, load)
         ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
-            first=i64(np.concatenate([old.first, len(old.rows) + np.cumsum(lengths) - lengths])),
-            parallel=i32(np.concatenate([old.parallel, counts])),
-            members=i32(np.concatenate([old.members, lengths // counts])),
-            rows=i32(np.concatenate([old.rows, *(rows for _, rows in new)])),
-            ring=i64(np.concatenate([old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts])),
-            load_ptr=i64(np.concatenate([old.load_ptr, old.load_ptr[-1] + ends])),
-            load_links=i32(np.concatenate([old.load_links, *(links for links, _ in loads)])),
-            load=i64(np.concatenate([old.load, *(load for _, load in loads)])),
+            first=joined(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
+            parallel=joined(old.parallel, counts),
+            members=joined(old.members, lengths // counts),
+            rows=joined(old.rows, *(rows for _, rows in new)),
+            ring=joined(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
+            load_ptr=joined(old.load_ptr, old.load_ptr[-1] + ends),
+            load_links=joined(old.load_links, *(links for links, _ in loads)),
+            load=joined(old.load, *(load for _, load in loads)),
         )
 
     def _loads(self, rows: I32) -> tuple[I64, I64]:
