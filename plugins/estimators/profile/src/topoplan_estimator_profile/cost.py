@@ -13,7 +13,7 @@ import numpy as np
 
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
-from topoplan.partition import part_sizes, slice_elements
+from topoplan.partition import part_bounds, slice_elements
 from topoplan.precision import weight_copies
 from topoplan_estimator_profile import Options
 
@@ -29,6 +29,7 @@ class Profiled:
         self._gpus = cluster.big_gpu
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
+        self._whole: dict[tuple[int, int], float] = {}  # bytes of weights that are not cut
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
@@ -51,14 +52,12 @@ class Profiled:
         assert profile is not None
         share = self._share(operator, degrees)
         speed = self._speed[0] if self._equal else self._speed[devices]
-        weights = np.zeros(len(share))
-        for tensor in operator.weights:
-            weights += slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
+        kept = self._copies * self._weights(op, degrees)
         costs = PartCosts(
             forward=f64(profile.forward * share / speed),
             backward=f64(profile.backward * share / speed),
-            memory=f64(self._copies * weights + profile.activation_bytes * share),
-            kept=f64(self._copies * weights),
+            memory=f64(kept + profile.activation_bytes * share),
+            kept=f64(kept),
         )
         if self._equal:
             self._prices[op, degrees] = costs
@@ -66,11 +65,28 @@ class Profiled:
 
     def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
         """Return the (P,) share of the iteration space that one GPU of each part runs."""
-        share = np.ones(math.prod(degrees))
-        for index, sizes in enumerate(part_sizes(operator, degrees)):
-            own = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
-            share *= own / operator.dims[index].size
-        return share
+        share = np.ones(degrees)
+        for index, (dim, degree) in enumerate(zip(operator.dims, degrees, strict=True)):
+            sample = index == operator.sample_dim
+            if degree > 1 or (sample and self._gpus > 1):  # the others are whole
+                starts, stops = part_bounds(dim.size, degree)
+                own = np.ceil((stops - starts) / self._gpus) if sample else stops - starts
+                share *= (own / dim.size).reshape([-1 if axis == index else 1 for axis in range(len(degrees))])
+        return share.ravel()
+
+    def _weights(self, op: int, degrees: tuple[int, ...]) -> F64:
+        """Return the (P,) bytes of the weights of each part."""
+        operator = self._graph.operators[op]
+        weights = np.zeros(math.prod(degrees))
+        for number, tensor in enumerate(operator.weights):
+            if any(degrees[axis.dim] > 1 for axis in tensor.axes if axis.dim >= 0):
+                weights += slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
+                continue
+            if (op, number) not in self._whole:
+                whole = slice_elements(operator, tensor, (1,) * len(degrees))
+                self._whole[op, number] = float(whole[0]) * tensor.itemsize
+            weights += self._whole[op, number]
+        return weights
 
 
 def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str:
