@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
 
-Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature); the
-co-search adds `totientperm` with ``after=accepted``: one wiring, with its routes, for every move that is accepted.
-Then the same search runs as two chains in two processes, which share the proposals; their time includes the start of
-the processes.  Without a folder the roofline estimator prices operators.  Kernels are compiled before the clock starts.
+Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature).  The
+co-search runs `mcmc` with its own mix, colder than by default, and `totientperm` with ``after=accepted``: one wiring,
+with its routes, for every move that is accepted.  Then the same search runs as two chains in two processes, which
+share the proposals; their time includes the start of the processes.  Without a folder the roofline estimator prices operators.  Kernels are compiled before the clock starts.
 A full evaluation lowers and compiles the network with nothing kept; both sides of its ratio run in turn.
 """
 
@@ -25,8 +25,10 @@ from topoplan.problem import Problem
 from topoplan.run import Run, drive
 from topoplan.space import Space
 
-#: FlexNet's mix of proposals; and its rewiring.
-SEARCHERS = (("mcmc", {"block": 0, "temperature": "absolute"}), ("totientperm", {"after": "accepted"}))
+#: FlexNet's mix of proposals.
+FLEXNET = (("mcmc", {"block": 0, "temperature": "absolute"}),)
+#: Strategy and network together.
+TOGETHER = (("mcmc", {"alpha": 400.0}), ("totientperm", {"after": "accepted"}))
 
 
 def problem_of(host, model, preset, servers, topology, measures=None):
@@ -57,7 +59,7 @@ def evaluator_of(host, problem, simulator):
 
 def search_speed(host, problem, simulator, proposals, co=False):
     """Print proposals decided per second."""
-    given = SEARCHERS if co else SEARCHERS[:1]
+    given = TOGETHER if co else FLEXNET
 
     def run(budget):
         made = [host.make("searcher", name, options) for name, options in given]
@@ -84,7 +86,7 @@ def chains_speed(host, proposals, measures, count=2):
         cluster=ClusterOptions(servers=128, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
         topology="topoopt",
         estimator="roofline" if measures is None else Choice("measured", {"file": str(measures / "dlrm128.json")}),
-        searchers=[Choice(name, options) for name, options in SEARCHERS],
+        searchers=[Choice(name, options) for name, options in TOGETHER],
         run=RunOptions(budget=proposals, chains=count, workers=count),
     )
     result, _ = chains.search(host, experiment)
@@ -132,8 +134,8 @@ def main() -> None:
         problem = problem_of(host, "dlrm", preset, servers, "bigswitch", measures)
         for simulator, budget in zip(("fluid", "flexnet"), proposals, strict=True):
             search_speed(host, problem, simulator, budget)
-    search_speed(host, problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures), "fluid", 1_000, co=True)
-    chains_speed(host, 1_000, measures)
+    search_speed(host, problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures), "fluid", 4_000, co=True)
+    chains_speed(host, 4_000, measures)
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
         problem = problem_of(host, model, preset, 128, "bigswitch", measures)
         for simulator in ("fluid", "flexnet"):
