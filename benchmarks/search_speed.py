@@ -6,7 +6,8 @@ Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (
 co-search runs `mcmc` with its own mix, colder than by default, and `totientperm` with ``after=accepted``: one wiring,
 with its routes, for every move that is accepted.  Then the same search runs as two chains in two processes, which
 share the proposals; their time includes the start of the processes.  Without a folder the roofline estimator prices
-operators.  Kernels are compiled before the clock starts.  A full evaluation lowers and compiles the network with nothing kept; both sides of its ratio run in turn.
+operators.  Kernels are compiled before the clock starts.  A full evaluation lowers and compiles the network with
+nothing kept; both sides of its ratio run in turn.
 """
 
 from __future__ import annotations
