@@ -17,7 +17,9 @@ from topoplan.kernels import kernel, part
 from topoplan_searcher_hidup.columns import PATH_BITS, SLOTS_PER_WORD, Columns, Tables
 from topoplan_searcher_hidup.reference import LONGEST
 
-__all__ = ["Stack", "expand", "refill", "stack_for"]
+__all__ = ["DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
+
+DONE, FULL, PAUSED = range(3)
 
 _STATES, _ENTRIES, _TAKEN_OUT, _CUT, _STATE, _GONE_ON, _FILLED = range(7)
 _LENGTH_SHIFT = LONGEST * PATH_BITS
@@ -299,8 +301,8 @@ def refill(columns: Columns, tables: Tables) -> None:
 
 
 @kernel
-def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
-    """Go on until the end of the program; return whether it was reached, or else room is missing."""
+def expand(columns: Columns, tables: Tables, stack: Stack, most: int) -> int:
+    """Go on until the end of the program, or with ``most`` states; return `DONE`, `FULL` (no room) or `PAUSED`."""
     end = len(columns.signature_at) - 1
     for cut in range(tables.counts[_CUT], end):
         state = tables.counts[_STATE] if cut == tables.counts[_CUT] else tables.first[cut]
@@ -309,6 +311,9 @@ def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
             refill(columns, tables)
         while state >= 0:
             tables.counts[_CUT], tables.counts[_STATE] = cut, state
+            if most == 0:
+                return PAUSED
+            most -= 1
             for word in range(columns.words):
                 stack.key[0, word] = tables.key[state, word]
             stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
@@ -317,7 +322,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
             top = 0
             while top >= 0:
                 if stack.length[top] > 0 and not _end_stage(columns, tables, stack, top, state):
-                    return False
+                    return FULL
                 if stack.length[top] < LONGEST and stack.cut[top] < end:
                     top += _grow(columns, stack, top, cut) - 1
                 else:
@@ -327,4 +332,4 @@ def expand(columns: Columns, tables: Tables, stack: Stack) -> bool:
                 tables.counts[_GONE_ON] += 1
                 entry = tables.following[entry]
             state = tables.after[state]
-    return True
+    return DONE

@@ -14,13 +14,15 @@ import numpy as np
 from topoplan import TopoplanError
 from topoplan.forms import Form, Signature
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables, columns_of, empty_tables, grown
-from topoplan_searcher_hidup.kernel import expand, refill, stack_for
+from topoplan_searcher_hidup.kernel import DONE, PAUSED, expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program
 from topoplan_searcher_hidup.reference import LONGEST, Outcome
 
 __all__ = ["HidupPlan", "Solution", "Stage", "plan", "solve"]
 
+#: States that are gone on with before Ctrl-C is heard.
+_AT_A_TIME = 1 << 12
 #: States that the tables have room for at first.
 _ROOM = 1 << 14
 
@@ -99,7 +101,9 @@ def solve(program: Program, columns: Columns, *, max_states: int, who: str) -> S
     """
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack = stack_for(columns)
-    while not expand(columns, tables, stack):
+    while (went := expand(columns, tables, stack, _AT_A_TIME)) != DONE:
+        if went == PAUSED:  # nothing to do but to hear Ctrl-C
+            continue
         if tables.counts[0] >= max_states:
             at = program.instructions[int(tables.counts[3])].name
             raise TopoplanError(
