@@ -72,7 +72,7 @@ LAYERS = (
         "simulate",
         "merging",
     ),
-    ("host", "installed", "floors", "evaluate", "experiment", "files", "prices"),
+    ("host", "installed", "floors", "evaluate", "experiment", "files", "chart", "prices"),
     ("run", "exporting"),
     ("assembly", "chains"),
     ("optimizing", "replay", "repeating", "sensitivity", "comparing", "sharing", "testing"),

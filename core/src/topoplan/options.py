@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import attrs
 
 from topoplan.errors import TopoplanError, nearest
 
-__all__ = ["OptionInfo", "check", "describe", "option", "parse_component", "structure"]
+__all__ = ["OptionInfo", "check", "describe", "listed", "option", "pairs", "parse_component", "structure"]
 
 T = TypeVar("T")
 
@@ -188,3 +188,25 @@ def _spell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Split ``KEY=VALUE`` texts of the command line.
+
+    Raises:
+        TopoplanError: one is no such text, or its key was there before; the message begins with ``flag``.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise TopoplanError(f"{flag} {text!r}: expected KEY=VALUE")
+        if key in found:
+            raise TopoplanError(f"{flag} {text!r}: {key!r} is given twice")
+        found[key] = value
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """Split a list of the command line, with brackets or without."""
+    return [word.strip() for word in text.strip("[] ").split(",")]

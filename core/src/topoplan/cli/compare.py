@@ -133,8 +133,7 @@ def _typed(context: typer.Context) -> str:
 
 
 def _component(text: str, options: list[str]) -> dict[str, Any]:
-    from topoplan.cli.optimize import pairs
-    from topoplan.options import parse_component
+    from topoplan.options import pairs, parse_component
 
     name, own = parse_component(text, "model")
     return {"use": name, **own, **pairs(options, "-o")}

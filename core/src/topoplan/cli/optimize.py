@@ -6,8 +6,6 @@ from typing import Any
 
 import typer
 
-from topoplan.errors import TopoplanError
-
 __all__ = ["register"]
 
 
@@ -62,7 +60,7 @@ def optimize(
     """Search the best strategy (and network) for a model on a cluster."""
     from topoplan.cli.report import run_and_report
     from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions
-    from topoplan.options import structure
+    from topoplan.options import listed, pairs, structure
 
     # Numbers pass through the same checks as a TOML file's, so that both say the same about a bad one.
     cluster: dict[str, Any] = {
@@ -77,7 +75,7 @@ def optimize(
         "memory-gb": memory_gb,
     }
     if devices is not None:
-        cluster["devices"] = [end.strip() for end in devices.strip("[] ").split(",")]
+        cluster["devices"] = listed(devices)
     run = {
         "batch-size": batch_size,
         "budget": budget,
@@ -103,16 +101,3 @@ def optimize(
         ),
         as_json=as_json,
     )
-
-
-def pairs(texts: list[str], flag: str) -> dict[str, str]:
-    """Split ``KEY=VALUE`` texts."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key or not value:
-            raise TopoplanError(f"{flag} {text!r}: expected KEY=VALUE")
-        if key in found:
-            raise TopoplanError(f"{flag} {text!r}: {key!r} is given twice")
-        found[key] = value
-    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import typer
 
-from topoplan.cli.optimize import pairs
+from topoplan.options import pairs
 
 __all__ = ["register"]
 

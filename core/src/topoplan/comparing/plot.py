@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from topoplan.chart import COLOURS
 from topoplan.comparing.figure import Figure, number
 from topoplan.comparing.rows import Row
 
 __all__ = ["plot"]
 
-#: Colours that people of all kinds of sight tell apart (Okabe and Ito, 2008).
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
 _COLUMNS, _WIDTH, _HEIGHT, _LEFT, _TOP, _LINE = 3, 300, 240, 56, 26, 18
 
@@ -79,7 +78,7 @@ def _panel(title: str, rows: Sequence[Row], networks: Sequence[str], axis: str, 
         points = [(x(row.at.get(axis, 0.0)), y(row.time.median)) for row in own]
         if len(points) > 1:
             parts.append(_line(i, " ".join(f"{a:.1f},{b:.1f}" for a, b in points)))
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         for row, (a, b) in zip(own, points, strict=True):
             ends = f'y1="{y(row.time.least):.1f}" y2="{y(row.time.most):.1f}"'
             parts.append(f'<line x1="{a:.1f}" x2="{a:.1f}" {ends} stroke="{colour}" stroke-width="4" opacity="0.4"/>')
@@ -88,7 +87,7 @@ def _panel(title: str, rows: Sequence[Row], networks: Sequence[str], axis: str, 
 
 
 def _line(index: int, points: str) -> str:
-    colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
+    colour, dash = COLOURS[index % len(COLOURS)], _DASHES[index % len(_DASHES)]
     return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
 
 

@@ -13,7 +13,7 @@ import typer
 
 from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
 from topoplan.files import check_writable, write_file
-from topoplan.options import structure
+from topoplan.options import listed, pairs, structure
 from topoplan_command_sweep.plot import plot as drawn
 from topoplan_command_sweep.table import as_json as json_of
 from topoplan_command_sweep.table import baselines_of, cells_of, headers_of
@@ -69,10 +69,10 @@ def sweep(
         "memory-gb": memory_gb,
     }
     if devices is not None:
-        cluster["devices"] = [end.strip() for end in devices.strip("[] ").split(",")]
+        cluster["devices"] = listed(devices)
     name = Choice.parse(model, "model")
     given: dict[str, Any] = {
-        "model": Choice(name.name, {**name.options, **_pairs(option)}),
+        "model": Choice(name.name, {**name.options, **pairs(option, "-o")}),
         "cluster": structure(ClusterOptions, cluster, "--"),
         "topology": Choice.parse(topology, "topology"),
         "estimator": None if estimator is None else Choice.parse(estimator, "estimator"),
@@ -82,9 +82,9 @@ def sweep(
     experiments = [
         Experiment(
             **given,
-            run=structure(RunOptions, {"batch-size": size.strip(), "budget": budget, "seed": seed}, "--batch-sizes: "),
+            run=structure(RunOptions, {"batch-size": size, "budget": budget, "seed": seed}, "--batch-sizes: "),
         )
-        for size in batch_sizes.strip("[] ").split(",")
+        for size in listed(batch_sizes)
     ]
     if plot is not None:
         check_writable(plot)
@@ -134,14 +134,3 @@ def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[Row], None]]:
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
         task = bar.add_task("sweep", total=total)
         yield lambda row: bar.update(task, advance=1)
-
-
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Split ``KEY=VALUE`` texts."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key or not value:
-            raise TopoplanError(f"-o {text!r}: expected KEY=VALUE")
-        found[key] = value
-    return found
