@@ -10,26 +10,7 @@ import sys
 
 import pytest
 
-from topoplan.cli import main
-
 SMALL = ["optimize", "dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command in an empty folder; return (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(args)
-        out, err = capsys.readouterr()
-        # Said once on a machine whose kernels are not compiled yet.
-        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("compiling kernels"))
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 def test_optimize_prints_one_json_object_and_nothing_else(run):

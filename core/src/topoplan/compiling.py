@@ -39,7 +39,7 @@ def start() -> None:
     """Start the processes that are wanted and not there yet; none where there is one core only."""
     global _started
     _started = True
-    if len(os.sched_getaffinity(0)) < 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) < 2:
+    if _cores() < 2:
         return
     for module in _wanted:
         if module not in _running:
@@ -51,6 +51,11 @@ def start() -> None:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
+
+
+def _cores() -> int:
+    """Return how many cores this process may use, where the system tells; else how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def await_compiled(module: str) -> None:

@@ -119,19 +119,8 @@ class Strategy:
         if len(self.placements) != len(graph.operators):
             raise TopoplanError(f"strategy: {len(self.placements)} placements for {len(graph.operators)} operators")
         for op, placement in zip(graph.operators, self.placements, strict=True):
-            if len(placement.degrees) != len(op.dims):
-                raise TopoplanError(
-                    f"strategy: {op.name!r} has {len(op.dims)} dimensions, not {len(placement.degrees)}"
-                )
-            for dim, degree in zip(op.dims, placement.degrees, strict=True):
-                if degree > 1 and dim.role is None:
-                    raise TopoplanError(
-                        f"strategy: {op.name!r}: dimension {dim.name!r} cannot be cut (degree {degree})"
-                    )
-                if degree > dim.size:
-                    raise TopoplanError(
-                        f"strategy: {op.name!r}: {dim.name!r} of size {dim.size} cannot be cut into {degree}"
-                    )
+            if reason := op.misfit(placement.degrees):
+                raise TopoplanError(f"strategy: {op.name!r}: {reason}")
             if placement.devices.min() < 0 or placement.devices.max() >= n_devices:
                 raise TopoplanError(
                     f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"

@@ -51,7 +51,7 @@ class HidupCosts:
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
-        return not _illegal(self._graph.operators[op], degrees)
+        return not self._graph.operators[op].misfit(degrees)
 
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Price every part by its share of the iteration space; the arrays are shared between calls and read-only.
@@ -63,7 +63,7 @@ class HidupCosts:
         if known is not None:
             return known
         operator = self._graph.operators[op]
-        if reason := _illegal(operator, degrees):
+        if reason := operator.misfit(degrees):
             raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
         speed = self._speed[0] if self._equal else self._speed[devices]
         forward = self._flops[op] / self._rate * self._share(operator, degrees) / speed
@@ -107,15 +107,3 @@ def _noise(options: Options) -> Callable[[int], int]:
         return int(value * (1 + rng.uniform(-options.noise, options.noise))) if options.noise else value
 
     return noisy
-
-
-def _illegal(op: Operator, degrees: tuple[int, ...]) -> str:
-    """Say why ``degrees`` is no cut of ``op``; empty if it is one."""
-    if len(degrees) != len(op.dims):
-        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
-    for dim, degree in zip(op.dims, degrees, strict=True):
-        if degree > 1 and dim.role is None:
-            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
-        if not 1 <= degree <= dim.size:
-            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
-    return ""

@@ -93,11 +93,4 @@ def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str:
     """Say why ``op`` cut by ``degrees`` has no price; empty if it has one."""
     if op.profile is None:
         return "was not profiled (use a model with measured times, such as torchgraph reads, or -e roofline)"
-    if len(degrees) != len(op.dims):
-        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
-    for dim, degree in zip(op.dims, degrees, strict=True):
-        if degree > 1 and dim.role is None:
-            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
-        if not 1 <= degree <= dim.size:
-            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
-    return ""
+    return op.misfit(degrees)

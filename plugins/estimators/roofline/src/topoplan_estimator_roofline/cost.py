@@ -49,7 +49,7 @@ class Roofline:
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
-        return not _illegal(self._graph.operators[op], degrees)
+        return not self._graph.operators[op].misfit(degrees)
 
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Price every part on its device; the arrays are shared between calls and read-only.
@@ -64,7 +64,7 @@ class Roofline:
         work = self._work.get(key)
         if work is None:
             operator = self._graph.operators[op]
-            if reason := _illegal(operator, degrees):
+            if reason := operator.misfit(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
             work = self._work[key] = part_work(operator, degrees, self._share, self._copies_of(operator))
         at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
@@ -104,15 +104,3 @@ def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
     rows = np.array([columns[name] for name in names])
     speed = cluster.device_speed
     return _Rates(flops=f64(rows[:, 0] * speed), bandwidth=f64(rows[:, 1] * speed), overhead=f64(rows[:, 2] / speed))
-
-
-def _illegal(op: Operator, degrees: tuple[int, ...]) -> str:
-    """Say why ``degrees`` is no cut of ``op``; empty if it is one."""
-    if len(degrees) != len(op.dims):
-        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
-    for dim, degree in zip(op.dims, degrees, strict=True):
-        if degree > 1 and dim.role is None:
-            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
-        if not 1 <= degree <= dim.size:
-            return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
-    return ""
