@@ -98,3 +98,38 @@ def test_a_precision_that_does_not_exist_is_named(run):
     code, _, err = run("optimize", "alexnet", "--precision", "fp8")
     assert code == 2
     assert "precision: 'fp8' is none of fp32, fp16, bf16" in err
+
+
+def test_networks_are_compared_in_it(run, tmp_path):
+    """From the command line and from a figure alike; the page and the JSON say in what."""
+    words = ("--networks", "bigswitch", "--servers", "2", "--budget", "0", "--batch-size", "64", "--seeds", "0")
+    (tmp_path / "figure.toml").write_text(
+        'budget = 0\nprecision = "fp16"\nmodel = [{ use = "alexnet", batch-size = 64 }]\n'
+        'network = [{ use = "bigswitch" }]\n[cluster]\nservers = 2\n'
+    )
+    found = {}
+    for name, given in {
+        "fp32": ("alexnet", *words),
+        "fp16": ("alexnet", *words, "--precision", "fp16", "--write", "page.md"),
+        "figure": ("figure.toml",),
+    }.items():
+        code, _, err = run("compare", *given, "--json", f"{name}.json")
+        assert code == 0, err
+        document = json.loads((tmp_path / f"{name}.json").read_text())
+        found[name] = (document["precision"], document["rows"][0]["iteration_time_s"]["median"])
+    assert found["figure"] == found["fp16"]
+    assert (found["fp32"][0], found["fp16"][0]) == ("fp32", "fp16")
+    assert found["fp16"][1] < found["fp32"][1]
+    assert "Models are in fp16." in (tmp_path / "page.md").read_text()
+    code, _, err = run("compare", "alexnet", *words, "--precision", "fp8")
+    assert code == 2
+    assert "precision: 'fp8' is none of fp32, fp16, bf16" in err
+
+
+def test_batch_sizes_are_swept_in_it(run):
+    words = ("alexnet", "--batch-sizes", "64", "--servers", "2", "-s", "mcmc", "--budget", "0", "--jobs", "1", "--json")
+    rows = [json.loads(run("sweep", *words, "--precision", p)[1])["rows"][0] for p in ("fp32", "fp16")]
+    assert rows[1]["seconds"] < rows[0]["seconds"]
+    code, _, err = run("sweep", "alexnet", "--precision", "fp8")
+    assert code == 2
+    assert "precision: 'fp8' is none of fp32, fp16, bf16" in err

@@ -46,7 +46,7 @@ class Holding(StrEnum):
     """All of a parameter, whose gradients on the devices must still be added up."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Form:
     """What the devices hold of a tensor; ``axis`` is the axis of slices, -1 for the other holdings."""
 

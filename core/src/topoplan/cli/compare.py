@@ -52,6 +52,10 @@ def compare(
     batch_size: str = typer.Option(None, help="Samples per iteration over all devices; several with commas."),
     budget: int = typer.Option(None, help="Candidates to price on each network."),
     seeds: str = typer.Option(None, help="A run for each, with commas between."),
+    precision: str = typer.Option(None, help="Of the model: fp32; fp16 or bf16 are mixed precision."),
+    precision_speedup: float = typer.Option(
+        None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
+    ),
     prices: Path = typer.Option(
         None, help="Prices of network parts, TOML; those that come with topoplan unless given."
     ),
@@ -88,7 +92,13 @@ def compare(
         raise TopoplanError("--at-equal-cost: needs --networks (a figure says costs-as for each network)")
     if searcher:
         document["searcher"] = list(searcher)
-    given = {"estimator": estimator, "simulator": simulator, "budget": budget}
+    given = {
+        "estimator": estimator,
+        "simulator": simulator,
+        "budget": budget,
+        "precision": precision,
+        "precision-speedup": precision_speedup,
+    }
     document.update({key: value for key, value in given.items() if value is not None})
     if seeds is not None:
         document["seeds"] = seeds.split(",")

@@ -82,7 +82,13 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
                     estimator=estimator,
                     simulator=figure.simulator,
                     searchers=_searchers(figure, network, host),
-                    run=RunOptions(batch_size=batch, budget=figure.budget, seed=seed),
+                    run=RunOptions(
+                        batch_size=batch,
+                        budget=figure.budget,
+                        seed=seed,
+                        precision=figure.precision,
+                        precision_speedup=figure.precision_speedup,
+                    ),
                 )
                 found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment))
     return found

@@ -7,7 +7,7 @@ single model.  Units carry their names, as in `topoplan.experiment`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -40,6 +40,10 @@ class _Settings:
     source: str = option("", help="publication and figure that is repeated")
     budget: int = option(1000, help="candidates to price in every run", minimum=0)
     seeds: tuple[int, ...] = option((0,), help="a run for each", minimum=0)
+    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the models; the last two are mixed precision")
+    precision_speedup: float | None = option(
+        None, help="how much faster they compute than fp32, for estimators that know times in fp32 only", above=0
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +93,7 @@ class Figure:
     Attributes:
         name: of the file without suffix, or of the model.
         title, source: headline, and what is repeated.
+        precision, precision_speedup: of all models; see `topoplan.experiment.RunOptions`.
         vary: option of the cluster (or ``batch-size``) -> the values that it takes; all combinations are run.
         estimator: prices operators; None leaves it to the model's frontend.
         searchers: of both axes; those of the network axis are left out on networks that cannot be rewired.
@@ -99,6 +104,8 @@ class Figure:
     source: str
     budget: int
     seeds: tuple[int, ...]
+    precision: Literal["fp32", "fp16", "bf16"]
+    precision_speedup: float | None
     models: tuple[Model, ...]
     networks: tuple[Network, ...]
     cluster: ClusterOptions
@@ -153,6 +160,8 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
         source=settings.source,
         budget=settings.budget,
         seeds=settings.seeds,
+        precision=settings.precision,
+        precision_speedup=settings.precision_speedup,
         models=models,
         networks=networks,
         cluster=cluster,

@@ -50,11 +50,12 @@ def section(
     """
     seeds = f"{len(figure.seeds)} seeds" if len(figure.seeds) > 1 else "one seed"
     source = f"Repeats: {figure.source}.  " if figure.source else ""
+    precision = f"  Models are in {figure.precision}." if figure.precision != "fp32" else ""
     parts = [
         f"## {figure.title}\n",
         f"    {command}\n",
         f"{source}Search: {figure.budget} candidates for each network, {seeds}; times are medians, extremes in "
-        f"brackets where they differ.  {premises(measured, prices)}\n",
+        f"brackets where they differ.  {premises(measured, prices)}{precision}\n",
         f"![{figure.title}]({picture})\n",
         *(_verdict(verdict) for verdict in judged),
         "### Iteration time\n",

@@ -87,6 +87,7 @@ def as_json(
         "source": figure.source,
         "budget": figure.budget,
         "seeds": list(figure.seeds),
+        "precision": figure.precision,
         "measured": measured,
         "prices": {"file": prices.name, "currency": prices.currency, "assumptions": prices.assumed()},
         "rows": [_row(row) for row in rows],

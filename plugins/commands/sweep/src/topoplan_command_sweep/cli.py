@@ -53,6 +53,10 @@ def sweep(
     memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),
     budget: int = typer.Option(1000, help="Candidates to price for each batch size."),
     seed: int = typer.Option(0, help="Of all randomness."),
+    precision: str = typer.Option("fp32", help="Of the model: fp32; fp16 or bf16 are mixed precision."),
+    precision_speedup: float = typer.Option(
+        None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
+    ),
     jobs: int = typer.Option(None, min=1, help="Processes; one for each core unless given."),
     plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw speedups over batch sizes."),  # noqa: B008
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
@@ -79,11 +83,10 @@ def sweep(
         "simulator": Choice.parse(simulator, "simulator"),
         "searchers": (Choice.parse(searcher, "searcher"),),
     }
+    run = {"budget": budget, "seed": seed, "precision": precision, "precision-speedup": precision_speedup}
+    structure(RunOptions, run, "--")  # so that a message about one of these does not name the batch sizes
     experiments = [
-        Experiment(
-            **given,
-            run=structure(RunOptions, {"batch-size": size, "budget": budget, "seed": seed}, "--batch-sizes: "),
-        )
+        Experiment(**given, run=structure(RunOptions, {**run, "batch-size": size}, "--batch-sizes: "))
         for size in listed(batch_sizes)
     ]
     if plot is not None:
