@@ -101,18 +101,17 @@ def problem_of(model: str, hosts: int, each: int, gbps: float) -> Problem:
 
 
 def run(model: str, hosts: int, each: int, gbps: float) -> dict[str, Any]:
-    """Plan, simulate and return the searcher's report, with the CPU seconds of planning and of everything."""
+    """Plan, simulate and return the searcher's report, with the CPU seconds of everything."""
     started = time.process_time()
     problem = problem_of(model, hosts, each, gbps)
     evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
     search = SpmdSearch(SpmdOptions(), problem)
     state = State(problem.space.initial(), problem.build_fabric(None, np.random.default_rng(0)))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: evaluator.demand(state.strategy)))
-    candidates = search.ask()
-    planned = time.process_time() - started
-    search.tell([evaluator.price(candidate) for candidate in candidates])
+    while candidates := search.ask():
+        search.tell([evaluator.price(candidate) for candidate in candidates])
     report = dict(search.report())
-    report |= {"planning": planned, "all": time.process_time() - started}
+    report |= {"all": time.process_time() - started}
     simulated = report["simulated_s"]
     best = min(simulated.values())
     assert best <= simulated["hidup"]

@@ -30,7 +30,7 @@ from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
-from topoplan_searcher_spmd.space import meshes
+from topoplan_searcher_spmd.space import meshes, outline
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 
@@ -75,7 +75,7 @@ class Nothing:
 
 
 def random_columns(program, seed, limit):
-    base, rng = columns_of(program, Nothing()), np.random.default_rng(seed)
+    base, rng = columns_of(program, Nothing(), "m"), np.random.default_rng(seed)
 
     def draw(shape):
         return rng.integers(0, 9, shape).astype(float)
@@ -143,9 +143,11 @@ def searched(problem, **options):
     assert search.ask() == []
     state = State(problem.space.initial(), problem.build_fabric(None, None))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
-    trials = [evaluator.price(candidate) for candidate in search.ask()]
-    search.tell(trials)
-    assert search.ask() == []
+    trials = []
+    while asked := search.ask():
+        told = [evaluator.price(candidate) for candidate in asked]
+        search.tell(told)
+        trials += told
     return trials, search.report()
 
 
@@ -169,8 +171,16 @@ def test_reckoned_seconds_bound_simulated_ones():
     problem = problem_of(width=1024, layers=4, batch=1024)
     fabric = problem.build_fabric(None, None)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-    for mesh in meshes(8, "all"):
-        planned = plan_on(problem, mesh, Machine(problem.cluster, fabric), lowering, state="auto", max_states=10**6)
+    for mesh in meshes(problem.cluster, "all", experts=False):
+        planned = plan_on(
+            problem,
+            outline(problem.graph),
+            mesh,
+            Machine(problem.cluster, fabric),
+            lowering,
+            state="auto",
+            max_states=10**6,
+        )
         simulated = FLUID.build(FluidOptions())(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
         assert 0.6 * planned.seconds <= simulated <= 1.05 * planned.seconds
 
@@ -183,7 +193,8 @@ def test_memory_that_is_short_is_saved():
         tight = attrs.evolve(roomy, cluster=attrs.evolve(roomy.cluster, device_memory=np.full(8, share * weights)))
         lowering = Lowering(tight.graph, tight.cluster, tight.costs)
         machine = Machine(tight.cluster, tight.build_fabric(None, None))
-        found = plan_on(tight, (8,), machine, lowering, state="auto", max_states=10**6)
+        (flat,) = meshes(tight.cluster, "flat", experts=False)
+        found = plan_on(tight, outline(tight.graph), flat, machine, lowering, state="auto", max_states=10**6)
         assert found.memory <= share * weights
         needs[share] = (found.strategy.program.sharded_state, found.seconds)
     assert not needs[8.0][0]

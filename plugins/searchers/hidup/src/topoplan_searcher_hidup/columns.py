@@ -3,34 +3,41 @@
 Two recursions share them, that of HiDup (`topoplan_searcher_hidup.reference`) and one that overlaps the backward pass,
 too, and prices the two copies of the model apart: what parameters take is charged to the first one alone.
 
-Every live value has a *slot*, a byte of the words that are a state's key: the codes of the one or two forms that it
-is there in, the lower one in the low half.  A slot is free again when its value is dead, so that a key has as many
-words as the most values alive at once need, whatever the length of the program.
+The forms that a value may have are numbered from 1 on, value by value; 0 is none.  Every live value has a *slot*, some
+bits of the words that are a state's key: the codes of the one or two forms that it is there in, the lower one in the
+low half.  A slot is free again when its value is dead, so that a key has as many words as the most values alive at
+once need, whatever the length of the program.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Hashable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.arrays import F64, I32, I64
-from topoplan.forms import FULL, REDUCE, REPLICATE, Form, gather
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Program
+from topoplan_searcher_hidup.program import Instruction, Program, R, Rule
 
-__all__ = ["FORMS", "PATH_BITS", "SLOTS_PER_WORD", "Columns", "Tables", "columns_of", "empty_tables", "grown"]
-
-#: Forms by code, from 1 on; 0 is none, and codes fit into half a byte.
-FORMS: tuple[Form, ...] = (REPLICATE, FULL, REDUCE, REPLICATE, *(gather(axis) for axis in range(12)))
-_CODE = {form: code for code, form in enumerate(FORMS) if code}
-
-#: Slots in one word of a key; its uppermost byte stays free of them, so that keys are not negative.
-SLOTS_PER_WORD = 7
+__all__ = ["PATH_BITS", "Columns", "Pricing", "Tables", "columns_of", "empty_tables", "forms_of", "grown"]
 
 #: Bits of the number of an instruction's signature in an entry's path.
 PATH_BITS = 5
+
+
+R_contra = TypeVar("R_contra", bound=Rule, contravariant=True)
+
+
+class Pricing(Protocol[R_contra]):
+    """What prices instructions and conversions; forms are those of the program's rules."""
+
+    def compute(self, instruction: Instruction[Any], signature: R_contra, /) -> float:
+        """Return the seconds of an instruction's forward pass."""
+
+    def conversion(self, nbytes: int, given: Any, wanted: Any, /) -> tuple[float, float] | None:
+        """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
 
 
 class Columns(NamedTuple):
@@ -40,31 +47,34 @@ class Columns(NamedTuple):
         signature_at: (n+1,) where the signatures of each instruction begin.
         seconds: (S,) forward seconds.
         input_at: (n+1,) where the inputs of each instruction begin in ``slot`` and ``value``.
-        slot, value: of each input.
+        place, value: of each input: where its slot begins in the key (64 for each word before its own, and bits), and
+            its number.
         needs_at: (S,) where the codes of the input forms of each signature begin in ``needs``.
-        output_at: (n+1,) where the outputs of each instruction begin in ``output_slot``, which is -1 for unused ones.
+        output_at: (n+1,) where the outputs of each instruction begin in ``output_place``, which is -1 for unused ones.
         makes_at: (S,) where the codes of the output forms of each signature begin in ``makes``.
-        freed_at: (n+1,) where the slots that each instruction is the last to use begin in ``freed``.
+        freed_at: (n+1,) where the places of slots that each instruction is the last to use begin in ``freed``.
         born: (V,) instruction that makes each value.
         forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` where that is illegal.
-        words: words of a key.
+        words: words of a key; ``bits``: of a form's code in it.
         overlapped: whether the second recursion is meant; the rest is for it alone.
         back, sums, held: (S,) backward seconds of each signature, seconds in which gradients are summed for it, and
             bytes that it keeps.
         again_forward, again_backward: like ``forward`` and ``backward``, of the second copy.
         put_together: (V, F, F) bytes that a conversion keeps.
         limit: bytes that may be kept.
+        bound: seconds that no plan of use may exceed.
+        rest: (n+1,) seconds that what follows each cut takes at least, beside ``charge`` times the debts there.
     """
 
     signature_at: I32
     seconds: F64
     input_at: I32
-    slot: I32
+    place: I32
     value: I32
     needs_at: I32
     needs: I32
     output_at: I32
-    output_slot: I32
+    output_place: I32
     makes_at: I32
     makes: I32
     freed_at: I32
@@ -73,6 +83,7 @@ class Columns(NamedTuple):
     forward: F64
     backward: F64
     words: int
+    bits: int
     overlapped: bool
     back: F64
     sums: F64
@@ -81,6 +92,9 @@ class Columns(NamedTuple):
     again_backward: F64
     put_together: F64
     limit: float
+    bound: float
+    rest: F64
+    charge: float
 
 
 class Tables(NamedTuple):
@@ -117,39 +131,40 @@ class Tables(NamedTuple):
     counts: I64
 
 
-def columns_of(program: Program, prices: Prices) -> Columns:
-    """Return the columns of a program.
+def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
+    """Return the columns of a program; ``who`` begins messages.
 
     Raises:
-        TopoplanError: a tensor of more than 12 axes, or an instruction of more than 32 signatures.
+        TopoplanError: a tensor of more than 255 forms, or an instruction of more than 32 signatures.
     """
-    slot, freed, words = _slots(program)
-    used = {form for i in program.instructions for s in i.signatures for form in (*s.inputs, *s.outputs)}
-    _check(program, used)
+    forms = forms_of(program)
+    bits = _bits(program, forms, who)
+    code = [{form: 1 + number for number, form in enumerate(those)} for those in forms]
+    place, freed, words = _places(program, 2 * bits)
     lists = _Lists()
     for here, instruction in enumerate(program.instructions):
         lists.value += instruction.inputs
-        lists.slot += [slot[v] for v in instruction.inputs]
-        lists.output_slot += [slot[v] for v in instruction.outputs]
+        lists.place += [place[v] for v in instruction.inputs]
+        lists.output_place += [place[v] for v in instruction.outputs]
         lists.freed += freed[here]
-        for signature in instruction.signatures:
+        for rule in instruction.signatures:
             lists.needs_at.append(len(lists.needs))
             lists.makes_at.append(len(lists.makes))
-            lists.needs += [_CODE[form] for form in signature.inputs]
-            lists.makes += [_CODE[form] for form in signature.outputs]
-            lists.seconds.append(prices.compute(instruction, signature))
+            lists.needs += [code[v][form] for v, form in zip(instruction.inputs, rule.inputs, strict=True)]
+            lists.makes += [code[v][form] for v, form in zip(instruction.outputs, rule.outputs, strict=True)]
+            lists.seconds.append(prices.compute(instruction, rule))
         lists.close()
-    forward, backward = _conversions(program, prices, 1 + max(map(_CODE.__getitem__, used)))
+    forward, backward = _conversions(program, prices, forms)
     return Columns(
         signature_at=_ints(lists.signature_at),
         seconds=np.array(lists.seconds),
         input_at=_ints(lists.input_at),
-        slot=_ints(lists.slot),
+        place=_ints(lists.place),
         value=_ints(lists.value),
         needs_at=_ints(lists.needs_at),
         needs=_ints(lists.needs),
         output_at=_ints(lists.output_at),
-        output_slot=_ints(lists.output_slot),
+        output_place=_ints(lists.output_place),
         makes_at=_ints(lists.makes_at),
         makes=_ints(lists.makes),
         freed_at=_ints(lists.freed_at),
@@ -158,6 +173,7 @@ def columns_of(program: Program, prices: Prices) -> Columns:
         forward=forward,
         backward=backward,
         words=words,
+        bits=bits,
         overlapped=False,
         back=(nothing := np.zeros(len(lists.seconds))),
         sums=nothing,
@@ -166,7 +182,22 @@ def columns_of(program: Program, prices: Prices) -> Columns:
         again_backward=backward,
         put_together=np.zeros((1, 1, 1)),
         limit=np.inf,
+        bound=np.inf,
+        rest=np.zeros(1),
+        charge=0.0,
     )
+
+
+def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
+    """Return the forms that each value may be made or wanted in; the code of a form is 1 more than where it stands."""
+    found: list[dict[Hashable, None]] = [{} for _ in program.values]
+    for instruction in program.instructions:
+        for rule in instruction.signatures:
+            for value, form in zip(instruction.inputs, rule.inputs, strict=True):
+                found[value][form] = None
+            for value, form in zip(instruction.outputs, rule.outputs, strict=True):
+                found[value][form] = None
+    return [tuple(those) for those in found]
 
 
 class _Lists:
@@ -175,11 +206,11 @@ class _Lists:
     def __init__(self) -> None:
         self.signature_at, self.input_at, self.output_at, self.freed_at = [0], [0], [0], [0]
         self.seconds: list[float] = []
-        self.slot: list[int] = []
+        self.place: list[int] = []
         self.value: list[int] = []
         self.needs_at: list[int] = []
         self.needs: list[int] = []
-        self.output_slot: list[int] = []
+        self.output_place: list[int] = []
         self.makes_at: list[int] = []
         self.makes: list[int] = []
         self.freed: list[int] = []
@@ -187,8 +218,8 @@ class _Lists:
     def close(self) -> None:
         """End an instruction."""
         self.signature_at.append(len(self.seconds))
-        self.input_at.append(len(self.slot))
-        self.output_at.append(len(self.output_slot))
+        self.input_at.append(len(self.place))
+        self.output_at.append(len(self.output_place))
         self.freed_at.append(len(self.freed))
 
 
@@ -250,8 +281,11 @@ def _buckets(count: int) -> I32:
     return np.full(count, -1, np.int32)
 
 
-def _slots(program: Program) -> tuple[list[int], list[list[int]], int]:
-    """Return the slot of each value (-1: never live), the slots that each instruction frees, and words of a key."""
+def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int]], int]:
+    """Return the place of each value's slot (-1: never live), those that each instruction frees, and words of a key.
+
+    Words are not filled to the last bit, so that keys are not negative.
+    """
     slot = [-1] * len(program.values)
     freed: list[list[int]] = [[] for _ in program.instructions]
     free: list[int] = []
@@ -266,34 +300,48 @@ def _slots(program: Program) -> tuple[list[int], list[list[int]], int]:
                     free.append(count)
                     count += 1
                 slot[value] = free.pop()
-    return slot, freed, max(1, -(-count // SLOTS_PER_WORD))
+    each = 63 // width
+
+    def placed(number: int) -> int:
+        return number // each * 64 + number % each * width if number >= 0 else -1
+
+    return (
+        [placed(number) for number in slot],
+        [[placed(k) for k in those] for those in freed],
+        max(1, -(-count // each)),
+    )
 
 
-def _conversions(program: Program, prices: Prices, forms: int) -> tuple[F64, F64]:
-    """Return the seconds of all conversions; values of equal size share them."""
-    sizes, which = np.unique([value.nbytes for value in program.values], return_inverse=True)
-    forward = np.full((len(sizes), forms, forms), np.inf)
+def _conversions(program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]) -> tuple[F64, F64]:
+    """Return the seconds of all conversions; values of equal size and forms share them."""
+    most = 1 + max(map(len, forms), default=0)
+    forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
-    pairs = [(given, wanted) for given in range(1, forms) for wanted in range(1, forms)]
-    for number, nbytes in enumerate(sizes.tolist()):
-        for given, wanted in pairs:
-            price = prices.conversion(nbytes, FORMS[given], FORMS[wanted])
+    known: dict[Hashable, int] = {}
+    for number, (value, those) in enumerate(zip(program.values, forms, strict=True)):
+        like = known.setdefault((value.nbytes, those), number)
+        if like < number:
+            forward[number], backward[number] = forward[like], backward[like]
+            continue
+        for (a, given), (b, wanted) in itertools.permutations(enumerate(those, 1), 2):
+            price = prices.conversion(value.nbytes, given, wanted)
             if price is not None:
-                forward[number, given, wanted], backward[number, given, wanted] = price
-    return forward[which], backward[which]
+                forward[number, a, b], backward[number, a, b] = price
+    return forward, backward
 
 
-def _check(program: Program, used: set[Form]) -> None:
-    for form in used - _CODE.keys():
-        raise TopoplanError(
-            f"searcher hidup: a tensor is sliced along axis {form.axis} (axes 0 to 11 can be told apart)"
-        )
+def _bits(program: Program[Any], forms: list[tuple[Any, ...]], who: str) -> int:
+    """Return the bits that the code of a form needs, 4 or 8."""
     for instruction in program.instructions:
         if len(instruction.signatures) > 1 << PATH_BITS:
             raise TopoplanError(
-                f"searcher hidup: operator {instruction.name!r} has {len(instruction.signatures)} signatures "
+                f"{who}: operator {instruction.name!r} has {len(instruction.signatures)} signatures "
                 f"(at most {1 << PATH_BITS})"
             )
+    most = max(map(len, forms), default=0)
+    if most > 255:
+        raise TopoplanError(f"{who}: a tensor has {most} forms (255 can be told apart)")
+    return 4 if most < 16 else 8
 
 
 def _ints(values: list[int]) -> I32:

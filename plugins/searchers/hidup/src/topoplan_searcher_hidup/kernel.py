@@ -14,7 +14,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.kernels import kernel, part
-from topoplan_searcher_hidup.columns import PATH_BITS, SLOTS_PER_WORD, Columns, Tables
+from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables
 from topoplan_searcher_hidup.reference import LONGEST
 
 __all__ = ["DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
@@ -184,10 +184,6 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
         kept = tables.kept[entry] + stack.kept[top]
         free = columns.overlapped or stack.conversions[top] > 0 or length == 0 or length == LONGEST
         if free and kept <= columns.limit:
-            if state < 0:
-                state = _find(tables, stack, top, stack.cut[top], columns.words)
-                if state < 0:
-                    return False
             debt = tables.debt[entry]
             due = 0.0
             if columns.overlapped:
@@ -195,10 +191,19 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                 time += max(tables.due[entry], backward) + max(stack.back[top], stack.again_backward[top])
                 time += tables.time[entry]
                 due = stack.back[top]
+                if columns.bound < np.inf:
+                    least = time + columns.charge * (compute + due) + columns.rest[stack.cut[top]]
+                    if least > columns.bound:
+                        entry = tables.following[entry]
+                        continue
             else:
                 overlapped = max(debt, forward) + max(compute, forward)
                 serial = 2 * debt + backward + 2 * compute + backward
                 time = tables.time[entry] + overlapped + serial
+            if state < 0:
+                state = _find(tables, stack, top, stack.cut[top], columns.words)
+                if state < 0:
+                    return False
             if not _offer(columns.overlapped, tables, state, time, compute, due, kept, entry, path):
                 return False
         entry = tables.following[entry]
@@ -212,7 +217,8 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
     ``start`` is the cut at which the stage begins: only values that live there may be converted.  The stage itself is
     overwritten last, by the first signature that can be had.
     """
-    here, words, above = stack.cut[top], columns.words, top
+    here, words, bits, above = stack.cut[top], columns.words, columns.bits, top
+    code, both_codes = (1 << bits) - 1, (1 << 2 * bits) - 1
     first, last = columns.signature_at[here], columns.signature_at[here + 1]
     for signature in range(last - 1, first - 1, -1):
         above += 1
@@ -223,9 +229,9 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
         need, legal = columns.needs_at[signature], True
         for number in range(columns.input_at[here], columns.input_at[here + 1]):
             wanted, need = columns.needs[need], need + 1
-            word, shift = columns.slot[number] // SLOTS_PER_WORD, columns.slot[number] % SLOTS_PER_WORD * 8
-            low = stack.key[above, word] >> shift & 15
-            high = stack.key[above, word] >> (shift + 4) & 15
+            word, shift = columns.place[number] >> 6, columns.place[number] & 63
+            low = stack.key[above, word] >> shift & code
+            high = stack.key[above, word] >> (shift + bits) & code
             if low == wanted or high == wanted:
                 continue
             value = columns.value[number]
@@ -239,19 +245,19 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
                 again_forward += columns.again_forward[value, low, wanted]
                 again_backward += columns.again_backward[value, low, wanted]
                 kept += columns.put_together[value, low, wanted]
-            both = (low << 4 | wanted) if wanted < low else (wanted << 4 | low)
+            both = (low << bits | wanted) if wanted < low else (wanted << bits | low)
             stack.key[above, word] += (both - low) << shift
         if not legal:
             above -= 1
             continue
         for number in range(columns.freed_at[here], columns.freed_at[here + 1]):
-            word, shift = columns.freed[number] // SLOTS_PER_WORD, columns.freed[number] % SLOTS_PER_WORD * 8
-            stack.key[above, word] -= (stack.key[above, word] >> shift & 255) << shift
+            word, shift = columns.freed[number] >> 6, columns.freed[number] & 63
+            stack.key[above, word] -= (stack.key[above, word] >> shift & both_codes) << shift
         make = columns.makes_at[signature]
         for number in range(columns.output_at[here], columns.output_at[here + 1]):
-            slot = columns.output_slot[number]
-            if slot >= 0:
-                stack.key[above, slot // SLOTS_PER_WORD] += columns.makes[make] << (slot % SLOTS_PER_WORD * 8)
+            place = columns.output_place[number]
+            if place >= 0:
+                stack.key[above, place >> 6] += columns.makes[make] << (place & 63)
             make += 1
         stack.cut[above] = here + 1
         stack.length[above] = stack.length[top] + 1

@@ -6,20 +6,21 @@ input that is not there in the form that its signature needs is one that the sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic
 
 import attrs
 import numpy as np
 
 from topoplan import TopoplanError
-from topoplan.forms import Form, Signature
+from topoplan.forms import Signature
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables, columns_of, empty_tables, grown
 from topoplan_searcher_hidup.kernel import DONE, PAUSED, expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Program
+from topoplan_searcher_hidup.program import Program, R
 from topoplan_searcher_hidup.reference import LONGEST, Outcome
 
-__all__ = ["HidupPlan", "Solution", "Stage", "plan", "solve"]
+__all__ = ["HidupPlan", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
 #: States that are gone on with before Ctrl-C is heard.
 _AT_A_TIME = 1 << 12
@@ -27,8 +28,12 @@ _AT_A_TIME = 1 << 12
 _ROOM = 1 << 14
 
 
+class TooManyStatesError(TopoplanError):
+    """A model has more states than may be kept."""
+
+
 @attrs.frozen
-class Stage:
+class Stage(Generic[R]):
     """Conversions, then computations.
 
     Attributes:
@@ -36,16 +41,16 @@ class Stage:
         computations: instruction, and the signature it runs under.
     """
 
-    conversions: tuple[tuple[int, Form, Form], ...]
-    computations: tuple[tuple[int, Signature], ...]
+    conversions: tuple[tuple[int, Any, Any], ...]
+    computations: tuple[tuple[int, R], ...]
 
 
 @attrs.frozen
-class Solution:
+class Solution(Generic[R]):
     """The best way through a program: the objective, how much was searched, and the stages."""
 
     outcome: Outcome
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage[R], ...]
 
 
 @attrs.frozen
@@ -59,13 +64,13 @@ class HidupPlan:
     """
 
     outcome: Outcome
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage[Signature], ...]
     compute: float
     forward: float
     backward: float
 
 
-def plan(program: Program, prices: Prices, *, max_states: int, model: str) -> HidupPlan:
+def plan(program: Program[Signature], prices: Prices, *, max_states: int, model: str) -> HidupPlan:
     """Search a program.
 
     Args:
@@ -77,7 +82,9 @@ def plan(program: Program, prices: Prices, *, max_states: int, model: str) -> Hi
     Raises:
         TopoplanError: too many states, or no plan at all.
     """
-    found = solve(program, columns_of(program, prices), max_states=max_states, who=f"searcher hidup: model {model!r}")
+    who = f"searcher hidup: model {model!r}"
+    found = solve(program, columns_of(program, prices, who), max_states=max_states, who=who)
+    assert found is not None, "there is no bound"
     priced = (
         prices.conversion(program.values[v].nbytes, a, b) for stage in found.stages for v, a, b in stage.conversions
     )
@@ -93,8 +100,10 @@ def plan(program: Program, prices: Prices, *, max_states: int, model: str) -> Hi
     )
 
 
-def solve(program: Program, columns: Columns, *, max_states: int, who: str) -> Solution:
-    """Run the kernel on a program and follow its choices; ``who`` begins messages.
+def solve(program: Program[R], columns: Columns, *, max_states: int, who: str) -> Solution[R] | None:
+    """Run the kernel on a program and follow its choices; None where no plan keeps within the bound of seconds.
+
+    ``who`` begins messages.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
@@ -106,13 +115,15 @@ def solve(program: Program, columns: Columns, *, max_states: int, who: str) -> S
             continue
         if tables.counts[0] >= max_states:
             at = program.instructions[int(tables.counts[3])].name
-            raise TopoplanError(
+            raise TooManyStatesError(
                 f"{who}: more than {max_states} states at {at!r} (their number is "
                 "exponential in the tensors that live at once: raise max-states, or use mcmc)"
             )
         tables = grown(tables, max_states)
         refill(columns, tables)
     end = int(tables.first[-1])
+    if end < 0 and columns.bound < np.inf:
+        return None
     if end < 0:
         within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
         raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}")
@@ -146,10 +157,10 @@ def _choices(tables: Tables, entry: int) -> list[list[int]]:
     return stages[::-1]
 
 
-def _follow(program: Program, choices: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+def _follow(program: Program[R], choices: Sequence[Sequence[int]]) -> tuple[Stage[R], ...]:
     """Return the stages that the choices make."""
     stages, here = [], 0
-    forms: dict[int, tuple[Form, ...]] = {}
+    forms: dict[int, tuple[Hashable, ...]] = {}
     for numbers in choices:
         conversions, computations = [], []
         for number in numbers:

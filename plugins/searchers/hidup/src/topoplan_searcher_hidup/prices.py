@@ -30,7 +30,7 @@ class Prices:
         whole = (costs.price(op, (1,) * len(o.dims), _FIRST_DEVICE) for op, o in enumerate(graph.operators))
         self._alone = [float(price.forward[0]) for price in whole]
 
-    def compute(self, instruction: Instruction, signature: Signature) -> float:
+    def compute(self, instruction: Instruction[Signature], signature: Signature) -> float:
         """Return the seconds of an instruction's forward pass."""
         if instruction.op < 0:
             return 0.0

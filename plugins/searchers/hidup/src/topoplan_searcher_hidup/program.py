@@ -9,15 +9,31 @@ that nobody makes become data where they have samples and reads of constants whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
 from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
 
-__all__ = ["Instruction", "Program", "Value", "Verb", "write_down"]
+__all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "write_down"]
+
+
+class Rule(Protocol):
+    """How an instruction may run: a form for each of its inputs and outputs, whatever forms are."""
+
+    @property
+    def inputs(self) -> tuple[Hashable, ...]:
+        """Forms that the inputs must have."""
+
+    @property
+    def outputs(self) -> tuple[Hashable, ...]:
+        """Forms that the outputs then have."""
+
+
+R = TypeVar("R", bound=Rule)
 
 
 class Verb(Enum):
@@ -48,7 +64,7 @@ class Value:
 
 
 @attrs.frozen
-class Instruction:
+class Instruction(Generic[R]):
     """One step of the program.
 
     Attributes:
@@ -63,19 +79,21 @@ class Instruction:
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    signatures: tuple[Signature, ...]
+    signatures: tuple[R, ...]
     op: int = -1
 
 
 @attrs.frozen
-class Program:
+class Program(Generic[R]):
     """Instructions in order, and the values between them."""
 
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[Instruction[R], ...]
     values: tuple[Value, ...]
 
 
-def write_down(graph: OperatorGraph, rules: Callable[[Operator], tuple[Signature, ...]], n_devices: int = 1) -> Program:
+def write_down(
+    graph: OperatorGraph, rules: Callable[[Operator], tuple[Signature, ...]], n_devices: int = 1
+) -> Program[Signature]:
     """Return the program of a model.
 
     Args:
@@ -113,7 +131,7 @@ class _Writer:
 
     def __init__(self, n_devices: int) -> None:
         self._n_devices = n_devices
-        self._instructions: list[Instruction] = []
+        self._instructions: list[Instruction[Signature]] = []
         self._values: list[tuple[str, Tensor, int]] = []
         self._last: dict[int, int] = {}
 
@@ -137,7 +155,7 @@ class _Writer:
         for value in loose:
             self._write(Verb.LOSS, "output", (value,), [], (Signature((REDUCE,), ()),))
 
-    def program(self) -> Program:
+    def program(self) -> Program[Signature]:
         """Return what was written."""
         values = tuple(
             Value(name, tensor.shape, tensor.nbytes, born, self._last.get(number, -1))

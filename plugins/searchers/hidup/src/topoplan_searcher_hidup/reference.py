@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.forms import Form
+from topoplan.forms import Form, Signature
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program
 
@@ -62,7 +62,7 @@ class _Branch:
     backward: float = 0.0
 
 
-def search(program: Program, prices: Prices) -> Outcome:
+def search(program: Program[Signature], prices: Prices) -> Outcome:
     """Find the best plan of a program; it must have one."""
     end = len(program.instructions)
     frontiers: list[dict[State, list[_Entry]]] = [{} for _ in range(end + 1)]
@@ -100,7 +100,7 @@ def _offer(frontier: list[_Entry], new: _Entry) -> None:
         frontier.append(new)
 
 
-def _grown(program: Program, prices: Prices, start: int, branch: _Branch) -> list[_Branch]:
+def _grown(program: Program[Signature], prices: Prices, start: int, branch: _Branch) -> list[_Branch]:
     """Return the stage with one instruction more, under each signature that can be had."""
     instruction = program.instructions[branch.cut]
     grown = []

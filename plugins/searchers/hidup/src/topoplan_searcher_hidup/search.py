@@ -93,7 +93,7 @@ class HidupSearch:
         return dict(sorted(found.items()))
 
 
-def placements_of(plan: HidupPlan, program: Program, problem: Problem) -> dict[int, Placement]:
+def placements_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> dict[int, Placement]:
     """Return placements that cut every operator as the plan does, over all devices.
 
     Placements say less than forms: an operator that every device runs whole keeps the placement it had, and so does

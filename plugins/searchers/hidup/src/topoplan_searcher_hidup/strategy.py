@@ -12,7 +12,7 @@ from topoplan.forms import Form, Signature
 from topoplan.schedule import Schedule, ScheduleKind
 from topoplan.spmd import SpmdProgram
 from topoplan_searcher_hidup.planning import HidupPlan, Stage
-from topoplan_searcher_hidup.program import Program
+from topoplan_searcher_hidup.program import Program, R
 
 __all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with"]
 
@@ -20,11 +20,13 @@ __all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_
 MICRO_BATCHES = 2
 
 
-def strategy_of(plan: HidupPlan, program: Program, problem: Problem) -> Strategy | None:
+def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> Strategy | None:
     """Return the plan as a strategy; None where one of its rules is not sound, or its slices are not even."""
     devices = problem.cluster.n_devices
-    rules = {program.instructions[at].op: (s,) for stage in plan.stages for at, s in stage.computations}
-    stored = {
+    rules: dict[int, tuple[Signature, ...]] = {
+        program.instructions[at].op: (s,) for stage in plan.stages for at, s in stage.computations
+    }
+    stored: dict[int, tuple[Form, ...]] = {
         value: (form,)
         for stage in plan.stages
         for at, s in stage.computations
@@ -35,7 +37,9 @@ def strategy_of(plan: HidupPlan, program: Program, problem: Problem) -> Strategy
     return strategy_with(forms, plan.stages, program, problem)
 
 
-def strategy_with(forms: SpmdProgram, stages: Sequence[Stage], program: Program, problem: Problem) -> Strategy | None:
+def strategy_with(
+    forms: SpmdProgram, stages: Sequence[Stage[R]], program: Program[R], problem: Problem
+) -> Strategy | None:
     """Return two micro-batches that go through stages in these forms; None where slices are not even.
 
     Where samples have no two equal parts, the whole batch goes through at once.
@@ -56,7 +60,7 @@ def strategy_with(forms: SpmdProgram, stages: Sequence[Stage], program: Program,
 
 
 def program_of(
-    program: Program,
+    program: Program[R],
     mesh: tuple[int, ...],
     rules: dict[int, tuple[Signature, ...]],
     stored: dict[int, tuple[Form, ...]],
@@ -81,7 +85,7 @@ def program_of(
     )
 
 
-def stages_of(stages: Sequence[Stage], program: Program) -> list[int]:
+def stages_of(stages: Sequence[Stage[R]], program: Program[R]) -> list[int]:
     """Return the stage of each operator; stages without operators, which only read, do not count."""
     stage: dict[int, int] = {}
     for one in stages:

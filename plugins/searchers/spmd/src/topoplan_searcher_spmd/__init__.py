@@ -25,13 +25,19 @@ class SpmdOptions:
     """What the search may use."""
 
     meshes: Literal["all", "flat"] = option(
-        "all", help="all: data parallel groups of every size beside the flat mesh; flat: one axis of all devices"
+        "all",
+        help="all: every mesh of (data x model) and, for models with experts, (data x model x expert) in either order; "
+        "flat: one axis of all devices",
     )
     state: Literal["auto", "whole", "sharded"] = option(
         "auto",
         help="gradients and optimizer state: sharded over equal parameters (ZeRO), or only where memory is short",
     )
-    finalists: int = option(3, help="meshes whose plans are simulated", minimum=1)
+    finalists: int = option(
+        3,
+        help="meshes are given up once so many are reckoned faster; of so many, plans that run ahead are tried",
+        minimum=1,
+    )
     max_states: int = option(4_000_000, help="refuse models that need more states than this", minimum=1)
 
 

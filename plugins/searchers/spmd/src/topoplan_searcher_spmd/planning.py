@@ -12,14 +12,17 @@ for it, so that more than the computation of one stage hides communication.  A p
 from __future__ import annotations
 
 import attrs
+import numpy as np
 
 from topoplan import Problem, Strategy
 from topoplan.lowering import Lowering
 from topoplan_searcher_hidup.planning import Solution, solve
+from topoplan_searcher_hidup.program import Verb
 from topoplan_searcher_hidup.strategy import program_of, strategy_with
+from topoplan_searcher_spmd.bounds import bounded
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, priced
-from topoplan_searcher_spmd.space import Written, written
+from topoplan_searcher_spmd.space import Joint, Mesh, Outline, Written, written
 
 __all__ = ["AHEAD", "Planned", "plan_on"]
 
@@ -32,7 +35,7 @@ class Planned:
     """A plan on one mesh: what was found, the strategy, seconds as reckoned, and bytes of the fullest device."""
 
     written: Written
-    solution: Solution
+    solution: Solution[Joint]
     strategy: Strategy
     memory: float
 
@@ -44,50 +47,53 @@ class Planned:
 
 def plan_on(
     problem: Problem,
-    mesh: tuple[int, ...],
+    outline: Outline,
+    mesh: Mesh,
     machine: Machine,
     lowering: Lowering,
     *,
     state: str,
     max_states: int,
     weight: float = 1.0,
+    bound: float = np.inf,
 ) -> Planned | None:
-    """Plan on a mesh, a second of computation counted as ``weight``; None where slices are not even after all.
+    """Plan on a mesh, a second of computation counted as ``weight``.
+
+    None where every plan takes longer than ``bound`` seconds, or where slices are not even after all.
 
     Raises:
         TopoplanError: too many states, or no plan that fits the devices.
     """
-    model = written(problem, mesh)
+    model = written(problem, outline, mesh)
     limit = float(problem.cluster.device_memory.min())
-    tries = [(sharded, bound) for bound in (float("inf"), limit) for sharded in (False, True)]
-    if state != "auto":
-        tries = [(state == "sharded", float("inf")), (state == "sharded", limit)]
+    who = f"searcher spmd: model {problem.graph.name!r}"
+    states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
     found = None
-    for sharded, bound in tries:
-        if bound == limit and sharded != tries[-1][0]:
-            continue
-        columns = priced(Prices(problem, model, machine, sharded), model, bound)
+    for room in (np.inf, limit):
+        columns = priced(Prices(problem, model, machine, states[-1]), model, room, who)
         columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
-        who = f"searcher spmd: model {problem.graph.name!r}"
-        solution = solve(model.program, columns, max_states=max_states, who=who)
-        strategy = _strategy(problem, model, solution, sharded)
-        if strategy is None:
+        solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who)
+        if solution is None:
             return None
-        found = Planned(model, solution, strategy, float(lowering.memory(strategy).max()))
-        if found.memory <= limit:
-            break
+        for sharded in states if room == np.inf else states[-1:]:
+            strategy = _strategy(problem, model, solution, sharded)
+            if strategy is None:
+                return None
+            found = Planned(model, solution, strategy, float(lowering.memory(strategy).max()))
+            if found.memory <= limit:
+                return found
     return found
 
 
-def _strategy(problem: Problem, model: Written, solution: Solution, sharded: bool) -> Strategy | None:
+def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> Strategy | None:
     rules, stored = {}, {}
     for stage in solution.stages:
         for at, rule in stage.computations:
             instruction = model.program.instructions[at]
             if instruction.op >= 0:
-                rules[instruction.op] = model.rules(instruction.op, rule)
+                rules[instruction.op] = rule.rules
             else:
-                for value, form in zip(instruction.outputs, rule.outputs, strict=True):
-                    stored[value] = model.axes(model.forms[value], form)
-    forms = program_of(model.program, model.mesh, rules, stored, sharded)
-    return strategy_with(forms, solution.stages, model.program, problem)
+                for value, forms in zip(instruction.outputs, rule.outputs, strict=True):
+                    stored[value] = model.stored(forms) if instruction.verb is Verb.READ else forms
+    program = program_of(model.program, model.mesh.sizes, rules, stored, sharded)
+    return strategy_with(program, solution.stages, model.program, problem)

@@ -7,21 +7,26 @@ them, what is put together of them, and the activations of both micro-batches.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from topoplan import PartCosts, Problem
 from topoplan.arrays import F64
-from topoplan.conversions import Collective, Step, convert
-from topoplan.forms import FULL, REPLICATE, Form, Signature
+from topoplan.conversions import Collective
+from topoplan.forms import REPLICATE
 from topoplan.lowering.spmd import groups_of
 from topoplan.partition import slice_elements
-from topoplan_searcher_hidup.columns import FORMS, Columns, columns_of
+from topoplan.spmd import Exchange, Forms, exchanges
+from topoplan_searcher_hidup.columns import Columns, columns_of, forms_of
 from topoplan_searcher_hidup.program import Instruction, Verb
 from topoplan_searcher_hidup.strategy import MICRO_BATCHES
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.space import Kind, Written
+from topoplan_searcher_spmd.space import Joint, Kind, Written
 
 __all__ = ["Prices", "priced"]
+
+_Exchanges = tuple[Exchange, ...]
 
 
 class Prices:
@@ -30,84 +35,85 @@ class Prices:
     def __init__(self, problem: Problem, written: Written, machine: Machine, sharded_state: bool) -> None:
         self._problem, self._written, self._machine = problem, written, machine
         self._sharded = sharded_state
-        mesh = written.mesh
-        self._last = groups_of(mesh, (len(mesh) - 1,))
-        self._samples = groups_of(mesh, (0,) if len(mesh) > 1 else ())
-        self._all = groups_of(mesh, tuple(range(len(mesh))))
+        self._sizes = written.mesh.sizes
+        self._groups = cache(lambda axes: groups_of(self._sizes, axes))
+        self._exchanges = cache(lambda given, wanted: exchanges(given, wanted, self._sizes))
         self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]
 
-    def compute(self, instruction: Instruction, rule: Signature) -> float:
+    def compute(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the forward seconds of one micro-batch."""
         return self.passes(instruction, rule)[0]
 
-    def passes(self, instruction: Instruction, rule: Signature) -> tuple[float, float]:
+    def passes(self, instruction: Instruction[Joint], rule: Joint) -> tuple[float, float]:
         """Return the seconds of one micro-batch, forward and backward."""
         if instruction.op < 0:
             return 0.0, 0.0
         part = self._part(instruction, rule)
         return float(part.forward.max()) / MICRO_BATCHES, float(part.backward.max()) / MICRO_BATCHES
 
-    def conversion(self, nbytes: int, given: Form, wanted: Form) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, given: Forms, wanted: Forms) -> tuple[float, float] | None:
         """Say which conversions there are; `crossing` prices them, for which bytes are not enough."""
         del nbytes
-        return None if convert(given, wanted) is None else (0.0, 0.0)
+        return None if self._exchanges(given, wanted) is None else (0.0, 0.0)
 
-    def crossing(self, value: int, given: Form, wanted: Form) -> tuple[float, float, float, float, float]:
+    def crossing(self, value: int, given: Forms, wanted: Forms) -> tuple[float, float, float, float, float]:
         """Return forward and backward seconds of a conversion of the first micro-batch, of the second, and bytes."""
-        conversion = convert(given, wanted)
-        assert conversion is not None
-        written, whole = self._written, self._bytes(value)
-        kind = written.kinds[value]
+        written, whole = self._written, self._written.program.values[value].nbytes
+        kind = written.outline.kinds[value]
         if kind is not Kind.WEIGHT:
+            there, back = self._made(given, wanted)
             part = whole / MICRO_BATCHES
-            forward = self._sum(conversion.forward, part)
-            backward = self._sum(conversion.backward, part) if kind is Kind.MADE else 0.0
+            forward = self._seconds(there, part)
+            backward = self._seconds(back, part) if kind is Kind.MADE else 0.0
             return forward, backward, forward, backward, 0.0
-        forward = self._sum(conversion.forward, whole)
-        if given == REPLICATE and wanted == FULL:
-            backward = self._machine.seconds(Collective.ALL_REDUCE, whole, self._all)
-        else:
-            backward = self._sum(conversion.backward, whole)
-            if given == REPLICATE:
-                backward += self._machine.seconds(Collective.ALL_REDUCE, whole, self._samples)
-        kept = whole if given.sliced and wanted == FULL else 0.0
-        return forward, backward, 0.0, 0.0, kept
+        # A gradient that is to be summed here is summed over samples at once; others are where they are read.
+        there, back = self._made(written.stored(given) if REPLICATE in given else given, wanted)
+        pieces = self._pieces(wanted)
+        kept = whole / pieces if pieces < self._pieces(given) else 0.0
+        return self._seconds(there, whole), self._seconds(back, whole), 0.0, 0.0, kept
 
-    def sums(self, instruction: Instruction, rule: Signature) -> float:
-        """Return the seconds in which the gradient of a parameter that is stored in slices is summed."""
-        if instruction.verb is not Verb.READ or self._written.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
+    def sums(self, instruction: Instruction[Joint], rule: Joint) -> float:
+        """Return the seconds in which the gradient of a parameter that is stored in slices is summed over samples."""
+        if instruction.verb is not Verb.READ or self._written.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
-        (form,) = rule.outputs
-        share = self._bytes(instruction.outputs[0]) / self._written.sizes[1]
-        return self._machine.seconds(Collective.ALL_REDUCE, share, self._samples) if form.sliced else 0.0
+        (forms,), axes = rule.outputs, self._written.mesh.data
+        if not axes or REPLICATE in forms:
+            return 0.0
+        share = self._written.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
+        return self._machine.seconds(Collective.ALL_REDUCE, share, self._groups(axes))
 
-    def kept(self, instruction: Instruction, rule: Signature) -> float:
+    def kept(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the bytes that an instruction leaves on a device until the backward pass."""
         if instruction.op >= 0:
             part, op = self._part(instruction, rule), self._problem.graph.operators[instruction.op]
-            degrees = self._written.degrees(op, instruction.op, rule)
+            degrees = rule.degrees(self._written.mesh, len(op.dims))
             cut = sum(int(slice_elements(op, w, degrees).max()) * w.itemsize for w in op.weights)
             return max(0.0, float(part.memory.max()) - self._state[instruction.op] * cut)
-        if instruction.verb is not Verb.READ or self._written.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
+        if instruction.verb is not Verb.READ or self._written.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
-        value, (form,) = instruction.outputs[0], rule.outputs
-        pieces = self._written.sizes[1] if form.sliced else 1
-        stored = self._bytes(value) / pieces
-        rest = (self._state[self._written.owner[value]] - 1) * stored
-        return stored + rest / (self._all.size / pieces if self._sharded else 1)
+        value, (forms,) = instruction.outputs[0], rule.outputs
+        pieces = self._pieces(forms)
+        stored = self._written.program.values[value].nbytes / pieces
+        rest = (self._state[self._written.outline.owner[value]] - 1) * stored
+        return stored + rest / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
-    def _bytes(self, value: int) -> float:
-        """Return the bytes of a value in each group along the last axis."""
-        size = self._written.sizes[0] if self._written.forms[value].sliced else 1
-        return self._written.program.values[value].nbytes / size
+    def _pieces(self, forms: Forms) -> int:
+        return int(np.prod([*self._written.mesh.pieces(forms).values()], dtype=np.int64))
 
-    def _sum(self, steps: tuple[Step, ...], nbytes: float) -> float:
-        return sum(self._machine.seconds(step.collective, nbytes, self._last) for step in steps)
+    def _made(self, given: Forms, wanted: Forms) -> tuple[_Exchanges, _Exchanges]:
+        found = self._exchanges(given, wanted)
+        assert found is not None
+        return found
 
-    def _part(self, instruction: Instruction, rule: Signature) -> PartCosts:
-        op = self._problem.graph.operators[instruction.op]
-        return self._price(instruction.op, self._written.degrees(op, instruction.op, rule))
+    def _seconds(self, steps: _Exchanges, nbytes: float) -> float:
+        return sum(
+            self._machine.seconds(step.step.collective, nbytes * step.share, self._groups(step.axes)) for step in steps
+        )
+
+    def _part(self, instruction: Instruction[Joint], rule: Joint) -> PartCosts:
+        dims = self._problem.graph.operators[instruction.op].dims
+        return self._price(instruction.op, rule.degrees(self._written.mesh, len(dims)))
 
     def _price(self, op: int, degrees: tuple[int, ...]) -> PartCosts:
         if (op, degrees) not in self._parts:
@@ -127,18 +133,23 @@ class Prices:
         return max(1.0, float(state) / weights)
 
 
-def priced(prices: Prices, written: Written, limit: float) -> Columns:
-    """Return the columns of a model on a mesh, for the recursion that overlaps both passes within ``limit`` bytes."""
+def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
+    """Return the columns of a model on a mesh, for the recursion that overlaps both passes within ``limit`` bytes.
+
+    ``who`` begins messages.
+    """
     program = written.program
-    base = columns_of(program, prices)
+    base = columns_of(program, prices, who)
     pairs = [(i, rule) for i in program.instructions for rule in i.signatures]
     crossings = np.full((5, *base.forward.shape), np.inf)
-    known: dict[object, tuple[float, ...]] = {}
-    for v, given, wanted in np.argwhere(np.isfinite(base.forward)).tolist():
-        form = (program.values[v].nbytes, written.kinds[v], written.forms[v].sliced, given, wanted)
-        if form not in known:
-            known[form] = prices.crossing(v, FORMS[given], FORMS[wanted])
-        crossings[:, v, given, wanted] = known[form]
+    known: dict[object, int] = {}
+    for v, forms in enumerate(forms_of(program)):
+        like = known.setdefault((program.values[v].nbytes, written.outline.kinds[v], forms), v)
+        if like < v:
+            crossings[:, v] = crossings[:, like]
+            continue
+        for a, b in np.argwhere(np.isfinite(base.forward[v])).tolist():
+            crossings[:, v, a, b] = prices.crossing(v, forms[a - 1], forms[b - 1])
 
     def column(values: list[float]) -> F64:
         return np.array(values, dtype=np.float64)

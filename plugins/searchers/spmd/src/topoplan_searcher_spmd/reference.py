@@ -12,42 +12,53 @@ With f1, b1 the conversions' seconds of the first copy, f2, b2 those of the seco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Any
 
 import numpy as np
 
-from topoplan_searcher_hidup.columns import FORMS, Columns
+from topoplan_searcher_hidup.columns import Columns, forms_of
 from topoplan_searcher_hidup.program import Program
 from topoplan_searcher_hidup.reference import LONGEST
 
 __all__ = ["every_plan"]
 
-#: Of each value made so far: the codes of the forms it is there in, that it was made in first.
-_Forms = dict[int, tuple[int, ...]]
+#: Of each value made so far: the forms it is there in, that it was made in first.
+_Forms = dict[int, tuple[Hashable, ...]]
+#: Of each value, the codes of its forms.
+_Codes = list[dict[Any, int]]
 #: Sums of a stage: compute, back, f1, b1, f2, b2, bytes.
 _Sums = tuple[float, ...]
 
 
-def every_plan(program: Program, columns: Columns) -> Iterator[tuple[float, float]]:
+def every_plan(program: Program[Any], columns: Columns) -> Iterator[tuple[float, float]]:
     """Yield the seconds and the bytes of every plan of a program, however bad."""
-    start: _Forms = {}
-    yield from _plans(program, columns, 0, start, 0.0, 0.0, 0.0, 0.0)
+    codes = [{form: 1 + code for code, form in enumerate(those)} for those in forms_of(program)]
+    yield from _plans(program, columns, codes, 0, {}, 0.0, 0.0, 0.0, 0.0)
 
 
 def _plans(
-    program: Program, columns: Columns, cut: int, forms: _Forms, time: float, debt: float, due: float, kept: float
+    program: Program[Any],
+    columns: Columns,
+    codes: _Codes,
+    cut: int,
+    forms: _Forms,
+    time: float,
+    debt: float,
+    due: float,
+    kept: float,
 ) -> Iterator[tuple[float, float]]:
     if cut == len(program.instructions):
         yield time + debt + due, kept
         return
-    for after, reached, sums in _stages(program, columns, cut, cut, forms, (0.0,) * 7):
+    for after, reached, sums in _stages(program, columns, codes, cut, cut, forms, (0.0,) * 7):
         compute, back, f1, b1, f2, b2, held = sums
         longer = time + max(debt, f1) + max(compute, f2) + max(due, b1) + max(back, b2)
-        yield from _plans(program, columns, after, reached, longer, compute, back, kept + held)
+        yield from _plans(program, columns, codes, after, reached, longer, compute, back, kept + held)
 
 
 def _stages(
-    program: Program, columns: Columns, start: int, cut: int, forms: _Forms, sums: _Sums
+    program: Program[Any], columns: Columns, codes: _Codes, start: int, cut: int, forms: _Forms, sums: _Sums
 ) -> Iterator[tuple[int, _Forms, _Sums]]:
     """Yield every stage that begins at ``start``: where it ends, the forms there, and what it takes."""
     if cut > start:
@@ -61,10 +72,10 @@ def _stages(
         taken[[0, 1, 3, 6]] += columns.seconds[row], columns.back[row], columns.sums[row], columns.held[row]
         legal = True
         for value, form in zip(instruction.inputs, rule.inputs, strict=True):
-            wanted, there = FORMS.index(form, 1), reached[value]
-            if wanted in there:
+            there = reached[value]
+            if form in there:
                 continue
-            at = value, there[0], wanted
+            at = value, codes[value][there[0]], codes[value][form]
             legal = legal and len(there) == 1 and program.values[value].born < start and columns.forward[at] < np.inf
             if not legal:
                 break
@@ -75,8 +86,8 @@ def _stages(
                 columns.again_backward[at],
                 columns.put_together[at],
             ]
-            reached[value] = (there[0], wanted)
+            reached[value] = (there[0], form)
         if legal:
             made = zip(instruction.outputs, rule.outputs, strict=True)
-            reached |= {value: (FORMS.index(form, 1),) for value, form in made}
-            yield from _stages(program, columns, start, cut + 1, reached, tuple(taken.tolist()))
+            reached |= {value: (form,) for value, form in made}
+            yield from _stages(program, columns, codes, start, cut + 1, reached, tuple(taken.tolist()))

@@ -1,16 +1,18 @@
-"""The plans as a searcher: it plans for the fabric that it is given, and the simulator chooses.
+"""The plans as a searcher: it plans for the fabric that it is given, mesh by mesh, and the simulator chooses.
 
-Proposed are the plans of the meshes that are reckoned the fastest, each with both micro-batches and with the whole
-batch at once, HiDup's plan, and data parallelism; so what wins is never slower, as simulated, than either of these.
+Proposed are first HiDup's plan and data parallelism, so that what wins is never slower, as simulated, than either of
+these; then, as they are planned, the plans of meshes that may be among the best, with both micro-batches and with the
+whole batch at once; and at last, of the meshes that were simulated the fastest, plans whose communication runs ahead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.fabric import Fabric
@@ -18,11 +20,12 @@ from topoplan.lowering import Lowering
 from topoplan.spmd import conversions_of
 from topoplan.strategy import data_parallel
 from topoplan_searcher_hidup import HidupOptions
+from topoplan_searcher_hidup.planning import TooManyStatesError
 from topoplan_searcher_hidup.search import HidupSearch
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, Planned, plan_on
-from topoplan_searcher_spmd.space import meshes
+from topoplan_searcher_spmd.space import Mesh, meshes, outline
 
 __all__ = ["SpmdSearch"]
 
@@ -37,49 +40,35 @@ class _Proposal:
 
 
 class SpmdSearch:
-    """Proposes its plans, once; learns from their prices which is the best."""
+    """Proposes its plans, mesh by mesh; learns from their prices which is the best."""
 
     def __init__(self, options: SpmdOptions, problem: Problem) -> None:
         self._options, self._problem = options, problem
-        self._trial: Trial | None = None
+        self._outline = outline(problem.graph)
+        self._rounds: Iterator[list[_Proposal]] | None = None
+        self._asked: list[_Proposal] = []
         self._proposals: list[_Proposal] = []
         self._planned: list[Planned] = []
+        self._outdone = 0
 
     def adopt(self, trial: Trial) -> None:
-        """Plan for the fabric of ``trial``."""
-        self._trial = trial
+        """Plan for the fabric of the first ``trial``."""
+        if self._rounds is None:
+            self._rounds = self._proposed(trial)
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose the plans; then nothing.
+        """Propose what comes next; nothing when all is proposed.
 
         Raises:
-            TopoplanError: there is no plan on any mesh.
+            TopoplanError: there is no plan on any mesh, or a mesh has too many states.
         """
-        if self._trial is None or self._proposals:
-            return []
-        state = self._trial.state
-        self._planned = self._plans(state.fabric)
-        for planned in self._planned[: self._options.finalists]:
-            mesh = "x".join(map(str, planned.written.mesh))
-            ahead = self._plan(planned.written.mesh, state.fabric, AHEAD)
-            whole = attrs.evolve(planned.strategy, schedule=None)
-            named = {f"{mesh} whole batch": whole}
-            if planned.strategy.schedule is not None:
-                named[f"{mesh} duplex"] = planned.strategy
-            if ahead is not None and ahead.strategy.schedule is not None:
-                named[f"{mesh} duplex, ahead"] = ahead.strategy
-            self._proposals += [
-                _Proposal(name, Candidate(base=State(strategy, state.fabric))) for name, strategy in named.items()
-            ]
-        if (hidup := self._hidup()) is not None:
-            self._proposals.append(_Proposal("hidup", hidup))
-        if (plain := self._data_parallel()) is not None:
-            self._proposals.append(_Proposal("data parallelism", Candidate(base=State(plain, state.fabric))))
-        return [proposal.candidate for proposal in self._proposals]
+        self._asked = [] if self._rounds is None else next(self._rounds, [])
+        self._proposals += self._asked
+        return [proposal.candidate for proposal in self._asked]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Keep what each plan took."""
-        for proposal, trial in zip(self._proposals, trials, strict=False):
+        for proposal, trial in zip(self._asked, trials, strict=False):
             proposal.seconds = trial.cost
 
     def report(self) -> Mapping[str, Any]:
@@ -90,15 +79,17 @@ class SpmdSearch:
             "chosen": None if best is None else best.name,
             "meshes": [
                 {
-                    "mesh": list(planned.written.mesh),
+                    "mesh": list(planned.written.mesh.sizes),
+                    "axes": [str(role) for role in planned.written.mesh.roles],
                     "planned_s": planned.seconds,
                     "memory_bytes": planned.memory,
                     "sharded_state": planned.strategy.program is not None and planned.strategy.program.sharded_state,
                     "states": planned.solution.outcome.states,
                     "frontier_entries": planned.solution.outcome.entries,
                 }
-                for planned in self._planned
+                for planned in sorted(self._planned, key=lambda planned: planned.seconds)
             ],
+            "meshes_outdone": self._outdone,
             "simulated_s": {proposal.name: proposal.seconds for proposal in done},
         }
         strategy = None if best is None else best.candidate.state().strategy
@@ -123,44 +114,78 @@ class SpmdSearch:
             ],
         }
 
-    def _plans(self, fabric: Fabric) -> list[Planned]:
-        """Plan on every mesh; the fastest first, those that do not fit the devices last."""
-        found, refused = [], None
-        for mesh in meshes(self._problem.cluster.n_devices, self._options.meshes):
+    def _proposed(self, trial: Trial) -> Iterator[list[_Proposal]]:
+        """Yield what is proposed, round by round."""
+        fabric, known = trial.state.fabric, []
+        if (hidup := self._hidup(trial)) is not None:
+            known.append(_Proposal("hidup", hidup))
+        if (plain := self._data_parallel()) is not None:
+            known.append(_Proposal("data parallelism", Candidate(base=State(plain, fabric))))
+        if known:
+            yield known
+        refused = None
+        experts = max(self._outline.experts, default=-1) >= 0
+        simulated: dict[Mesh, list[_Proposal]] = {}
+        for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
             try:
-                planned = self._plan(mesh, fabric, 1.0)
+                planned = self._plan(mesh, fabric, 1.0, self._bound())
+            except TooManyStatesError:  # it depends on the model more than on the mesh
+                raise
             except TopoplanError as error:
                 refused = refused or error
                 continue
-            if planned is not None:
-                found.append(planned)
-        if not found and refused is not None:
+            if planned is None:
+                continue
+            self._planned.append(planned)
+            named = {f"{mesh} whole batch": attrs.evolve(planned.strategy, schedule=None)}
+            if planned.strategy.schedule is not None:
+                named[f"{mesh} duplex"] = planned.strategy
+            simulated[mesh] = [_Proposal(name, Candidate(base=State(it, fabric))) for name, it in named.items()]
+            yield simulated[mesh]
+        if refused is not None and not self._planned:
             raise refused
-        limit = float(self._problem.cluster.device_memory.min())
-        return sorted(found, key=lambda planned: (planned.memory > limit, planned.seconds))
+        best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
+        for mesh in best[: self._options.finalists]:
+            ahead = self._plan(mesh, fabric, AHEAD)
+            if ahead is not None and ahead.strategy.schedule is not None:
+                yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(ahead.strategy, fabric)))]
 
-    def _plan(self, mesh: tuple[int, ...], fabric: Fabric, weight: float) -> Planned | None:
-        """Plan on one mesh."""
+    @staticmethod
+    def _seconds(proposal: _Proposal) -> float:
+        """Return what a proposal took; nothing is known of one that was not simulated."""
+        return np.inf if proposal.seconds is None else proposal.seconds
+
+    def _bound(self) -> float:
+        """Return what a plan must not exceed, as reckoned, to be among the finalists."""
+        limit = float(self._problem.cluster.device_memory.min())
+        fit = sorted(planned.seconds for planned in self._planned if planned.memory <= limit)
+        return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
+
+    def _plan(self, mesh: Mesh, fabric: Fabric, weight: float, bound: float = np.inf) -> Planned | None:
+        """Plan on one mesh; count those that are given up."""
         problem, options = self._problem, self._options
         lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-        return plan_on(
+        planned = plan_on(
             problem,
+            self._outline,
             mesh,
             Machine(problem.cluster, fabric),
             lowering,
             state=options.state,
             max_states=options.max_states,
             weight=weight,
+            bound=bound,
         )
+        self._outdone += planned is None and bound < np.inf
+        return planned
 
-    def _hidup(self) -> Candidate | None:
+    def _hidup(self, trial: Trial) -> Candidate | None:
         """Return what the searcher ``hidup`` proposes, if it has a plan."""
-        assert self._trial is not None
         try:
             search = HidupSearch(HidupOptions(max_states=self._options.max_states), self._problem)
         except TopoplanError:
             return None
-        search.adopt(self._trial)
+        search.adopt(trial)
         return search.ask()[0]
 
     def _data_parallel(self) -> Strategy | None:

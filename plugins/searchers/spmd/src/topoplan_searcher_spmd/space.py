@@ -1,149 +1,233 @@
-"""A model on a mesh: along the first axis samples are cut, along the last one everything is searched.
+"""A model on a mesh: what every device may do, axis by axis.
 
-A flat mesh has the last axis alone.  On a mesh of two, every operator runs on its share of the samples, and devices
-that have the same samples share the work by any sound signature: slices of weights, of experts, of positions.
+An axis of a mesh has a role.  Along *data* samples are cut, and nothing else.  Along *model* everything is searched:
+any sound signature, samples among them.  Along *expert* operators that have experts are cut by these or by samples,
+all others by samples: devices with different samples lend each other their experts (Lepikhin et al., GShard, ICLR
+2021).  Instructions run under joint signatures, one for each axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import Enum, auto
+import itertools
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 
 import attrs
+import numpy as np
 
-from topoplan import Problem
-from topoplan.forms import FULL, REPLICATE, Form, Signature, arguments, signatures
+from topoplan import Cluster, Problem
+from topoplan.forms import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
 from topoplan.graph import Operator, OperatorGraph
+from topoplan.spmd import Forms
 from topoplan_searcher_hidup.program import Instruction, Program, Verb, write_down
+from topoplan_searcher_spmd.experts import expert_dims
 
-__all__ = ["Kind", "Written", "data_rule", "meshes", "written"]
+__all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "data_rule", "meshes", "outline", "written"]
 
 
-class Kind(Enum):
+class Role(StrEnum):
+    """What is cut along an axis of a mesh."""
+
+    DATA = "data"
+    MODEL = "model"
+    EXPERT = "expert"
+
+
+class Kind(StrEnum):
     """What a value is."""
 
-    MADE = auto()
+    MADE = "made"
     """The output of an operator."""
-    WEIGHT = auto()
+    WEIGHT = "weight"
     """A parameter."""
-    GIVEN = auto()
+    GIVEN = "given"
     """Data or a constant, which has no gradient."""
 
 
 @attrs.frozen
-class Written:
-    """A model as instructions for a mesh.
+class Mesh:
+    """Devices along each axis, and what the axis is for."""
 
-    Attributes:
-        mesh: devices along each axis.
-        program: instructions, with the signatures along the last axis that can be had.
-        data: (n_ops) signatures along the axis of samples; whole where the mesh has none.
-        forms: of each value along the axis of samples.
-        kinds: of each value.
-        owner: of each value that is read, the operator that it is for; else -1.
-    """
+    sizes: tuple[int, ...]
+    roles: tuple[Role, ...]
 
-    mesh: tuple[int, ...]
-    program: Program
-    data: tuple[Signature, ...]
-    forms: tuple[Form, ...]
-    kinds: tuple[Kind, ...]
-    owner: tuple[int, ...]
+    def __str__(self) -> str:
+        if len(self.sizes) == 1:
+            return str(self.sizes[0])
+        return " x ".join(f"{role} {size}" for role, size in zip(self.roles, self.sizes, strict=True))
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Devices along the axis of samples, 1 where there is none, and along the last one."""
-        return (self.mesh[0] if len(self.mesh) > 1 else 1), self.mesh[-1]
+    def data(self) -> tuple[int, ...]:
+        """The axes of samples: one or none."""
+        return tuple(axis for axis, role in enumerate(self.roles) if role is Role.DATA)
 
-    def axes(self, *forms: Form) -> tuple[Form, ...]:
-        """Return (samples, last) forms for the axes that the mesh has."""
-        return forms[-len(self.mesh) :]
+    def pieces(self, forms: Forms) -> dict[int, int]:
+        """Return into how many slices each axis of a tensor is cut."""
+        found: dict[int, int] = {}
+        for form, size in zip(forms, self.sizes, strict=True):
+            if form.sliced:
+                found[form.axis] = found.get(form.axis, 1) * size
+        return found
 
-    def rules(self, op: int, rule: Signature) -> tuple[Signature, ...]:
-        """Return an operator's signatures for the axes that the mesh has."""
-        return (self.data[op], rule)[-len(self.mesh) :]
 
-    def degrees(self, op: Operator, index: int, rule: Signature) -> tuple[int, ...]:
+@attrs.frozen
+class Joint:
+    """A signature along every axis of a mesh, and the forms of inputs and outputs along all of them."""
+
+    rules: tuple[Signature, ...]
+    inputs: tuple[Forms, ...] = attrs.field(init=False)
+    outputs: tuple[Forms, ...] = attrs.field(init=False)
+
+    @inputs.default
+    def _inputs(self) -> tuple[Forms, ...]:
+        return tuple(zip(*(rule.inputs for rule in self.rules), strict=True))
+
+    @outputs.default
+    def _outputs(self) -> tuple[Forms, ...]:
+        return tuple(zip(*(rule.outputs for rule in self.rules), strict=True))
+
+    def degrees(self, mesh: Mesh, n_dims: int) -> tuple[int, ...]:
         """Return the cut of an operator."""
-        degrees = [1] * len(op.dims)
-        for one, size in zip((self.data[index], rule), self.sizes, strict=True):
-            if one.dim >= 0:
-                degrees[one.dim] *= size
+        degrees = [1] * n_dims
+        for rule, size in zip(self.rules, mesh.sizes, strict=True):
+            if rule.dim >= 0:
+                degrees[rule.dim] *= size
         return tuple(degrees)
 
 
-def meshes(n_devices: int, kind: str) -> Iterator[tuple[int, ...]]:
-    """Yield the flat mesh, then (samples, rest) for every divisor, if ``all`` are asked for."""
-    yield (n_devices,)
-    if kind == "all":
-        yield from ((d, n_devices // d) for d in range(2, n_devices) if n_devices % d == 0)
+@attrs.frozen
+class Outline:
+    """A model as instructions, whatever the mesh.
+
+    Attributes:
+        program: instructions, with every signature that an axis can have.
+        kinds: of each value.
+        owner: of each value that is read, the operator that it is for; else -1.
+        user: of each value, the instruction that uses it last and as which argument, or (-1, -1).
+        experts: (n_ops) the dimension of experts in each operator, or -1.
+    """
+
+    program: Program[Signature]
+    kinds: tuple[Kind, ...]
+    owner: tuple[int, ...]
+    user: tuple[tuple[int, int], ...]
+    experts: tuple[int, ...]
 
 
-def data_rule(op: Operator, size: int) -> Signature:
-    """Return the signature that cuts an operator's samples, in equal parts; the whole one where there is none."""
-    *found, whole = signatures(op)
-    dim = op.sample_dim
-    if size == 1 or dim < 0 or op.dims[dim].size % size:
-        return whole
-    return next((rule for rule in found if rule.dim == dim), whole)
+@attrs.frozen
+class Written:
+    """A model as instructions for a mesh, with the joint signatures that can be had."""
+
+    mesh: Mesh
+    program: Program[Joint]
+    outline: Outline
+
+    def stored(self, forms: Forms) -> Forms:
+        """Return how something is stored that is read in these forms: by all devices with the same samples."""
+        return tuple(REPLICATE if axis in self.mesh.data else form for axis, form in enumerate(forms))
 
 
-def written(problem: Problem, mesh: tuple[int, ...]) -> Written:
-    """Write a model down for a mesh, with the signatures that its devices can have and the estimator can price."""
-    graph = problem.graph
-    program = write_down(graph, signatures, mesh[-1])
-    size = mesh[0] if len(mesh) > 1 else 1
-    data = tuple(data_rule(op, size) for op in graph.operators)
-    kinds, owner, forms = _values(program, graph, data)
-    bare = Written(mesh, program, data, forms, kinds, owner)
-    kept = tuple(
-        attrs.evolve(i, signatures=tuple(s for s in i.signatures if _fits(bare, problem, i, s)))
-        for i in program.instructions
-    )
-    return attrs.evolve(bare, program=Program(kept, program.values))
+def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
+    """Return the flat mesh and, if ``all`` are asked for, every (data, model) and those with an axis of ``experts``.
+
+    Those of which some axes make up a host come first: they are often the best, and then others are soon given up.
+    """
+    n_devices = cluster.n_devices
+    found = [Mesh((n_devices,), (Role.MODEL,))]
+    if kind == "flat":
+        return found
+    for data in (d for d in range(1, n_devices) if n_devices % d == 0):
+        rest = n_devices // data
+        sizes, roles = ((data,), (Role.DATA,)) if data > 1 else ((), ())
+        if data > 1:
+            found.append(Mesh((*sizes, rest), (*roles, Role.MODEL)))
+        for one in (k for k in range(2, rest) if experts and rest % k == 0):
+            found.append(Mesh((*sizes, one, rest // one), (*roles, Role.MODEL, Role.EXPERT)))
+            found.append(Mesh((*sizes, one, rest // one), (*roles, Role.EXPERT, Role.MODEL)))
+    host = int(np.bincount(cluster.device_host).max())
+    return sorted(found, key=lambda mesh: len(mesh.sizes) > 1 and host not in np.cumprod(mesh.sizes[::-1])[:-1])
 
 
-def _values(
-    program: Program, graph: OperatorGraph, data: tuple[Signature, ...]
-) -> tuple[tuple[Kind, ...], tuple[int, ...], tuple[Form, ...]]:
-    """Return kind, owner and form along the axis of samples of every value."""
+def outline(graph: OperatorGraph) -> Outline:
+    """Write a model down."""
+    program = write_down(graph, signatures)
     count = len(program.values)
-    kinds, owner, forms = [Kind.GIVEN] * count, [-1] * count, [FULL] * count
-    for instruction in program.instructions:
-        if instruction.op < 0:
-            continue
-        op, rule = graph.operators[instruction.op], data[instruction.op]
-        for value, form in zip(instruction.outputs, rule.outputs, strict=True):
-            kinds[value], forms[value] = Kind.MADE, form
+    kinds, owner, user = [Kind.GIVEN] * count, [-1] * count, [(-1, -1)] * count
+    for here, instruction in enumerate(program.instructions):
+        for value in instruction.outputs if instruction.op >= 0 else ():
+            kinds[value] = Kind.MADE
         for k, value in enumerate(instruction.inputs):
+            user[value] = here, k
             if kinds[value] is not Kind.MADE:
                 owner[value] = instruction.op
-                kinds[value] = Kind.WEIGHT if k >= len(op.inputs) else Kind.GIVEN
-                reads = program.instructions[program.values[value].born].verb is Verb.READ
-                forms[value] = REPLICATE if reads else rule.inputs[k]
-    return tuple(kinds), tuple(owner), tuple(forms)
+                weight = k >= len(graph.operators[instruction.op].inputs)
+                kinds[value] = Kind.WEIGHT if weight else Kind.GIVEN
+    return Outline(program, tuple(kinds), tuple(owner), tuple(user), expert_dims(graph))
 
 
-def _fits(bare: Written, problem: Problem, instruction: Instruction, rule: Signature) -> bool:
-    """Say whether slices of samples can be cut again as a signature wants, and the estimator can price that."""
-    size, rest = bare.sizes
-    sample_wise: tuple[Form, ...]
-    if instruction.op >= 0:
-        op, outer = problem.graph.operators[instruction.op], bare.data[instruction.op]
-        degrees = bare.degrees(op, instruction.op, rule)
-        if any(dim.size % degree for dim, degree in zip(op.dims, degrees, strict=True)):
-            return False
-        if not problem.costs.supports(instruction.op, degrees):
-            return False
-        sample_wise = (*outer.inputs, *outer.outputs)
-        shapes = [tensor.shape for tensor in (*arguments(op), *op.outputs)]
-    else:
-        values = (*instruction.inputs, *instruction.outputs)
-        sample_wise = tuple(bare.forms[value] for value in values)
-        shapes = [bare.program.values[value].shape for value in values]
-    for outer_form, form, shape in zip(sample_wise, (*rule.inputs, *rule.outputs), shapes, strict=True):
-        if form.sliced:
-            pieces = rest * (size if outer_form == form else 1)
-            if shape[form.axis] % pieces:
-                return False
-    return True
+def written(problem: Problem, model: Outline, mesh: Mesh) -> Written:
+    """Write a model down for a mesh, with the signatures that its devices can have and the estimator can price."""
+    instructions = []
+    for i in model.program.instructions:
+        along = [_along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)]
+        rules = tuple(_joint(problem, mesh, model.program, i, along))
+        instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
+    return Written(mesh, Program(tuple(instructions), model.program.values), model)
+
+
+def data_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signature:
+    """Return the one of an operator's signatures that cuts its samples, in equal parts; the last one if none does."""
+    dim = op.sample_dim
+    if size == 1 or dim < 0 or op.dims[dim].size % size:
+        return rules[-1]
+    return next((rule for rule in rules if rule.dim == dim), rules[-1])
+
+
+def _along(
+    role: Role, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+) -> tuple[Signature, ...]:
+    """Return the signatures that an instruction may have along one axis."""
+    if role is Role.MODEL:
+        return i.signatures
+    if i.verb is Verb.LOSS:
+        return tuple(Signature((form,), ()) for form in (REDUCE, FULL))
+    if i.verb is Verb.RUN:
+        samples = data_rule(graph.operators[i.op], i.signatures, size)
+        expert = model.experts[i.op] if role is Role.EXPERT else -1
+        return (samples, *(rule for rule in i.signatures if rule.dim == expert >= 0))
+    by, argument = model.user[i.outputs[0]]
+    user = model.program.instructions[by]
+    if i.verb is Verb.TAKE:
+        form = FULL if by < 0 else data_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
+        return (Signature((), (form,)),)
+    if role is Role.DATA:
+        return (Signature((), (FULL,)),)
+    slices: list[Form] = []
+    if by >= 0 and model.experts[user.op] >= 0:
+        axes = arguments(graph.operators[user.op])[argument].axes
+        slices = [gather(k) for k, axis in enumerate(axes) if axis.dim == model.experts[user.op]]
+    return tuple(Signature((), (form,)) for form in (REPLICATE, *slices))
+
+
+def _joint(
+    problem: Problem,
+    mesh: Mesh,
+    program: Program[Signature],
+    i: Instruction[Signature],
+    along: Sequence[tuple[Signature, ...]],
+) -> Iterator[Joint]:
+    """Yield the joint signatures with equal slices that the estimator can price."""
+    shapes = [program.values[value].shape for value in (*i.inputs, *i.outputs)]
+    for rules in itertools.product(*along):
+        joint = Joint(rules)
+        cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
+        if any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):
+            continue
+        if i.op >= 0:
+            dims = problem.graph.operators[i.op].dims
+            degrees = joint.degrees(mesh, len(dims))
+            if any(dim.size % degree for dim, degree in zip(dims, degrees, strict=True)):
+                continue
+            if not problem.costs.supports(i.op, degrees):
+                continue
+        yield joint

@@ -1,0 +1,60 @@
+"""What a plan takes at least from any cut on: so that searches of meshes that cannot win end early.
+
+Every stage waits for its computation and for its communication, forward and backward, so that a plan takes no less
+than all computation of both micro-batches, nor than all communication, nor than any mean of the two.  Computation is
+counted at its least; of communication only what parameters take, each by itself at its least.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan.arrays import F64, I32
+from topoplan_searcher_hidup.columns import Columns
+from topoplan_searcher_spmd.space import Kind, Written
+
+__all__ = ["bounded"]
+
+
+def bounded(columns: Columns, written: Written, seconds: float) -> Columns:
+    """Return the columns with ``seconds`` as a bound, and with what follows every cut at least.
+
+    Of computation and communication the one counts that takes longer; bounds round off to the safe side.
+    """
+    if not np.isfinite(seconds):
+        return columns
+    compute = 2 * _least(columns.seconds + columns.back, columns.signature_at)
+    exchange = _parameters(columns, written)
+    charge = 1.0 if compute.sum() > exchange.sum() else 0.0
+    each = compute if charge else exchange
+    rest = np.concatenate([np.cumsum(each[::-1])[::-1], [0.0]])
+    return columns._replace(bound=seconds * (1 + 1e-9), rest=rest, charge=charge)
+
+
+def _least(seconds: F64, at: I32) -> F64:
+    """(n,) the least of each instruction's signatures; 0 where it has none."""
+    found = np.zeros(len(at) - 1)
+    some = np.flatnonzero(np.diff(at))
+    if len(some):
+        found[some] = np.minimum.reduceat(seconds, at[some])
+    return found
+
+
+def _parameters(columns: Columns, written: Written) -> F64:
+    """(n,) the least seconds of communication that each read of a parameter, and its use, comes to."""
+    found = np.zeros(len(columns.signature_at) - 1)
+    takes = columns.forward + columns.backward
+    takes[:, np.arange(takes.shape[1]), np.arange(takes.shape[1])] = 0.0
+    for here, instruction in enumerate(written.program.instructions):
+        if instruction.op >= 0 or not instruction.outputs:
+            continue
+        (value,) = instruction.outputs
+        rows = np.arange(columns.signature_at[here], columns.signature_at[here + 1])
+        if written.outline.kinds[value] is not Kind.WEIGHT or not len(rows):
+            continue
+        by, argument = written.outline.user[value]
+        uses = np.arange(columns.signature_at[by], columns.signature_at[by + 1])
+        wanted = columns.needs[columns.needs_at[uses] + argument]
+        given = columns.makes[columns.makes_at[rows]]
+        found[here] = (columns.sums[rows][:, None] + takes[value][np.ix_(given, wanted)]).min(initial=np.inf)
+    return found

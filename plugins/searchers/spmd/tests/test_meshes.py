@@ -1,0 +1,253 @@
+"""Meshes of several axes: where experts are, joint signatures, and plans that are what they were reckoned to be."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, GraphBuilder, Problem, State, TopologyContext, Trial
+from topoplan.evaluate import Evaluator
+from topoplan.forms import FULL, REDUCE, REPLICATE, gather
+from topoplan.lowering import Lowering
+from topoplan.operators import losses
+from topoplan.simulate.components import FLUID, FluidOptions
+from topoplan.space import Space
+from topoplan.spmd import exchanges
+from topoplan_estimator_hidup import HIDUP, Options
+from topoplan_frontend_bert_sgmoe import BertOptions
+from topoplan_frontend_vit_switch import VitOptions
+from topoplan_searcher_hidup.columns import forms_of
+from topoplan_searcher_hidup.planning import solve
+from topoplan_searcher_spmd import SpmdOptions
+from topoplan_searcher_spmd.bounds import bounded
+from topoplan_searcher_spmd.experts import expert_dims
+from topoplan_searcher_spmd.machine import Machine
+from topoplan_searcher_spmd.planning import plan_on
+from topoplan_searcher_spmd.prices import Prices, priced
+from topoplan_searcher_spmd.reference import every_plan
+from topoplan_searcher_spmd.search import SpmdSearch
+from topoplan_searcher_spmd.space import Joint, Mesh, Role, meshes, outline, written
+from topoplan_topology_bigswitch import BigSwitchOptions
+from topoplan_topology_bigswitch import build as build_switch
+
+DATA, MODEL, EXPERT = Role.DATA, Role.MODEL, Role.EXPERT
+SMALL = {"width": 64, "hidden": 256, "heads": 2, "layers": 2}
+
+
+def moe(name, devices, **sizes):
+    """Return one of HiDup's models, small."""
+    frontend = importlib.import_module("topoplan_frontend_" + name.replace("-", "_"))
+    options = functools.partial(BertOptions, positions=16, words=64) if name.startswith("bert") else VitOptions
+    return frontend.build(options(world_size=devices, **{**SMALL, **sizes}), None)
+
+
+def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
+    cluster = Cluster.uniform(
+        n_hosts=hosts, devices_per_host=each, device_preset="V100", device_memory=memory, inside_bandwidth=130e9,
+        interfaces=1, interface_bandwidth=gbps * 1e9 / 8, latency=1e-6,
+    )  # fmt: skip
+    costs = HIDUP.build(Options(), graph, cluster)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    return Problem(
+        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
+        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context), reconfigurable=False,
+    )  # fmt: skip
+
+
+def planned(problem, mesh, **options):
+    fabric = problem.build_fabric(None, None)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    given = {"state": "auto", "max_states": 10**6, **options}
+    machine = Machine(problem.cluster, fabric)
+    return plan_on(problem, outline(problem.graph), mesh, machine, lowering, **given), lowering, fabric
+
+
+class TestExperts:
+    @pytest.mark.parametrize("name", ["bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch"])
+    def test_are_found_from_the_gate_to_the_combination(self, name):
+        graph = moe(name, 8)
+        found = {op.name: dim for op, dim in zip(graph.operators, expert_dims(graph), strict=True) if dim >= 0}
+        steps = [name.split("_", 1)[1] for name in found if name.startswith("layer1_")]
+        assert steps == ["gating", "dispatch", "expert1", "relu", "expert2", "combine"]
+        assert len(found) == len(steps)
+        (count,) = {op.dims[found[op.name]].size for op in graph.operators if op.name in found}
+        assert count == 16
+
+    def test_are_none_where_every_input_meets_the_same_weights(self):
+        b = GraphBuilder("plain", 8)
+        x = b.relu(b.linear(b.input((4, 8)), 8))
+        b.append(losses.total(x), [x], "loss")
+        graph = b.build()
+        assert set(expert_dims(graph)) == {-1}
+        assert {len(mesh.sizes) for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=False)} == {1, 2}
+
+
+class TestMeshes:
+    def test_every_split_into_data_model_and_experts_is_there_once(self):
+        found = list(meshes(Cluster.uniform(n_hosts=8), "all", experts=True))
+        assert len(set(found)) == len(found)
+        assert all(np.prod(mesh.sizes) == 8 for mesh in found)
+        three = {(mesh.sizes, mesh.roles) for mesh in found if len(mesh.sizes) == 3}
+        assert three == {((2, 2, 2), (DATA, MODEL, EXPERT)), ((2, 2, 2), (DATA, EXPERT, MODEL))}
+        assert [str(mesh) for mesh in found[:3]] == ["8", "model 2 x expert 4", "expert 2 x model 4"]
+
+    def test_flat_is_flat(self):
+        assert list(meshes(Cluster.uniform(n_hosts=8), "flat", experts=True)) == [Mesh((8,), (MODEL,))]
+
+    def test_joint_signatures_cut_evenly_and_convert_as_the_program_does(self):
+        problem = problem_of(moe("bert-sgmoe", 8))
+        for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=True):
+            model = written(problem, outline(problem.graph), mesh)
+            for instruction in model.program.instructions:
+                assert instruction.signatures, (mesh, instruction.name)
+                for rule in instruction.signatures:
+                    assert isinstance(rule, Joint)
+                    values = (*instruction.inputs, *instruction.outputs)
+                    for value, forms in zip(values, (*rule.inputs, *rule.outputs), strict=True):
+                        shape = model.program.values[value].shape
+                        assert all(shape[axis] % n == 0 for axis, n in mesh.pieces(forms).items())
+
+    def test_along_an_axis_of_experts_samples_are_cut_or_experts(self):
+        graph = moe("bert-switch", 8)
+        model = written(problem_of(graph), outline(graph), Mesh((4, 2), (MODEL, EXPERT)))
+        experts = dict(zip((op.name for op in graph.operators), expert_dims(graph), strict=True))
+        for instruction in model.program.instructions:
+            if instruction.op >= 0:
+                op = graph.operators[instruction.op]
+                cut = {rule.rules[1].dim for rule in instruction.signatures}
+                assert cut <= {op.sample_dim, experts[op.name]}, op.name
+        by_name = {i.name: i for i in model.program.instructions}
+        assert {rule.rules[1].dim for rule in by_name["layer1_expert1"].signatures} == {0, 1}
+        stored = {rule.outputs[0] for rule in by_name["layer1_expert1.w0"].signatures}
+        assert {forms[1] for forms in stored} == {REPLICATE, gather(0)}
+        assert {rule.outputs[0][1] for rule in by_name["layer0_linear1.kernel"].signatures} == {REPLICATE}
+
+
+def _cases(devices):
+    return [pytest.param(mesh, id=str(mesh)) for mesh in meshes(Cluster.uniform(n_hosts=devices), "all", experts=True)]
+
+
+@pytest.mark.parametrize("mesh", _cases(8))
+@pytest.mark.parametrize("name", ["bert-sgmoe", "vit-switch"])
+def test_plans_take_what_was_reckoned_and_hold_what_was_counted(name, mesh):
+    graph = moe(name, 8, width=256, hidden=1024)
+    found, lowering, fabric = planned(problem_of(graph), mesh)
+    simulated = FLUID.build(FluidOptions())(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan
+    assert 0.6 * found.seconds <= simulated <= 1.05 * found.seconds
+    assert found.strategy.program.mesh == mesh.sizes
+    # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
+    again, _, _ = planned(problem_of(graph, memory=found.memory * (1 + 1e-9)), mesh)
+    assert again.memory <= found.memory * (1 + 1e-9)
+    assert again.seconds == found.seconds
+
+
+@pytest.mark.parametrize("mesh", _cases(8)[1:])
+def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
+    problem = problem_of(moe("vit-sgmoe", 8))
+    found, lowering, fabric = planned(problem, mesh)
+    model = written(problem, outline(problem.graph), mesh)
+    prices = Prices(problem, model, Machine(problem.cluster, fabric), found.strategy.program.sharded_state)
+    kept = sum(
+        prices.kept(model.program.instructions[at], rule)
+        for stage in found.solution.stages
+        for at, rule in stage.computations
+    )
+    kept += sum(
+        prices.crossing(value, given, wanted)[4]
+        for stage in found.solution.stages
+        for value, given, wanted in stage.conversions
+    )
+    assert kept == pytest.approx(lowering.memory(found.strategy).max(), rel=0.02)
+
+
+def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():
+    """All-to-alls among all devices leave every host; among experts of the hosts alone they are fewer."""
+    problem = problem_of(moe("vit-switch", 32, width=256, hidden=1024), hosts=8, each=4, gbps=100)
+    best = min(meshes(problem.cluster, "all", experts=True), key=lambda mesh: planned(problem, mesh)[0].seconds)
+    assert EXPERT in best.roles
+
+
+class TestSearch:
+    def searched(self, problem, **options):
+        evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
+        search = SpmdSearch(SpmdOptions(**options), problem)
+        state = State(problem.space.initial(), problem.build_fabric(None, None))
+        search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
+        while asked := search.ask():
+            search.tell([evaluator.price(candidate) for candidate in asked])
+        return search.report()
+
+    def test_meshes_that_are_given_up_could_not_have_been_finalists(self):
+        problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))
+        few, all_ = (self.searched(problem, finalists=count) for count in (2, 100))
+        assert all_["meshes_outdone"] == 0
+        assert few["meshes_outdone"] > 0
+        assert few["meshes_outdone"] + len(few["meshes"]) == len(all_["meshes"])
+        shared = [{k: v for k, v in mesh.items() if k in ("mesh", "axes", "planned_s")} for mesh in all_["meshes"]]
+        best = [{k: v for k, v in mesh.items() if k in ("mesh", "axes", "planned_s")} for mesh in few["meshes"]]
+        assert best[:2] == shared[:2]
+        assert {tuple(mesh["axes"]) for mesh in all_["meshes"]} == {
+            ("model",), ("data", "model"), ("model", "expert"), ("expert", "model"), ("data", "model", "expert"),
+            ("data", "expert", "model"),
+        }  # fmt: skip
+
+    def test_a_bound_that_can_be_kept_changes_nothing(self):
+        problem = problem_of(moe("vit-sgmoe", 8))
+        for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=True):
+            free, _, _ = planned(problem, mesh)
+            kept, _, _ = planned(problem, mesh, bound=free.seconds)
+            assert kept.seconds == free.seconds
+            assert planned(problem, mesh, bound=0.999 * free.seconds)[0] is None
+
+
+def test_nothing_is_lost_on_several_axes():
+    """Every plan of a small model with experts, one by one, beside the kernel's, with and without a bound."""
+    b = GraphBuilder("tiny", 8)
+    x = b.linear(b.input((8,)), 8, bias=False)
+    b.append(losses.total(x), [x], "loss")
+    problem = problem_of(b.build(), gbps=1)
+    for mesh in (Mesh((2, 4), (DATA, MODEL)), Mesh((2, 4), (EXPERT, MODEL)), Mesh((2, 2, 2), (DATA, MODEL, EXPERT))):
+        model = written(problem, outline(problem.graph), mesh)
+        machine = Machine(problem.cluster, problem.build_fabric(None, None))
+        for limit in (np.inf, 2000.0):
+            columns = priced(Prices(problem, model, machine, False), model, limit, "m")
+            best = min(seconds for seconds, kept in every_plan(model.program, columns) if kept <= limit)
+            assert solve(model.program, columns, max_states=10**6, who="m").outcome.objective == pytest.approx(best)
+            close = solve(model.program, bounded(columns, model, best), max_states=10**6, who="m")
+            assert close.outcome.objective == pytest.approx(best)
+            assert solve(model.program, bounded(columns, model, 0.99 * best), max_states=10**6, who="m") is None
+
+
+def test_conversions_on_several_axes_are_those_of_the_program():
+    """What the search allows between two forms of a value, the program can do, and at no cost where it is free."""
+    problem = problem_of(moe("bert-sgmoe", 8))
+    mesh = Mesh((2, 2, 2), (DATA, MODEL, EXPERT))
+    model = written(problem, outline(problem.graph), mesh)
+    machine = Machine(problem.cluster, problem.build_fabric(None, None))
+    columns = priced(Prices(problem, model, machine, False), model, np.inf, "m")
+    seen = 0
+    for value, forms in enumerate(forms_of(model.program)):
+        for (a, given), (b, wanted) in itertools.permutations(enumerate(forms, 1), 2):
+            found = exchanges(given, wanted, mesh.sizes)
+            assert (found is not None) == np.isfinite(columns.forward[value, a, b])
+            seen += found is not None
+    assert seen > 500
+    assert exchanges((FULL, REDUCE, gather(0)), (FULL, FULL, REPLICATE), mesh.sizes) is None
+
+
+def test_the_three_axes_are_proposed_as_a_strategy_of_three_axes():
+    problem = problem_of(moe("bert-switch", 8))
+    found, lowering, _ = planned(problem, Mesh((2, 2, 2), (DATA, EXPERT, MODEL)))
+    program = found.strategy.program
+    assert not found.strategy.misfit(problem.graph, 8)
+    assert {len(rules) for rules in program.rules} == {3}
+    cut = [sum(rule.dim >= 0 for rule in rules) for rules in program.rules]
+    assert max(cut) == 3
+    taskgraph = lowering.lower(attrs.evolve(found.strategy, schedule=None))
+    sizes = {int(n) for n in np.diff(taskgraph.group_ptr)}
+    assert sizes & {2, 4}
