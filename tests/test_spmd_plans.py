@@ -8,6 +8,8 @@ import re
 import pytest
 
 from topoplan.cli import main
+from topoplan.taskgraph import TaskKind
+from topoplan_exporter_flatbuffer import read as read_flatbuffer
 from topoplan_exporter_json import read as read_json
 
 SIZES = ("world-size=4", "layers=2", "width=64", "hidden=128", "heads=2", "positions=8", "words=60")
@@ -80,18 +82,22 @@ def test_networks_are_searched_for_a_program(capsys):
     assert found["iteration_time_s"] <= found["simulated_s"]["hidup"]
 
 
-@pytest.mark.parametrize(
-    ("format_", "message"),
-    [
-        ("strategy", "program for all devices, whose conversions this format cannot say"),
-        ("flatbuffer", "has successors, but in this format nothing can follow it"),
-    ],
-)
-def test_formats_that_cannot_say_it_say_so(capsys, tmp_path, format_, message):
+@pytest.mark.parametrize("searcher", ["hidup", "spmd"])
+@pytest.mark.parametrize("topology", ["bigswitch", "fully-connected"])
+def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher, topology):
+    file = tmp_path / "plan.fbuf"
+    planned = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")
+    status, out, err = run(capsys, "simulate", file, "--json")
+    assert status == 0, err
+    assert (read_flatbuffer(file.read_bytes(), "x").taskgraph.kind == TaskKind.BARRIER).any()  # collectives written out
+    assert json.loads(out)["iteration_time_s"] == pytest.approx(planned["iteration_time_s"], rel=1e-5)
+
+
+def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):
     file = tmp_path / "plan"
-    status, _, err = run(capsys, "optimize", *MODEL, *CLUSTER, "-s", "hidup", "-x", f"{format_}={file}")
+    status, _, err = run(capsys, "optimize", *MODEL, *CLUSTER, "-s", "hidup", "-x", f"strategy={file}")
     assert status == 2
-    assert message in " ".join(err.split())
+    assert "program for all devices, whose conversions this format cannot say" in " ".join(err.split())
     assert not file.exists()
 
 

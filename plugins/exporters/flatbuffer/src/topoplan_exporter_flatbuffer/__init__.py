@@ -1,9 +1,9 @@
 """Exporter ``flatbuffer``: task graphs as FlexNet writes and the packet simulator FlexNetPacket reads them.
 
-Way out: plan -> file columns (`tables`) -> bytes (`encode`).  Way in: bytes -> file columns (`wire`, every
-offset checked) -> plan (`importer`).  `schema` describes the file once for both; ``taskgraph.fbs`` says
-the same to other tools.  What the plan has no place for travels in ``TaskGraph.foreign``, so that reading
-and writing a file loses nothing.
+Way out: plan -> file columns (`tables`; `unroll` writes out what the format does not know) -> bytes (`encode`).  Way
+in: bytes -> file columns (`wire`, every offset checked) -> plan (`importer`).  `schema` describes the file once for
+both; ``taskgraph.fbs`` says the same to other tools.  What the plan has no place for travels in
+``TaskGraph.foreign``, so that reading and writing a file loses nothing.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
     BACKWARD,
     BARRIER,
+    CPU,
     FORWARD,
     GPU,
     NOMINAL_COMM,
@@ -27,7 +28,7 @@ from topoplan_exporter_flatbuffer.schema import (
     flatten,
 )
 
-__all__ = ["FOREIGN", "LATENCY", "plan_of"]
+__all__ = ["FOREIGN", "LATENCY", "RESOURCES", "plan_of"]
 
 #: Keys of `TaskGraph.foreign` that are ours begin with this.
 FOREIGN = "flatbuffer."
@@ -36,7 +37,7 @@ LATENCY = 1e-6
 #: FlexNet's constant, bytes/ms, for files that leave ``intergpubw`` out.
 _INTERGPUBW = 20 * 1024 * 1024
 #: DeviceType -> name, of the resources besides GPUs that run one task at a time.
-_RESOURCES = {1: "CPU", 10: "PCI_TO_HOST", 11: "PCI_TO_DEV", 12: "NVLINK"}
+RESOURCES = {CPU: "CPU", 10: "PCI_TO_HOST", 11: "PCI_TO_DEV", 12: "NVLINK"}
 #: SimTaskType -> TaskKind, NOMINAL_COMM as on a device that is no network; -1: not accepted.
 _KIND = np.full(7, -1, dtype=np.int64)
 _KIND[[FORWARD, BACKWARD, UPDATE, BARRIER]] = TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE, TaskKind.BARRIER
@@ -107,7 +108,7 @@ def _devices(table: Columns, hosts: int, per_host: int, nodes: int, name: str) -
     kind, key, said = table["type"], table["deviceid"], table["deviceproperty"]
     _unique(key, "devices", "deviceid", name)
     network = (kind == NW_COMM) | (kind == NW_NOMINAL)
-    resource = np.isin(kind, list(_RESOURCES))
+    resource = np.isin(kind, list(RESOURCES))
     gpu = kind == GPU
     _refuse(
         ~(network | resource | gpu),
@@ -128,7 +129,7 @@ def _devices(table: Columns, hosts: int, per_host: int, nodes: int, name: str) -
     number[resource] = gpus + np.arange(resource.sum())
     src, dst = np.full((2, len(kind)), -1, dtype=np.int64)
     src[network], dst[network] = np.divmod(said[network].astype(np.int64), nodes)
-    return _Devices(key, number, src, dst, tuple(_RESOURCES[k] for k in kind[resource].tolist()))
+    return _Devices(key, number, src, dst, tuple(RESOURCES[k] for k in kind[resource].tolist()))
 
 
 def _with_resources(cluster: Cluster, extra: tuple[str, ...]) -> Cluster:

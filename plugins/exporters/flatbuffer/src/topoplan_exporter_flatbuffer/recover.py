@@ -29,7 +29,10 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
     if len(forward) != len(backward) or not len(forward):
         raise TopoplanError(f"{name}: {len(forward)} forward and {len(backward)} backward tasks (must be as many)")
     if _scheduled(taskgraph, forward, backward):
-        raise TopoplanError(f"{name}: its tasks follow a schedule of micro-batches, which the format cannot say")
+        raise TopoplanError(
+            f"{name}: its tasks follow a schedule of micro-batches or a program for all devices, which the format "
+            "cannot say"
+        )
     part = np.full(taskgraph.n_tasks, -1)
     part[backward] = np.arange(len(backward))
     spans = _weighted_spans(taskgraph, part, name, graph)

@@ -1,24 +1,28 @@
 """Plan -> file columns: the task graph with identifiers, units and tables as FlexNetPacket expects them.
 
 A plan that was read from a file and not changed gives the columns of that file, identifiers included.
-Any other plan gets identifiers that count from 1.  What the format cannot say is an error, never a guess.
+Any other plan gets identifiers that count from 1.  Collectives that the format does not know are written out as
+transfers (`topoplan_exporter_flatbuffer.unroll`).  What else the format cannot say is an error, never a guess.
 The network part is in `topoplan_exporter_flatbuffer.network`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan import Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan_exporter_flatbuffer.importer import FOREIGN, plan_of
-from topoplan_exporter_flatbuffer.network import connections, rings, routes
+from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
+from topoplan_exporter_flatbuffer.network import connections, rings, routes, shifts
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
     BACKWARD,
     BARRIER,
+    CPU,
     FORWARD,
     GPU,
     NOMINAL_COMM,
@@ -29,6 +33,7 @@ from topoplan_exporter_flatbuffer.schema import (
     Rows,
     unflatten,
 )
+from topoplan_exporter_flatbuffer.unroll import Unrolled, unrolled
 
 __all__ = ["tables_of"]
 
@@ -36,6 +41,8 @@ __all__ = ["tables_of"]
 _TYPE = np.zeros(len(TaskKind), dtype="<i2")
 _TYPE[[TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]] = FORWARD, BACKWARD, UPDATE
 _TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.ALLREDUCE]] = BARRIER, NOMINAL_COMM, ALLREDUCE
+#: Kind of a device that is no GPU -> DeviceType.
+_RESOURCE = {name: number for number, name in RESOURCES.items()}
 #: Constants of FlexNet, bytes/ms; no reader uses them.
 _INTERGPUBW, _DRAMBW = 20 * 1024 * 1024, 32 * 1024 * 1024
 
@@ -45,8 +52,7 @@ def tables_of(plan: Plan) -> Columns:
 
     Raises:
         TopoplanError: the format cannot hold the plan: several devices in a host, one-way links, links
-            that are no whole number of interfaces, a fabric that is rebuilt during the iteration, an
-            all-reduce that something depends on.
+            that are no whole number of interfaces, a fabric that is rebuilt during the iteration.
     """
     if plan.fabric.phases is not None:
         raise TopoplanError(
@@ -58,11 +64,19 @@ def tables_of(plan: Plan) -> Columns:
         return columns
     cluster, fabric, graph = plan.cluster, plan.fabric, plan.taskgraph
     graph.check("flatbuffer")
-    if not np.array_equal(cluster.device_host, np.arange(fabric.n_hosts)) or graph.n_devices > fabric.n_hosts:
+    extra = [_RESOURCE.get(preset, -1) for preset in cluster.device_preset[fabric.n_hosts :]]
+    gpus = cluster.device_host[: fabric.n_hosts]
+    if -1 in extra or not np.array_equal(gpus, np.arange(fabric.n_hosts)) or graph.n_devices > cluster.n_devices:
         raise TopoplanError(
             f"flatbuffer: devices_per_host is {cluster.n_devices / cluster.n_hosts:g}, but FlexNetPacket knows one GPU "
-            "per host (plan with --devices-per-host 1, and --big-gpu for the GPUs that share a host)"
+            "per host (plan with --gpus-per-server 1, and --big-gpu for the GPUs that share a host)"
         )
+    transfer = graph.kind == TaskKind.TRANSFER
+    ends = max(int(used.max(initial=0)) for used in (graph.src[transfer], graph.dst[transfer], graph.group_members))
+    if ends >= fabric.n_hosts:
+        raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
+    made = unrolled(graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices)
+    extra += [CPU] * made.joins
     interface = float(cluster.interface_bandwidth.min())
     return {
         "ngpupernode": np.array([1], dtype="<u4"),
@@ -73,10 +87,10 @@ def tables_of(plan: Plan) -> Columns:
         "netbw": np.array([interface / 1000.0], dtype="<f4"),
         "conn": connections(fabric, interface),
         "ops": _operators(plan),
-        "tasks": _tasks(plan),
-        "devices": _devices(graph, fabric.n_hosts, fabric.n_nodes),
+        "tasks": _tasks(made.taskgraph, fabric, _seconds(plan, made)),
+        "devices": _devices(made.taskgraph, fabric, extra),
         "routes": routes(fabric),
-        "rings": rings(fabric, graph),
+        "rings": rings(fabric, made.taskgraph),
     }
 
 
@@ -90,6 +104,8 @@ def _as_read(plan: Plan) -> Columns | None:
         read = plan_of(columns, "flatbuffer", 2**62)
     except (TopoplanError, LookupError, TypeError, ValueError, AttributeError):
         return None  # somebody edited them, in a JSON file perhaps: they are no file any more
+    if read.fabric.n_links != plan.fabric.n_links:
+        return None
     # The file holds no latency, so another one is no change to it.
     fabric = attrs.evolve(plan.fabric, name=read.fabric.name, link_latency=read.fabric.link_latency)
     same_cluster = np.array_equal(plan.cluster.interface_bandwidth, read.cluster.interface_bandwidth)
@@ -103,27 +119,43 @@ def _as_read(plan: Plan) -> Columns | None:
     return {**columns, "tasks": Rows(columns["tasks"].ptr, {**tasks, "runtime": runtime})}
 
 
-def _tasks(plan: Plan) -> Rows:
-    graph = plan.taskgraph
+def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
+    """(T,) collectives that the format does not know: those that go round once, and all that something follows.
+
+    With a ring table FlexNetPacket takes the members of every group for the first hosts; where some collectives are
+    written out anyhow, so are all that this would harm.
+    """
+    ring = graph.kind == TaskKind.ALLREDUCE
+    once = np.zeros(graph.n_tasks, dtype=bool) if graph.turns is None else graph.turns == 1
+    unsayable: NDArray[np.bool_] = ring & (once | (np.diff(graph.succ_ptr) > 0))
+    if unsayable.any() and fabric.rings and fabric.n_switches == 0:
+        members = np.diff(graph.group_ptr)[graph.group]
+        whole = (members == fabric.n_hosts) & (fabric.n_hosts in fabric.rings)
+        unsayable |= ring & (members > 1) & ~whole
+    return unsayable
+
+
+def _seconds(plan: Plan, made: Unrolled) -> F64:
+    """(T,) run times of the tasks written: of transfers their own in the timeline, or their part of a collective's."""
+    graph, timeline = plan.taskgraph, plan.timeline
+    if timeline is None:
+        return made.taskgraph.seconds
+    inside = np.where(graph.kind == TaskKind.ALLREDUCE, graph.seconds, 0.0)
+    taken = np.maximum(timeline.finish - timeline.start - inside, 0.0)[made.origin] * made.part
+    return np.where(made.taskgraph.kind == TaskKind.TRANSFER, taken, made.taskgraph.seconds)
+
+
+def _tasks(graph: TaskGraph, fabric: Fabric, seconds: F64) -> Rows:
     count = graph.n_tasks
     transfer, ring = graph.kind == TaskKind.TRANSFER, graph.kind == TaskKind.ALLREDUCE
-    successors = np.diff(graph.succ_ptr)
-    bad = np.flatnonzero(ring & (successors > 0))
-    if len(bad):
-        raise TopoplanError(
-            f"flatbuffer: {graph.label(bad[0])} has successors, but in this format nothing can follow it"
-        )
     bad = np.flatnonzero(transfer & (graph.src == graph.dst))
     if len(bad):
         raise TopoplanError(f"flatbuffer: {graph.label(bad[0])} stays on one host, which FlexNetPacket cannot route")
 
-    device = np.where(ring, 0, graph.device.astype(np.int64) + 1)
-    device[transfer] = plan.fabric.n_hosts + 1 + _pairs(graph, transfer, plan.fabric.n_nodes)
-    seconds = graph.seconds
-    if plan.timeline is not None:
-        seconds = np.where(transfer, plan.timeline.finish - plan.timeline.start, seconds)
+    device = np.where(ring, 0, _identifiers(graph.device.astype(np.int64), fabric))
+    device[transfer] = fabric.n_hosts + 1 + _pairs(graph, transfer, fabric.n_nodes)
     # An all-reduce has no successors; its members stand in their place.
-    length = np.where(ring, np.diff(graph.group_ptr)[graph.group] if graph.n_groups else 0, successors)
+    length = np.where(ring, np.diff(graph.group_ptr)[graph.group] if graph.n_groups else 0, np.diff(graph.succ_ptr))
     ptr = np.concatenate([[0], np.cumsum(length)])
     values = np.empty(ptr[-1], dtype="<u8")
     of_ring = np.repeat(ring, length)
@@ -141,20 +173,25 @@ def _tasks(plan: Plan) -> Rows:
     return _rows(columns, count)
 
 
-def _devices(graph: TaskGraph, hosts: int, nodes: int) -> Rows:
-    """One GPU per host, then a device for every ordered pair of hosts that a transfer joins."""
-    transfer = graph.kind == TaskKind.TRANSFER
-    pair = np.unique(_pairs(graph, transfer, nodes))
-    gpu = np.arange(hosts)
-    count = hosts + len(pair)
+def _devices(graph: TaskGraph, fabric: Fabric, extra: Sequence[int]) -> Rows:
+    """One GPU per host, a device for every ordered pair of hosts that a transfer joins, then those of other types."""
+    hosts = fabric.n_hosts
+    pair = np.unique(_pairs(graph, graph.kind == TaskKind.TRANSFER, fabric.n_nodes))
+    gpu, other = np.arange(hosts), np.arange(len(extra))
+    count = hosts + len(pair) + len(extra)
     columns = {
-        "type": np.repeat(np.array([GPU, NW_NOMINAL], dtype="<i2"), [hosts, len(pair)]),
-        "deviceid": np.concatenate([gpu + 1, hosts + 1 + pair]).astype("<u8"),
-        "nodeid": np.concatenate([gpu.astype("<u8"), np.full(len(pair), 2**64 - 1, dtype="<u8")]),
-        "deviceproperty": np.concatenate([gpu, pair]).astype("<u8"),
+        "type": np.concatenate([np.repeat([GPU, NW_NOMINAL], [hosts, len(pair)]), extra]).astype("<i2"),
+        "deviceid": np.concatenate([gpu + 1, hosts + 1 + pair, _identifiers(hosts + other, fabric)]).astype("<u8"),
+        "nodeid": np.concatenate([gpu, np.full(len(pair), -1), np.full(len(extra), hosts - 1)]).astype("<u8"),
+        "deviceproperty": np.concatenate([gpu, pair, other]).astype("<u8"),
         "bandwidth": np.zeros(count, dtype="<u8"),
     }
     return _rows(columns, count)
+
+
+def _identifiers(device: I64, fabric: Fabric) -> I64:
+    """Identifiers of devices that compute: GPUs from 1 on, others behind all pairs of nodes."""
+    return np.where(device < fabric.n_hosts, device + 1, device + 1 + fabric.n_nodes**2)
 
 
 def _pairs(graph: TaskGraph, transfer: NDArray[np.bool_], nodes: int) -> I64:
