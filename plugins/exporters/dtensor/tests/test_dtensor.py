@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Placement, Strategy, TopoplanError
-from topoplan.forms import signatures
+from topoplan.forms import REPLICATE, signatures
 from topoplan.operators import GraphBuilder
 from topoplan.operators.losses import total
 from topoplan.partition import part_bounds
@@ -153,26 +153,47 @@ def test_a_schedule_names_the_stages():
     }
 
 
-def program(graph, n_devices=4):
-    """A program of the first signature of each operator; parameters are stored whole."""
-    rules = tuple((signatures(op)[0],) for op in graph.operators)
+def program(graph, mesh=(4,), dims=(0,)):
+    """A program that cuts one dimension of every operator along each axis of a mesh; parameters are stored whole."""
+    rules = tuple(tuple(next(r for r in signatures(op) if r.dim == dim) for dim in dims) for op in graph.operators)
     given = {(v, into) for _, _, v, into in graph.edges.tolist()}
     stored = tuple(
-        tuple(() if (index, k) in given else (rule[0].inputs[k],) for k in range(len(op.inputs) + len(op.weights)))
-        for index, (op, rule) in enumerate(zip(graph.operators, rules, strict=True))
+        tuple(
+            ()
+            if (index, k) in given
+            else tuple(rule.inputs[k] if k < len(op.inputs) else REPLICATE for rule in rules[index])
+            for k in range(len(op.inputs) + len(op.weights))
+        )
+        for index, op in enumerate(graph.operators)
     )
-    return SpmdProgram(mesh=(n_devices,), rules=rules, stored=stored)
+    made = SpmdProgram(mesh=mesh, rules=rules, stored=stored)
+    placements = []
+    for index, op in enumerate(graph.operators):
+        degrees = made.degrees(index, len(op.dims))
+        placements.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
+    strategy = Strategy(tuple(placements), program=made)
+    assert not strategy.misfit(graph, int(np.prod(mesh)))
+    return strategy
 
 
 def test_a_program_says_its_own_forms():
     graph = mlp()
-    made = program(graph)
-    placements = tuple(Placement(made.degrees(index, len(op.dims)), ALL) for index, op in enumerate(graph.operators))
-    document = exported(graph, Strategy(placements, program=made))
+    document = exported(graph, program(graph))
     assert document["meshes"]["mesh0"]["devices"] == [0, 1, 2, 3]
     assert words(document, "up", "inputs") == ["Shard(0)"]
     assert words(document, "up", "weights") == ["Replicate()"]
     assert words(document, "loss", "outputs") == ["Partial()"]
+
+
+def test_a_program_on_a_mesh_says_forms_along_every_axis():
+    graph = mlp()
+    document = exported(graph, program(graph, (2, 2, 2), (0, 1, 0)), devices=8)
+    assert document["meshes"]["mesh0"]["devices"] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert words(document, "up", "inputs") == ["Shard(0)", "Replicate()", "Shard(0)"]
+    assert words(document, "up", "outputs") == ["Shard(0)", "Shard(1)", "Shard(0)"]
+    assert words(document, "down", "inputs") == ["Shard(0)", "Replicate()", "Shard(0)"]
+    assert words(document, "down", "weights") == ["Replicate()", "Shard(0)", "Replicate()"]
+    assert words(document, "loss", "outputs") == ["Partial()"] * 3
 
 
 def test_a_task_graph_alone_is_refused():
@@ -184,12 +205,9 @@ def test_a_task_graph_alone_is_refused():
 def test_a_module_computes_the_same_as_the_file_says(tmp_path):
     """Four processes of torch.distributed (gloo): loss and gradients are those of the module by itself."""
     graph = mlp()
-    made = program(graph)
-    spmd = Strategy(
-        tuple(Placement(made.degrees(k, len(op.dims)), ALL) for k, op in enumerate(graph.operators)), program=made
-    )
     files = []
-    for index, strategy in enumerate((MEGATRON, SAMPLES, MIXED, ODD, spmd)):
+    spmd = (program(graph), program(graph, (2, 2), (0, 1)), program(graph, (2, 2), (1, 1)))
+    for index, strategy in enumerate((MEGATRON, SAMPLES, MIXED, ODD, *spmd)):
         files.append(tmp_path / f"{index}.dtensor")
         files[-1].write_text(json.dumps(exported(graph, strategy)))
     script = Path(__file__).with_name("apply_dtensor.py")
