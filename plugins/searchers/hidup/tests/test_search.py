@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -15,12 +16,15 @@ from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
 from topoplan.operators import losses
 from topoplan.space import Space
 from topoplan_searcher_hidup import HidupOptions, planning
+from topoplan_searcher_hidup.columns import columns_of
+from topoplan_searcher_hidup.kernel import CROWDED, expand, stack_for
 from topoplan_searcher_hidup.planning import plan
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb, write_down
 from topoplan_searcher_hidup.reference import LONGEST, search
 from topoplan_searcher_hidup.released import released
 from topoplan_searcher_hidup.search import HidupSearch
+from topoplan_searcher_hidup.tables import EACH, empty_tables, thin
 
 FORMS = (FULL, REDUCE, gather(0), gather(1))
 
@@ -131,6 +135,31 @@ def test_tables_that_grow_change_nothing(program, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_ROOM", 1)
         assert plan(program, prices, max_states=10**6, model="m") == wanted
+
+
+@given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4))
+@settings(max_examples=40)
+def test_thinning_keeps_the_fastest(program, seed, states):
+    """Beside a list that is sorted: which states and entries stay of the cut at which the kernel stops."""
+    columns = columns_of(program, Prize(seed), "m")
+    tables = empty_tables(columns, 1 << 14, 1 << 16)
+    if expand(columns, tables, stack_for(columns), 1 << 14, 1) != CROWDED:
+        assume(False)
+
+    def there():
+        found = {}
+        for state in np.flatnonzero(tables.cut[: tables.counts[0]] == tables.counts[3]).tolist():
+            entry = tables.head[state]
+            while entry >= 0:
+                total = tables.time[entry] + tables.debt[entry] + tables.due[entry]
+                found.setdefault(state, []).append((total, int(entry)))
+                entry = tables.following[entry]
+        return found
+
+    before = there()
+    thin(tables, states)
+    fastest = sorted(before, key=lambda state: (min(before[state])[0], state))[:states]
+    assert there() == {state: sorted(before[state])[:EACH] for state in sorted(fastest)}
 
 
 class Costs:

@@ -62,7 +62,7 @@ def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
 def planned(problem, mesh, **options):
     fabric = problem.build_fabric(None, None)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-    given = {"state": "auto", "max_states": 10**6, **options}
+    given = {"state": "auto", "beam": 10**4, "max_states": 10**6, **options}
     machine = Machine(problem.cluster, fabric)
     return plan_on(problem, outline(problem.graph), mesh, machine, lowering, **given), lowering, fabric
 

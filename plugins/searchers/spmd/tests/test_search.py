@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import attrs
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, GraphBuilder, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
@@ -179,6 +179,7 @@ def test_reckoned_seconds_bound_simulated_ones():
             Machine(problem.cluster, fabric),
             lowering,
             state="auto",
+            beam=10**4,
             max_states=10**6,
         )
         simulated = FLUID.build(FluidOptions())(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
@@ -194,7 +195,9 @@ def test_memory_that_is_short_is_saved():
         lowering = Lowering(tight.graph, tight.cluster, tight.costs)
         machine = Machine(tight.cluster, tight.build_fabric(None, None))
         (flat,) = meshes(tight.cluster, "flat", experts=False)
-        found = plan_on(tight, outline(tight.graph), flat, machine, lowering, state="auto", max_states=10**6)
+        found = plan_on(
+            tight, outline(tight.graph), flat, machine, lowering, state="auto", beam=10**4, max_states=10**6
+        )
         assert found.memory <= share * weights
         needs[share] = (found.strategy.program.sharded_state, found.seconds)
     assert not needs[8.0][0]
@@ -248,3 +251,51 @@ def test_changes_by_another_searcher_leave_a_strategy_of_placements():
     assert isinstance(strategy, Strategy)
     assert strategy.program is not None
     assert strategy.with_changes({0: strategy.placements[0]}).plain
+
+
+def wide(branches=10):
+    """Many tensors that live at once: the states of an exact search are exponential in them."""
+    b = GraphBuilder("wide", 16)
+    parts = [b.linear(b.input((16,)), 16, bias=False) for _ in range(branches)]
+    x = b.linear(b.concat(parts), 16, bias=False)
+    b.append(losses.total(x), [x], "loss")
+    return b.build()
+
+
+def wide_problem(memory):
+    small = problem_of(memory=memory)
+    graph = wide()
+    return attrs.evolve(small, graph=graph, costs=Costs(graph), space=Space(graph, small.cluster, Costs(graph)))
+
+
+def test_of_many_states_the_fastest_go_on():
+    problem = wide_problem(1e9)
+    with pytest.raises(TopoplanError, match="more than 20000 states"):
+        searched(problem, meshes="flat", beam=10**9, max_states=20_000)
+    (few, again, many) = (
+        searched(problem, meshes="flat", beam=beam, max_states=100_000)[1]["meshes"][0] for beam in (200, 200, 1000)
+    )
+    assert not few["exact"]
+    assert few == again
+    assert many["planned_s"] <= few["planned_s"] <= 1.05 * many["planned_s"]
+
+
+def test_the_fastest_states_that_go_on_fit():
+    given = {"meshes": "flat", "beam": 200, "max_states": 20_000}
+    roomy = searched(wide_problem(1e9), **given)[1]["meshes"][0]["memory_bytes"]
+    _, report = searched(wide_problem(0.85 * roomy), **given)
+    assert report["meshes"][0]["memory_bytes"] <= 0.85 * roomy
+
+
+@given(program=programs(), seed=st.integers(0, 99), beam=st.sampled_from([4, 16]))
+@settings(max_examples=40, deadline=None, phases=GENERATED)
+def test_a_beam_finds_a_plan_and_says_whether_it_is_the_best(program, seed, beam):
+    columns = random_columns(program, seed, np.inf)
+    best = min((seconds for seconds, _ in every_plan(program, columns)), default=np.inf)
+    assume(best < np.inf)
+    try:
+        found = solve(program, columns, max_states=10**6, who="m", beam=beam)
+    except TopoplanError:  # the states that stayed lead nowhere
+        return
+    assert found.outcome.objective >= best
+    assert not found.exact or found.outcome.objective == best

@@ -27,7 +27,7 @@ class HidupOptions:
     signatures: Literal["released", "derived"] = option(
         "released", help="released: those that HiDup knows, wrong ones included; derived: all that are sound"
     )
-    max_states: int = option(4_000_000, help="refuse models that need more states than this", minimum=1)
+    max_states: int = option(4_000_000, help="refuse models that need more states than this at a time", minimum=1)
 
 
 def _build(options: HidupOptions, problem: Any, rng: Any) -> Search:

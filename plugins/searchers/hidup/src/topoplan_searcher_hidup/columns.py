@@ -1,4 +1,4 @@
-"""A program and its prices as integer-coded columns, and the tables in which the kernel keeps what it reaches.
+"""A program and its prices as integer-coded columns, which the kernel reads.
 
 Two recursions share them, that of HiDup (`topoplan_searcher_hidup.reference`) and one that overlaps the backward pass,
 too, and prices the two copies of the model apart: what parameters take is charged to the first one alone.
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from topoplan import TopoplanError
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32
 from topoplan_searcher_hidup.program import Instruction, Program, R, Rule
 
-__all__ = ["PATH_BITS", "Columns", "Pricing", "Tables", "columns_of", "empty_tables", "forms_of", "grown"]
+__all__ = ["PATH_BITS", "Columns", "Pricing", "columns_of", "forms_of"]
 
 #: Bits of the number of an instruction's signature in an entry's path.
 PATH_BITS = 5
@@ -62,6 +62,7 @@ class Columns(NamedTuple):
         again_forward, again_backward: like ``forward`` and ``backward``, of the second copy.
         put_together: (V, F, F) bytes that a conversion keeps.
         limit: bytes that may be kept.
+        lean: (n+1,) bytes that what follows each cut keeps at least.
         bound: seconds that no plan of use may exceed.
         rest: (n+1,) seconds that what follows each cut takes at least, beside ``charge`` times the debts there.
     """
@@ -92,43 +93,10 @@ class Columns(NamedTuple):
     again_backward: F64
     put_together: F64
     limit: float
+    lean: F64
     bound: float
     rest: F64
     charge: float
-
-
-class Tables(NamedTuple):
-    """States and entries reached so far, with room for more.
-
-    Attributes:
-        key: (S, W) slots of each state; ``cut``: (S,) where it is; ``after``: (S,) the next state at that cut, or -1;
-            ``head``: (S,) its first entry, or -1.
-        first, last: (n+1,) first and last state at each cut, or -1.
-        buckets: states by hash, -1 where there is none; a power of two of them.  States at cuts gone through are no
-            longer looked for, so that these need not grow with the program.
-        time, debt: (E,) seconds of each entry; ``due``, ``kept``: its debt of the backward pass and its bytes, where
-            the recursion has them; ``before``: (E,) the entry it continues; ``path``: (E,) the numbers of
-            the signatures of its stage, lowest bits first, and above them how many; ``following``: (E,) the next
-            entry of its state, or of those taken out.
-        counts: states, entries in use, first entry taken out (or -1), cut and state to go on from, entries gone on
-            from, buckets in use.
-    """
-
-    key: I64
-    cut: I32
-    after: I32
-    head: I32
-    first: I32
-    last: I32
-    buckets: I32
-    time: F64
-    debt: F64
-    due: F64
-    kept: F64
-    before: I32
-    path: I64
-    following: I32
-    counts: I64
 
 
 def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
@@ -182,6 +150,7 @@ def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
         again_backward=backward,
         put_together=np.zeros((1, 1, 1)),
         limit=np.inf,
+        lean=np.zeros(len(program.instructions) + 1),
         bound=np.inf,
         rest=np.zeros(1),
         charge=0.0,
@@ -221,64 +190,6 @@ class _Lists:
         self.input_at.append(len(self.place))
         self.output_at.append(len(self.output_place))
         self.freed_at.append(len(self.freed))
-
-
-def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
-    """Return tables with room, that hold the start: one state without values, one entry without time."""
-    cuts = len(columns.signature_at)
-    tables = Tables(
-        key=np.zeros((states, columns.words), np.int64),
-        cut=np.zeros(states, np.int32),
-        after=np.full(states, -1, np.int32),
-        head=np.full(states, -1, np.int32),
-        first=np.full(cuts, -1, np.int32),
-        last=np.full(cuts, -1, np.int32),
-        buckets=_buckets(1 << (4 * states - 1).bit_length()),
-        time=np.zeros(entries),
-        debt=np.zeros(entries),
-        due=np.zeros(entries),
-        kept=np.zeros(entries),
-        before=np.full(entries, -1, np.int32),
-        path=np.zeros(entries, np.int64),
-        following=np.full(entries, -1, np.int32),
-        counts=np.array([1, 1, -1, 0, 0, 0, 0], np.int64),
-    )
-    tables.first[0] = tables.last[0] = tables.head[0] = 0
-    return tables
-
-
-def grown(tables: Tables, max_states: int) -> Tables:
-    """Return tables with twice the room wherever there is none, and the same contents.
-
-    The buckets are empty and must be filled again.
-    """
-    room = len(tables.cut), len(tables.time), len(tables.buckets)
-    used = int(tables.counts[0]), int(tables.counts[1]), 2 * int(tables.counts[6])
-    states, entries, buckets = (2 * have if need >= have else have for have, need in zip(room, used, strict=True))
-    states = min(states, max_states)
-
-    def longer(name: str, rows: int, fill: int) -> np.ndarray:
-        column = getattr(tables, name)
-        return np.concatenate([column, np.full((rows - len(column), *column.shape[1:]), fill, column.dtype)])
-
-    return tables._replace(
-        key=longer("key", states, 0),
-        cut=longer("cut", states, 0),
-        after=longer("after", states, -1),
-        head=longer("head", states, -1),
-        buckets=_buckets(buckets),
-        time=longer("time", entries, 0),
-        debt=longer("debt", entries, 0),
-        due=longer("due", entries, 0),
-        kept=longer("kept", entries, 0),
-        before=longer("before", entries, -1),
-        path=longer("path", entries, 0),
-        following=longer("following", entries, -1),
-    )
-
-
-def _buckets(count: int) -> I32:
-    return np.full(count, -1, np.int32)
 
 
 def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int]], int]:

@@ -14,12 +14,13 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.kernels import kernel, part
-from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables
+from topoplan_searcher_hidup.columns import PATH_BITS, Columns
 from topoplan_searcher_hidup.reference import LONGEST
+from topoplan_searcher_hidup.tables import EACH, Tables
 
-__all__ = ["DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
+__all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
-DONE, FULL, PAUSED = range(3)
+DONE, FULL, PAUSED, CROWDED = range(4)
 
 _STATES, _ENTRIES, _TAKEN_OUT, _CUT, _STATE, _GONE_ON, _FILLED = range(7)
 _LENGTH_SHIFT = LONGEST * PATH_BITS
@@ -183,7 +184,7 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
         length = tables.path[entry] >> _LENGTH_SHIFT
         kept = tables.kept[entry] + stack.kept[top]
         free = columns.overlapped or stack.conversions[top] > 0 or length == 0 or length == LONGEST
-        if free and kept <= columns.limit:
+        if free and kept + columns.lean[stack.cut[top]] <= columns.limit:
             debt = tables.debt[entry]
             due = 0.0
             if columns.overlapped:
@@ -307,16 +308,35 @@ def refill(columns: Columns, tables: Tables) -> None:
 
 
 @kernel
-def expand(columns: Columns, tables: Tables, stack: Stack, most: int) -> int:
-    """Go on until the end of the program, or with ``most`` states; return `DONE`, `FULL` (no room) or `PAUSED`."""
+def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int) -> int:
+    """Go on until the end of the program, or with ``most`` states.
+
+    Returns:
+        `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
+        `EACH` entries for each of so many; see `topoplan_searcher_hidup.tables.thin`.
+    """
     end = len(columns.signature_at) - 1
     for cut in range(tables.counts[_CUT], end):
-        state = tables.counts[_STATE] if cut == tables.counts[_CUT] else tables.first[cut]
-        if cut > tables.counts[_CUT] and 4 * tables.counts[_FILLED] > len(tables.buckets):
+        begins = cut > tables.counts[_CUT]
+        state = tables.first[cut] if begins else tables.counts[_STATE]
+        if begins and 4 * tables.counts[_FILLED] > len(tables.buckets):
             tables.counts[_CUT] = cut
             refill(columns, tables)
+        if begins:
+            states, entries, one = 0, 0, state
+            while one >= 0 and states <= beam and entries <= EACH * beam:
+                entry = tables.head[one]
+                while entry >= 0:
+                    entries, entry = entries + 1, tables.following[entry]
+                states, one = states + 1, tables.after[one]
+            if one >= 0 or entries > EACH * beam:
+                tables.counts[_CUT], tables.counts[_STATE] = cut, state
+                return CROWDED
         while state >= 0:
             tables.counts[_CUT], tables.counts[_STATE] = cut, state
+            if tables.head[state] < 0:
+                state = tables.after[state]
+                continue
             if most == 0:
                 return PAUSED
             most -= 1

@@ -14,16 +14,19 @@ import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.forms import Signature
-from topoplan_searcher_hidup.columns import PATH_BITS, Columns, Tables, columns_of, empty_tables, grown
-from topoplan_searcher_hidup.kernel import DONE, PAUSED, expand, refill, stack_for
+from topoplan_searcher_hidup.columns import PATH_BITS, Columns, columns_of
+from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program, R
 from topoplan_searcher_hidup.reference import LONGEST, Outcome
+from topoplan_searcher_hidup.tables import Tables, empty_tables, forget, grown, thin
 
 __all__ = ["HidupPlan", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
 #: States that are gone on with before Ctrl-C is heard.
 _AT_A_TIME = 1 << 12
+#: As many states at a cut as there may be.
+_ALL = 1 << 50
 #: States that the tables have room for at first.
 _ROOM = 1 << 14
 
@@ -47,10 +50,11 @@ class Stage(Generic[R]):
 
 @attrs.frozen
 class Solution(Generic[R]):
-    """The best way through a program: the objective, how much was searched, and the stages."""
+    """The best way through a program: the objective, how much was searched, the stages, and whether it is the best."""
 
     outcome: Outcome
     stages: tuple[Stage[R], ...]
+    exact: bool = True
 
 
 @attrs.frozen
@@ -76,7 +80,7 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
     Args:
         program: instructions and values.
         prices: of both.
-        max_states: most states to keep.
+        max_states: most states to keep at a time.
         model: for messages.
 
     Raises:
@@ -100,19 +104,28 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
     )
 
 
-def solve(program: Program[R], columns: Columns, *, max_states: int, who: str) -> Solution[R] | None:
+def solve(
+    program: Program[R], columns: Columns, *, max_states: int, who: str, beam: int | None = None
+) -> Solution[R] | None:
     """Run the kernel on a program and follow its choices; None where no plan keeps within the bound of seconds.
 
-    ``who`` begins messages.
+    ``who`` begins messages.  Of a cut with more states than ``beam`` only the fastest are gone on with, a quarter
+    of so many: then the plan need not be the best one.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
     """
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack = stack_for(columns)
-    while (went := expand(columns, tables, stack, _AT_A_TIME)) != DONE:
+    most, exact = _ALL if beam is None else beam, True
+    while (went := expand(columns, tables, stack, _AT_A_TIME, most)) != DONE:
         if went == PAUSED:  # nothing to do but to hear Ctrl-C
             continue
+        if went == CROWDED:
+            thin(tables, max(1, most // 4))
+            exact = False
+            continue
+        forget(tables)
         if tables.counts[0] >= max_states:
             at = program.instructions[int(tables.counts[3])].name
             raise TooManyStatesError(
@@ -128,8 +141,9 @@ def solve(program: Program[R], columns: Columns, *, max_states: int, who: str) -
         within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
         raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}")
     best = _best(tables, end)
-    outcome = Outcome(objective=_total(tables, best), states=int(tables.counts[0]) - 1, entries=int(tables.counts[5]))
-    return Solution(outcome, _follow(program, _choices(tables, best)))
+    states = int(tables.counts[0] + tables.counts[7]) - 1
+    outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[5]))
+    return Solution(outcome, _follow(program, _choices(tables, best)), exact)
 
 
 def _total(tables: Tables, entry: int) -> float:

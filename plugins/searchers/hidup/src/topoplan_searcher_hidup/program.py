@@ -9,7 +9,7 @@ that nobody makes become data where they have samples and reads of constants whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
@@ -92,7 +92,11 @@ class Program(Generic[R]):
 
 
 def write_down(
-    graph: OperatorGraph, rules: Callable[[Operator], tuple[Signature, ...]], n_devices: int = 1
+    graph: OperatorGraph,
+    rules: Callable[[Operator], tuple[Signature, ...]],
+    n_devices: int = 1,
+    *,
+    data_first: bool = True,
 ) -> Program[Signature]:
     """Return the program of a model.
 
@@ -100,6 +104,7 @@ def write_down(
         graph: the model.
         rules: gives the signatures of an operator, the one of whole tensors last.
         n_devices: leave out signatures with tensors that so many devices cannot slice evenly; HiDup does not ask.
+        data_first: take all data before anything else, as HiDup does; otherwise where it is needed.
     """
     writer = _Writer(n_devices)
     sources = {(v, into): (u, out) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()}
@@ -111,10 +116,15 @@ def write_down(
         for into, tensor in enumerate(op.inputs)
         if (v, into) not in sources
     ]
-    for v, into, tensor in loose:
-        if _has_samples(graph.operators[v], tensor):
-            given[v, into] = writer.take(f"{graph.operators[v].name}.{tensor.name}", tensor)
+    samples = {(v, into): tensor for v, into, tensor in loose if _has_samples(graph.operators[v], tensor)}
+
+    def take(now: Iterable[tuple[int, int]]) -> None:
+        for v, into in now:
+            given[v, into] = writer.take(f"{graph.operators[v].name}.{samples[v, into].name}", samples[v, into])
+
+    take(samples if data_first else ())
     for v, op in enumerate(graph.operators):
+        take(() if data_first else (key for key in samples if key[0] == v))
         constants = {i: t for u, i, t in loose if u == v and (v, i) not in given}
         # Weights first, then constants, as a module's own parameters come before the buffers that it is given.
         weights = [writer.read(f"{op.name}.{tensor.name}", tensor) for tensor in op.weights]

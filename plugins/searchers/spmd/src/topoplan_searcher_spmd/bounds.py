@@ -1,4 +1,4 @@
-"""What a plan takes at least from any cut on: so that searches of meshes that cannot win end early.
+"""What a plan takes at least from any cut on: so that searches that cannot win, or cannot fit, end early.
 
 Every stage waits for its computation and for its communication, forward and backward, so that a plan takes no less
 than all computation of both micro-batches, nor than all communication, nor than any mean of the two.  Computation is
@@ -13,7 +13,7 @@ from topoplan.arrays import F64, I32
 from topoplan_searcher_hidup.columns import Columns
 from topoplan_searcher_spmd.space import Kind, Written
 
-__all__ = ["bounded"]
+__all__ = ["bounded", "following"]
 
 
 def bounded(columns: Columns, written: Written, seconds: float) -> Columns:
@@ -23,21 +23,30 @@ def bounded(columns: Columns, written: Written, seconds: float) -> Columns:
     """
     if not np.isfinite(seconds):
         return columns
-    compute = 2 * _least(columns.seconds + columns.back, columns.signature_at)
+    compute = _least(2 * (columns.seconds + columns.back), columns.signature_at)
     exchange = _parameters(columns, written)
     charge = 1.0 if compute.sum() > exchange.sum() else 0.0
-    each = compute if charge else exchange
-    rest = np.concatenate([np.cumsum(each[::-1])[::-1], [0.0]])
+    rest = _after(compute if charge else exchange)
     return columns._replace(bound=seconds * (1 + 1e-9), rest=rest, charge=charge)
 
 
-def _least(seconds: F64, at: I32) -> F64:
+def following(each: F64, at: I32) -> F64:
+    """(n+1,) the least sum of what follows each cut, given what ``each`` signature takes and where they begin."""
+    return _after(_least(each, at))
+
+
+def _least(each: F64, at: I32) -> F64:
     """(n,) the least of each instruction's signatures; 0 where it has none."""
     found = np.zeros(len(at) - 1)
     some = np.flatnonzero(np.diff(at))
     if len(some):
-        found[some] = np.minimum.reduceat(seconds, at[some])
+        found[some] = np.minimum.reduceat(each, at[some])
     return found
+
+
+def _after(each: F64) -> F64:
+    """(n+1,) sums of all from each cut on."""
+    return np.concatenate([np.cumsum(each[::-1])[::-1], [0.0]])
 
 
 def _parameters(columns: Columns, written: Written) -> F64:

@@ -53,6 +53,7 @@ def plan_on(
     lowering: Lowering,
     *,
     state: str,
+    beam: int,
     max_states: int,
     weight: float = 1.0,
     bound: float = np.inf,
@@ -72,7 +73,7 @@ def plan_on(
     for room in (np.inf, limit):
         columns = priced(Prices(problem, model, machine, states[-1]), model, room, who)
         columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
-        solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who)
+        solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who, beam=beam)
         if solution is None:
             return None
         for sharded in states if room == np.inf else states[-1:]:

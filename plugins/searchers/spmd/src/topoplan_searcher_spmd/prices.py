@@ -21,6 +21,7 @@ from topoplan.spmd import Exchange, Forms, exchanges
 from topoplan_searcher_hidup.columns import Columns, columns_of, forms_of
 from topoplan_searcher_hidup.program import Instruction, Verb
 from topoplan_searcher_hidup.strategy import MICRO_BATCHES
+from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written
 
@@ -154,15 +155,18 @@ def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
     def column(values: list[float]) -> F64:
         return np.array(values, dtype=np.float64)
 
+    bounded = np.isfinite(limit)
+    held = column([prices.kept(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
     return base._replace(
         overlapped=True,
         back=column([prices.passes(i, rule)[1] for i, rule in pairs]),
         sums=column([prices.sums(i, rule) for i, rule in pairs]),
-        held=column([prices.kept(i, rule) for i, rule in pairs] if np.isfinite(limit) else [0.0] * len(pairs)),
+        held=held,
         forward=crossings[0],
         backward=crossings[1],
         again_forward=crossings[2],
         again_backward=crossings[3],
-        put_together=crossings[4] if np.isfinite(limit) else np.zeros_like(crossings[4]),
+        put_together=crossings[4] if bounded else np.zeros_like(crossings[4]),
         limit=limit,
+        lean=following(held, base.signature_at) * (1 - 1e-9),
     )

@@ -85,6 +85,7 @@ class SpmdSearch:
                     "memory_bytes": planned.memory,
                     "sharded_state": planned.strategy.program is not None and planned.strategy.program.sharded_state,
                     "states": planned.solution.outcome.states,
+                    "exact": planned.solution.exact,
                     "frontier_entries": planned.solution.outcome.entries,
                 }
                 for planned in sorted(self._planned, key=lambda planned: planned.seconds)
@@ -172,6 +173,7 @@ class SpmdSearch:
             Machine(problem.cluster, fabric),
             lowering,
             state=options.state,
+            beam=options.beam,
             max_states=options.max_states,
             weight=weight,
             bound=bound,

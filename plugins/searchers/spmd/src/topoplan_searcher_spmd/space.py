@@ -150,7 +150,7 @@ def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
 
 def outline(graph: OperatorGraph) -> Outline:
     """Write a model down."""
-    program = write_down(graph, signatures)
+    program = write_down(graph, signatures, data_first=False)
     count = len(program.values)
     kinds, owner, user = [Kind.GIVEN] * count, [-1] * count, [(-1, -1)] * count
     for here, instruction in enumerate(program.instructions):

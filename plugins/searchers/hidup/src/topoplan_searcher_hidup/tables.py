@@ -1,0 +1,163 @@
+"""The states and entries that the kernel reaches, and what is done with them between its runs.
+
+The kernel writes until there is no more room, or until a cut has too many states.  Then states at cuts gone through are
+forgotten (`forget`), tables are made larger (`grown`), or the slowest states are dropped (`thin`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan_searcher_hidup.columns import Columns
+
+__all__ = ["EACH", "Tables", "empty_tables", "forget", "grown", "thin"]
+
+#: Entries of each state that are gone on with where there are too many.
+EACH = 32
+
+
+class Tables(NamedTuple):
+    """States and entries reached so far, with room for more.
+
+    Attributes:
+        key: (S, W) slots of each state; ``cut``: (S,) where it is; ``after``: (S,) the next state at that cut, or -1;
+            ``head``: (S,) its first entry, or -1.
+        first, last: (n+1,) first and last state at each cut, or -1.
+        buckets: states by hash, -1 where there is none; a power of two of them.  States at cuts gone through are no
+            longer looked for, so that these need not grow with the program.
+        time, debt: (E,) seconds of each entry; ``due``, ``kept``: its debt of the backward pass and its bytes, where
+            the recursion has them; ``before``: (E,) the entry it continues; ``path``: (E,) the numbers of
+            the signatures of its stage, lowest bits first, and above them how many; ``following``: (E,) the next
+            entry of its state, or of those taken out.
+        counts: states there, entries in use, first entry taken out (or -1), cut and state to go on from, entries gone
+            on from, buckets in use, states forgotten.
+    """
+
+    key: I64
+    cut: I32
+    after: I32
+    head: I32
+    first: I32
+    last: I32
+    buckets: I32
+    time: F64
+    debt: F64
+    due: F64
+    kept: F64
+    before: I32
+    path: I64
+    following: I32
+    counts: I64
+
+
+def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
+    """Return tables with room, that hold the start: one state without values, one entry without time."""
+    cuts = len(columns.signature_at)
+    tables = Tables(
+        key=np.zeros((states, columns.words), np.int64),
+        cut=np.zeros(states, np.int32),
+        after=np.full(states, -1, np.int32),
+        head=np.full(states, -1, np.int32),
+        first=np.full(cuts, -1, np.int32),
+        last=np.full(cuts, -1, np.int32),
+        buckets=_buckets(1 << (4 * states - 1).bit_length()),
+        time=np.zeros(entries),
+        debt=np.zeros(entries),
+        due=np.zeros(entries),
+        kept=np.zeros(entries),
+        before=np.full(entries, -1, np.int32),
+        path=np.zeros(entries, np.int64),
+        following=np.full(entries, -1, np.int32),
+        counts=np.array([1, 1, -1, 0, 0, 0, 0, 0], np.int64),
+    )
+    tables.first[0] = tables.last[0] = tables.head[0] = 0
+    return tables
+
+
+def forget(tables: Tables) -> None:
+    """Forget the states at cuts gone through; the buckets must be filled again.
+
+    What was chosen on the way is in the entries.
+    """
+    cut, used = int(tables.counts[3]), int(tables.counts[0])
+    kept = np.flatnonzero(tables.cut[:used] >= cut)
+    number = np.full(used + 1, -1)
+    number[kept] = np.arange(len(kept))
+    for column in (tables.key, tables.cut, tables.head):
+        column[: len(kept)] = column[kept]
+    tables.after[: len(kept)] = number[tables.after[kept]]
+    tables.after[len(kept) :] = tables.head[len(kept) :] = -1
+    for ends in (tables.first, tables.last):
+        ends[:cut] = -1
+        ends[:] = number[ends]
+    tables.counts[4] = number[tables.counts[4]]
+    tables.counts[7] += used - len(kept)
+    tables.counts[0] = len(kept)
+
+
+def thin(tables: Tables, states: int) -> None:
+    """Keep, of the cut to go on from, the fastest of so many states, and of each the `EACH` fastest entries.
+
+    Of equal ones the first stay.
+    """
+    here = np.flatnonzero(tables.cut[: tables.counts[0]] == tables.counts[3])
+    found, owner = [tables.head[here].astype(np.int64)], [here]
+    while len(found[-1]):
+        more = tables.following[found[-1]]
+        found.append(more[more >= 0].astype(np.int64))
+        owner.append(owner[-1][more >= 0])
+    entry, state = np.concatenate(found), np.concatenate(owner)
+    total = tables.time[entry] + tables.debt[entry] + tables.due[entry]
+    order = np.lexsort((entry, total, state))
+    entry, state, total = entry[order], state[order], total[order]
+    begins = np.flatnonzero(np.diff(state, prepend=-1))
+    lengths = np.diff(begins, append=len(state))
+    fastest = np.zeros(len(begins), dtype=bool)
+    fastest[np.argsort(total[begins], kind="stable")[:states]] = True
+    place = np.arange(len(state)) - np.repeat(begins, lengths)
+    kept = np.repeat(fastest, lengths) & (place < EACH)
+    ends = kept & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
+    tables.following[entry[kept]] = np.where(ends, -1, np.roll(entry, -1))[kept]
+    tables.head[here] = -1
+    tables.head[state[begins[fastest]]] = entry[begins[fastest]]
+
+
+def grown(tables: Tables, max_states: int) -> Tables:
+    """Return tables with twice the room wherever there is little, and the same contents.
+
+    Columns with room enough are the same ones.  The buckets are empty and must be filled again.
+    """
+    room = len(tables.cut), len(tables.time), len(tables.buckets)
+    used = 2 * int(tables.counts[0]), int(tables.counts[1]), 2 * int(tables.counts[6])
+    states, entries, buckets = (2 * have if need >= have else have for have, need in zip(room, used, strict=True))
+    states = min(states, max_states)
+
+    def longer(name: str, rows: int, fill: int) -> np.ndarray:
+        column: np.ndarray = getattr(tables, name)
+        return (
+            column
+            if rows == len(column)
+            else np.concatenate([column, np.full((rows - len(column), *column.shape[1:]), fill, column.dtype)])
+        )
+
+    return tables._replace(
+        key=longer("key", states, 0),
+        cut=longer("cut", states, 0),
+        after=longer("after", states, -1),
+        head=longer("head", states, -1),
+        buckets=_buckets(buckets),
+        time=longer("time", entries, 0),
+        debt=longer("debt", entries, 0),
+        due=longer("due", entries, 0),
+        kept=longer("kept", entries, 0),
+        before=longer("before", entries, -1),
+        path=longer("path", entries, 0),
+        following=longer("following", entries, -1),
+    )
+
+
+def _buckets(count: int) -> I32:
+    return np.full(count, -1, np.int32)
