@@ -50,3 +50,14 @@ def test_the_page_has_a_section_with_its_command_and_its_plot(name):
     (plot,) = re.findall(r"^!\[.*\]\((.*)\)$", body, re.M)
     assert (ROOT / "docs" / plot).is_file()
     assert "holds" in body
+
+
+def test_the_page_has_programs_for_all_devices_beside_measured_times():
+    body = PAGE.read_text().partition("<!-- begin spmd -->\n")[2].partition("<!-- end spmd -->\n")[0]
+    rows = re.findall(
+        r"^\| ([a-z-]+), (\d+) devices in (\d) hosts.* \| ([\d.]+) \| ([\d.]+) \| ([+-]\d+)% \|", body, re.M
+    )
+    assert len(rows) == 16 + 3
+    for *_, measured, simulated, error in rows:
+        assert round(100 * (float(simulated) / float(measured) - 1)) == pytest.approx(int(error), abs=1)
+    assert len(re.findall(r"pairs are in the order that was measured; errors are", body)) == 3

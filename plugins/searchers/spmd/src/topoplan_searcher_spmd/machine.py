@@ -77,7 +77,8 @@ class Machine:
         if (host == following).any():
             inside = float(cluster.inside_bandwidth[host[host == following]].min())
             bandwidth, hop = min(bandwidth, inside), max(hop, _PACKET / inside)
-        together = np.array([[int((row == h).sum()) for h in range(cluster.n_hosts)] for row in host])
+        cell = np.arange(len(groups))[:, None] * cluster.n_hosts + host
+        together = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
         sent = (together * (members - together)).sum(axis=0)
         pair = float((sent / self._out).max())
         near = np.where(together > 0, together - 1, 0).max(axis=0)
