@@ -60,7 +60,7 @@ class SpmdSearch:
         """Propose what comes next; nothing when all is proposed.
 
         Raises:
-            TopoplanError: there is no plan on any mesh, or a mesh has too many states.
+            TopoplanError: there is no plan on any mesh.
         """
         self._asked = [] if self._rounds is None else next(self._rounds, [])
         self._proposals += self._asked
@@ -130,10 +130,10 @@ class SpmdSearch:
         for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
             try:
                 planned = self._plan(mesh, fabric, 1.0, self._bound())
-            except TooManyStatesError:  # it depends on the model more than on the mesh
-                raise
             except TopoplanError as error:
                 refused = refused or error
+                if isinstance(error, TooManyStatesError) and not self._planned:
+                    break  # these depend on the model more than on the mesh
                 continue
             if planned is None:
                 continue
