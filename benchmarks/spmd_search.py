@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/spmd_search.py
 
 Prints, for each case, the states and frontier entries that were searched, CPU seconds of writing the program down and
-searching it (best of five; kernels are compiled before the clock starts), how many times that of the first row of its
+searching it (best of seven; kernels are compiled before the clock starts), how many times that of the first row of its
 block it is, and for the models of eight layers what the released binary takes (its CPU seconds on CPython 3.7, on two
 cores of 2.5 GHz that were shared with others) over ours.  The last block is the searcher spmd on hosts of eight
 devices: meshes there are, those that were given up, and CPU seconds of planning on all of them.
@@ -11,6 +11,7 @@ devices: meshes there are, those that were given up, and CPU seconds of planning
 
 from __future__ import annotations
 
+import gc
 import importlib
 import time
 
@@ -50,14 +51,21 @@ def search(problem):
     return plan(write_down(problem.graph, released), Prices(problem), max_states=4_000_000, model=problem.graph.name)
 
 
-def fastest(problem, times=5):
-    """Return the CPU seconds of the fastest of some searches, and what it found."""
-    taken = []
-    for _ in range(times):
-        started = time.process_time()
-        found = search(problem)
-        taken.append(time.process_time() - started)
-    return min(taken), found
+def fastest(problems, rounds=7):
+    """Return, for each problem, the CPU seconds of the fastest search and what it found.
+
+    Rounds go through all problems, so that a machine that is slow for a while is slow for all of them; the collector
+    of garbage does not look at problems that others are timed beside.
+    """
+    gc.collect()
+    gc.freeze()
+    taken = [(float("inf"), None)] * len(problems)
+    for _ in range(rounds):
+        for number, problem in enumerate(problems):
+            started = time.process_time()
+            found = search(problem)
+            taken[number] = min(taken[number][0], time.process_time() - started), found
+    return taken
 
 
 def block(title, cases):
@@ -65,14 +73,12 @@ def block(title, cases):
     print(
         f"{title}\n{'model':14}{'devices':>8}{'layers':>8}{'states':>10}{'entries':>10}{'s':>8}{'growth':>8}{'ratio':>7}"
     )
-    first = None
-    for model, devices, layers in cases:
-        seconds, found = fastest(problem_of(model, devices, layers))
-        first = first or seconds
+    rows = fastest([problem_of(*case) for case in cases])
+    for (model, devices, layers), (seconds, found) in zip(cases, rows, strict=True):
         ratio = f"{RELEASED / seconds:>7.1f}" if layers == 8 else ""
         print(
             f"{model:14}{devices:>8}{layers:>8}{found.outcome.states:>10}{found.outcome.entries:>10}{seconds:>8.3f}"
-            f"{seconds / first:>8.2f}{ratio}",
+            f"{seconds / rows[0][0]:>8.2f}{ratio}",
             flush=True,
         )
 
