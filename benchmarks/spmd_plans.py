@@ -161,7 +161,7 @@ def by_axes(simulated: Mapping[str, float]) -> list[float]:
     """Return the least seconds of plans on flat meshes, on (data, model), on two axes with experts, and on three."""
     kinds: dict[tuple[int, bool], list[float]] = {}
     for name, value in simulated.items():
-        if name not in ("hidup", "data parallelism"):
+        if name not in ("initial strategy", "hidup", "data parallelism"):
             kinds.setdefault((name.count(" x "), "expert" in name), []).append(value)
     return [min(kinds.get(kind, [np.inf])) for kind in ((0, False), (1, False), (1, True), (2, True))]
 

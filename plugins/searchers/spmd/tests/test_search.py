@@ -163,7 +163,7 @@ def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
 
 def test_samples_that_cannot_be_halved_go_through_at_once():
     _, report = searched(problem_of(batch=9, hosts=3, each=1), meshes="flat")
-    assert set(report["simulated_s"]) == {"3 whole batch", "hidup", "data parallelism"}
+    assert set(report["simulated_s"]) == {"initial strategy", "3 whole batch", "hidup", "data parallelism"}
 
 
 def test_reckoned_seconds_bound_simulated_ones():
@@ -299,3 +299,13 @@ def test_a_beam_finds_a_plan_and_says_whether_it_is_the_best(program, seed, beam
         return
     assert found.outcome.objective >= best
     assert not found.exact or found.outcome.objective == best
+
+
+def test_where_nothing_is_better_the_initial_strategy_is_chosen():
+    problem = problem_of()
+    search = SpmdSearch(SpmdOptions(meshes="flat"), problem)
+    state = State(problem.space.initial(), problem.build_fabric(None, None))
+    search.adopt(first := Trial(state=state, cost=1e-9, demand=lambda: None))
+    while asked := search.ask():
+        search.tell([attrs.evolve(first, cost=1.0)] * len(asked))
+    assert search.report()["chosen"] == "initial strategy"

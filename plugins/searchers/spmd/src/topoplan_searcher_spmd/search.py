@@ -55,6 +55,7 @@ class SpmdSearch:
         """Plan for the fabric of the first ``trial``."""
         if self._rounds is None:
             self._rounds = self._proposed(trial)
+            self._proposals.append(_Proposal("initial strategy", Candidate(base=trial.state), trial.cost))
 
     def ask(self) -> Sequence[Candidate]:
         """Propose what comes next; nothing when all is proposed.
