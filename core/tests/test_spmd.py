@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, GraphBuilder, PartCosts, Placement, Schedule, Strategy, TopoplanError
+from topoplan import Cluster, Fabric, GraphBuilder, PartCosts, Schedule, Strategy, TopoplanError
 from topoplan.conversions import Collective, Step
 from topoplan.forms import FULL, REDUCE, REPLICATE, arguments, gather, signatures
 from topoplan.lowering import Lowering
@@ -82,14 +82,6 @@ def programs(graph, mesh):
     )
 
 
-def strategy_of(graph, program, schedule=None):
-    placements = []
-    for index, op in enumerate(graph.operators):
-        degrees = program.degrees(index, len(op.dims))
-        placements.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
-    return Strategy(tuple(placements), schedule, program)
-
-
 def stages(graph, program):
     """Return the stages that begin wherever something is converted."""
     begins = {move.users[0] for move in conversions_of(program, graph) if move.output >= 0}
@@ -119,7 +111,7 @@ def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
     schedule = None
     if copies and not program.misfit(GRAPH, 8):
         schedule = Schedule(kind="duplex", micro_batches=copies, stage=stages(GRAPH, program))
-    strategy = strategy_of(GRAPH, program, schedule)
+    strategy = Strategy.of(program, GRAPH, schedule)
     if strategy.misfit(GRAPH, 8):
         with pytest.raises(TopoplanError):
             strategy.check(GRAPH, 8)
@@ -241,7 +233,7 @@ def test_memory_of_storage():
     weights = graph.parameter_bytes
 
     def memory(**options):
-        return lowering.memory(strategy_of(graph, data_parallel_program(graph, 8, **options)))
+        return lowering.memory(Strategy.of(data_parallel_program(graph, 8, **options), graph))
 
     assert memory() == pytest.approx(np.full(8, outputs + 4 * weights))
     assert memory(sharded_state=True) == pytest.approx(np.full(8, outputs + weights + 3 * weights / 8))
@@ -250,7 +242,7 @@ def test_memory_of_storage():
 
 def refused(match, program, graph=GRAPH, schedule=None, devices=8):
     with pytest.raises(TopoplanError, match=match):
-        strategy_of(graph, program, schedule).check(graph, devices)
+        Strategy.of(program, graph, schedule).check(graph, devices)
 
 
 class TestRefused:
@@ -276,7 +268,7 @@ class TestRefused:
         stage = np.zeros(len(GRAPH.operators))
         other = Schedule(kind="gpipe", micro_batches=2, stage=stage)
         refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=other)
-        plain = attrs.evolve(strategy_of(GRAPH, data_parallel_program(GRAPH, 8)), program=None)
+        plain = attrs.evolve(Strategy.of(data_parallel_program(GRAPH, 8), GRAPH), program=None)
         with pytest.raises(TopoplanError, match="duplex: needs a program"):
             attrs.evolve(plain, schedule=Schedule(kind="duplex", micro_batches=2, stage=stage)).check(GRAPH, 8)
 
@@ -292,7 +284,7 @@ class TestRefused:
 
 
 def test_changes_to_placements_leave_the_program():
-    strategy = strategy_of(GRAPH, data_parallel_program(GRAPH, 8))
+    strategy = Strategy.of(data_parallel_program(GRAPH, 8), GRAPH)
     changed = strategy.with_changes({0: strategy.placements[0]})
     assert changed.program is None
     assert not strategy.plain
@@ -312,7 +304,7 @@ def test_devices_that_differ_are_priced_one_by_one():
     program = data_parallel_program(GRAPH, 8)
     rules = ((cut(GRAPH.operators[0], None),), *program.rules[1:])
     mixed = attrs.evolve(program, rules=rules, stored=(((FULL,), (REPLICATE,)), *program.stored[1:]))
-    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(strategy_of(GRAPH, mixed))
+    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(Strategy.of(mixed, GRAPH))
     forward = [taskgraph.seconds[(taskgraph.kind == TaskKind.FORWARD) & (taskgraph.op == op)] for op in (0, 1)]
     assert forward[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert forward[1].tolist() == [k / 8 for k in range(1, 9)]
@@ -321,7 +313,7 @@ def test_devices_that_differ_are_priced_one_by_one():
 def test_a_program_asks_for_what_it_sends():
     lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
     program = data_parallel_program(GRAPH, 8, stored=gather(0))
-    demand = lowering.demand(strategy_of(GRAPH, program))
+    demand = lowering.demand(Strategy.of(program, GRAPH))
     # what is gathered and scattered, half an all-reduce each
     assert demand.group_bytes.tolist() == [GRAPH.parameter_bytes]
     assert demand.members(0).tolist() == [0, 1, 2, 3]

@@ -8,6 +8,7 @@ A fabric that is rebuilt between the phases of an iteration has `Phases`: the fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import attrs
@@ -196,6 +197,19 @@ class Fabric:
     def wirings(self) -> tuple[Fabric, ...]:
         """The networks that exist one after the other: those of the phases, or the fabric alone."""
         return (self,) if self.phases is None else self.phases.fabrics
+
+    def rings_of(self, hosts: I32) -> list[tuple[int, ...]]:
+        """Return the rings for a group on ``hosts``; none unless each visits every one of them and no other.
+
+        That needs hosts at equal strides, and rings that keep to these.
+        """
+        n, size = self.n_hosts, len(hosts)
+        rings = [jumps for jumps in self.rings.get(size, ()) if jumps]
+        if size < 2 or not rings or n % size or not (np.diff(hosts) == n // size).all():
+            return []
+        stride = n // size
+        visits = all(sum(jumps) % stride == 0 and math.gcd(sum(jumps) // stride, size) == 1 for jumps in rings)
+        return rings if visits else []
 
     def same_wires(self, other: Fabric) -> bool:
         """Say whether nothing has to be rewired to get from one fabric to the other; routes and rings may differ."""

@@ -68,6 +68,13 @@ class Strategy:
     schedule: Schedule | None = None
     program: SpmdProgram | None = None
 
+    @classmethod
+    def of(cls, program: SpmdProgram, graph: OperatorGraph, schedule: Schedule | None = None) -> Strategy:
+        """Return the strategy of a program for all devices: placements that show how it cuts every operator."""
+        cuts = [program.degrees(index, len(op.dims)) for index, op in enumerate(graph.operators)]
+        placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
+        return cls(placements, schedule, program)
+
     @property
     def plain(self) -> bool:
         """Whether placements say everything: no program, and no schedule that orders anything."""

@@ -17,7 +17,6 @@ All other groups run one ring over the routes, in the order in which their membe
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -246,7 +245,7 @@ class Network:
         numbers: dict[bytes, int] = {}  # kept once all of them are known to work
         for g in range(len(result)):
             listed = members[ends[g] : ends[g + 1]]
-            if backward and not self._jumps(self._host[listed]):
+            if backward and not self.fabric.rings_of(self._host[listed]):
                 listed = np.concatenate([listed[:1], listed[:0:-1]])
             key = listed.tobytes()
             number = self._groups.get(key, numbers.get(key, -1))
@@ -314,7 +313,7 @@ class Network:
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
         """The number of rings of each new group, and the rows of its flows, ring by ring."""
-        jumps = [self._jumps(self._host[listed]) for _, listed in new]
+        jumps = [self.fabric.rings_of(self._host[listed]) for _, listed in new]
         walks = [listed for (_, listed), rings in zip(new, jumps, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
         dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
@@ -330,16 +329,6 @@ class Network:
             else (1, next(plain))
             for (_, listed), rings in zip(new, jumps, strict=True)
         ]
-
-    def _jumps(self, hosts: I32) -> list[tuple[int, ...]]:
-        """The fabric's rings for a group on ``hosts``; none unless each visits every one of them and no other."""
-        n, size = self.fabric.n_hosts, len(hosts)
-        rings = [jumps for jumps in self.fabric.rings.get(size, ()) if jumps]
-        stride = n // size
-        if size < 2 or not rings or n % size or not (np.diff(hosts) == stride).all():
-            return []
-        visits = all(sum(jumps) % stride == 0 and math.gcd(sum(jumps) // stride, size) == 1 for jumps in rings)
-        return rings if visits else []
 
     def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
         """Append one explicit path per member of a ring and return their rows."""

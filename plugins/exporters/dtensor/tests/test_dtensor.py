@@ -166,12 +166,7 @@ def program(graph, mesh=(4,), dims=(0,)):
         )
         for index, op in enumerate(graph.operators)
     )
-    made = SpmdProgram(mesh=mesh, rules=rules, stored=stored)
-    placements = []
-    for index, op in enumerate(graph.operators):
-        degrees = made.degrees(index, len(op.dims))
-        placements.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
-    strategy = Strategy(tuple(placements), program=made)
+    strategy = Strategy.of(SpmdProgram(mesh=mesh, rules=rules, stored=stored), graph)
     assert not strategy.misfit(graph, int(np.prod(mesh)))
     return strategy
 

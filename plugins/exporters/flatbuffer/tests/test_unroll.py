@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Placement, Plan, Schedule, Strategy, TaskGraph, TaskKind, TopoplanError
+from topoplan import Cluster, Fabric, Plan, Schedule, Strategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.forms import FULL, REPLICATE, arguments, gather, signatures
 from topoplan.lowering import Lowering
 from topoplan.simulate.components import FLUID, FluidOptions
@@ -257,16 +257,12 @@ def program_plan(fabric, mesh, seed, copies):
             for index, op in enumerate(graph.operators)
         )
         program = SpmdProgram(mesh=mesh, rules=rules, stored=stored)
-        placements = []
-        for index, op in enumerate(graph.operators):
-            degrees = program.degrees(index, len(op.dims))
-            placements.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
-        if Strategy(tuple(placements), None, program).misfit(graph, n):
+        if Strategy.of(program, graph).misfit(graph, n):
             continue
         begins = {move.users[0] for move in conversions_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
         timing = Schedule(kind="duplex", micro_batches=copies, stage=stage) if copies > 1 else None
-        strategy = Strategy(tuple(placements), timing, program)
+        strategy = Strategy.of(program, graph, timing)
         if strategy.misfit(graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)

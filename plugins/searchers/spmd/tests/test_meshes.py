@@ -99,7 +99,7 @@ class TestMeshes:
     def test_flat_is_flat(self):
         assert list(meshes(Cluster.uniform(n_hosts=8), "flat", experts=True)) == [Mesh((8,), (MODEL,))]
 
-    def test_joint_signatures_cut_evenly_and_convert_as_the_program_does(self):
+    def test_joint_signatures_cut_evenly(self):
         problem = problem_of(moe("bert-sgmoe", 8))
         for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=True):
             model = written(problem, outline(problem.graph), mesh)
@@ -138,7 +138,7 @@ def test_plans_take_what_was_reckoned_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     found, lowering, fabric = planned(problem_of(graph), mesh)
     simulated = FLUID.build(FluidOptions())(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan
-    assert 0.6 * found.seconds <= simulated <= 1.05 * found.seconds
+    assert 0.85 * found.seconds <= simulated <= found.seconds
     assert found.strategy.program.mesh == mesh.sizes
     # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
     again, _, _ = planned(problem_of(graph, memory=found.memory * (1 + 1e-9)), mesh)
@@ -162,7 +162,7 @@ def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
         for stage in found.solution.stages
         for value, given, wanted in stage.conversions
     )
-    assert kept == pytest.approx(lowering.memory(found.strategy).max(), rel=0.02)
+    assert kept == pytest.approx(lowering.memory(found.strategy).max(), rel=1e-9)
 
 
 def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():

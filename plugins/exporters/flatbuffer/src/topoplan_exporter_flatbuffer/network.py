@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 import numpy as np
@@ -103,20 +102,12 @@ def rings(fabric: Fabric, graph: TaskGraph) -> Rows:
 def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
     """For every group, how many members ahead each one sends, on each of the rings that simulators run for it.
 
-    Those are the fabric's where its members stand at equal strides that the rings keep to (see
-    `topoplan.simulate.network`), else one ring in listed order.
+    Those are the fabric's if it has some for the group, else one ring in listed order.
     """
-    found = []
-    for members in np.split(graph.group_members, graph.group_ptr[1:-1]):
-        size = len(members)
-        jumps = [sum(ring) for ring in fabric.rings.get(size, ()) if ring]
-        stride, rest = divmod(fabric.n_hosts, max(size, 1))
-        strided = rest == 0 and (np.diff(members) == stride).all()
-        if strided and jumps and all(jump % stride == 0 and math.gcd(jump // stride, size) == 1 for jump in jumps):
-            found.append(tuple(jump // stride % size for jump in jumps))
-        else:
-            found.append((1,))
-    return found
+    return [
+        tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in fabric.rings_of(members)) or (1,)
+        for members in np.split(graph.group_members, graph.group_ptr[1:-1])
+    ]
 
 
 def _strides(graph: TaskGraph, hosts: int) -> dict[int, int | None]:

@@ -16,13 +16,12 @@ from topoplan.arrays import F64, I64
 from topoplan.kernels import kernel, part
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns
 from topoplan_searcher_hidup.reference import LONGEST
-from topoplan_searcher_hidup.tables import EACH, Tables
+from topoplan_searcher_hidup.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
 __all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
 DONE, FULL, PAUSED, CROWDED = range(4)
 
-_STATES, _ENTRIES, _TAKEN_OUT, _CUT, _STATE, _GONE_ON, _FILLED = range(7)
 _LENGTH_SHIFT = LONGEST * PATH_BITS
 _MASK = (1 << PATH_BITS) - 1
 
@@ -89,11 +88,11 @@ def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
             if same:
                 return int(state)
         at = (at + 1) & mask
-    state = tables.counts[_STATES]
-    if state == len(tables.cut) or 2 * tables.counts[_FILLED] >= len(tables.buckets):
+    state = tables.counts[STATES]
+    if state == len(tables.cut) or 2 * tables.counts[FILLED] >= len(tables.buckets):
         return -1
-    tables.counts[_STATES] += 1
-    tables.counts[_FILLED] += 1
+    tables.counts[STATES] += 1
+    tables.counts[FILLED] += 1
     tables.buckets[at] = state
     tables.cut[state] = cut
     for word in range(words):
@@ -152,19 +151,19 @@ def _offer(
                 tables.head[state] = following
             else:
                 tables.following[previous] = following
-            tables.following[entry] = tables.counts[_TAKEN_OUT]
-            tables.counts[_TAKEN_OUT] = entry
+            tables.following[entry] = tables.counts[TAKEN_OUT]
+            tables.counts[TAKEN_OUT] = entry
         else:
             previous = entry
         entry = following
-    entry = tables.counts[_TAKEN_OUT]
+    entry = tables.counts[TAKEN_OUT]
     if entry >= 0:
-        tables.counts[_TAKEN_OUT] = tables.following[entry]
+        tables.counts[TAKEN_OUT] = tables.following[entry]
     else:
-        entry = tables.counts[_ENTRIES]
+        entry = tables.counts[ENTRIES]
         if entry == len(tables.time):
             return False
-        tables.counts[_ENTRIES] += 1
+        tables.counts[ENTRIES] += 1
     tables.time[entry], tables.debt[entry] = time, debt
     tables.due[entry], tables.kept[entry] = due, kept
     tables.before[entry], tables.path[entry] = before, path
@@ -294,16 +293,16 @@ def _copy(stack: Stack, source: int, target: int, words: int) -> None:
 def refill(columns: Columns, tables: Tables) -> None:
     """Put the states that may still be looked for into empty buckets."""
     tables.buckets[:] = -1
-    tables.counts[_FILLED] = 0
+    tables.counts[FILLED] = 0
     mask = len(tables.buckets) - 1
-    for cut in range(tables.counts[_CUT] + 1, len(tables.first)):
+    for cut in range(tables.counts[CUT] + 1, len(tables.first)):
         state = tables.first[cut]
         while state >= 0:
             at = _hash(tables.key, state, cut, columns.words) & mask
             while tables.buckets[at] >= 0:
                 at = (at + 1) & mask
             tables.buckets[at] = state
-            tables.counts[_FILLED] += 1
+            tables.counts[FILLED] += 1
             state = tables.after[state]
 
 
@@ -316,11 +315,11 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
         `EACH` entries for each of so many; see `topoplan_searcher_hidup.tables.thin`.
     """
     end = len(columns.signature_at) - 1
-    for cut in range(tables.counts[_CUT], end):
-        begins = cut > tables.counts[_CUT]
-        state = tables.first[cut] if begins else tables.counts[_STATE]
-        if begins and 4 * tables.counts[_FILLED] > len(tables.buckets):
-            tables.counts[_CUT] = cut
+    for cut in range(tables.counts[CUT], end):
+        begins = cut > tables.counts[CUT]
+        state = tables.first[cut] if begins else tables.counts[STATE]
+        if begins and 4 * tables.counts[FILLED] > len(tables.buckets):
+            tables.counts[CUT] = cut
             refill(columns, tables)
         if begins:
             states, entries, one = 0, 0, state
@@ -330,10 +329,10 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
                     entries, entry = entries + 1, tables.following[entry]
                 states, one = states + 1, tables.after[one]
             if one >= 0 or entries > EACH * beam:
-                tables.counts[_CUT], tables.counts[_STATE] = cut, state
+                tables.counts[CUT], tables.counts[STATE] = cut, state
                 return CROWDED
         while state >= 0:
-            tables.counts[_CUT], tables.counts[_STATE] = cut, state
+            tables.counts[CUT], tables.counts[STATE] = cut, state
             if tables.head[state] < 0:
                 state = tables.after[state]
                 continue
@@ -355,7 +354,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
                     top -= 1
             entry = tables.head[state]
             while entry >= 0:
-                tables.counts[_GONE_ON] += 1
+                tables.counts[GONE_ON] += 1
                 entry = tables.following[entry]
             state = tables.after[state]
     return DONE

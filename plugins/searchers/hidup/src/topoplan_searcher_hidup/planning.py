@@ -19,7 +19,7 @@ from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program, R
 from topoplan_searcher_hidup.reference import LONGEST, Outcome
-from topoplan_searcher_hidup.tables import Tables, empty_tables, forget, grown, thin
+from topoplan_searcher_hidup.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grown, thin
 
 __all__ = ["HidupPlan", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
@@ -126,8 +126,8 @@ def solve(
             exact = False
             continue
         forget(tables)
-        if tables.counts[0] >= max_states:
-            at = program.instructions[int(tables.counts[3])].name
+        if tables.counts[STATES] >= max_states:
+            at = program.instructions[int(tables.counts[CUT])].name
             raise TooManyStatesError(
                 f"{who}: more than {max_states} states at {at!r} (their number is "
                 "exponential in the tensors that live at once: raise max-states, or use mcmc)"
@@ -139,10 +139,11 @@ def solve(
         return None
     if end < 0:
         within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
-        raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}")
+        dropped = "" if exact else f" (of the states that were gone on with: a beam of {beam} may be too narrow)"
+        raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}{dropped}")
     best = _best(tables, end)
-    states = int(tables.counts[0] + tables.counts[7]) - 1
-    outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[5]))
+    states = int(tables.counts[STATES] + tables.counts[FORGOTTEN]) - 1
+    outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[GONE_ON]))
     return Solution(outcome, _follow(program, _choices(tables, best)), exact)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 
-from topoplan import Placement, Problem, Strategy
+from topoplan import Problem, Strategy
 from topoplan.forms import Form, Signature
 from topoplan.schedule import Schedule, ScheduleKind
 from topoplan.spmd import SpmdProgram
@@ -45,14 +44,10 @@ def strategy_with(
     Where samples have no two equal parts, the whole batch goes through at once.
     """
     graph = problem.graph
-    placements = []
-    for index, op in enumerate(graph.operators):
-        degrees = forms.degrees(index, len(op.dims))
-        if not problem.costs.supports(index, degrees):
-            return None
-        placements.append(Placement(degrees, np.arange(int(np.prod(degrees, dtype=np.int64)))))
     schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
-    strategy = Strategy(tuple(placements), schedule, forms)
+    strategy = Strategy.of(forms, graph, schedule)
+    if not all(problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)):
+        return None
     for one in (strategy, attrs.evolve(strategy, schedule=None)):
         if not one.misfit(graph, problem.cluster.n_devices):
             return one

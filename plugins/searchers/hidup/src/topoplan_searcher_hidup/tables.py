@@ -13,7 +13,13 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan_searcher_hidup.columns import Columns
 
-__all__ = ["EACH", "Tables", "empty_tables", "forget", "grown", "thin"]
+__all__ = [
+    "CUT", "EACH", "ENTRIES", "FILLED", "FORGOTTEN", "GONE_ON", "STATE", "STATES", "TAKEN_OUT", "Tables",
+    "empty_tables", "forget", "grown", "thin",
+]  # fmt: skip
+
+#: Where `Tables.counts` has what.
+STATES, ENTRIES, TAKEN_OUT, CUT, STATE, GONE_ON, FILLED, FORGOTTEN = range(8)
 
 #: Entries of each state that are gone on with where there are too many.
 EACH = 32
@@ -82,7 +88,7 @@ def forget(tables: Tables) -> None:
 
     What was chosen on the way is in the entries.
     """
-    cut, used = int(tables.counts[3]), int(tables.counts[0])
+    cut, used = int(tables.counts[CUT]), int(tables.counts[STATES])
     kept = np.flatnonzero(tables.cut[:used] >= cut)
     number = np.full(used + 1, -1)
     number[kept] = np.arange(len(kept))
@@ -93,17 +99,17 @@ def forget(tables: Tables) -> None:
     for ends in (tables.first, tables.last):
         ends[:cut] = -1
         ends[:] = number[ends]
-    tables.counts[4] = number[tables.counts[4]]
-    tables.counts[7] += used - len(kept)
-    tables.counts[0] = len(kept)
+    tables.counts[STATE] = number[tables.counts[STATE]]
+    tables.counts[FORGOTTEN] += used - len(kept)
+    tables.counts[STATES] = len(kept)
 
 
 def thin(tables: Tables, states: int) -> None:
-    """Keep, of the cut to go on from, the fastest of so many states, and of each the `EACH` fastest entries.
+    """Keep, of the cut to go on from, so many states, the fastest, and of each the `EACH` fastest entries.
 
     Of equal ones the first stay.
     """
-    here = np.flatnonzero(tables.cut[: tables.counts[0]] == tables.counts[3])
+    here = np.flatnonzero(tables.cut[: tables.counts[STATES]] == tables.counts[CUT])
     found, owner = [tables.head[here].astype(np.int64)], [here]
     while len(found[-1]):
         more = tables.following[found[-1]]
@@ -131,17 +137,15 @@ def grown(tables: Tables, max_states: int) -> Tables:
     Columns with room enough are the same ones.  The buckets are empty and must be filled again.
     """
     room = len(tables.cut), len(tables.time), len(tables.buckets)
-    used = 2 * int(tables.counts[0]), int(tables.counts[1]), 2 * int(tables.counts[6])
+    used = 2 * int(tables.counts[STATES]), int(tables.counts[ENTRIES]), 2 * int(tables.counts[FILLED])
     states, entries, buckets = (2 * have if need >= have else have for have, need in zip(room, used, strict=True))
     states = min(states, max_states)
 
     def longer(name: str, rows: int, fill: int) -> np.ndarray:
         column: np.ndarray = getattr(tables, name)
-        return (
-            column
-            if rows == len(column)
-            else np.concatenate([column, np.full((rows - len(column), *column.shape[1:]), fill, column.dtype)])
-        )
+        if rows == len(column):
+            return column
+        return np.concatenate([column, np.full((rows - len(column), *column.shape[1:]), fill, column.dtype)])
 
     return tables._replace(
         key=longer("key", states, 0),

@@ -22,7 +22,7 @@ from topoplan.spmd import Forms
 from topoplan_searcher_hidup.program import Instruction, Program, Verb, write_down
 from topoplan_searcher_spmd.experts import expert_dims
 
-__all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "data_rule", "meshes", "outline", "written"]
+__all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]
 
 
 class Role(StrEnum):
@@ -175,7 +175,7 @@ def written(problem: Problem, model: Outline, mesh: Mesh) -> Written:
     return Written(mesh, Program(tuple(instructions), model.program.values), model)
 
 
-def data_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signature:
+def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signature:
     """Return the one of an operator's signatures that cuts its samples, in equal parts; the last one if none does."""
     dim = op.sample_dim
     if size == 1 or dim < 0 or op.dims[dim].size % size:
@@ -192,13 +192,13 @@ def _along(
     if i.verb is Verb.LOSS:
         return tuple(Signature((form,), ()) for form in (REDUCE, FULL))
     if i.verb is Verb.RUN:
-        samples = data_rule(graph.operators[i.op], i.signatures, size)
+        samples = _samples_rule(graph.operators[i.op], i.signatures, size)
         expert = model.experts[i.op] if role is Role.EXPERT else -1
         return (samples, *(rule for rule in i.signatures if rule.dim == expert >= 0))
     by, argument = model.user[i.outputs[0]]
     user = model.program.instructions[by]
     if i.verb is Verb.TAKE:
-        form = FULL if by < 0 else data_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
+        form = FULL if by < 0 else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
         return (Signature((), (form,)),)
     if role is Role.DATA:
         return (Signature((), (FULL,)),)
