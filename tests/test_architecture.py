@@ -49,6 +49,7 @@ LAYERS = (
         "graph",
         "cluster",
         "fabric",
+        "graphs",
         "forms",
         "conversions",
         "schedule",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -17,6 +18,9 @@ from numpy.typing import ArrayLike
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
 from topoplan.errors import TopoplanError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["Fabric", "Phases", "Routes"]
 
@@ -182,6 +186,19 @@ class Fabric:
             max_paths=first.max_paths,
             phases=phases,
         )
+
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph, **given: Any) -> Fabric:
+        """Make a fabric from a networkx graph; see `topoplan.graphs.from_networkx` for what it reads."""
+        from topoplan.graphs import from_networkx
+
+        return from_networkx(graph, **given)
+
+    def to_networkx(self) -> nx.DiGraph:
+        """Return the links as a networkx graph; see `topoplan.graphs.to_networkx` for its attributes."""
+        from topoplan.graphs import to_networkx
+
+        return to_networkx(self)
 
     @property
     def n_nodes(self) -> int:
