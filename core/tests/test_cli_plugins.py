@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -13,6 +14,7 @@ import pytest
 from topoplan import Topology, TopoplanError, hookimpl, option
 from topoplan.cli import main
 from topoplan.host import Broken, Conflict, Host, Provider
+from topoplan.options import describe
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +66,63 @@ def test_show_lists_every_option(host, capsys, name):
     code, out, _ = run(capsys, "plugins", "show", name)
     assert code == 0
     (line,) = [line for line in out.splitlines() if "link-speed" in line]
-    assert line.split() == ["link-speed", "number", "[Gbps]", "2.5", "of", "every", "link"]
+    assert " ".join(line.split()) == "link-speed number [Gbps] 2.5 of every link (more than 0)"
+
+
+def test_list_of_one_kind(host, capsys):
+    _, out, _ = run(capsys, "plugins", "--kind", "topology")
+    assert {line.split()[0] for line in out.splitlines()} == {"KIND", "topology"}
+    code, _, err = run(capsys, "plugins", "--kind", "topologies")
+    assert code == 2
+    assert err.startswith("error: --kind 'topologies': no such kind (have: frontend, ")
+
+
+def test_list_fits_eighty_columns(host, capsys, monkeypatch):
+    from topoplan.cli import plugins
+
+    monkeypatch.setattr(plugins, "_columns", lambda: 80)
+    _, out, _ = run(capsys, "plugins")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "a ring" in out
+
+
+@pytest.mark.parametrize(
+    ("limits", "range"),
+    [
+        ({}, ""),
+        ({"minimum": 1}, "at least 1"),
+        ({"above": 0, "maximum": 8}, "more than 0, at most 8"),
+        ({"minimum": 0, "maximum": 1}, "0 to 1"),
+    ],
+)
+def test_ranges_of_options_are_told(limits, range):
+    made = attrs.make_class("Made", {"number": option(1, help="x", **limits)})
+    made.__annotations__ = {"number": int}
+    assert [one.range for one in describe(made)] == [range]
+
+
+def test_short_help_and_module_are_the_same_command(capsys):
+    long, short = run(capsys, "--help"), run(capsys, "-h")
+    assert long == short
+    assert run(capsys, "plugins", "-h")[0] == 0
+    done = subprocess.run([sys.executable, "-m", "topoplan", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("topoplan ")
+
+
+def test_the_shell_completes_words():
+    environment = {
+        **os.environ,
+        "_TOPOPLAN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "topoplan plug",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'topoplan'; from topoplan.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert "plugins" in done.stdout
 
 
 def test_show_of_an_unknown_name_is_one_line_and_status_2(host, capsys):

@@ -33,6 +33,7 @@ class OptionInfo:
     default: str
     unit: str
     help: str
+    range: str
 
 
 def option(
@@ -97,6 +98,7 @@ def describe(cls: type[Any]) -> list[OptionInfo]:
             default=_spell(field.default),
             unit=str(field.metadata.get("unit", "")),
             help=str(field.metadata.get("help", "")),
+            range=_range_name(field.metadata),
         )
         for field in attrs.fields(cls)
     ]
@@ -169,6 +171,15 @@ def _check_range(value: Any, metadata: Mapping[str, Any], where: str) -> None:
             raise TopoplanError(f"{where}: {number} is too large (at most {metadata['maximum']})")
         if metadata.get("above") is not None and number <= metadata["above"]:
             raise TopoplanError(f"{where}: {number} is too small (more than {metadata['above']})")
+
+
+def _range_name(metadata: Mapping[str, Any]) -> str:
+    """Spell the range of a number, empty where it has none."""
+    minimum, maximum, above = (metadata.get(key) for key in ("minimum", "maximum", "above"))
+    if minimum is not None and maximum is not None:
+        return f"{minimum} to {maximum}"
+    limits = (("at least", minimum), ("more than", above), ("at most", maximum))
+    return ", ".join(f"{words} {limit}" for words, limit in limits if limit is not None)
 
 
 def _type_name(hint: Any) -> str:

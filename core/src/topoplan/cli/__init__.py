@@ -29,7 +29,7 @@ def application() -> typer.Typer:
         cls=Words,
         help="Search parallelization strategies and network topologies together.",
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},  # commands of plugins inherit them
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
     from topoplan.host import Host
 
 __all__ = ["register"]
+
+#: Columns that a text gets at the least, however narrow the terminal is.
+_LEAST_TEXT = 24
 
 
 def register(app: typer.Typer) -> None:
@@ -27,26 +34,32 @@ def register(app: typer.Typer) -> None:
 
 def _list(
     context: typer.Context,
+    kind: str = typer.Option("", "--kind", help="Only components of this kind, e.g. topology."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     if context.invoked_subcommand is not None:
         return
     import attrs
 
+    from topoplan.components import Kind
     from topoplan.host import Host
 
+    kinds = [one.value for one in Kind]
+    if kind and kind not in kinds:
+        raise TopoplanError(f"--kind {kind!r}: no such kind (have: {', '.join(kinds)})")
     host = Host.discover()
+    listing = [row for row in host.listing() if kind in ("", row.kind)]
     if as_json:
         document = {
-            "components": [attrs.asdict(row) for row in host.listing()],
+            "components": [attrs.asdict(row) for row in listing],
             "broken": [attrs.asdict(broken) for broken in host.broken],
             "conflicts": [attrs.asdict(conflict) for conflict in host.conflicts],
             "disabled": host.disabled,
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    rows = [(r.kind, r.name, f"{r.distribution} {r.version}".strip(), r.summary) for r in host.listing()]
-    typer.echo(_table([("KIND", "NAME", "FROM", "SUMMARY"), *rows]))
+    rows = [(r.kind, r.name, f"{r.distribution} {r.version}".strip(), r.summary) for r in listing]
+    typer.echo(_overview([("KIND", "NAME", "FROM", "SUMMARY"), *rows], _columns()))
     for problem in (*host.broken, *host.conflicts):
         typer.echo(f"warning: {problem}", err=True)
     if host.broken or host.conflicts:
@@ -116,18 +129,37 @@ def _sheet(component: Registered, host: Host) -> str:
     if not isinstance(component, Component):
         return f"{head}\n\n  topoplan {component.name} --help shows its options"
     rows = [
-        (o.key, f"{o.type} [{o.unit}]" if o.unit else o.type, o.default, o.help) for o in describe(component.options)
+        (o.key, f"{o.type} [{o.unit}]" if o.unit else o.type, o.default, f"{o.help} ({o.range})" if o.range else o.help)
+        for o in describe(component.options)
     ]
     if not rows:
         return f"{head}\n\n  no options"
-    table = _table([("OPTION", "TYPE", "DEFAULT", "MEANING"), *rows])
+    table = _table([("OPTION", "TYPE", "DEFAULT", "MEANING"), *rows], _columns() - 2)
     return head + "\n\n" + "\n".join(f"  {line}" for line in table.splitlines())
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    """Align columns; the last one is left as it is."""
+def _columns() -> float:
+    """Return the width of the terminal; no limit where the output is read by a program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+
+
+def _overview(rows: list[tuple[str, ...]], columns: float) -> str:
+    """Lay out the list of components; a narrow terminal leaves out where they come from."""
+    whole = _table(rows, math.inf)
+    if max(map(len, whole.splitlines())) <= columns:
+        return whole
+    narrow = _table([(kind, name, summary) for kind, name, _, summary in rows], columns)
+    return f"{narrow}\n\n`topoplan plugins --json`, or a wider terminal, shows the packages."
+
+
+def _table(rows: list[tuple[str, ...]], columns: float) -> str:
+    """Align columns; the last one is broken into lines where the terminal is narrow."""
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
+    indent = sum(widths) + 2 * len(widths)
+    width = max(columns - indent, _LEAST_TEXT)
+    lines = []
+    for row in rows:
+        head = "".join(cell.ljust(width) + "  " for cell, width in zip(row, widths, strict=False))
+        text = [row[-1]] if len(row[-1]) <= width else textwrap.wrap(row[-1], int(width)) or [""]
+        lines += [(head + text[0]).rstrip(), *(" " * indent + more for more in text[1:])]
+    return "\n".join(lines)
