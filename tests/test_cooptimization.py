@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, TopoplanError, chains, optimize
+from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, TopoplanError, chains, optimize
 from topoplan.assembly import assemble
 from topoplan.evaluate import Evaluator
 from topoplan.experiment import HostGroup
@@ -225,10 +225,33 @@ def test_patience_is_a_share(run):
 def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
     made = assemble(host, job())
     state = first_state(made.evaluator, made.strategy, made.searches()[0])
-    copied = chains._interned(made, pickle.loads(pickle.dumps(state)))
+    copied = chains._interned(made.problem.space, pickle.loads(pickle.dumps(state)))
     assert copied.strategy == state.strategy
     assert copied.fabric == state.fabric
     assert all(a is b for a, b in zip(copied.strategy.placements, state.strategy.placements, strict=True))
+
+
+def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypatch):
+    said = []
+    adopt = Walk.adopt
+
+    def watched(walk, state, cost):
+        said.append((cost, walk._evaluator.price(Candidate(base=state)).cost, state.strategy.program is None))
+        adopt(walk, state, cost)
+
+    monkeypatch.setattr(Walk, "adopt", watched)
+    programs = Experiment(
+        model="vit-switch:world-size=8,layers=4",
+        cluster=ClusterOptions(servers=8, interface_bandwidth_gbps=10.0),
+        topology="topoopt",
+        searchers=["hidup:signatures=derived", "relink"],
+        run=RunOptions(budget=60, chains=3),
+    )
+    for experiment in (programs, job(budget=100, run={"chains": 3})):
+        chains.search(host, experiment)
+    assert {plain for _, _, plain in said} == {True, False}
+    for cost, paid, _ in said:
+        assert paid == cost
 
 
 def test_a_network_that_follows_no_demand_asks_for_none(host, monkeypatch):

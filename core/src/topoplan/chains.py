@@ -33,7 +33,7 @@ from topoplan.host import Host
 from topoplan.interrupt import Stop, interruptible
 from topoplan.run import Progress, Result, Walk, first_state, patience_of
 from topoplan.search import Search, State
-from topoplan.strategy import Strategy
+from topoplan.space import Space
 
 __all__ = ["search"]
 
@@ -88,7 +88,7 @@ class _Here:
         for chain, (budget, taken) in orders.items():
             made, walk, _ = self._walks[chain]
             if taken is not None:
-                state = _interned(made, pickle.loads(taken[0]))
+                state = _interned(made.problem.space, pickle.loads(taken[0]))
                 self._said[chain] = state
                 walk.adopt(state, taken[1])
             more = walk.advance(budget, self._stop)
@@ -329,8 +329,7 @@ def _share(budget: int, count: int, number: int) -> int:
     return budget // count + (number < budget % count)
 
 
-def _interned(made: Assembly, state: State) -> State:
-    """Return a state that was copied, with the placements that the chain's space holds."""
-    space, strategy = made.problem.space, state.strategy
-    placements = tuple(space.intern(placement) for placement in strategy.placements)
-    return State(Strategy(placements, strategy.schedule), state.fabric)
+def _interned(space: Space, state: State) -> State:
+    """Return a state that was copied, with the placements that the chain's space holds; all else is as it was."""
+    placements = tuple(space.intern(placement) for placement in state.strategy.placements)
+    return State(attrs.evolve(state.strategy, placements=placements), state.fabric)
