@@ -205,6 +205,10 @@ class Simulate(Protocol):
     is true, ``folded_makespan(folded, fabric, cluster, beat)`` takes an iteration in which one task stands for all
     that nothing tells apart (`topoplan.lowering.fold`).
 
+    One whose times are one draw of many, of paths say, may have ``makespans(taskgraph, fabric, cluster, seeds)``, the
+    (n,) seconds under each of n seeds, all equal where nothing is drawn; ``draws(taskgraph, fabric, cluster)``, whether
+    something is; and ``with_seed(seed)``, the same simulator with other draws (`topoplan.simulate.run.Simulation`).
+
     A fabric with `phases` is rebuilt during the iteration: `topoplan.simulate.phases` runs it stretch by stretch on
     any simulator.  One that does without must refuse such a fabric.
     """

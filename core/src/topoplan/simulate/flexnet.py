@@ -81,6 +81,14 @@ class Model(NamedTuple):
             self.segment_bytes,
         )
 
+    def with_seed(self, seed: int) -> Model:  # noqa: ARG002
+        """Return the model itself: it takes the first path of each row; its own seed draws ways round rings."""
+        return self
+
+    def draws(self, prepared: Prepared) -> bool:  # noqa: ARG002
+        """Whether some message has several paths to draw from: none has."""
+        return False
+
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
         return self._outcome(prepared, np.zeros(0), np.inf)

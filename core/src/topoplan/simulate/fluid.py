@@ -18,9 +18,10 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
 * ``coupled``: a ring is one entity that loads each of its links once per crossing and moves the bytes of all
   rounds at one rate; its latencies, those of its longest path, count once per round.  ``stepped``: every round
   is m flows and a barrier.
-* A flow that has several paths draws one by their weights when it starts.  A coupled ring stands for flows that
-  draw anew in every round, and loads each path by its weight; to draw paths once for a whole ring
-  exaggerates collisions (against the packet simulator, on fat-trees).
+* A flow that has several paths draws one by their weights when it starts.  Every pair of hosts has a stream of draws
+  of its own, so that a change of some transfers leaves the paths of all other pairs as they were.  A coupled ring
+  stands for flows that draw anew in every round, and loads each path by its weight; to draw paths once for a whole
+  ring exaggerates collisions (against the packet simulator, on fat-trees).
 * A device runs its tasks one at a time, in the order in which they become ready.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs
@@ -53,7 +54,6 @@ class Prepared(NamedTuple):
     paths: PathColumns
     rings: RingColumns
     n_devices: int
-    seed: int
 
 
 class Model(NamedTuple):
@@ -76,11 +76,20 @@ class Model(NamedTuple):
         traffic = network.lower(taskgraph)
         tasks = columns(taskgraph)
         built = entities.build(tasks, traffic, network.paths, network.rings, self.stepped)
-        return Prepared(tasks, Entities(*built), network.paths, network.rings, network.cluster.n_devices, self.seed)
+        return Prepared(tasks, Entities(*built), network.paths, network.rings, network.cluster.n_devices)
+
+    def with_seed(self, seed: int) -> Model:
+        """Return the same model with other draws; columns that one has prepared hold for the other."""
+        return self._replace(seed=seed)
+
+    def draws(self, prepared: Prepared) -> bool:
+        """Whether some flow has several paths, so that the time depends on the seed."""
+        row = prepared.entities.row[prepared.entities.row >= 0]
+        return bool((np.diff(prepared.paths.row_ptr)[row] > 1).any())
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
-        outcome = Outcome(*run(*prepared, np.zeros(0), np.inf))
+        outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.twin])
 
     def beats(self, prepared: Prepared, time: float) -> Outcome | None:
@@ -92,7 +101,7 @@ class Model(NamedTuple):
         stop = time * (1 + 1e-9) + 4 * TOGETHER * (len(tasks.kind) + int(built.rounds.sum()))
         if bound >= stop:
             return None
-        outcome = Outcome(*run(*prepared, behind, stop))
+        outcome = Outcome(*run(*prepared, self.seed, behind, stop))
         return outcome if outcome.makespan < np.inf else None
 
     def alone(self, prepared: Prepared) -> F64:

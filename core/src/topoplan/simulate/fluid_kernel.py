@@ -33,6 +33,8 @@ __all__ = ["TOGETHER", "run"]
 #: Events this close, in seconds, happen together.
 TOGETHER = 1e-12
 
+#: 2^64 / golden ratio: the step of SplitMix64.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TRANSFER = int(TaskKind.TRANSFER)
 _ALLREDUCE = int(TaskKind.ALLREDUCE)
 
@@ -73,7 +75,7 @@ def _run(
     start = np.full(n_tasks, -1.0)
     finish = np.full(n_tasks, -1.0)
     link_bytes = np.zeros(n_links)
-    random = np.full(1, seed, np.uint64)
+    drawn = np.zeros(len(paths.pair), np.int64)
     makespan, events = _loop(
         tasks,
         entities,
@@ -82,7 +84,7 @@ def _run(
         idle(np.concatenate((paths.bandwidth, entities.caps)), entities.slot_ptr),
         behind,
         stop,
-        (start, finish, link_bytes, random),
+        (start, finish, link_bytes, drawn, seed),
         (tasks.preds.copy(), np.empty(n_tasks + 1, np.int32), np.zeros(n_tasks, np.bool_), np.zeros(n_tasks, np.int32)),
         (np.full((3, n_devices), -1, np.int32), np.full(n_tasks, -1, np.int32)),
         (
@@ -115,7 +117,7 @@ def _loop(
 ) -> tuple[float, int]:
     """Run the events; return the makespan and how many there were."""
     n_tasks, n_entities, n_links = len(tasks.kind), len(entities.task), len(paths.bandwidth)
-    start, finish, link_bytes, random = results
+    start, finish, link_bytes, drawn, seed = results  # draws that each row has made
     # Predecessors left; tasks that became ready; all-reduces inside their hosts; rings of each that still run.
     waits, ready, inside, open_rings = of_tasks
     # The task that runs on each device, and its queue of ready tasks.
@@ -217,7 +219,8 @@ def _loop(
                 if row >= 0:
                     path = paths.row_ptr[row]
                     if paths.row_ptr[row + 1] - path > 1:
-                        draw = _uniform(random)
+                        draw = _uniform(seed, paths.pair[row], drawn[row])
+                        drawn[row] += 1
                         while paths.upto[path] <= draw:
                             path += 1
                     lead, trail = path_times(path, paths)
@@ -251,11 +254,19 @@ def _loop(
 
 
 @part
-def _uniform(state: Any) -> float:
-    """Draw from [0, 1) with SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
+def _uniform(seed: int, pair: int, number: int) -> float:
+    """Draw number ``number`` of a pair of hosts from [0, 1).
+
+    Every pair has a stream of its own, a SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) that begins at a mix of seed and
+    pair: what one pair draws does not depend on when, and how often, others do.
+    """
+    begin = _mix(np.uint64(seed) + np.uint64(pair + 1) * _GOLDEN)
+    return float(_mix(begin + np.uint64(number + 1) * _GOLDEN) >> np.uint64(11)) / 9007199254740992.0
+
+
+@part
+def _mix(z: Any) -> Any:
+    """Mix 64 bits: the output function of SplitMix64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) / 9007199254740992.0
+    return z ^ (z >> np.uint64(31))

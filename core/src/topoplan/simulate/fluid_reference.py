@@ -22,6 +22,7 @@ from topoplan.taskgraph import TaskGraph, TaskKind
 __all__ = ["fluid_reference"]
 
 _PACKET = 8936
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
 
 
 def fluid_reference(taskgraph: TaskGraph, network: Network, model: Model) -> Outcome:
@@ -46,7 +47,7 @@ class _Fluid:
     def __init__(self, taskgraph: TaskGraph, network: Network, model: Model) -> None:
         self.taskgraph, self.network, self.model = taskgraph, network, model
         self.traffic = network.lower(taskgraph)
-        self.random = model.seed & 0xFFFFFFFFFFFFFFFF
+        self.drawn: Counter[int] = Counter()
         self.flows: dict[int, list[_Flow]] = {}
         self.numbers = taskgraph.n_tasks
         self.timed: list[tuple[float, int]] = []
@@ -249,7 +250,7 @@ class _Fluid:
             if flow.row >= 0:
                 path, last = int(paths.row_ptr[flow.row]), int(paths.row_ptr[flow.row + 1]) - 1
                 if last > path:
-                    draw = self._uniform()
+                    draw = self._uniform(int(paths.pair[flow.row]))
                     while paths.upto[path] <= draw:
                         path += 1
                 flow.lead, flow.trail = self._times(path)
@@ -293,13 +294,18 @@ class _Fluid:
             flow.bottleneck = next(link for link in flow.links if self.share[link] == smallest)
             flow.tag = self._served(flow.bottleneck) + left
 
-    def _uniform(self) -> float:
-        mask = 0xFFFFFFFFFFFFFFFF
-        self.random = (self.random + 0x9E3779B97F4A7C15) & mask
-        z = self.random
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-        return float((z ^ (z >> 31)) >> 11) / 9007199254740992.0
+    def _uniform(self, pair: int) -> float:
+        """Draw the next of a pair of hosts: SplitMix64, from a start that is a mix of seed and pair."""
+        self.drawn[pair] += 1
+        start = _mix(self.model.seed + (pair + 1) * _GOLDEN)
+        return float(_mix(start + self.drawn[pair] * _GOLDEN) >> 11) / 9007199254740992.0
+
+
+def _mix(z: int) -> int:
+    z &= _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
 
 
 def _wire(size: float) -> float:

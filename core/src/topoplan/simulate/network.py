@@ -50,6 +50,8 @@ class PathColumns(NamedTuple):
         per_byte: (P,) seconds that a byte needs to be written on each link of the path in turn.
         slowest: (P,) smallest bandwidth on the path, bytes/s; infinite where it has no links.
         upto: (P,) share of the row's traffic on this path and those before it; 1 on the last.
+        pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own;
+            -1 where the row has one path whoever asks (inside a host, over the jump of a ring).
     """
 
     bandwidth: F64
@@ -61,6 +63,7 @@ class PathColumns(NamedTuple):
     per_byte: F64
     slowest: F64
     upto: F64
+    pair: I64
 
 
 class RingColumns(NamedTuple):
@@ -184,6 +187,7 @@ class Network:
             links=i32(links),
             **self._sums(lengths, links),
             upto=f64(np.ones(rows)),
+            pair=i64(np.full(rows, -1)),
         )
 
     def _rows(self, src: I32, dst: I32) -> I32:
@@ -211,9 +215,9 @@ class Network:
         before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
         upto = running - before
         upto[answer.pair_ptr[1:][reached] - 1] = 1.0  # rounding must not leave a draw without a path
-        self._append(counts[reached], np.diff(answer.path_ptr), answer.links, upto)
+        self._append(counts[reached], np.diff(answer.path_ptr), answer.links, upto, keys[reached])
 
-    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, upto: F64) -> None:
+    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, upto: F64, pair: I64) -> None:
         old = self.paths
         sums = self._sums(links_of_path, links)
         self.paths = old._replace(
@@ -224,6 +228,7 @@ class Network:
             per_byte=joined(old.per_byte, sums["per_byte"]),
             slowest=joined(old.slowest, sums["slowest"]),
             upto=joined(old.upto, upto),
+            pair=joined(old.pair, pair),
         )
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
@@ -348,6 +353,7 @@ class Network:
             np.full(size, len(jumps), dtype=np.int64),
             i32(links),
             np.ones(size),
+            np.full(size, -1),
         )
         return np.arange(first, first + size, dtype=np.int32)
 

@@ -3,11 +3,16 @@
 Data flow: gradients are rewritten as the options say, the network of the fabric is found in a small cache (or
 made), the kernel's columns are prepared and run, and its outcome is checked and turned into a `Timeline` with
 its bounds.  `Simulation.makespan` stops after the kernel.
+
+What is drawn: where a pair of hosts has several equal paths, each message takes one at random, so that an iteration
+time is one draw of many.  `Simulation.makespans` prices one task graph under several seeds at once, and
+`Simulation.with_seed` gives the same simulator with other draws; both keep networks, routes and columns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -22,7 +27,7 @@ from topoplan.simulate.columns import Outcome, check_finished, device_busy
 from topoplan.simulate.folded import fold_loads, star
 from topoplan.simulate.gradients import server_origin, with_barriers, with_parameter_server
 from topoplan.simulate.network import Network, NetworkCache
-from topoplan.simulate.phases import phased_makespan, phased_timeline
+from topoplan.simulate.phases import excerpt, phased_makespan, phased_timeline, segments
 from topoplan.taskgraph import TaskGraph
 from topoplan.timeline import Timeline
 
@@ -37,6 +42,12 @@ class _Model(Protocol):
 
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Any:
         """Make the columns of one iteration."""
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the same model with other draws of paths; columns that one has prepared hold for the other."""
+
+    def draws(self, prepared: Any) -> bool:
+        """Whether some message draws one of several paths."""
 
     def simulate(self, prepared: Any) -> Outcome:
         """Run one iteration."""
@@ -55,11 +66,53 @@ class _Model(Protocol):
 
 
 class Simulation:
-    """A built simulator; call it for a timeline, or ask for the makespan alone."""
+    """A built simulator; call it for a timeline, or ask for the makespan alone.
 
-    def __init__(self, model: _Model, *, barriers: bool, server: bool) -> None:
+    How to judge a plan by more than one draw of paths::
+
+        seconds = simulate.makespans(taskgraph, fabric, cluster, range(1, 9))  # (8,), the same where nothing is drawn
+        other = simulate.with_seed(3)  # a simulator like this one: other.makespan(...), other(...)
+    """
+
+    def __init__(self, model: _Model, *, barriers: bool, server: bool, networks: NetworkCache | None = None) -> None:
         self._model, self._barriers, self._server = model, barriers, server
-        self._networks = NetworkCache()
+        self._networks = NetworkCache() if networks is None else networks
+
+    def with_seed(self, seed: int) -> Simulation:
+        """Return the same simulator with other draws; both share networks, so that nothing is routed twice."""
+        return Simulation(
+            self._model.with_seed(seed), barriers=self._barriers, server=self._server, networks=self._networks
+        )
+
+    def draws(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> bool:
+        """Say whether the iteration time is one draw of many: some message has several paths to take."""
+        if fabric.phases is not None:
+            stretches = segments(taskgraph, fabric, cluster.device_host)
+            return any(self.draws(excerpt(taskgraph, s.tasks), s.fabric, cluster) for s in stretches)
+        prepared = self._model.prepare(self._rewritten(taskgraph), self._networks.get(fabric, cluster))
+        return self._model.draws(prepared)
+
+    def makespans(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, seeds: Sequence[int]) -> F64:
+        """(n,) iteration times under these seeds, as `with_seed` and `makespan` give them.
+
+        The task graph is lowered once, and simulated once where nothing is drawn.
+
+        Raises:
+            TopoplanError: a cycle, a starved task or an unreachable pair.
+        """
+        if fabric.phases is not None:
+            alone = seeds if self.draws(taskgraph, fabric, cluster) else seeds[:1]
+            times = [self.with_seed(seed).makespan(taskgraph, fabric, cluster) for seed in alone]
+        else:
+            network = self._networks.get(fabric, cluster)
+            taskgraph = self._rewritten(taskgraph)
+            prepared = self._model.prepare(taskgraph, network)
+            times = []
+            for seed in seeds if self._model.draws(prepared) else seeds[:1]:
+                outcome = self._model.with_seed(seed).simulate(prepared)
+                check_finished(taskgraph, outcome.finish)
+                times.append(float(outcome.makespan))
+        return np.full(len(seeds), times, dtype=np.float64)
 
     def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
         """Run one iteration.
@@ -136,7 +189,7 @@ class Simulation:
         links = star(network)
         assert links is not None
         prepared = fold_loads(self._model.prepare(folded.taskgraph, network), folded, links)
-        outcome = Outcome(*fluid_kernel.run(*prepared, np.zeros(folded.taskgraph.n_tasks), beat))
+        outcome = Outcome(*fluid_kernel.run(*prepared, 0, np.zeros(folded.taskgraph.n_tasks), beat))
         if outcome.makespan < np.inf:
             check_finished(folded.taskgraph, outcome.finish)
         return outcome
