@@ -1,14 +1,87 @@
-"""One run of the tests is like the other: property-based tests draw the same examples every time.
+"""How the tests run: the same examples every time, side by side, on kernels that are compiled once.
 
-``HYPOTHESIS_PROFILE=explore`` draws new ones.
+A run of the whole suite uses a process for each core, eight at most; a run of named files uses one.  ``-n`` of
+pytest-xdist overrides this.  ``HYPOTHESIS_PROFILE=explore`` draws new examples of property-based tests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
+from numba.core.dispatcher import Dispatcher
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+MOST_PROCESSES = 8
+CONFORMANCE = Path(__file__).parent / "tests" / "test_conformance.py"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Use all cores for a run that names no file, where pytest-xdist is installed and no other wish was said."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not whole or not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
+        return
+    if not (hasattr(config, "workerinput") or config.option.usepdb or config.option.collectonly):
+        config.option.numprocesses = pytest_xdist_auto_num_workers()
+        config.option.dist = "worksteal"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes ``-n auto`` means."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES) if cores > 1 else 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let processes that run side by side wait for each other's kernels instead of compiling them again."""
+    if hasattr(config, "workerinput"):
+        _compile_once(Path(config.option.basetemp).parent / "kernels")
+
+
+def _compile_once(folder: Path) -> None:
+    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: then some are compiled twice
+        return
+    folder.mkdir(exist_ok=True)
+    compile_one, held = Dispatcher.compile, set[str]()
+
+    @contextlib.contextmanager
+    def lock(name: str) -> Iterator[None]:
+        if name in held:
+            yield
+            return
+        with (folder / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            held.add(name)
+            try:
+                yield
+            finally:
+                held.remove(name)
+
+    def compile_locked(self: Any, signature: Any) -> Any:
+        with lock(f"{self.py_func.__module__}.{self.py_func.__qualname__}".replace("<locals>", "_")):
+            return compile_one(self, signature)
+
+    Dispatcher.compile = compile_locked
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check a component once: not by its package's own test where the test of all that is installed runs too."""
+    central = {item.name for item in items if item.path == CONFORMANCE}
+    plugins = config.rootpath / "plugins"
+    twice = {item for item in items if item.name in central and item.path.is_relative_to(plugins)}
+    if twice:
+        config.hook.pytest_deselected(items=list(twice))
+        items[:] = [item for item in items if item not in twice]

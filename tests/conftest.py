@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -71,6 +75,51 @@ def run(capsys, monkeypatch, tmp_path):
         return ended.value.code or 0, out, err
 
     return run
+
+
+#: A plugin that leaves a file behind as soon as a search has priced something.
+OBSERVER = """
+from pathlib import Path
+from topoplan import hookimpl
+
+@hookimpl
+def topoplan_evaluated(progress):
+    if progress.evaluations > 1:
+        Path("searching").touch()
+"""
+
+
+@pytest.fixture
+def interrupted(tmp_path, tmp_path_factory):
+    """Run a command in an empty folder until it searches, then as Ctrl-C in a terminal ends it; return its end."""
+    site = tmp_path_factory.mktemp("observer")
+    (site / "noticer.py").write_text(OBSERVER)
+    folder = site / "noticer-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: noticer\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text("[topoplan]\nnoticer = noticer\n")
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
+
+    def interrupted(*words):
+        going = subprocess.Popen(
+            [sys.executable, "-c", "from topoplan.cli import main; main()", *words],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            while not (tmp_path / "searching").exists() and going.poll() is None:
+                time.sleep(0.02)
+            os.killpg(going.pid, signal.SIGINT)
+            out, err = going.communicate(timeout=60)
+        finally:
+            going.kill()
+        return going.returncode, out, err
+
+    return interrupted
 
 
 @pytest.fixture

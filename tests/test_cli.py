@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -179,20 +176,9 @@ def test_a_damaged_file_is_named(run, tmp_path, suffix, damage):
     assert err.count("\n") == 1
 
 
-def test_interrupt_writes_what_was_found(tmp_path):
-    command = [sys.executable, "-c", "from topoplan.cli import main; main()", *SMALL, "--budget", "100000000"]
-    process = subprocess.Popen(
-        [*command, "-x", "json=plan.json", "--json"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=8)  # by then it searches
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
+def test_interrupt_writes_what_was_found(interrupted, tmp_path):
+    status, out, err = interrupted(*SMALL, "--budget", "100000000", "-x", "json=plan.json", "--json")
+    assert status == 130, err
     assert json.loads(out)["interrupted"] is True
     assert "interrupted" in err
     assert (tmp_path / "plan.json").exists()

@@ -57,7 +57,7 @@ def test_another_price_repeats_only_what_it_makes_faster_or_slower(run, finished
 
 
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, comparison, tmp_path):
-    words = ["compare", "small.toml", "--budget", "150", "--seeds", "1", "--json", "a.json"]
+    words = ["compare", "small.toml", "--budget", "60", "--seeds", "1", "--json", "a.json"]
     start = [sys.executable, "-c", "from topoplan.cli import main; main()"]
     going = subprocess.Popen([*start, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     kept = tmp_path / ".topoplan-runs"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
 import subprocess
 import sys
 
@@ -187,20 +185,12 @@ def test_errors_of_other_processes_are_this_ones():
     crew.close()
 
 
-def test_an_interrupt_keeps_what_chains_found(tmp_path):
+def test_an_interrupt_keeps_what_chains_found(interrupted):
     name, _, options = MODEL.partition(":")
     words = [name, *(word for pair in options.split(",") for word in ("-o", pair)), "--servers", "8", "-t", "topoopt"]
     words += [*TOGETHER, "--batch-size", "128", "--budget", "10000000", "--chains", "2", "--workers", "2", "--json"]
-    script = "import sys; from topoplan.cli import main; main(sys.argv[1:])"
-    going = subprocess.Popen(
-        [sys.executable, "-c", script, "optimize", *words], cwd=tmp_path, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    with pytest.raises(subprocess.TimeoutExpired):
-        going.communicate(timeout=6)
-    os.killpg(going.pid, signal.SIGINT)  # as a terminal does
-    out, err = going.communicate(timeout=60)
-    assert going.returncode == 130, err
+    status, out, err = interrupted("optimize", *words)
+    assert status == 130, err
     assert "Traceback" not in err
     assert json.loads(out)["interrupted"]
 

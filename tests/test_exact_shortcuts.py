@@ -81,30 +81,26 @@ def searched(host, problem, evaluator, start, steps, seed, full):
     return passed, rejected
 
 
-@pytest.mark.parametrize("simulator", SIMULATORS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_early_rejection_leaves_the_chain_as_it_is(host, topology, simulator):
+def early_rejection_leaves_the_chain_as_it_is(host, models, topology, simulator, steps):
     rejected = 0
-    for seed, model in enumerate(MODELS):
+    for model in models:
         problem = problem_of(host, model, topology)
         first, second = (evaluator_of(host, problem, simulator) for _ in range(2))
-        start = start_of(problem, first)
-        quick, left_out = searched(host, problem, first, start, 30, seed, full=False)
-        slow, _ = searched(host, problem, second, start, 30, seed, full=True)
+        start, seed = start_of(problem, first), list(MODELS).index(model)
+        quick, left_out = searched(host, problem, first, start, steps, seed, full=False)
+        slow, _ = searched(host, problem, second, start, steps, seed, full=True)
         assert quick == slow
         rejected += left_out
     assert rejected > 0
 
 
-@pytest.mark.parametrize("simulator", SIMULATORS)
-@pytest.mark.parametrize("model", MODELS)
-def test_a_change_gives_the_timeline_of_a_fresh_start(host, model, simulator):
+def a_change_gives_the_timeline_of_a_fresh_start(host, model, topologies, simulator, changes):
     rng = np.random.default_rng(3)
-    for topology in TOPOLOGIES:
+    for topology in topologies:
         problem = problem_of(host, model, topology)
         kept = evaluator_of(host, problem, simulator)
         state = start_of(problem, kept)
-        for _ in range(24):
+        for _ in range(changes):
             op = int(rng.integers(len(state.strategy.placements)))
             changed = Candidate(base=state, placements={op: problem.space.random_placement(op, rng)}).state()
             fresh = evaluator_of(host, problem, simulator)
@@ -115,3 +111,34 @@ def test_a_change_gives_the_timeline_of_a_fresh_start(host, model, simulator):
             assert cost == fresh.price(Candidate(base=changed)).cost
             if rng.random() < 0.5:
                 state = changed
+
+
+# Every model and every topology with both simulators; not every model on every topology.
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("place", range(len(TOPOLOGIES)), ids=TOPOLOGIES.__getitem__)
+def test_early_rejection_leaves_the_chain_as_it_is(host, place, simulator):
+    models = list(MODELS)[place % 3 :: 3]
+    early_rejection_leaves_the_chain_as_it_is(host, models, TOPOLOGIES[place], simulator, steps=20)
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("place", range(len(MODELS)), ids=list(MODELS).__getitem__)
+def test_a_change_gives_the_timeline_of_a_fresh_start(host, place, simulator):
+    topologies = [TOPOLOGIES[place % 6], TOPOLOGIES[(place + 3) % 6]]
+    a_change_gives_the_timeline_of_a_fresh_start(host, list(MODELS)[place], topologies, simulator, changes=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_early_rejection_leaves_every_chain_as_it_is(host, topology, simulator):
+    early_rejection_leaves_the_chain_as_it_is(host, MODELS, topology, simulator, steps=30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_change_gives_the_timeline_of_a_fresh_start(host, model, simulator):
+    a_change_gives_the_timeline_of_a_fresh_start(host, model, TOPOLOGIES, simulator, changes=24)
