@@ -1,19 +1,23 @@
-"""CPU seconds of planning, beside those of the released HPGO planner.
+"""CPU seconds of planning pipelines, beside those of the released HPGO planner in the same run.
 
-    .venv/bin/python benchmarks/planning.py FOLDER_WITH_LAYER_PROFILES
+    TOPOPLAN_HPGO_PYTHON=PYTHON3.7 .venv/bin/python benchmarks/planning.py FOLDER_WITH_LAYER_PROFILES [PROFILE ...]
 
-Prints for each profile, on two hosts of eight devices (H) and sixteen hosts of one (F): CPU seconds of reading the file
-and forming layers, of planning as HPGO does (`hpgo`) and as DAPPLE's paper says (`pipeline`, layers formed anew), each
-the best of some runs; those of HPGO 0.9.2 (its wheel on CPython 3.7; for gnmt-16 wall seconds of one thread); and how
-many times more that is than ours.  Nothing is simulated task by task.  Profiles that the folder lacks are left out.
+The variable names a CPython 3.7 that has the wheel HPGO 0.9.2; without it there are our seconds and no ratio.  For
+each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), three things are timed from the file to
+the plan: HPGO, our `hpgo`, which plans as HPGO does, and our `pipeline`, which plans as DAPPLE's paper says.  They are
+timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
+command (whole), which for HPGO is a Python that imports it and plans, and for us ``topoplan optimize``, which
+also simulates what it plans.  `beside` says how.  Profiles that the folder lacks are left out, and so is gnmt-16
+unless it is named: HPGO takes minutes for it.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-import time
 from pathlib import Path
 
+import beside
 from topoplan import Cluster, Problem
 from topoplan.experiment import ClusterOptions, build_cluster
 from topoplan.space import Space
@@ -25,81 +29,124 @@ from topoplan_searcher_hpgo.planning import plan
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.search import plan_pipelines
 
-#: Profile, batch size, seconds of HPGO on H and on F; import included, which counts for gnmt-16 alone.
-RELEASED = (
-    ("vgg-19-pbs-32", 2048, 1.7, 0.5),
-    ("xlnet-36-pbs-1", 128, 4.3, 1.1),
-    ("amoeba-36-pbs-1", 128, 4.7, 1.2),
-    ("bert-48-pbs-2", 64, 7.5, 2.0),
-    ("gnmt-32-pbs-64-simplified", 1024, 9.2, 2.1),
-    ("gnmt-16-pbs-64", 1024, 2762.0 + 50.0, 1374.0 + 50.0),
-)
+#: Profile, the samples that it was measured with, and the global batch to plan for.
+PROFILES = {
+    "vgg-19-pbs-32": (32, 2048),
+    "xlnet-36-pbs-1": (1, 128),
+    "amoeba-36-pbs-1": (1, 128),
+    "bert-48-pbs-2": (2, 64),
+    "gnmt-32-pbs-64-simplified": (64, 1024),
+    "gnmt-16-pbs-64": (64, 1024),
+}
+LONG = "gnmt-16-pbs-64"
 MACHINES = {"H": [8, 16], "F": list(range(1, 17))}
+PEER = ("TOPOPLAN_HPGO_PYTHON", "a Python 3.7 with HPGO 0.9.2")
+OURS = ("hpgo", "pipeline")
 
 
-def graph_from(path, batch_size):
-    return TORCHGRAPH.build(TorchgraphOptions(file=str(path)), batch_size)
+def graph_of(request):
+    options = TorchgraphOptions(file=request["file"], profile_batch=request["profile_batch"])
+    return TORCHGRAPH.build(options, request["batch"])
 
 
-def layers_from(path, batch_size):
-    graph = graph_from(path, batch_size)
+def plan_hpgo(request):
+    """Plan as HPGO does, from the file on."""
+    graph = graph_of(request)
     costs = PROFILE.build(Prices(), graph, Cluster.uniform(n_hosts=1))
-    return layers_of(graph, operator_columns(graph, costs), limit=4000, simplify=False)
+    layers = layers_of(graph, operator_columns(graph, costs), limit=4000, simplify=False)
+    found = plan(layers, request["devices"], request["batch"])
+    split = found.split if len(found.stages) < 3 else f"{len(found.stages)} stages"
+    return {"speedup": found.speedup, "split": split, "layers": layers.count}
 
 
-def problem_from(graph, ends):
-    """Return the problem of planning for V100 with NVLink and 25 Gb/s between hosts."""
+def plan_pipeline(request):
+    """Plan as DAPPLE's paper says, from the file on, for V100 with NVLink and 25 Gb/s between hosts."""
+    graph = graph_of(request)
     cluster = build_cluster(
         ClusterOptions(
-            devices=tuple(ends), device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0,
+            devices=tuple(request["devices"]), device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0,
             interface_bandwidth_gbps=25.0, degree=1,
         )
     )  # fmt: skip
     costs = PROFILE.build(Prices(), graph, cluster)
-    return Problem(
+    problem = Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
         build_fabric=lambda demand, rng: None, reconfigurable=False,
     )  # fmt: skip
+    plan_pipelines(PipelineOptions(), problem)
+    return {}
 
 
-def fastest(run, times=5):
-    """Return the CPU seconds of the fastest of some runs, and what it returned."""
-    taken = []
-    for _ in range(times):
-        started = time.process_time()
-        result = run()
-        taken.append(time.process_time() - started)
-    return min(taken), result
+PLANNERS = {"hpgo": plan_hpgo, "pipeline": plan_pipeline}
 
 
-def main(folder):
-    print(
-        f"{'profile':28}{'machine':>8}{'layers':>8}{'read s':>9}{'hpgo s':>9}{'pipeline s':>12}"
-        f"{'HPGO s':>9}{'ratios':>14}  plan of hpgo"
-    )
-    for name, batch_size, *seconds in RELEASED:
+def command(searcher, request):
+    """Return the words of the whole command."""
+    return [
+        sys.executable, "-c", "from topoplan.cli import main; main()", "optimize", "torchgraph",
+        "-o", f"file={request['file']}", "-o", f"profile-batch={request['profile_batch']}",
+        "--batch-size", str(request["batch"]), "--devices", str(request["devices"]), "-s", searcher, "--json",
+    ]  # fmt: skip
+
+
+def sides(request, python):
+    """Return ours, and HPGO where there is one."""
+    made = {}
+    for name in OURS:
+        start = functools.partial(beside.Worker, [sys.executable, __file__, "--worker", name])
+        whole = functools.partial(beside.command_seconds, command(name, request))
+        made[name] = beside.Side(start, request, whole)
+    if python is not None:
+        adapter = Path(__file__).parent / "peers" / "hpgo.py"
+        start = functools.partial(beside.Worker, [str(python), str(adapter)])
+        made["HPGO"] = beside.Side(start, request, functools.partial(beside.one_request, start, request))
+    return made
+
+
+def main(folder, names):
+    python = beside.path_in(*PEER)
+    ratios = {}
+    titles = ["profile", "layers", "machine", "call", "hpgo, s", "pipeline, s"]
+    titles += ["HPGO, s", "HPGO / hpgo", "HPGO / pipeline"] if python else []
+    print(beside.table(titles, []), flush=True)
+    for name in names:
         path = folder / f"{name}.txt"
         if not path.is_file():
             continue
-        reading, layers = fastest(lambda path=path, batch_size=batch_size: layers_from(path, batch_size))
-        graph = graph_from(path, batch_size)
-        for machine, released in zip(MACHINES, seconds, strict=True):
-            ends = MACHINES[machine]
-            planning, found = fastest(lambda a=layers, b=ends, c=batch_size: plan(a, b, c))
-            # A new problem each time, so that no price is remembered; the first run may compile.
-            problems = iter([problem_from(graph, ends) for _ in range(6)])
-            runs = 2 if layers.count > 1000 else 6
-            better, _ = fastest(lambda p=problems: plan_pipelines(PipelineOptions(), next(p)), runs)
-            split = found.split if len(found.stages) < 3 else f"{len(found.stages)} stages"
-            ratios = f"{released / (reading + planning):.0f}, {released / better:.0f}"
-            print(
-                f"{name:28}{machine:>8}{layers.count:>8}{reading:>9.4f}{planning:>9.4f}{better:>12.4f}{released:>9.1f}"
-                f"{ratios:>14}  {split}, {found.speedup:.4f}",
-                flush=True,
-            )
+        profile_batch, batch = PROFILES[name]
+        for machine, ends in MACHINES.items():
+            request = {"file": str(path), "profile_batch": profile_batch, "batch": batch, "devices": ends}
+            found = beside.measure(sides(request, python))
+            layers = str(found["hpgo"].answer["layers"])
+            for kind in beside.KINDS:
+                seconds = [getattr(one, kind) for one in found.values()]
+                cells = [name, layers, machine, kind, *map(beside.shown, seconds)]
+                if python:
+                    times = [seconds[2] / ours for ours in seconds[:2]]
+                    ratios.setdefault((machine, kind), []).append(times)
+                    cells += [f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in times]
+                print(f"| {' | '.join(cells)} |", flush=True)
+            check(name, machine, found)
+    if ratios:
+        print()
+        print(beside.table(["HPGO's seconds over ours", "call", *(f"of {name}" for name in OURS)], [
+            [machine, kind, *(beside.spread(one) for one in zip(*those, strict=True))]
+            for (machine, kind), those in ratios.items()
+        ]))  # fmt: skip
+
+
+def check(name, machine, found):
+    """Say where HPGO finds another plan: seconds of different answers are not compared unseen."""
+    if "HPGO" in found:
+        ours, theirs = (found[side].answer["speedup"] for side in ("hpgo", "HPGO"))
+        if abs(ours / theirs - 1) > 4e-4:  # equal plans are told apart by the order of a set there
+            print(f"{name} {machine}: speedup {ours} of hpgo, {theirs} of HPGO", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+    if sys.argv[1:2] == ["--worker"]:
+        beside.serve(PLANNERS[sys.argv[2]])
+    elif len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(PROFILES):
+        beside.refuse(f"wanted: FOLDER [PROFILE ...], profiles of {', '.join(PROFILES)}")
+    else:
+        main(Path(sys.argv[1]).absolute(), sys.argv[2:] or [name for name in PROFILES if name != LONG])
