@@ -9,6 +9,7 @@ from typing import Any, cast
 import attrs
 import numpy as np
 
+from topoplan.cluster import Cluster
 from topoplan.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Choice
@@ -20,7 +21,7 @@ from topoplan.problem import Demand
 from topoplan.simulate.phases import FORWARD_PHASE, task_phases
 from topoplan.taskgraph import TaskGraph, TaskKind
 
-__all__ = ["simulate_file", "taskgraph_demand"]
+__all__ = ["between_ends", "simulate_file", "taskgraph_demand"]
 
 
 def simulate_file(
@@ -71,6 +72,7 @@ def simulate_file(
     if degree is not None:
         cluster = attrs.evolve(cluster, interfaces=np.full(cluster.n_hosts, degree))
     if topology is not None:
+        plan = attrs.evolve(plan, taskgraph=between_ends(plan.taskgraph, plan.fabric, plan.cluster))
         choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
         component, options = host.make(Kind.TOPOLOGY, choice.name, choice.options)
         wired = cast("Topology", component)
@@ -93,6 +95,35 @@ def _evolved(fabric: Fabric, columns: Callable[[Fabric], dict[str, Any]]) -> Fab
         return attrs.evolve(fabric, **columns(fabric))
     forward, backward, reduce = (attrs.evolve(part, **columns(part)) for part in fabric.phases.fabrics)
     return Fabric.from_phases(attrs.evolve(fabric.phases, forward=forward, backward=backward, reduce=reduce))
+
+
+def between_ends(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> TaskGraph:
+    """Return the task graph with every transfer between the hosts that its path joins.
+
+    A route may list paths of other hosts than its own (`topoplan_exporter_flatbuffer.pins`): there a pair is no more
+    than a name for them.  On another fabric the name means something else.
+    """
+    routes = fabric.routes
+    if routes is None or not len(routes.links):
+        return taskgraph
+    have = np.flatnonzero(np.diff(routes.pair_ptr) > 0)
+    path = routes.pair_ptr[have]  # all paths of a pair have the same ends
+    first, last = routes.links[routes.path_ptr[path]], routes.links[routes.path_ptr[path + 1] - 1]
+    ends = np.stack([fabric.link_src[first], fabric.link_dst[last]], axis=1)
+    other = (ends != routes.pairs[have]).any(axis=1)
+    if not other.any():
+        return taskgraph
+    hosts, device_host = fabric.n_hosts, cluster.device_host
+    meant = np.arange(hosts * hosts)
+    named, ends = routes.pairs[have][other].astype(np.int64), ends[other].astype(np.int64)
+    meant[named[:, 0] * hosts + named[:, 1]] = ends[:, 0] * hosts + ends[:, 1]
+    moved = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+    pair = device_host[taskgraph.src[moved]].astype(np.int64) * hosts + device_host[taskgraph.dst[moved]]
+    moved, pair = moved[meant[pair] != pair], pair[meant[pair] != pair]
+    device = np.searchsorted(device_host, np.arange(hosts))  # messages leave from the first device of a host
+    src, dst = taskgraph.src.copy(), taskgraph.dst.copy()
+    src[moved], dst[moved] = device[meant[pair] // hosts], device[meant[pair] % hosts]
+    return attrs.evolve(taskgraph, src=src, dst=dst)
 
 
 def taskgraph_demand(taskgraph: TaskGraph, device_host: np.ndarray, n_hosts: int) -> Demand:

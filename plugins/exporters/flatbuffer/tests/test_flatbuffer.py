@@ -153,18 +153,19 @@ def test_every_ordered_pair_has_an_entry():
         assert set(itertools.pairwise(nodes)) <= linked
 
 
-def test_rings_serve_every_group_size_that_occurs():
-    graph = tasks(8, members=[1, 3, 5, 7])
-    assert len(columns_of(plan(ring(8), graph))["rings"].values["ringsz"]) == 0  # no rings: plain all-reduce
-    rings = columns_of(plan(ring(8, {8: ((1,), (7,))}), graph))["rings"].values
-    assert rings["ringsz"].tolist() == [8, 4]
-    jumps = rings["ringpaths"].values["jumps"]
-    assert [jumps.values[a:b].tolist() for a, b in itertools.pairwise(jumps.ptr)] == [[1], [7], [1, 1]]
+def test_only_everybody_runs_on_the_table_of_rings():
+    """With one, FlexNetPacket takes the members of any group for the first hosts."""
+    served = ring(8, {8: ((1,), (7,))})
 
+    def types(fabric, members):
+        return set(columns_of(plan(fabric, tasks(8, members=members)))["tasks"].values["type"].tolist())
 
-def test_a_group_that_no_ring_serves_is_refused():
-    with pytest.raises(TopoplanError, match="all-reduces of 3 hosts"):
-        WRITE(plan(ring(8, {8: ((1,),)}), tasks(8, members=[0, 1, 5])))
+    assert types(ring(8), [1, 3, 5, 7]) == {0, 1, 5, 6}  # no table: rings in listed order, over the routes
+    assert types(served, list(range(8))) == {0, 1, 5, 6}
+    for members in ([1, 3, 5, 7], [0, 1, 5], list(range(8))[::-1]):
+        assert types(served, members) == {0, 1, 4, 5}
+    table = columns_of(plan(served, tasks(8, members=[0, 1, 5])))["rings"].values
+    assert table["ringsz"].tolist() == [8]
 
 
 def test_a_timeline_gives_transfers_their_time():
@@ -293,7 +294,8 @@ def test_a_message_on_another_device_is_computing():
         ({"conn__tonode": put(0, 5)}, r"x: conn\[0\]: joins node 4 to 5"),
         ({"conn__tonode": put(0, 4)}, r"x: conn\[0\]: joins node 4 to 4"),
         ({"routes__tonode": put(0, 5)}, r"x: routes\[0\]: from node 0 to 5"),
-        ({"routes__paths__hopnode": put(0, 1)}, r"x: routes\[1\]\.paths: .* from node 0 to 1"),
+        ({"routes__paths__hopnode": put(0, 1)}, r"x: routes\[1\]\.paths: .* from node 1 to 1 \(must be two of 4 hosts"),
+        ({"routes__paths__hopnode": put(2, 4)}, r"x: routes\[1\]\.paths: .* from node 0 to 4 \(must be two of 4 hosts"),
         ({"routes__paths__hopnode": put(1, 2)}, r"x: routes\[1\]\.paths: no connection between nodes 0 and 2"),
         ({"routes__paths__hopnode": put(1, 9)}, r"x: routes\[1\]\.paths: node 9"),
         ({"nnode": put(0, 0)}, "x: nnode 0"),

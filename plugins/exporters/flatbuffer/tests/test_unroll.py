@@ -87,21 +87,24 @@ def whole(graph):
 def test_a_ring_of_three(turns, share):
     found = unrolled(three(turns), whole(three(turns)), [(1,)], 3)
     made, rounds = found.taskgraph, 2 * turns
-    flows = 3 * rounds
-    close = 4 + flows
-    assert made.kind.tolist() == [0, 0, 0, BARRIER, *[TRANSFER] * flows, BARRIER, 0, 0, 0]
-    assert made.device.tolist() == [0, 1, 2, 3, *[-1] * flows, 3, 0, 1, 2]
+    close = 4 + 4 * rounds - 1
+    a_round, waits = [TRANSFER] * 3 + [BARRIER], [-1] * 3 + [3]  # the last round ends with the collective
+    assert made.kind.tolist() == [0, 0, 0, BARRIER, *a_round * rounds, 0, 0, 0]
+    assert made.device.tolist() == [0, 1, 2, 3, *waits * rounds, 0, 1, 2]
     assert (found.joins, made.n_devices, made.turns) == (1, 4, None)
-    assert made.src.tolist() == [-1] * 4 + [2, 0, 1] * rounds + [-1] * 4
-    assert made.dst.tolist() == [-1] * 4 + [0, 1, 2] * rounds + [-1] * 4
-    assert made.size.tolist() == [0] * 4 + [share] * flows + [0] * 4
-    assert found.origin.tolist() == [0, 1, 2, *[3] * (flows + 2), 4, 5, 6]
-    assert made.op.tolist() == [0, 0, 0, *[1] * (flows + 5)]
-    assert found.part[4:close].tolist() == [1 / rounds] * flows
-    ring = [[t + 3, 4 + (t - 4) // 3 * 3 + 3 + (t - 4 + 1) % 3] for t in range(4, close - 3)]
-    assert [made.successors(t).tolist() for t in range(made.n_tasks)] == [
-        [3], [3], [3], [4, 5, 6], *ring, *[[close]] * 3, [close + 1, close + 2, close + 3], [], [], [],
-    ]  # fmt: skip
+    assert made.src.tolist() == [-1] * 4 + [2, 0, 1, -1] * rounds + [-1] * 3
+    assert made.dst.tolist() == [-1] * 4 + [0, 1, 2, -1] * rounds + [-1] * 3
+    assert made.size.tolist() == [0] * 4 + [share, share, share, 0] * rounds + [0] * 3
+    assert found.origin.tolist() == [0, 1, 2, *[3] * (close - 2), 4, 5, 6]
+    assert made.op.tolist() == [0, 0, 0, *[1] * (close + 1)]
+    flows = made.kind == TRANSFER
+    assert found.part[flows].tolist() == [1 / rounds] * 3 * rounds
+    assert found.ring.tolist() == np.where(flows, 0, -1).tolist()
+    expected = [[3], [3], [3], [4, 5, 6]]
+    for join in range(7, close, 4):
+        expected += [[join]] * 3 + [[join + 1, join + 2, join + 3]]
+    expected += [[close]] * 3 + [[close + 1, close + 2, close + 3], [], [], []]
+    assert [made.successors(t).tolist() for t in range(made.n_tasks)] == expected
 
 
 def test_several_rings_share_the_bytes():
@@ -111,6 +114,13 @@ def test_several_rings_share_the_bytes():
     assert made.size[flows].tolist() == [33_334] * 36
     assert made.src[flows][:9].tolist() == [2, 0, 1] * 3
     assert made.dst[flows][:9].tolist() == [0, 1, 2, 1, 2, 0, 0, 1, 2]
+    # Each waits for its own transfers only.
+    joins = np.flatnonzero(made.kind == BARRIER)
+    assert joins.tolist() == [3, 13, 14, 15, 25, 26, 27, 37, 38, 39, 49]
+    for place, join in enumerate(joins[1:4].tolist()):
+        before = [4 + 3 * place + i for i in range(3)]
+        assert [made.successors(t).tolist() for t in before] == [[join]] * 3
+        assert made.successors(join).tolist() == [t + 12 for t in before]
 
 
 def test_time_inside_hosts_passes_before_the_first_byte():
@@ -118,8 +128,8 @@ def test_time_inside_hosts_passes_before_the_first_byte():
     found = unrolled(graph, whole(graph), [(1,)], 3)
     assert found.joins == 2  # one that takes time must not hold up those that take none
     joins = np.flatnonzero(found.taskgraph.kind == BARRIER)
-    assert found.taskgraph.device[joins].tolist() == [4, 3]
-    assert found.taskgraph.seconds[joins].tolist() == [0.5, 0.0]
+    assert found.taskgraph.device[joins].tolist() == [4, 3, 3, 3, 3]
+    assert found.taskgraph.seconds[joins].tolist() == [0.5, 0.0, 0.0, 0.0, 0.0]
     assert not found.taskgraph.seconds[found.taskgraph.kind == TRANSFER].any()
     plan = plan_of(graph, star(3))
     again = read(WRITE(plan), "x")
@@ -298,7 +308,7 @@ def test_transfers_get_their_part_of_a_collective():
     taken = (plan.timeline.finish - plan.timeline.start)[3]
     tasks = decode(WRITE(plan), "x")["tasks"].values
     assert tasks["runtime"][tasks["type"] == 5].tolist() == pytest.approx([taken * 1e3 / 2] * 6)
-    assert tasks["runtime"][tasks["type"] == 4].tolist() == [0.0, 0.0]
+    assert tasks["runtime"][tasks["type"] == 4].tolist() == [0.0] * 3
 
 
 def test_all_reduces_that_nothing_follows_stay():
@@ -316,9 +326,10 @@ def test_all_reduces_that_nothing_follows_stay():
     def types(fabric):
         return decode(WRITE(plan_of(both, fabric)), "x")["tasks"].values["type"].tolist()
 
-    assert types(star(4)) == [4, *[5] * 12, 4, 6, 6]
+    rounds = [4, *[5] * 4] * 3 + [4]
+    assert types(star(4)) == [*rounds, 6, 6]
     # With a ring table FlexNetPacket would run the smaller one on hosts 0 and 1.
-    assert types(circle(4, (1, 2), {4: ((1,),), 2: ((2,),)})) == [4, *[5] * 12, 4, 6, 4, *[5] * 4, 4]
+    assert types(circle(4, (1, 2), {4: ((1,),), 2: ((2,),)})) == [*rounds, 6, *[4, 5, 5] * 2, 4]
 
 
 def test_rings_of_the_fabric_are_those_that_simulators_run():

@@ -91,7 +91,7 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
     hop_ptr, hop = take(paths["hopnode"].ptr, path)
     node = paths["hopnode"].values[hop].astype(np.int64)
     owner = np.repeat(np.arange(len(rows)), np.diff(pair_ptr))
-    _check_ends(hop_ptr, node, key[owner], rows[owner], nodes, name)
+    _check_ends(hop_ptr, node, rows[owner], hosts, nodes, name)
     if (
         nodes == hosts + 1
         and (np.diff(pair_ptr) == 1).all()
@@ -119,8 +119,8 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
     )
 
 
-def _check_ends(hop_ptr: I64, node: I64, key: I64, row: I64, nodes: int, name: str) -> None:
-    """Raise unless every path starts and ends at the nodes of its route."""
+def _check_ends(hop_ptr: I64, node: I64, row: I64, hosts: int, nodes: int, name: str) -> None:
+    """Raise unless every path leads from one host to another; like FlexNetPacket, do not ask whether to the route's."""
     short = np.flatnonzero(np.diff(hop_ptr) < 2)
     if len(short):
         raise TopoplanError(
@@ -130,10 +130,13 @@ def _check_ends(hop_ptr: I64, node: I64, key: I64, row: I64, nodes: int, name: s
     if len(bad):
         at = np.searchsorted(hop_ptr, bad[0], side="right") - 1
         raise TopoplanError(f"{name}: routes[{row[at]}].paths: node {node[bad[0]]} of {nodes} nodes")
-    bad = np.flatnonzero(node[hop_ptr[:-1]] * nodes + node[hop_ptr[1:] - 1] != key)
+    first, last = node[hop_ptr[:-1]], node[hop_ptr[1:] - 1]
+    bad = np.flatnonzero((first == last) | (first >= hosts) | (last >= hosts))
     if len(bad):
-        a, b = divmod(int(key[bad[0]]), nodes)
-        raise TopoplanError(f"{name}: routes[{row[bad[0]]}].paths: a path that does not lead from node {a} to {b}")
+        raise TopoplanError(
+            f"{name}: routes[{row[bad[0]]}].paths: a path from node {first[bad[0]]} to {last[bad[0]]} (must be two of "
+            f"{hosts} hosts)"
+        )
 
 
 def _weights(stored: NDArray[np.float32], owner: I64, pairs: int, name: str) -> F64:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
-from topoplan import Fabric, TaskGraph, TaskKind, TopoplanError
+from topoplan import Fabric, TaskGraph, TopoplanError
 from topoplan.arrays import I64
 from topoplan.routing import full_routes, link_index
 from topoplan_exporter_flatbuffer.schema import Rows
@@ -57,7 +55,7 @@ def routes(fabric: Fabric) -> Rows:
     node = np.empty(hop_ptr[-1], dtype="<u4")
     begins = np.zeros(len(node), dtype=bool)
     begins[hop_ptr[:-1]] = True
-    node[begins] = np.repeat(found.pairs[:, 0], np.diff(found.pair_ptr))
+    node[begins] = fabric.link_src[found.links[found.path_ptr[:-1]]]  # a pair may stand for other ends: `pins`
     node[~begins] = fabric.link_dst[found.links]
     every = np.arange(hosts * hosts)
     columns = {
@@ -71,12 +69,11 @@ def routes(fabric: Fabric) -> Rows:
     return Rows(np.array([0, hosts * hosts]), columns)
 
 
-def rings(fabric: Fabric, graph: TaskGraph) -> Rows:
-    """List rings of a fabric without switches, for every size of all-reduce group that occurs.
+def rings(fabric: Fabric) -> Rows:
+    """List rings of a fabric without switches, by the size of the groups that they serve.
 
-    FlexNetPacket never finishes an all-reduce whose size is missing as soon as there are any rings, so a
-    missing size gets one ring that walks existing links from member to member.  Jumps are written as
-    0 .. hosts-1.
+    FlexNetPacket takes the members of a group for the first hosts as soon as there are any, so only groups of all
+    hosts run on them (`topoplan_exporter_flatbuffer.tables.tables_of`).  Jumps are written as 0 .. hosts-1.
     """
     hosts = fabric.n_hosts
     found: dict[int, tuple[tuple[int, ...], ...]] = {}
@@ -84,10 +81,6 @@ def rings(fabric: Fabric, graph: TaskGraph) -> Rows:
         if not 1 <= size <= hosts:
             raise TopoplanError(f"flatbuffer: fabric {fabric.name!r} has rings of {size} of {hosts} hosts")
         found[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in paths)
-    if found:
-        for size, stride in _strides(graph, hosts).items():
-            if size not in found:
-                found[size] = (_walk(fabric, size, stride),)
     ring = [jumps for paths in found.values() for jumps in paths]
     columns = {
         "ringsz": np.array(list(found), dtype="<u8"),
@@ -108,40 +101,6 @@ def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
         tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in fabric.rings_of(members)) or (1,)
         for members in np.split(graph.group_members, graph.group_ptr[1:-1])
     ]
-
-
-def _strides(graph: TaskGraph, hosts: int) -> dict[int, int | None]:
-    """Distance between neighbours in the groups of each size above 1; None where it is not the same."""
-    strides: dict[int, int | None] = {}
-    for group in sorted(set(graph.group[graph.kind == TaskKind.ALLREDUCE].tolist())):
-        members = graph.group_members[graph.group_ptr[group] : graph.group_ptr[group + 1]]
-        steps = set(((np.roll(members, -1) - members) % hosts).tolist())
-        if len(members) > 1:
-            stride = steps.pop() if len(steps) == 1 else None
-            strides[len(members)] = stride if strides.get(len(members), stride) == stride else None
-    return dict(sorted(strides.items()))
-
-
-def _walk(fabric: Fabric, size: int, stride: int | None) -> tuple[int, ...]:
-    """Find the fewest jumps, each possible from every host, that sum to ``stride`` modulo the hosts."""
-    hosts = fabric.n_hosts
-    jump, seen = np.unique((fabric.link_dst - fabric.link_src) % hosts, return_counts=True)
-    everywhere = jump[seen == hosts].tolist()
-    came: dict[int, tuple[int, ...]] = {0: ()}
-    queue = deque([0])
-    while queue and stride is not None and stride not in came:
-        here = queue.popleft()
-        for step in everywhere:
-            there = (here + step) % hosts
-            if there not in came:
-                came[there] = (*came[here], step)
-                queue.append(there)
-    if stride is None or stride not in came:
-        raise TopoplanError(
-            f"flatbuffer: fabric {fabric.name!r} has no ring for all-reduces of {size} hosts, and none can be made of "
-            "links that every host has; FlexNetPacket would never finish them"
-        )
-    return came[stride]
 
 
 def _pointer(lengths: list[int]) -> I64:

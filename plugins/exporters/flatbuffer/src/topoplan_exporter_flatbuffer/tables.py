@@ -18,6 +18,7 @@ from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, rings, routes, shifts
+from topoplan_exporter_flatbuffer.pins import pinned
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
     BACKWARD,
@@ -76,6 +77,7 @@ def tables_of(plan: Plan) -> Columns:
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
     made = unrolled(graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices)
+    fabric, written = pinned(fabric, graph, made)
     extra += [CPU] * made.joins
     interface = float(cluster.interface_bandwidth.min())
     return {
@@ -87,10 +89,10 @@ def tables_of(plan: Plan) -> Columns:
         "netbw": np.array([interface / 1000.0], dtype="<f4"),
         "conn": connections(fabric, interface),
         "ops": _operators(plan),
-        "tasks": _tasks(made.taskgraph, fabric, _seconds(plan, made)),
-        "devices": _devices(made.taskgraph, fabric, extra),
+        "tasks": _tasks(written, fabric, _seconds(plan, made)),
+        "devices": _devices(written, fabric, extra),
         "routes": routes(fabric),
-        "rings": rings(fabric, made.taskgraph),
+        "rings": rings(fabric),
     }
 
 
@@ -122,16 +124,19 @@ def _as_read(plan: Plan) -> Columns | None:
 def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
     """(T,) collectives that the format does not know: those that go round once, and all that something follows.
 
-    With a ring table FlexNetPacket takes the members of every group for the first hosts; where some collectives are
-    written out anyhow, so are all that this would harm.
+    Besides, FlexNetPacket runs all-reduces either as rings over the routes, in listed order, or where a file has a
+    table of rings (`topoplan_exporter_flatbuffer.network.rings`), all as these, and from hosts 0, 1, ... on, whoever
+    the members are.  Which of the two is not what simulators run is said as transfers.
     """
     ring = graph.kind == TaskKind.ALLREDUCE
     once = np.zeros(graph.n_tasks, dtype=bool) if graph.turns is None else graph.turns == 1
-    unsayable: NDArray[np.bool_] = ring & (once | (np.diff(graph.succ_ptr) > 0))
-    if unsayable.any() and fabric.rings and fabric.n_switches == 0:
-        members = np.diff(graph.group_ptr)[graph.group]
-        whole = (members == fabric.n_hosts) & (fabric.n_hosts in fabric.rings)
-        unsayable |= ring & (members > 1) & ~whole
+    table = bool(fabric.rings) and fabric.n_switches == 0
+    alike = np.zeros(graph.n_groups + 1, dtype=bool)
+    for group, members in enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups]):
+        everybody = np.array_equal(members, np.arange(fabric.n_hosts))
+        rings = fabric.rings_of(members)
+        alike[group] = len(members) < 2 or (bool(rings) and everybody if table else not rings)
+    unsayable: NDArray[np.bool_] = ring & (once | (np.diff(graph.succ_ptr) > 0) | ~alike[graph.group])
     return unsayable
 
 

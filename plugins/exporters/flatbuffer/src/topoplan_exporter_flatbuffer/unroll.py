@@ -2,10 +2,10 @@
 
 In this format nothing may follow an all-reduce, and there are no all-gathers and reduce-scatters.  `unrolled` writes
 such collectives out, round by round: member i of n sends to the next one, n transfers in each of so many rounds as
-simulators run (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3).  A transfer follows what its sender
-sent and received in the round before.
+simulators run (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3).  As in FlexNetPacket, a round of a
+ring begins when all transfers of the one before have ended, and several rings do not wait for each other.
 
-    predecessors -> join -> round 0 -> round 1 -> ... -> join -> successors
+    predecessors -> join -> round 0 -> join -> round 1 -> ... -> join -> successors
 
 A join is a barrier without run time on a device that nothing else uses, a CPU in the file.  It keeps the dependencies
 of the collective to the letter, with n edges on each side in place of n times n.  All-reduces of one member, which in
@@ -37,12 +37,14 @@ class Unrolled:
         joins: how many devices were added for joins; they are the last ones.
         origin: (T,) task that each was made from.
         part: (T,) share of that task's time on the network that it takes: a round's, or all of it.
+        ring: (T,) which of its group's rings a transfer of a collective belongs to; -1 for all other tasks.
     """
 
     taskgraph: TaskGraph
     joins: int
     origin: I64
     part: F64
+    ring: I64
 
 
 def unrolled(
@@ -58,19 +60,23 @@ def unrolled(
         n_devices: number of the first device for joins.
     """
     if not chosen.any():
-        return Unrolled(graph, 0, np.arange(graph.n_tasks), np.ones(graph.n_tasks))
+        none = np.full(graph.n_tasks, -1)
+        return Unrolled(graph, 0, np.arange(graph.n_tasks), np.ones(graph.n_tasks), none)
     shape = _shape(graph, chosen, shifts)
-    count = np.where(shape.rounds > 0, shape.rounds * shape.parallel * shape.members + 2, 1)
+    # In a collective flows stand round by round, ring by ring, and in the order of the members that send; the joins of
+    # a round stand behind it, one for each ring.  The last round has that of the collective.
+    block = shape.parallel * (shape.members + 1)
+    count = np.where(shape.rounds > 0, shape.rounds * block - shape.parallel + 2, 1)
     first = np.cumsum(count) - count
     last = first + count - 1
     origin = np.repeat(np.arange(graph.n_tasks), count)
     place = np.arange(len(origin)) - first[origin]
-    flow = np.flatnonzero((place > 0) & (place < count[origin] - 1))
+    inner = np.flatnonzero((place > 0) & (place < count[origin] - 1))
+    turn, at = np.divmod(place[inner] - 1, block[origin[inner]])
+    flows = at < (shape.parallel * shape.members)[origin[inner]]
+    flow, turn, at = inner[flows], turn[flows], at[flows]
     of = origin[flow]
-
-    # In a collective flows stand round by round, ring by ring, and in the order of the members that send.
-    at, member = np.divmod(place[flow] - 1, shape.members[of])
-    turn, ring = np.divmod(at, shape.parallel[of])
+    ring, member = np.divmod(at, shape.members[of])
     ahead, before = np.concatenate(shifts), np.cumsum([0, *map(len, shifts)])
     receiver = (member + ahead[before[graph.group[of]] + ring]) % shape.members[of]
     listed = graph.group_ptr[graph.group[of]].astype(np.int64)
@@ -92,12 +98,12 @@ def unrolled(
     joins = 1 + int(inside.sum())
 
     ends = turn == shape.rounds[of] - 1
-    following = flow + (shape.parallel * shape.members)[of]
+    barrier = first[of] + 1 + turn * block[of] + (shape.parallel * shape.members)[of] + ring
     edges = (
         (np.repeat(last, np.diff(graph.succ_ptr)), first[graph.succ]),
         (first[of][turn == 0], flow[turn == 0]),
-        (flow[~ends], following[~ends]),
-        (flow[~ends], (following - member + receiver)[~ends]),
+        (flow[~ends], barrier[~ends]),
+        (barrier[~ends], (flow + block[of])[~ends]),
         (flow[ends], last[of][ends]),
     )
     tails, heads = (np.concatenate(side) for side in zip(*edges, strict=True))
@@ -114,7 +120,9 @@ def unrolled(
     )
     part = np.ones(len(origin))
     part[flow] = 1.0 / shape.rounds[of]
-    return Unrolled(made, joins, origin, part)
+    rings = np.full(len(origin), -1)
+    rings[flow] = ring
+    return Unrolled(made, joins, origin, part, rings)
 
 
 _COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "group", "op")

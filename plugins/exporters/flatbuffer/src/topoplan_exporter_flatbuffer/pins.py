@@ -1,0 +1,150 @@
+"""Rings of a fabric, written out as transfers -> transfers between pairs of hosts that have the ring's path alone.
+
+FlexNetPacket draws one of the paths that ``routes`` lists for the pair of a transfer.  A ring that takes several links
+has one path, and several rings of a group may join the same two hosts on different ones.  So `pinned` gives every path
+of a ring a pair of hosts: its own where no other message needs that pair, else one that nobody uses.  FlexNetPacket
+follows the nodes that a path lists, whatever pair it stands for; such a pair is a name and no more.  Where no pair is
+left, paths share the one that they join, and all of its messages draw among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from topoplan import Fabric, Routes, TaskGraph, TaskKind
+from topoplan.arrays import I64
+from topoplan.routing import full_routes, link_index
+from topoplan_exporter_flatbuffer.unroll import Unrolled
+
+__all__ = ["pinned"]
+
+#: Nodes of a path, both ends included.
+_Path = tuple[int, ...]
+
+
+def pinned(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[Fabric, TaskGraph]:
+    """Put the transfers of rings on pairs that have the ring's path alone.
+
+    Args:
+        fabric: with one device in each host.
+        graph: from which ``made`` was made.
+        made: transfers of its collectives that run on rings of the fabric are put on other pairs.
+
+    Returns:
+        The fabric with the routes of these pairs, and the task graph with their transfers.
+    """
+    flows, paths = _ring_paths(fabric, graph, made)
+    if not len(flows):
+        return fabric, made.taskgraph
+    transfers = made.taskgraph.kind == TaskKind.TRANSFER
+    transfers[flows] = False
+    hosts = fabric.n_hosts
+    used = np.unique(made.taskgraph.src[transfers].astype(np.int64) * hosts + made.taskgraph.dst[transfers])
+    routes = full_routes(fabric)
+    names, changed = _named(Counter(paths), set(used.tolist()), _node_paths(fabric, routes), hosts)
+    src, dst = made.taskgraph.src.copy(), made.taskgraph.dst.copy()
+    src[flows], dst[flows] = np.divmod([names[path] for path in paths], hosts)
+    rerouted = attrs.evolve(fabric, routes=_rerouted(fabric, routes, changed))
+    return rerouted, attrs.evolve(made.taskgraph, src=src, dst=dst)
+
+
+def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, list[_Path]]:
+    """Find the transfers of rings of the fabric, and their paths as simulators walk them: the first jump last."""
+    rings = [fabric.rings_of(members) for members in np.split(graph.group_members, graph.group_ptr[1:-1])]
+    has = np.array([len(several) > 0 for several in rings], dtype=bool)
+    group = graph.group[made.origin]
+    flows = np.flatnonzero((made.ring >= 0) & np.append(has, False)[group])
+    walked: dict[tuple[int, tuple[int, ...]], _Path] = {}
+    paths = []
+    for source, g, ring in zip(
+        made.taskgraph.src[flows].tolist(), group[flows].tolist(), made.ring[flows].tolist(), strict=True
+    ):
+        jumps = rings[g][ring]
+        if (source, jumps) not in walked:
+            steps = itertools.accumulate((*jumps[1:], jumps[0]), initial=source)
+            walked[source, jumps] = tuple(node % fabric.n_hosts for node in steps)
+        paths.append(walked[source, jumps])
+    return flows, paths
+
+
+def _named(
+    paths: Mapping[_Path, int], used: set[int], known: Mapping[int, list[_Path]], hosts: int
+) -> tuple[dict[_Path, int], dict[int, list[_Path]]]:
+    """Give each path a pair.
+
+    Args:
+        paths: how many transfers take each.
+        used: pairs, ``source * hosts + destination``, between which other messages go.
+        known: the paths that these take, for all pairs that reach each other.
+        hosts: number of hosts.
+
+    Returns:
+        The pair of each path, and the pairs whose routes change, with their new ones.
+    """
+    joined = {path: path[0] * hosts + path[-1] for path in paths}
+    names = {path: pair for path, pair in joined.items() if known.get(pair) == [path]}
+    taken = set(names.values())
+    routes: dict[int, list[_Path]] = {}
+    for path, pair in joined.items():
+        if path not in names and pair not in used | taken:
+            names[path], routes[pair] = pair, [path]
+            taken.add(pair)
+    # Of the other direction FlexNetPacket asks for a path, too, though nothing is sent over it.
+    taken |= used
+    free = (pair for pair in known if pair not in taken and pair % hosts * hosts + pair // hosts in known)
+    # Rings that draw among each other's paths are slowest of all, so they come first.
+    several = Counter(joined.values())
+    left = sorted((path for path in paths if path not in names), key=lambda path: -several[joined[path]] * paths[path])
+    for path, name in zip(left, free, strict=False):
+        names[path], routes[name] = name, [path]
+    for path in paths:
+        if path not in names:
+            pair = joined[path]
+            routes.setdefault(pair, [one for one, name in names.items() if name == pair]).append(path)
+            names[path] = pair
+    return names, routes
+
+
+def _node_paths(fabric: Fabric, routes: Routes) -> dict[int, list[_Path]]:
+    """List the nodes of all paths of all pairs that reach each other."""
+    src, dst, links = fabric.link_src.tolist(), fabric.link_dst.tolist(), routes.links.tolist()
+    steps = itertools.pairwise(routes.path_ptr.tolist())
+    paths = [(src[links[a]], *(dst[link] for link in links[a:b])) for a, b in steps]
+    ends = itertools.pairwise(routes.pair_ptr.tolist())
+    return {
+        a * fabric.n_hosts + b: paths[begin:end]
+        for (a, b), (begin, end) in zip(routes.pairs.tolist(), ends, strict=True)
+        if end > begin
+    }
+
+
+def _rerouted(fabric: Fabric, routes: Routes, changed: Mapping[int, list[_Path]]) -> Routes:
+    """Give these paths, equally likely, to these pairs; all others keep theirs."""
+    counts, lengths, links, weights = [], [], [], []
+    for row, (a, b) in enumerate(routes.pairs.tolist()):
+        paths = changed.get(a * fabric.n_hosts + b)
+        if paths is None:
+            begin, end = routes.pair_ptr[row], routes.pair_ptr[row + 1]
+            ends = routes.path_ptr[begin : end + 1]
+            counts.append(end - begin)
+            lengths.append(np.diff(ends))
+            links.append(routes.links[ends[0] : ends[-1]])
+            weights.append(routes.weight[begin:end])
+            continue
+        counts.append(len(paths))
+        lengths.append([len(path) - 1 for path in paths])
+        tails, heads = zip(*(step for path in paths for step in itertools.pairwise(path)), strict=True)
+        links.append(link_index(fabric, tails, heads))
+        weights.append(np.full(len(paths), 1.0 / len(paths)))
+    return Routes(
+        pairs=routes.pairs,
+        pair_ptr=np.concatenate([[0], np.cumsum(counts)]),
+        path_ptr=np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        links=np.concatenate(links),
+        weight=np.concatenate(weights),
+    )
