@@ -61,7 +61,7 @@ LAYERS = (
         "timeline",
         "devices",
     ),
-    ("problem", "plan", "search", "components", "hookspecs"),
+    ("memory", "problem", "plan", "search", "components", "hookspecs"),
     (
         "operators",
         "partition",

@@ -10,7 +10,7 @@ from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, St
 from topoplan.conversions import Collective, CollectiveCosts
 from topoplan.lowering import Lowering
 from topoplan.operators import GraphBuilder
-from topoplan.precision import at_speed, in_precision, weight_copies
+from topoplan.precision import at_speed, in_precision, weight_states
 from topoplan.scaling import scaled_costs
 from topoplan.strategy import Placement
 from topoplan.taskgraph import TaskKind
@@ -77,12 +77,12 @@ def test_tensors_told_in_bytes_have_half_of_them(nbytes, half):
 def test_bytes_of_a_parameter_are_those_of_zero(state, nbytes, precision):
     """ZeRO, section 3.1: 2 + 2 + 12 bytes under Adam, as many as in fp32."""
     graph = in_precision(model(), precision)
-    assert weight_copies(graph, state) * graph.operators[0].weights[0].itemsize == nbytes
+    assert sum(weight_states(graph, state)) * graph.operators[0].weights[0].itemsize == nbytes
 
 
 def test_tables_keep_no_gradient():
-    assert weight_copies(model(), 0, gradient=False) * 4 == 4
-    assert weight_copies(in_precision(model(), "fp16"), 0, gradient=False) * 2 == 2 + 4
+    assert sum(weight_states(model(), 0, gradient=False)) * 4 == 4
+    assert sum(weight_states(in_precision(model(), "fp16"), 0, gradient=False)) * 2 == 2 + 4
 
 
 def test_messages_of_a_strategy_are_half_as_long():

@@ -154,7 +154,8 @@ class PartCosts:
     Attributes:
         forward, backward: seconds.
         memory: bytes that the part keeps on its device during the iteration.
-        kept: those of them that do not come and go with a micro-batch: weights, gradients, optimizer state.  None
+        states: (3, P) bytes of weights, gradients and optimizer state among them; None where nobody knows.
+        kept: those of ``memory`` that do not come and go with a micro-batch: the sum of ``states`` unless given.  None
             says that it is all but the part's outputs.
         weight_gradient: seconds of the backward pass that the gradients of weights take, which nothing but their
             all-reduce waits for.  None says half of them, for an operator with weights.
@@ -163,8 +164,13 @@ class PartCosts:
     forward: F64
     backward: F64
     memory: F64
-    kept: F64 | None = None
+    states: F64 | None = None
+    kept: F64 | None = attrs.field()
     weight_gradient: F64 | None = None
+
+    @kept.default
+    def _stays(self) -> F64 | None:
+        return None if self.states is None else self.states.sum(axis=0)
 
 
 class CostFunction(Protocol):

@@ -207,6 +207,8 @@ class OperatorGraph:
         batch_size: samples per iteration, over all devices.
         dialect: ``standard``, or ``flexnet`` where FlexNet's oddities are reproduced.
         precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan.precision.in_precision` sets it.
+        optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for the one of the
+            dialect (`topoplan.precision.optimizer_of`).
     """
 
     name: str
@@ -215,6 +217,7 @@ class OperatorGraph:
     batch_size: int
     dialect: str = "standard"
     precision: str = "fp32"
+    optimizer: str = ""
 
     def __attrs_post_init__(self) -> None:
         if not self.operators:

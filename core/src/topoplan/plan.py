@@ -13,6 +13,7 @@ import attrs
 from topoplan.cluster import Cluster
 from topoplan.fabric import Fabric
 from topoplan.graph import OperatorGraph
+from topoplan.memory import MemoryUse
 from topoplan.strategy import Strategy
 from topoplan.taskgraph import TaskGraph
 from topoplan.timeline import Timeline
@@ -28,6 +29,7 @@ class Plan:
         cluster, fabric, taskgraph: always present.
         graph, strategy: absent where only a task graph was imported.
         timeline: absent before a simulation.
+        memory: what devices keep; absent where only a task graph was imported.
         provenance: versions, seed, options and hashes of the inputs: all that is needed to repeat it.
             JSON values only; nothing in it depends on time or place.
     """
@@ -38,4 +40,10 @@ class Plan:
     graph: OperatorGraph | None = None
     strategy: Strategy | None = None
     timeline: Timeline | None = None
+    memory: MemoryUse | None = None
     provenance: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every device holds what the plan keeps on it; None where that is not known."""
+        return None if self.memory is None else self.memory.fits(self.cluster.device_memory)

@@ -5,7 +5,7 @@
 Activations, weights and their gradients take half the bytes, wherever they are kept or sent, so that everything that
 counts bytes of tensors needs to know no more.  Two things do not follow from bytes:
 
-- *memory of weights* (`weight_copies`): beside a weight and its gradient of 2 bytes each, the optimizer keeps the
+- *memory of weights* (`weight_states`): beside a weight and its gradient of 2 bytes each, the optimizer keeps the
   weight and its own state in 4 bytes: 16 bytes for each parameter under Adam.  Source: Rajbhandari et al., ZeRO:
   Memory Optimizations Toward Training Trillion Parameter Models, SC 2020, section 3.1; the technique is that of
   Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.1;
@@ -15,6 +15,9 @@ counts bytes of tensors needs to know no more.  Two things do not follow from by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import attrs
 import numpy as np
 
@@ -23,10 +26,18 @@ from topoplan.errors import TopoplanError
 from topoplan.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.scaling import scaled_costs
 
-__all__ = ["at_speed", "in_precision", "weight_copies"]
+__all__ = ["OPTIMIZERS", "at_speed", "in_precision", "optimizer_of", "weight_states"]
 
 #: How much smaller an element is than in fp32.
 _SMALLER = 2
+
+#: Optimizer -> numbers that it keeps for each weight, beside the weight itself: Adam two moments, momentum one.
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd": 0})
+
+
+def optimizer_of(graph: OperatorGraph) -> str:
+    """Return the optimizer of a model: Adam, or momentum where FlexNet's accounting is reproduced, unless it says."""
+    return graph.optimizer or ("momentum" if graph.dialect == "flexnet" else "adam")
 
 
 def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
@@ -44,21 +55,22 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
     return attrs.evolve(graph, operators=operators, precision=precision)
 
 
-def weight_copies(graph: OperatorGraph, optimizer_state: int, *, gradient: bool = True) -> int:
-    """Return how many times its bytes in ``graph`` a weight keeps in memory.
+def weight_states(
+    graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True
+) -> tuple[int, int, int]:
+    """Return how many times its bytes in ``graph`` a weight, its gradient and the optimizer's state take in memory.
 
     Args:
-        graph: the model, in its precision.
-        optimizer_state: copies of each weight that the optimizer keeps: SGD 0, momentum 1, Adam 2.
+        graph: the model, in its precision, with its optimizer.
+        copies: numbers that the optimizer keeps for each weight; None: as many as the model's optimizer.
         gradient: there is a gradient of the same size; not where few rows of a table get one.
 
     Returns:
-        In fp32 the weight, its gradient, and the state.  In mixed precision the last is in fp32, and so is one
-        more copy of the weight, which the optimizer updates.
+        In mixed precision the state is in fp32, and with it counts one more copy of the weight, which the optimizer
+        updates.
     """
-    if graph.precision == "fp32":
-        return 1 + gradient + optimizer_state
-    return 1 + gradient + _SMALLER * (1 + optimizer_state)
+    kept = OPTIMIZERS[optimizer_of(graph)] if copies is None else copies
+    return 1, int(gradient), kept if graph.precision == "fp32" else _SMALLER * (1 + kept)
 
 
 def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, speedup: float | None) -> CostFunction:

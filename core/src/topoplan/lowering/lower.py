@@ -14,6 +14,7 @@ from topoplan.graph import OperatorGraph
 from topoplan.lowering.interchange import interchangeable
 from topoplan.lowering.join import join, taskgraph_of
 from topoplan.lowering.pieces import EdgePiece, OperatorPiece, edge_piece, operator_piece
+from topoplan.memory import MemoryUse
 from topoplan.partition import Transfers, transfers
 from topoplan.problem import Demand
 from topoplan.schedule import Schedule
@@ -113,6 +114,18 @@ class Lowering:
             weights=np.concatenate([piece.memory for piece in ops]),
             minlength=self.cluster.n_devices,
         ).astype(np.float64)
+
+    def memory_use(self, strategy: Strategy) -> MemoryUse:
+        """Return the same by what it is for, in whole bytes."""
+        from topoplan.lowering.memory import Slices, divided
+
+        if strategy.program is not None:
+            from topoplan.lowering.spmd_prices import program_memory_use
+
+            return program_memory_use(strategy.program, self.graph, self._program_prices(strategy.program))
+        self._slices = self._slices or Slices(self.graph)
+        ops = [self._operator_piece(op, placement) for op, placement in enumerate(strategy.placements)]
+        return divided(strategy, ops, self._slices, self.memory(strategy))
 
     def _scheduled_memory(self, ops: Sequence[OperatorPiece], strategy: Strategy, schedule: Schedule) -> F64:
         from topoplan.lowering.memory import Slices, scheduled_peak

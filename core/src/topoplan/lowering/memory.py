@@ -17,15 +17,16 @@ from topoplan.arrays import F64, I32
 from topoplan.components import CostFunction
 from topoplan.graph import OperatorGraph, Tensor
 from topoplan.lowering.order import Pass, Steps, runs_of
-from topoplan.lowering.pieces import weight_seconds
+from topoplan.lowering.pieces import OperatorPiece, weight_seconds
 from topoplan.lowering.schedule import steps_under
+from topoplan.memory import MemoryUse
 from topoplan.partition import slice_elements
 from topoplan.schedule import Schedule
 from topoplan.strategy import Placement, Strategy
 from topoplan.taskgraph import TaskGraph
 from topoplan.timeline import Timeline
 
-__all__ = ["Held", "MemoryCurve", "Slices", "memory_curve", "scheduled_peak"]
+__all__ = ["Held", "MemoryCurve", "Slices", "divided", "memory_curve", "scheduled_peak"]
 
 
 class Held(NamedTuple):
@@ -117,6 +118,35 @@ def scheduled_peak(
         peak[d] += max(0.0, float(rows.max()) - before)
         before = float(rows[-1])
     return peak
+
+
+def divided(strategy: Strategy, pieces: Sequence[OperatorPiece], slices: Slices, total: F64) -> MemoryUse:
+    """Return by what it is for what a strategy without a program keeps.
+
+    Args:
+        strategy: with or without a schedule.
+        pieces: of every operator.
+        slices: of the graph.
+        total: (D,) the most bytes that each device holds at a time.
+    """
+    schedule = strategy.schedule or Schedule(kind="gpipe", micro_batches=1, stage=np.zeros(len(pieces)))
+    memory, kept = [piece.memory for piece in pieces], [piece.kept for piece in pieces]
+    held = slices.held(strategy.placements, memory, kept, schedule)
+    device = np.concatenate([piece.devices for piece in pieces])
+
+    def on_devices(rows: F64) -> F64:
+        return np.bincount(device, rows, len(total)).astype(np.float64)
+
+    known = np.concatenate([np.full(len(piece.devices), piece.states is not None) for piece in pieces])
+    rows = [np.zeros((3, len(piece.devices))) if piece.states is None else piece.states for piece in pieces]
+    of_batch = on_devices(held.activations)
+    in_use = total - on_devices(held.kept)
+    return MemoryUse.of(
+        total,
+        np.stack([on_devices(row) for row in np.concatenate(rows, axis=1)]),
+        on_devices(np.where(known, 0.0, held.kept)),
+        None if schedule.trivial else np.divide(in_use, of_batch, out=np.zeros(len(total)), where=of_batch > 0),
+    )
 
 
 def memory_curve(

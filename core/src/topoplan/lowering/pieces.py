@@ -27,7 +27,7 @@ class OperatorPiece:
 
     Attributes:
         devices, forward, backward, memory: (P,) per part.
-        kept, weight_gradient: likewise, see `PartCosts`; the second one is told for every operator.
+        states, kept, weight_gradient: likewise, see `PartCosts`; the last one is told for every operator.
         part_counts, group_parts: (G,) and the rows one after the other, of all weights in order: the parts
             whose gradients enter each all-reduce.
         device_counts, group_devices: likewise, the devices that take part (each once).
@@ -46,6 +46,7 @@ class OperatorPiece:
     group_seconds: F64
     weight_gradient: F64
     kept: F64 | None
+    states: F64 | None
 
 
 @attrs.frozen(eq=False)
@@ -104,6 +105,7 @@ def operator_piece(
         group_seconds=np.array(seconds, dtype=np.float64),
         weight_gradient=weight_seconds(operator, priced),
         kept=priced.kept,
+        states=priced.states,
     )
 
 

@@ -41,6 +41,9 @@ def check_prices_have_one_row_per_part(component: Estimator) -> None:
             share = getattr(price, field)
             assert share is None or share.shape == devices.shape, f"{field} of {len(devices)} parts: {share.shape}"
             assert share is None or (share <= most).all(), f"{field} is more than what it is a part of"
+        if price.states is not None:
+            assert price.states.shape == (3, len(devices)), f"states of {len(devices)} parts: {price.states.shape}"
+            assert np.array_equal(price.states.sum(axis=0), price.kept), "states do not add up to kept"
 
 
 def check_prices_are_finite(component: Estimator) -> None:

@@ -37,8 +37,9 @@ def test_a_part_takes_its_share():
     got = price(costs(layer()), 4)
     np.testing.assert_allclose(got.forward, np.full(4, 0.008))
     np.testing.assert_allclose(got.backward, np.full(4, 0.016))
-    np.testing.assert_allclose(got.memory, np.full(4, 3 * 1000 + 230.4 / 4))
-    np.testing.assert_allclose(got.kept, np.full(4, 3 * 1000))
+    np.testing.assert_allclose(got.memory, np.full(4, 4 * 1000 + 230.4 / 4))
+    np.testing.assert_allclose(got.kept, np.full(4, 4 * 1000))
+    np.testing.assert_allclose(got.states, [[1000] * 4, [1000] * 4, [2000] * 4])
 
 
 def test_uneven_parts_take_their_own_shares():

@@ -32,8 +32,10 @@ class Options:
     latency_us: float = option(100.0, help="of one collective", unit="us", minimum=0)
     noise: float = option(0.0, help="every number times a factor this far from 1 at most", minimum=0, maximum=0.99)
     noise_seed: int = option(0, help="of the factors", minimum=0)
-    optimizer_state: int = option(
-        2, help="copies of each weight that the optimizer keeps: SGD 0, momentum 1, Adam 2", minimum=0
+    optimizer_state: int | None = option(
+        None,
+        help="copies of each weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        minimum=0,
     )
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
+from topoplan import Cluster, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan.conversions import Collective
 from topoplan.partition import part_sizes, slice_elements
-from topoplan.precision import weight_copies
+from topoplan.precision import weight_states
 from topoplan_estimator_hidup import Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read
@@ -38,7 +38,7 @@ class HidupCosts:
         lines = _lines(options, cluster)
         self._bandwidth = {kind: noisy(line.bandwidth) for kind, line in lines.items()}
         self._latency = {kind: line.latency for kind, line in lines.items()}
-        self._copies = weight_copies(graph, options.optimizer_state)
+        self._states = np.array(weight_states(graph, options.optimizer_state))[:, None]
         self._gpus = cluster.big_gpu
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
@@ -67,15 +67,24 @@ class HidupCosts:
             raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
         speed = self._speed[0] if self._equal else self._speed[devices]
         forward = self._flops[op] / self._rate * self._share(operator, degrees) / speed
-        kept = np.zeros(len(forward))
-        for tensor in operator.weights:
-            kept += self._copies * tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
-        for tensor in operator.outputs:
-            kept += tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
-        costs = PartCosts(forward=f64(forward), backward=f64(BACKWARD * forward), memory=f64(kept))
+        states = self._states * self._held(operator, operator.weights, degrees)
+        costs = PartCosts(
+            forward=f64(forward),
+            backward=f64(BACKWARD * forward),
+            memory=f64(states.sum(axis=0) + self._held(operator, operator.outputs, degrees)),
+            states=f64(states),
+        )
         if self._equal:
             self._prices[op, degrees] = costs
         return costs
+
+    @staticmethod
+    def _held(operator: Operator, tensors: tuple[Tensor, ...], degrees: tuple[int, ...]) -> F64:
+        """Return the (P,) bytes of the slices of ``tensors``."""
+        held = np.zeros(math.prod(degrees))
+        for tensor in tensors:
+            held += tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
+        return held
 
     def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
         """Return the (P,) share of the iteration space that one GPU of each part runs."""

@@ -22,8 +22,10 @@ __all__ = ["PROFILE", "Options", "topoplan_estimators"]
 class Options:
     """What training keeps in memory beside weights, gradients and activations."""
 
-    optimizer_state: int = option(
-        1, help="copies of each weight that the optimizer keeps: SGD 0, momentum 1, Adam 2", minimum=0
+    optimizer_state: int | None = option(
+        None,
+        help="copies of each weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        minimum=0,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan.partition import part_bounds, slice_elements
-from topoplan.precision import weight_copies
+from topoplan.precision import weight_states
 from topoplan_estimator_profile import Options
 
 __all__ = ["Profiled"]
@@ -25,7 +25,7 @@ class Profiled:
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
-        self._copies = weight_copies(graph, options.optimizer_state)
+        self._states = np.array(weight_states(graph, options.optimizer_state))[:, None]
         self._gpus = cluster.big_gpu
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
@@ -52,12 +52,12 @@ class Profiled:
         assert profile is not None
         share = self._share(operator, degrees)
         speed = self._speed[0] if self._equal else self._speed[devices]
-        kept = self._copies * self._weights(op, degrees)
+        states = self._states * self._weights(op, degrees)
         costs = PartCosts(
             forward=f64(profile.forward * share / speed),
             backward=f64(profile.backward * share / speed),
-            memory=f64(kept + profile.activation_bytes * share),
-            kept=f64(kept),
+            memory=f64(states.sum(axis=0) + profile.activation_bytes * share),
+            states=f64(states),
         )
         if self._equal:
             self._prices[op, degrees] = costs

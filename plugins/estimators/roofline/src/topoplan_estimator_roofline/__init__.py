@@ -31,8 +31,10 @@ class Options:
     kernel_overhead_us: float | None = option(
         None, help="time of an empty kernel; empty: the preset's", unit="us", minimum=0
     )
-    optimizer_state: int = option(
-        1, help="copies of each dense weight that the optimizer keeps: SGD 0, momentum 1, Adam 2", minimum=0
+    optimizer_state: int | None = option(
+        None,
+        help="copies of each dense weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        minimum=0,
     )
 
 

@@ -15,7 +15,7 @@ from topoplan.components import PartCosts
 from topoplan.devices import device_preset
 from topoplan.errors import TopoplanError
 from topoplan.graph import Operator, OperatorGraph
-from topoplan.precision import weight_copies
+from topoplan.precision import weight_states
 from topoplan_estimator_roofline import Options
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
 
@@ -37,8 +37,8 @@ class Roofline:
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._share = cluster.big_gpu
-        self._copies = weight_copies(graph, options.optimizer_state)
-        self._table_copies = weight_copies(graph, 0, gradient=False)
+        self._states = weight_states(graph, options.optimizer_state)
+        self._table_states = weight_states(graph, 0, gradient=False)
         self._rates = _rates(options, cluster, options.precision or graph.precision)
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
@@ -66,22 +66,24 @@ class Roofline:
             operator = self._graph.operators[op]
             if reason := operator.misfit(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(operator, degrees, self._share, self._copies_of(operator))
+            work = self._work[key] = part_work(operator, degrees, self._share)
         at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         arithmetic, moving = work.flops / self._rates.flops[at], work.traffic / self._rates.bandwidth[at]
         overhead, times = self._rates.overhead[at], self._backward[op]
+        states = np.array(self._states_of(self._graph.operators[op]))[:, None] * work.weights
         costs = PartCosts(
             forward=f64(np.maximum(arithmetic, moving) + overhead),
             backward=f64(np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels),
-            memory=f64(work.memory),
+            memory=f64(states.sum(axis=0) + work.outputs),
+            states=f64(states),
         )
         if self._equal:
             self._prices[key] = costs
         return costs
 
-    def _copies_of(self, operator: Operator) -> int:
+    def _states_of(self, operator: Operator) -> tuple[int, int, int]:
         """Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists."""
-        return self._table_copies if operator.kind == "embedding" else self._copies
+        return self._table_states if operator.kind == "embedding" else self._states
 
 
 def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:

@@ -27,11 +27,12 @@ __all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
 
 @attrs.frozen(eq=False)
 class PartWork:
-    """(P,) each: FLOPs and device-memory bytes of one forward pass, and bytes kept during the iteration."""
+    """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of the weights and of the outputs."""
 
     flops: F64
     traffic: F64
-    memory: F64
+    weights: F64
+    outputs: F64
 
 
 @attrs.frozen
@@ -56,15 +57,14 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
     return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
 
 
-def part_work(op: Operator, degrees: tuple[int, ...], share: int, copies: int) -> PartWork:
-    """Return FLOPs, bytes moved and bytes kept by every part of ``op`` cut by ``degrees``.
+def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
+    """Return FLOPs, bytes moved and bytes held by every part of ``op`` cut by ``degrees``.
 
     Args:
         op: the operator.
         degrees: into how many parts each dimension is cut.
         share: GPUs among which a part's samples are divided, weights replicated; the result is that of
             the GPU with the most samples.
-        copies: times that memory holds the weights: with gradients and optimizer state.
     """
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
@@ -87,7 +87,8 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int, copies: int) -
     return PartWork(
         flops=_polynomial(op.work, sizes, parts),
         traffic=moved,
-        memory=copies * weights + outputs,
+        weights=weights,
+        outputs=outputs,
     )
 
 
