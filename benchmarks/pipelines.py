@@ -127,7 +127,7 @@ def rows_of(folder, profile, profile_batch, batch, ends):
         cluster=attrs.evolve(CLUSTER, devices=ends),
         simulator="fluid:memory=limit",
         searchers=["pipeline"],
-        run=RunOptions(batch_size=batch),
+        run=RunOptions(batch_size=batch, optimizer="momentum"),
     )
     outcome = optimize(experiment)
     case = case_of(experiment, outcome)

@@ -21,7 +21,7 @@ from topoplan.experiment import Choice, Experiment, build_cluster
 from topoplan.exporting import read_strategy
 from topoplan.fabric import Fabric
 from topoplan.host import Host
-from topoplan.precision import at_speed, in_precision
+from topoplan.precision import at_speed, in_precision, optimizer_of
 from topoplan.problem import Demand, Problem
 from topoplan.search import Search
 from topoplan.space import Space
@@ -83,6 +83,7 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
     (simulator, simulator_options), *searchers = rest
     cluster = build_cluster(experiment.cluster)
     graph = in_precision(frontend.build(model_options, experiment.run.batch_size), experiment.run.precision)
+    graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     costs = estimator.build(estimator_options, graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
     problem = Problem(

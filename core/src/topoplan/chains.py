@@ -50,9 +50,15 @@ class _Told:
 
     state: bytes | None
     cost: float
+    fits: bool
     evaluations: int
     acceptance: float | None
     more: bool
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """See `Trial.rank`."""
+        return not self.fits, self.cost
 
 
 class _Crew(Protocol):
@@ -101,6 +107,7 @@ class _Here:
         return _Told(
             state=None if known else pickle.dumps(state),
             cost=walk.best.cost,
+            fits=walk.best.fits,
             evaluations=walk.evaluations,
             acceptance=walk.acceptance,
             more=more,
@@ -261,6 +268,7 @@ def _rounds(
     states: list[bytes] = [b""] * count
     told: dict[int, _Told] = {}
     history: list[tuple[float, float]] = []
+    reached = (True, float("inf"))
     taken: dict[int, tuple[bytes, float]] = {}
     first, first_cost, best = b"", float("inf"), 0
     for turn in range(_ROUNDS + 1):  # the first one prices initial states only
@@ -273,17 +281,18 @@ def _rounds(
         told |= _advance(crews, orders)
         for chain in going:
             states[chain] = told[chain].state or (taken[chain][0] if chain in taken else states[chain])
-        best = min(range(count), key=lambda chain: (told[chain].cost, chain))
+        best = min(range(count), key=lambda chain: (told[chain].rank, chain))
         if turn == 0:
             first, first_cost = states[0], told[0].cost
         taken = {
             chain: (states[before], told[before].cost)
             for chain in range(count)
             for before in [(chain - 1) % count]
-            if told[before].cost < told[chain].cost
+            if told[before].rank < told[chain].rank
         }
         progress = _progress(told, first_cost, best, started)
-        if not history or told[best].cost < history[-1][1]:
+        if not history or told[best].rank < reached:
+            reached = told[best].rank
             history.append((float(progress.evaluations), told[best].cost))
             if turn:
                 on_progress("new_best", progress)

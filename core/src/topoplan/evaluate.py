@@ -84,11 +84,16 @@ class Evaluator:
         # Seconds that strategies of one key take at least; and the fabric, to keep its identity.
         self._alike: dict[tuple[int, int], tuple[Fabric, float]] = {}
 
-    def price(self, candidate: Candidate) -> Trial:
+    def price(self, candidate: Candidate, wanted: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
 
         One that does not fit a hard memory limit costs ``inf``, and so do one whose placements do not fit its
         schedule and one that is proven not to cost less than the time that it must beat.
+
+        Args:
+            candidate: with the time that it must beat.
+            wanted: seconds below which a candidate that fits into memory is of use, whatever it must beat: the best
+                so far may not fit.
         """
         self.evaluations += 1
         state = candidate.state()
@@ -99,15 +104,18 @@ class Evaluator:
             return self._trial(*known)
         if strategy.misfit(self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
+        beat = candidate.beat
+        if wanted > beat and self.fits(strategy):
+            beat = wanted
         if (
             self._floors is not None
             and strategy.schedule is None  # floors add up memory that micro-batches use one after the other
             and strategy.program is None
-            and candidate.beat < float("inf")
-            and self._floors.floor(candidate, state) >= candidate.beat
+            and beat < float("inf")
+            and self._floors.floor(candidate, state) >= beat
         ):
             return self._trial(state, float("inf"))
-        cost = self._cost(state, candidate.beat if self._floors else float("inf"))
+        cost = self._cost(state, beat if self._floors else float("inf"))
         if cost == float("inf"):
             return self._trial(state, cost)
         _make_room(self._known)
@@ -157,7 +165,8 @@ class Evaluator:
         return self._lowered[1]
 
     def _trial(self, state: State, cost: float) -> Trial:
-        return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy))
+        fits = cost < float("inf") and self.fits(state.strategy)
+        return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy), fits=fits)
 
     def _penalty(self, used: F64) -> float:
         return memory_penalty(used, self.problem.cluster.device_memory, self._memory)
@@ -172,6 +181,12 @@ class Evaluator:
             self._held = (strategy, self._lowering.memory(strategy))
         return self._held[1]
 
+    def fits(self, strategy: Strategy) -> bool:
+        """Say whether every device holds what a strategy keeps on it; true of all where memory is ignored."""
+        if self._memory == "ignore":
+            return True
+        return bool((self.memory(strategy) <= self.problem.cluster.device_memory).all())
+
     def plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
         """Lower and simulate a state once more, in full, as a plan."""
         taskgraph = self._lower(state.strategy)
@@ -182,6 +197,7 @@ class Evaluator:
             graph=self.problem.graph,
             strategy=state.strategy,
             timeline=self._simulate(taskgraph, state.fabric, self.problem.cluster),
+            memory=self._lowering.memory_use(state.strategy),
             provenance=provenance,
         )
 

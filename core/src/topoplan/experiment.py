@@ -104,6 +104,11 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
+        None,
+        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
+        "unset: adam, and momentum in the flexnet dialect",
+    )
 
 
 @attrs.frozen(kw_only=True)

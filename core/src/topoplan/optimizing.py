@@ -41,8 +41,9 @@ class Outcome:
         plan: the best state, simulated in full.
         initial: the state that the search started from, likewise.
         result: costs, number of evaluations and history of the search.
-        memory: (D,) bytes that the plan keeps on each device.
+        memory: (D,) bytes that the plan keeps on each device; `Plan.memory` says for what.
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
+        memory_ignored: the simulator's options say that memory does not matter.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
             plan's strategy.
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
@@ -54,8 +55,22 @@ class Outcome:
     result: Result
     memory: F64
     penalty: float
+    memory_ignored: bool = False
     break_even: BreakEven | None = None
     fabric_bound: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds what the plan keeps on it, even where the search was to ignore memory."""
+        return bool(self.plan.fits)
+
+    @property
+    def speedup(self) -> float | None:
+        """Seconds of the initial state over those of the plan; None where one of both is no result: it does not fit."""
+        first, last = self.initial.timeline, self.plan.timeline
+        if first is None or last is None or not (self.memory_ignored or (self.fits and self.initial.fits)):
+            return None
+        return first.makespan / last.makespan if last.makespan else 1.0
 
 
 def optimize(
@@ -122,6 +137,7 @@ def optimize(
         result=result,
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
+        memory_ignored=policy == "ignore",
         break_even=pays,
         fabric_bound=bound,
     )
@@ -179,6 +195,7 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         "chains": run.chains if run.chains > 1 else None,
         "precision": run.precision if run.precision != "fp32" else None,
         "precision_speedup": run.precision_speedup,
+        "optimizer": run.optimizer,
         "distortion": None if experiment.distortion is None else attrs.asdict(experiment.distortion),
     }
     return {

@@ -55,9 +55,7 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
     return attrs.evolve(graph, operators=operators, precision=precision)
 
 
-def weight_states(
-    graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True
-) -> tuple[int, int, int]:
+def weight_states(graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True) -> tuple[int, int, int]:
     """Return how many times its bytes in ``graph`` a weight, its gradient and the optimizer's state take in memory.
 
     Args:

@@ -143,13 +143,14 @@ class Walk:
         """Price candidates, tell their searcher, and give what is worth it to the others."""
         trials = []
         for candidate in candidates:
-            trials.append(self._evaluator.price(candidate))
+            best = self.best
+            trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
             if stop.wanted:
                 break
         search.tell(trials)
         self._idle += len(trials)
-        top = min(trials, key=lambda t: t.cost)
-        if top.cost < self.best.cost:
+        top = min(trials, key=lambda t: t.rank)
+        if top.rank < self.best.rank:
             self._improve(top)
             for across, other in self._searchers:
                 if other is not search and (across != axis or axis == "network"):
@@ -168,7 +169,8 @@ class Walk:
     def adopt(self, state: State, cost: float) -> None:
         """Go on from a better state that another walk reached; ``cost`` in seconds."""
         strategy = state.strategy
-        trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy))
+        fits = self._evaluator.fits(strategy)
+        trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
         self._improve(trial)
         for _, search in self._searchers:
             search.adopt(trial)

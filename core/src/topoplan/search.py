@@ -67,11 +67,18 @@ class Trial:
         cost: seconds per iteration, memory penalty included; ``inf`` for a candidate that is infeasible
             or was proven not to beat its time.
         demand: returns what the strategy asks of the network; computed when called.
+        fits: every device holds what the strategy keeps on it; always true where memory does not matter.
     """
 
     state: State
     cost: float
     demand: Callable[[], Demand]
+    fits: bool = True
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What the best of several trials has least of: first whether it does not fit, then the cost."""
+        return not self.fits, self.cost
 
 
 class Search(Protocol):

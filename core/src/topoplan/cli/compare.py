@@ -56,6 +56,9 @@ def compare(
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
     ),
+    optimizer: str = typer.Option(
+        None, help="adam, momentum or sgd: what memory keeps for each weight; adam, unless the model says otherwise."
+    ),
     prices: Path = typer.Option(
         None, help="Prices of network parts, TOML; those that come with topoplan unless given."
     ),
@@ -98,6 +101,7 @@ def compare(
         "budget": budget,
         "precision": precision,
         "precision-speedup": precision_speedup,
+        "optimizer": optimizer,
     }
     document.update({key: value for key, value in given.items() if value is not None})
     if seeds is not None:

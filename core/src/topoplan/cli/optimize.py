@@ -52,6 +52,9 @@ def optimize(
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
     ),
+    optimizer: str = typer.Option(
+        None, help="adam, momentum or sgd: what memory keeps for each weight; adam, unless the model says otherwise."
+    ),
     export: list[str] = typer.Option(
         [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."
     ),
@@ -86,6 +89,7 @@ def optimize(
         "workers": workers,
         "precision": precision,
         "precision-speedup": precision_speedup,
+        "optimizer": optimizer,
     }
     name = Choice.parse(model, "model")
     run_and_report(

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from topoplan.cli.memory import memory_json, memory_rows, misfit
 from topoplan.cli.notice import compilation_announced
 from topoplan.experiment import Experiment
 from topoplan.exporting import check_outputs, write_outputs
@@ -51,6 +52,8 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     if outcome.result.interrupted:
         typer.echo("interrupted: this is the best of what was priced", err=True)
         raise typer.Exit(130)
+    if not outcome.fits and not outcome.memory_ignored:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -88,12 +91,13 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) 
     return {
         "iteration_time_s": plan.timeline.makespan,
         "initial_iteration_time_s": first.makespan,
-        "speedup": first.makespan / plan.timeline.makespan if plan.timeline.makespan else 1.0,
+        "speedup": outcome.speedup,
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": plan.timeline.exposed_communication,
         "memory_penalty_s": outcome.penalty,
-        "memory_bytes": outcome.memory.max(),
+        **memory_json(plan),
+        "initial_fits": outcome.initial.fits,
         "evaluations": result.evaluations,
         "evaluations_per_s": result.evaluations / max(result.elapsed, 1e-9),
         "acceptance": result.acceptance,
@@ -121,15 +125,13 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
     first = outcome.initial.timeline
     assert plan.timeline is not None
     assert first is not None
-    memory, capacity = outcome.memory, plan.cluster.device_memory
-    fullest = int(np.argmax(memory / capacity))
     rows = [
-        ("initial iteration time", _time(first.makespan)),
+        ("initial iteration time", _time(first.makespan) + ("" if outcome.initial.fits else " (does not fit)")),
         *simulation_rows(plan),
-        ("speedup", f"{first.makespan / max(plan.timeline.makespan, 1e-30):.3f}x"),
+        *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
         *_rebuilding_rows(outcome.break_even),
         *_any_wiring_rows(outcome),
-        ("memory per device", f"{memory.max() / 1e9:.2f} GB of {capacity[int(np.argmax(memory))] / 1e9:.0f} GB"),
+        *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
     ]
     if result.acceptance is not None:
@@ -140,12 +142,8 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
     searchers = "+".join(choice.name for choice in experiment.searchers)
     title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
     table(title, rows)
-    if memory[fullest] > capacity[fullest]:
-        typer.echo(
-            f"warning: device {fullest} needs {memory[fullest] / 1e9:.1f} GB of {capacity[fullest] / 1e9:.1f} GB"
-            + (f" (counted as {_time(outcome.penalty)})" if outcome.penalty else ""),
-            err=True,
-        )
+    if not outcome.fits:
+        typer.echo(misfit(plan) + (" (memory is ignored, as asked)" if outcome.memory_ignored else ""), err=True)
     for exporter, path in outputs.items():
         typer.echo(f"{exporter} written to {path}")
 

@@ -88,6 +88,7 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
                         seed=seed,
                         precision=figure.precision,
                         precision_speedup=figure.precision_speedup,
+                        optimizer=figure.optimizer,
                     ),
                 )
                 found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment))

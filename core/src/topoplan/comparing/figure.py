@@ -44,6 +44,7 @@ class _Settings:
     precision_speedup: float | None = option(
         None, help="how much faster they compute than fp32, for estimators that know times in fp32 only", above=0
     )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = option(None, help="of the models; unset: as they say")
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +94,7 @@ class Figure:
     Attributes:
         name: of the file without suffix, or of the model.
         title, source: headline, and what is repeated.
-        precision, precision_speedup: of all models; see `topoplan.experiment.RunOptions`.
+        precision, precision_speedup, optimizer: of all models; see `topoplan.experiment.RunOptions`.
         vary: option of the cluster (or ``batch-size``) -> the values that it takes; all combinations are run.
         estimator: prices operators; None leaves it to the model's frontend.
         searchers: of both axes; those of the network axis are left out on networks that cannot be rewired.
@@ -106,6 +107,7 @@ class Figure:
     seeds: tuple[int, ...]
     precision: Literal["fp32", "fp16", "bf16"]
     precision_speedup: float | None
+    optimizer: Literal["adam", "momentum", "sgd"] | None
     models: tuple[Model, ...]
     networks: tuple[Network, ...]
     cluster: ClusterOptions
@@ -162,6 +164,7 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
         seeds=settings.seeds,
         precision=settings.precision,
         precision_speedup=settings.precision_speedup,
+        optimizer=settings.optimizer,
         models=models,
         networks=networks,
         cluster=cluster,

@@ -23,7 +23,10 @@ __all__ = ["DeviceCosts", "device_costs", "program_memory", "program_memory_use"
 
 
 class DeviceCosts(NamedTuple):
-    """(D,) seconds of one operator's passes on every device, and the bytes that it keeps there by itself; (3, D) states."""
+    """(D,) seconds of one operator's passes on every device, and the bytes that it keeps there by itself.
+
+    ``states`` has three rows; see `PartCosts`.
+    """
 
     forward: F64
     backward: F64

@@ -43,7 +43,8 @@ def check_prices_have_one_row_per_part(component: Estimator) -> None:
             assert share is None or (share <= most).all(), f"{field} is more than what it is a part of"
         if price.states is not None:
             assert price.states.shape == (3, len(devices)), f"states of {len(devices)} parts: {price.states.shape}"
-            assert np.array_equal(price.states.sum(axis=0), price.kept), "states do not add up to kept"
+            assert price.kept is not None, "states without what is kept"
+            assert (price.states.sum(axis=0) == price.kept).all(), "states do not add up to kept"
 
 
 def check_prices_are_finite(component: Estimator) -> None:

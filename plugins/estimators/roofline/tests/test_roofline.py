@@ -173,13 +173,14 @@ def test_work_of_the_parts_adds_up(sizes, degrees, share):
 
     degrees = tuple(min(pair) for pair in zip(sizes, degrees, strict=True))
     op = linear("a", *sizes[:1], *sizes[1:])
-    whole = part_work(op, degrees, 1, 1)
+    whole = part_work(op, degrees, 1)
     assert whole.flops.sum() == 2 * np.prod(sizes)
-    assert whole.flops.shape == whole.traffic.shape == whole.memory.shape == (np.prod(degrees),)
-    shared = part_work(op, degrees, share, 1)
+    assert whole.flops.shape == whole.traffic.shape == whole.outputs.shape == (np.prod(degrees),)
+    shared = part_work(op, degrees, share)
     assert (shared.flops <= whole.flops).all()
     assert (shared.flops * share >= whole.flops).all()
-    assert (shared.memory <= whole.memory).all()
+    assert (shared.outputs <= whole.outputs).all()
+    np.testing.assert_array_equal(shared.weights, whole.weights)
 
 
 def test_results_cannot_be_changed():

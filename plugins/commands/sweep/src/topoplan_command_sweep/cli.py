@@ -57,6 +57,9 @@ def sweep(
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
     ),
+    optimizer: str = typer.Option(
+        None, help="adam, momentum or sgd: what memory keeps for each weight; adam, unless the model says otherwise."
+    ),
     jobs: int = typer.Option(None, min=1, help="Processes; one for each core unless given."),
     plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw speedups over batch sizes."),  # noqa: B008
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
@@ -83,7 +86,13 @@ def sweep(
         "simulator": Choice.parse(simulator, "simulator"),
         "searchers": (Choice.parse(searcher, "searcher"),),
     }
-    run = {"budget": budget, "seed": seed, "precision": precision, "precision-speedup": precision_speedup}
+    run = {
+        "budget": budget,
+        "seed": seed,
+        "precision": precision,
+        "precision-speedup": precision_speedup,
+        "optimizer": optimizer,
+    }
     structure(RunOptions, run, "--")  # so that a message about one of these does not name the batch sizes
     experiments = [
         Experiment(**given, run=structure(RunOptions, {**run, "batch-size": size}, "--batch-sizes: "))

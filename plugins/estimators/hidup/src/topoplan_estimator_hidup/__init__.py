@@ -34,7 +34,7 @@ class Options:
     noise_seed: int = option(0, help="of the factors", minimum=0)
     optimizer_state: int | None = option(
         None,
-        help="copies of each weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        help="copies of each weight that the optimizer keeps; unset: those of --optimizer (adam 2)",
         minimum=0,
     )
 

@@ -24,7 +24,7 @@ class Options:
 
     optimizer_state: int | None = option(
         None,
-        help="copies of each weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        help="copies of each weight that the optimizer keeps; unset: those of --optimizer (adam 2)",
         minimum=0,
     )
 

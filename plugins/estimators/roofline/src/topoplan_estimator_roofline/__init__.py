@@ -33,7 +33,7 @@ class Options:
     )
     optimizer_state: int | None = option(
         None,
-        help="copies of each dense weight that an optimizer keeps which --optimizer has no name for; unset: as that says",
+        help="copies of each dense weight that the optimizer keeps; unset: those of --optimizer (adam 2)",
         minimum=0,
     )
 
