@@ -11,7 +11,9 @@ hosts on another one.  Links have the row's speed, and the latencies of its argu
 
 Seconds are CPU seconds of this process, the best of three, with compiled kernels: ``first`` from a task graph and a
 fabric in memory to the iteration time, routes included; ``again`` for a task graph that follows on the same fabric, as
-in a search.  Ratios are to the CPU seconds of the packet simulator, which the file gives.
+in a search.  Where TOPOPLAN_FLEXNETPACKET names the folder of FlexNetPacket's programs (``htsim_tcp_flat`` and so on),
+each row runs in its program as well, between ours, and ratios are to its CPU seconds in this run; that takes minutes.
+Without it there is no ratio.  What the file says of CPU seconds was measured on another machine, and is not used.
 
 ``--write FILE`` does both levels and puts their table between the lines ``<!-- table -->`` and ``<!-- end -->``.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -28,24 +31,26 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
+import beside
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
 from topoplan.exporting import read_plan
 
-#: level -> median, the ninth of ten rows and the worst, in percent; share of the packet simulator's CPU seconds.
+#: level -> median, the ninth of ten rows and the worst, in percent.
 TARGETS = {"coupled": (0.5, 5.0, 9.0), "stepped": (0.4, 4.0, 8.0)}
 LEVELS = tuple(TARGETS)
+PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 START, END = "<!-- table -->", "<!-- end -->"
 
 
 class Row(NamedTuple):
-    """One row, replayed; times in seconds."""
+    """One row, replayed; times in seconds, ``packet_cpu`` of this run (None: not run)."""
 
     file: str
     network: str
     gbps: float
     packet: float
     fluid: float
-    packet_cpu: float
+    packet_cpu: float | None
     first_cpu: float
     again_cpu: float
 
@@ -78,8 +83,18 @@ def fabric_of(row: dict[str, str], plan: Plan, host: Host) -> Fabric:
     return component.build(made, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 
 
-def replay(folder: Path, level: str, repeats: int = 3) -> list[Row]:
-    """Replay all rows of the reference."""
+def packet_seconds(programs: Path, row: dict[str, str], file: Path) -> float:
+    """Run a row in the packet simulator; return its CPU seconds."""
+    program = programs / f"htsim_tcp_{row['network']}"
+    if not program.is_file():
+        beside.refuse(f"{PEER[0]}={programs}: no program {program.name}, which row {row['file']} ran in")
+    with tempfile.TemporaryDirectory() as empty:
+        words = [str(program), "-flowfile", str(file), "-ofile", f"{empty}/flows.txt", *row["args"].split()]
+        return beside.command_seconds(words, Path(empty))
+
+
+def replay(folder: Path, level: str, repeats: int = 3, programs: Path | None = None) -> list[Row]:
+    """Replay all rows of the reference, and run them in the packet simulator where there are ``programs``."""
     host, rows = Host.discover(), []
     component, options = host.make("simulator", "fluid", {"level": level})
     plans: dict[str, Plan] = {}
@@ -90,8 +105,10 @@ def replay(folder: Path, level: str, repeats: int = 3) -> list[Row]:
         plan = plans.setdefault(name, read_plan(host, folder / "taskgraphs" / name))
         fabric = fabric_of(given, plan, host)
         cluster = attrs.evolve(plan.cluster, latency=0.0)
-        first, again, seconds = np.inf, np.inf, 0.0
-        for _ in range(repeats + 1):  # the first one may compile
+        first, again, seconds, cpu = np.inf, np.inf, 0.0, None
+        for turn in range(repeats + 1):  # the first one may compile
+            if turn == 1 and programs is not None:
+                cpu = packet_seconds(programs, given, (folder / "taskgraphs" / name).absolute())
             simulate = component.build(options)
             begun = time.process_time()
             simulate.makespan(plan.taskgraph, fabric, cluster)
@@ -99,7 +116,7 @@ def replay(folder: Path, level: str, repeats: int = 3) -> list[Row]:
             begun = time.process_time()
             seconds = simulate.makespan(plan.taskgraph, fabric, cluster)
             again = min(again, time.process_time() - begun)
-        packet, cpu = float(given["iteration_ms"]) / 1e3, float(given["simulator_cpu_s"])
+        packet = float(given["iteration_ms"]) / 1e3
         rows.append(Row(name, given["network"], float(given["link_gbps"]), packet, seconds, cpu, first, again))
     return rows
 
@@ -111,18 +128,23 @@ def summary(errors: list[float]) -> tuple[float, float, float]:
 
 
 def show(rows: list[Row], level: str) -> None:
-    """Print the rows of one level, and their summary beside what was aimed at."""
+    """Print the rows of one level, and their summary beside what was aimed at; ratios where the peer ran."""
+    beside_packet = all(row.packet_cpu is not None for row in rows)
     print(f"{'file':32} {'network':8} {'gbps':>5} {'packet ms':>10} {'fluid ms':>10} {'error %':>8}", end="")
-    print(f" {'first ms':>9} {'again ms':>9} {'packet/first':>13} {'packet/again':>13}")
+    print(f" {'first ms':>9} {'again ms':>9}", end="")
+    print(f" {'packet s':>9} {'packet/first':>13} {'packet/again':>13}" if beside_packet else "")
     for row in rows:
         print(f"{row.file:32} {row.network:8} {row.gbps:5.0f} {row.packet * 1e3:10.3f} {row.fluid * 1e3:10.3f}", end="")
         print(f" {row.error:8.2f} {row.first_cpu * 1e3:9.2f} {row.again_cpu * 1e3:9.2f}", end="")
-        print(f" {row.packet_cpu / row.first_cpu:13.0f} {row.packet_cpu / row.again_cpu:13.0f}")
+        cpu = row.packet_cpu
+        print("" if cpu is None else f" {cpu:9.2f} {cpu / row.first_cpu:13.0f} {cpu / row.again_cpu:13.0f}")
     found = summary([row.error for row in rows])
     for what, value, target in zip(("median", "nine of ten", "largest"), found, TARGETS[level], strict=True):
         print(f"{what:12} {value:6.2f} %   (aim: at most {target} %)")
     for what in ("first", "again"):
-        print(f"least ratio, {what}: {min(row.packet_cpu / getattr(row, f'{what}_cpu') for row in rows):.0f}")
+        ratios = [row.packet_cpu / getattr(row, f"{what}_cpu") for row in rows if row.packet_cpu is not None]
+        if beside_packet:
+            print(f"packet simulator's CPU seconds over ours, {what}: {beside.spread(ratios)}")
 
 
 def table(levels: dict[str, list[Row]]) -> str:
@@ -150,7 +172,9 @@ def main() -> None:
     parser.add_argument("--level", choices=LEVELS, help="one level only")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
     given = parser.parse_args()
-    levels = {level: replay(given.folder, level) for level in ([given.level] if given.level else LEVELS)}
+    programs = beside.path_in(*PEER) if given.write is None else None
+    wanted = [given.level] if given.level else LEVELS
+    levels = {level: replay(given.folder, level, programs=programs) for level in wanted}
     if given.write is None:
         for level, rows in levels.items():
             print(f"\nfluid, {level}")

@@ -136,13 +136,13 @@ def path_in(variable: str, what: str, default: str = "") -> Path | None:
     return Path(found).absolute()
 
 
-def command_seconds(words: Sequence[str]) -> float:
+def command_seconds(words: Sequence[str], cwd: Path | None = None) -> float:
     """Run a command to its end, its output aside; return its CPU seconds.
 
     Raises:
         SystemExit: it failed.
     """
-    return _seconds_of(subprocess.Popen(words, stdout=subprocess.DEVNULL, env=_environment()))
+    return _seconds_of(subprocess.Popen(words, stdout=subprocess.DEVNULL, env=_environment(), cwd=cwd))
 
 
 def one_request(start: Callable[[], Worker], request: Mapping[str, Any]) -> float:

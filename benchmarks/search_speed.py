@@ -1,23 +1,37 @@
-"""Proposals decided per second, and what a change costs beside pricing from scratch.
+"""Proposals decided per CPU second, beside FlexNet's own search in the same run, and what a change costs.
 
-    .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
+    TOPOPLAN_FLEXNET=PROGRAM .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
 
-Prints one line per case.  Searches run `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature).  The
-co-search runs `mcmc` with its own mix, colder than by default, and `totientperm` with ``after=accepted``: one wiring,
-with its routes, for every move that is accepted.  Then the same search runs as two chains in two processes, which
-share the proposals; their time includes the start of the processes.  Without a folder the roofline estimator prices
-operators.  Kernels are compiled before the clock starts.  A full evaluation lowers and compiles the network with
-nothing kept; both sides of its ratio run in turn.
+First block: `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature) on one switch, with the simulators
+`fluid` and `flexnet`, and FlexNet's simulator and search, where the variable names a program around them.  CPU seconds
+are those of the search loop alone, in a process that has run it once before; `beside` says how.  The rate grows with
+the number of proposals, because later ones are repeats, so all sides decide equally many, and the table says how many.
+FlexNet simulates every proposal; ours decides most of them without.
+
+The program is a worker as `beside` has it.  A request has ``preset`` (dlrm16, dlrm128: FlexNet's settings of that
+name), ``servers``, ``measures`` (the measurement file of the preset, null where no folder was given), ``proposals`` and
+``seed``; the answer, beside ``cpu_s`` of the search loop, ``initial_ms`` and ``best_ms`` of an iteration.  Where its
+initial time is not that of the simulator `flexnet`, it solves another problem, and there is no ratio.
+
+The other blocks have no peer.  Longer searches: the co-search runs `mcmc` with its own mix, colder than by default, and
+`totientperm` with ``after=accepted``: one wiring, with its routes, for every move that is accepted; then the same as
+two chains in two processes, which share the proposals, with the CPU seconds of all processes from their start.
+Changes: pricing one changed operator, and lowering and simulating it all with nothing kept; both in turn.
+
+Without a folder the roofline estimator prices operators.  Kernels are compiled before the clock starts.
 """
 
 from __future__ import annotations
 
+import functools
+import resource
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+import beside
 from topoplan import Candidate, Choice, ClusterOptions, Experiment, Host, RunOptions, State, TopologyContext, chains
 from topoplan.evaluate import Evaluator, memory_penalty
 from topoplan.experiment import build_cluster
@@ -30,6 +44,17 @@ from topoplan.space import Space
 FLEXNET = (("mcmc", {"block": 0, "temperature": "absolute"}),)
 #: Strategy and network together.
 TOGETHER = (("mcmc", {"alpha": 400.0}), ("totientperm", {"after": "accepted"}))
+#: Preset, servers and proposals of the searches that FlexNet runs, too.
+BESIDE = (("dlrm16", 16, 2_000), ("dlrm128", 128, 200))
+#: Preset, servers, simulator and proposals of longer ones.
+LONGER = (
+    ("dlrm16", 16, "fluid", 20_000),
+    ("dlrm16", 16, "flexnet", 4_000),
+    ("dlrm128", 128, "fluid", 1_500),
+    ("dlrm128", 128, "flexnet", 400),
+)
+SIMULATORS = ("fluid", "flexnet")
+PEER = ("TOPOPLAN_FLEXNET", "a program around FlexNet's search")
 
 
 def problem_of(host, model, preset, servers, topology, measures=None):
@@ -58,30 +83,85 @@ def evaluator_of(host, problem, simulator):
     return Evaluator(problem, component.build(options), component.memory(options))
 
 
-def search_speed(host, problem, simulator, proposals, co=False):
-    """Print proposals decided per second."""
-    given = TOGETHER if co else FLEXNET
+def run_search(host, problem, simulator, given, proposals, seed=0):
+    """Search; return the result and the CPU seconds that it took."""
+    made = [host.make("searcher", name, options) for name, options in given]
+    rngs = np.random.default_rng(seed).spawn(len(made))
+    searches = [(c.axis, c.build(o, problem, rng)) for (c, o), rng in zip(made, rngs, strict=True)]
+    evaluator = evaluator_of(host, problem, simulator)
+    told = Run(problem=problem, budget=proposals, seed=seed, searchers=tuple(name for name, _ in given))
+    begun = time.process_time()
+    result = drive(told, evaluator, problem.space.initial(), searches, np.random.default_rng(seed + 1))
+    return result, time.process_time() - begun
 
-    def run(budget):
-        made = [host.make("searcher", name, options) for name, options in given]
-        rngs = np.random.default_rng(0).spawn(len(made))
-        searches = [(c.axis, c.build(o, problem, rng)) for (c, o), rng in zip(made, rngs, strict=True)]
-        evaluator = evaluator_of(host, problem, simulator)
-        told = Run(problem=problem, budget=budget, seed=0, searchers=tuple(name for name, _ in given))
-        return drive(told, evaluator, problem.space.initial(), searches, np.random.default_rng(1))
 
-    run(10)
-    result = run(proposals)
+def worker(simulator):
+    """Return what answers requests: FlexNet's mix of proposals on one switch, under a simulator."""
+    host = Host.discover()
+
+    def answer(request):
+        folder = request["measures"] and Path(request["measures"]).parent
+        problem = problem_of(host, "dlrm", request["preset"], request["servers"], "bigswitch", folder)
+        result, taken = run_search(host, problem, simulator, FLEXNET, request["proposals"], request["seed"])
+        return {"cpu_s": taken, "initial_ms": result.initial_cost * 1e3, "best_ms": result.best_cost * 1e3}
+
+    return answer
+
+
+def beside_flexnet(measures):
+    """Print the first block."""
+    program = beside.path_in(*PEER)
+    sides = [*SIMULATORS, *(["FlexNet"] if program else [])]
+    titles = [
+        "model",
+        "servers",
+        "proposals",
+        *(f"{side}, /s" for side in sides),
+        *(f"{side}, best ms" for side in sides),
+    ]
+    titles += [f"{side} / FlexNet" for side in SIMULATORS] if program else []
+    print(beside.table(titles, []), flush=True)
+    for preset, servers, proposals in BESIDE:
+        file = None if measures is None else str(measures / f"{preset}.json")
+        request = {"preset": preset, "servers": servers, "measures": file, "proposals": proposals, "seed": 0}
+        words = {name: [sys.executable, __file__, "--worker", name] for name in SIMULATORS}
+        words |= {"FlexNet": [str(program)]} if program else {}
+        found = beside.measure(
+            {name: beside.Side(functools.partial(beside.Worker, these), request) for name, these in words.items()}
+        )
+        rates = {name: proposals / one.warm for name, one in found.items()}
+        cells = [preset, str(servers), str(proposals), *(f"{rate:.0f}" for rate in rates.values())]
+        cells += [f"{one.answer['best_ms']:.3f}" for one in found.values()]
+        if program:
+            ours, theirs = (found[side].answer["initial_ms"] for side in ("flexnet", "FlexNet"))
+            same = abs(ours / theirs - 1) < 1e-6
+            cells += [f"{rates[side] / rates['FlexNet']:.1f}" if same else "-" for side in SIMULATORS]
+            if not same:
+                print(f"{preset}: initially {ours} ms of ours, {theirs} ms of FlexNet", file=sys.stderr)
+        print(f"| {' | '.join(cells)} |", flush=True)
+    print()
+
+
+def search_speed(host, problem, simulator, proposals, given=FLEXNET):
+    """Print proposals decided per CPU second."""
+    run_search(host, problem, simulator, given, 10)
+    result, taken = run_search(host, problem, simulator, given, proposals)
     what = f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {problem.topology:10s} {simulator:8s}"
     print(
-        f"{what} {proposals:6d} proposals in {result.elapsed:6.1f} s: {proposals / result.elapsed:7.1f}/s, "
+        f"{what} {proposals:6d} proposals in {taken:6.1f} CPU s: {proposals / taken:7.1f}/s, "
         f"accepted {result.acceptance:.0%}, best {result.best_cost * 1e3:.3f} ms",
         flush=True,
     )
 
 
+def cpu_seconds():
+    """Return the CPU seconds of this process and of those that it has waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 def chains_speed(host, proposals, measures, count=2):
-    """Print proposals decided per second by chains in as many processes: dlrm128, as `problem_of` has it."""
+    """Print proposals decided per CPU second by chains in as many processes: dlrm128, as `problem_of` has it."""
     experiment = Experiment(
         model=Choice("dlrm", {"preset": "dlrm128", "dialect": "flexnet"}),
         cluster=ClusterOptions(servers=128, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
@@ -90,17 +170,19 @@ def chains_speed(host, proposals, measures, count=2):
         searchers=[Choice(name, options) for name, options in TOGETHER],
         run=RunOptions(budget=proposals, chains=count, workers=count),
     )
+    begun = cpu_seconds()
     result, _ = chains.search(host, experiment)
+    taken = cpu_seconds() - begun
     print(
-        f"dlrm          128 servers  topoopt    fluid    {proposals:6d} proposals in {result.elapsed:6.1f} s: "
-        f"{proposals / result.elapsed:7.1f}/s, {count} chains in {count} processes, "
+        f"dlrm          128 servers  topoopt    fluid    {proposals:6d} proposals in {taken:6.1f} CPU s: "
+        f"{proposals / taken:7.1f}/s, {count} chains in {count} processes, "
         f"best {result.best_cost * 1e3:.3f} ms",
         flush=True,
     )
 
 
 def change_speed(host, problem, simulator, count=12):
-    """Print the time of pricing one changed operator, and of lowering and simulating it all from nothing."""
+    """Print the CPU time of pricing one changed operator, and of lowering and simulating it all from nothing."""
     rng = np.random.default_rng(0)
     kept = evaluator_of(host, problem, simulator)
     base = State(problem.space.initial(), problem.build_fabric(None, rng))
@@ -111,13 +193,13 @@ def change_speed(host, problem, simulator, count=12):
         candidate = Candidate(base=base, placements={op: problem.space.random_placement(op, rng)})
         component, options = host.make("simulator", simulator)
         simulate, state = component.build(options), candidate.state()
-        begin = time.perf_counter()
+        begin = time.process_time()
         changed = kept.price(candidate).cost
-        seconds[0] += time.perf_counter() - begin
-        begin = time.perf_counter()
+        seconds[0] += time.process_time() - begin
+        begin = time.process_time()
         taskgraph = Lowering(problem.graph, problem.cluster, problem.costs).lower(state.strategy)
         whole = simulate.makespan(taskgraph, state.fabric, problem.cluster)
-        seconds[1] += time.perf_counter() - begin
+        seconds[1] += time.process_time() - begin
         penalty = memory_penalty(kept.memory(state.strategy), problem.cluster.device_memory, component.memory(options))
         assert changed == penalty + whole
     change, full = seconds / count * 1e3
@@ -128,20 +210,24 @@ def change_speed(host, problem, simulator, count=12):
     )
 
 
-def main() -> None:
+def main(measures):
+    beside_flexnet(measures)
     host = Host.discover()
-    measures = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    for preset, servers, proposals in (("dlrm16", 16, (20_000, 4_000)), ("dlrm128", 128, (1_500, 400))):
-        problem = problem_of(host, "dlrm", preset, servers, "bigswitch", measures)
-        for simulator, budget in zip(("fluid", "flexnet"), proposals, strict=True):
-            search_speed(host, problem, simulator, budget)
-    search_speed(host, problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures), "fluid", 4_000, co=True)
+    for preset, servers, simulator, proposals in LONGER:
+        search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch", measures), simulator, proposals)
+    problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures)
+    search_speed(host, problem, "fluid", 4_000, TOGETHER)
     chains_speed(host, 4_000, measures)
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
         problem = problem_of(host, model, preset, 128, "bigswitch", measures)
-        for simulator in ("fluid", "flexnet"):
+        for simulator in SIMULATORS:
             change_speed(host, problem, simulator)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--worker"]:
+        beside.serve(worker(sys.argv[2]))
+    elif len(sys.argv) > 2:
+        beside.refuse("wanted: at most a folder with FlexNet measurement files")
+    else:
+        main(Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else None)

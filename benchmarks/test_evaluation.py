@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest benchmarks/test_evaluation.py --benchmark-only
 
-To beat: 30 ms with `fluid` and 60 ms with `flexnet`; the original C++ takes 260 to 400 ms.  One evaluation
+To beat: 30 ms with `fluid` and 60 ms with `flexnet`; `search_speed.py` compares with FlexNet itself.  One evaluation
 changes one operator, as a search step does; nothing is remembered of costs, so every round lowers and simulates.
 """
 

@@ -260,3 +260,69 @@ def test_spmd_search_divides_by_what_ran_beside_it_alone(load, monkeypatch, caps
     together = capsys.readouterr().out
     assert "| 0.100 | 0.200 | 1.00 | 0.400 | 0.600 | 4.0 | 3.0 |" in together
     assert "HiDup's seconds over ours, warm: 4" in together
+
+
+def flexnet(folder, initial_ms):
+    """Return a program that answers as one around FlexNet does."""
+    program = folder / "flexnet"
+    answer = {"cpu_s": 4.0, "initial_ms": initial_ms, "best_ms": 50.0}
+    source = f"""
+    #!{sys.executable} -S
+    import json, sys
+    for line in sys.stdin:
+        assert set(json.loads(line)) == {{"preset", "servers", "measures", "proposals", "seed"}}
+        print({json.dumps(answer)!r}, flush=True)
+    """
+    program.write_text(textwrap.dedent(source).lstrip())
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("initial_ms", "ratios"), [(60.0, "| 8.0 | 4.0 |"), (61.0, "| - | - |")])
+def test_search_speed_divides_by_what_searched_the_same(load, tmp_path, monkeypatch, capsys, initial_ms, ratios):
+    search_speed = load("search_speed")
+    program = flexnet(tmp_path, initial_ms)
+    ours = {"fluid": 0.5, "flexnet": 1.0}
+
+    def measure(sides):
+        found = {}
+        for name, side in sides.items():
+            answer = {"cpu_s": ours[name], "initial_ms": 60.0, "best_ms": 55.0} if name in ours else None
+            if answer is None:
+                with side.start() as worker:
+                    answer = worker.ask(side.request)
+            found[name] = search_speed.beside.Seconds(answer["cpu_s"], answer["cpu_s"], 0.0, answer)
+        return found
+
+    monkeypatch.setattr(search_speed.beside, "measure", measure)
+    monkeypatch.setattr(search_speed, "BESIDE", (("dlrm16", 16, 200),))
+    search_speed.beside_flexnet(None)
+    alone = capsys.readouterr().out
+    assert "FlexNet" not in alone
+    assert "| dlrm16 | 16 | 200 | 400 | 200 | 55.000 | 55.000 |" in alone
+    monkeypatch.setenv("TOPOPLAN_FLEXNET", str(program))
+    search_speed.beside_flexnet(None)
+    out, err = capsys.readouterr()
+    assert f"| 400 | 200 | 50 | 55.000 | 55.000 | 50.000 {ratios}" in out
+    assert ("initially 60.0 ms of ours, 61.0 ms of FlexNet" in err) == (initial_ms == 61.0)
+
+
+def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
+    agreement = load("agreement")
+    program = tmp_path / "htsim_tcp_flat"
+    busy = "import sys, time\nopen(sys.argv[4], 'w')\nwhile time.process_time() < 0.05: pass"
+    program.write_text(f"#!{sys.executable} -S\n{busy}\nassert sys.argv[1::2][:2] == ['-flowfile', '-ofile']\n")
+    program.chmod(0o755)
+    row = {"file": "a.fbuf", "network": "flat", "args": "-speed 10000 -nodes 17"}
+    seconds = agreement.packet_seconds(tmp_path, row, tmp_path / "a.fbuf")
+    assert 0.05 <= seconds < 5
+    with pytest.raises(SystemExit):
+        agreement.packet_seconds(tmp_path, row | {"network": "fattree"}, tmp_path / "a.fbuf")
+    assert "no program htsim_tcp_fattree, which row a.fbuf ran in" in capsys.readouterr().err
+    replayed = agreement.Row("a.fbuf", "flat", 10.0, 1.0, 1.01, None, 0.01, 0.005)
+    agreement.show([replayed], "coupled")
+    assert "packet/first" not in capsys.readouterr().out
+    agreement.show([replayed._replace(packet_cpu=2.0)], "coupled")
+    out = capsys.readouterr().out
+    assert "packet simulator's CPU seconds over ours, first: 200" in out
+    assert "packet simulator's CPU seconds over ours, again: 400" in out
