@@ -24,9 +24,14 @@ JUMPS = (1, 3, 4)
 def fabric(rings=None, hosts=HOSTS):
     links = {link for h in range(hosts) for j in JUMPS for link in ((h, (h + j) % hosts), ((h + j) % hosts, h))}
     return Fabric.from_links(
-        name="circle", n_hosts=hosts, links=sorted(links), bandwidth=1.25e10, latency=1e-6, max_paths=4,
+        name="circle",
+        n_hosts=hosts,
+        links=sorted(links),
+        bandwidth=1.25e10,
+        latency=1e-6,
+        max_paths=4,
         rings=RINGS if rings is None else rings,
-    )  # fmt: skip
+    )
 
 
 def plan(transfers, groups, made=None, size=8_000_000):
@@ -36,11 +41,20 @@ def plan(transfers, groups, made=None, size=8_000_000):
     moved = np.arange(count) < len(transfers)
     src, dst = np.array([*transfers, *[(-1, -1)] * len(groups)]).reshape(-1, 2).T
     taskgraph = TaskGraph(
-        kind=np.where(moved, TaskKind.TRANSFER, TaskKind.ALLREDUCE), device=np.full(count, -1), seconds=np.zeros(count),
-        size=np.full(count, size), src=src, dst=dst, group=np.where(moved, -1, np.cumsum(~moved) - 1),
-        group_ptr=np.cumsum([0, *map(len, groups)]), group_members=np.concatenate([[], *groups]),
-        succ_ptr=np.zeros(count + 1), succ=[], op=np.full(count, -1), n_devices=made.n_hosts,
-    )  # fmt: skip
+        kind=np.where(moved, TaskKind.TRANSFER, TaskKind.ALLREDUCE),
+        device=np.full(count, -1),
+        seconds=np.zeros(count),
+        size=np.full(count, size),
+        src=src,
+        dst=dst,
+        group=np.where(moved, -1, np.cumsum(~moved) - 1),
+        group_ptr=np.cumsum([0, *map(len, groups)]),
+        group_members=np.concatenate([[], *groups]),
+        succ_ptr=np.zeros(count + 1),
+        succ=[],
+        op=np.full(count, -1),
+        n_devices=made.n_hosts,
+    )
     cluster = Cluster.uniform(n_hosts=made.n_hosts, interface_bandwidth=1.25e10)
     return Plan(cluster=cluster, fabric=made, taskgraph=taskgraph)
 

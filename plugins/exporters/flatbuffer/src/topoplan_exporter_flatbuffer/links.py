@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -110,12 +111,40 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
         step_owner = np.searchsorted(hop_ptr, step[bad[0]], side="right") - 1
         a, b = divmod(int(wanted[bad[0]]), nodes)
         raise TopoplanError(f"{name}: routes[{rows[owner[step_owner]]}].paths: no connection between nodes {a} and {b}")
-    return Routes(
-        pairs=np.stack([key // nodes, key % nodes], axis=1),
-        pair_ptr=pair_ptr,
-        path_ptr=hop_ptr - np.arange(len(hop_ptr)),
-        links=link,
-        weight=_weights(paths["chance"][path], owner, len(rows), name),
+    return _merged(
+        Routes(
+            pairs=np.stack([key // nodes, key % nodes], axis=1),
+            pair_ptr=pair_ptr,
+            path_ptr=hop_ptr - np.arange(len(hop_ptr)),
+            links=link,
+            weight=_weights(paths["chance"][path], owner, len(rows), name),
+        )
+    )
+
+
+def _merged(routes: Routes) -> Routes:
+    """List a path that a pair has several times once, with all its shares."""
+    if not len(routes.links):
+        return routes
+    count, length = np.diff(routes.pair_ptr), np.diff(routes.path_ptr)
+    owner = np.repeat(np.arange(len(count)), count)
+    # Equal paths have equal sums; a place in a path has a factor of its own.
+    factor = np.random.default_rng(0).integers(1, 2**63, int(length.max(initial=0)), dtype=np.uint64)
+    place = np.arange(len(routes.links)) - np.repeat(routes.path_ptr[:-1], length)
+    mixed = np.add.reduceat((routes.links + 1).astype(np.uint64) * factor[place], routes.path_ptr[:-1])
+    _, first, which = np.unique(
+        np.stack([owner.astype(np.uint64), mixed]), axis=1, return_index=True, return_inverse=True
+    )
+    if len(first) == len(owner):
+        return routes
+    keep = np.sort(first)
+    path_ptr, step = take(routes.path_ptr, keep)
+    return attrs.evolve(
+        routes,
+        pair_ptr=np.concatenate([[0], np.cumsum(np.bincount(owner[keep], minlength=len(count)))]),
+        path_ptr=path_ptr,
+        links=routes.links[step],
+        weight=np.bincount(which.ravel(), routes.weight)[np.argsort(first)],
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 
-from topoplan import Fabric, TaskGraph, TopoplanError
-from topoplan.arrays import I64
+from topoplan import Fabric, Routes, TaskGraph, TopoplanError
+from topoplan.arrays import F64, I64
 from topoplan.routing import full_routes, link_index
+from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 
-__all__ = ["connections", "rings", "routes", "shifts"]
+__all__ = ["MOST_COPIES", "connections", "copies", "rings", "routes", "shifts"]
+
+#: A pair's paths of unequal shares are listed so often at most, which meets shares to 1/32.
+MOST_COPIES = 16
 
 
 def connections(fabric: Fabric, interface: float) -> Rows:
@@ -44,9 +49,13 @@ def connections(fabric: Fabric, interface: float) -> Rows:
 
 
 def routes(fabric: Fabric) -> Rows:
-    """List every ordered pair of hosts with all nodes of each path; none for a host and itself."""
+    """List every ordered pair of hosts with all nodes of each path; none for a host and itself.
+
+    FlexNetPacket draws any path of a pair as often as any other, whatever its chance, so paths of unequal shares are
+    listed as often as these ask.
+    """
     hosts = fabric.n_hosts
-    found = full_routes(fabric)
+    found = _repeated(full_routes(fabric))
     # Pairs come sorted and without the diagonal: put an empty row where a host meets itself.
     count = np.zeros(hosts * hosts, dtype=np.int64)
     count[found.pairs[:, 0].astype(np.int64) * hosts + found.pairs[:, 1]] = np.diff(found.pair_ptr)
@@ -67,6 +76,42 @@ def routes(fabric: Fabric) -> Rows:
         ),
     }
     return Rows(np.array([0, hosts * hosts]), columns)
+
+
+def _repeated(found: Routes) -> Routes:
+    """List paths of unequal shares several times, so that each time has the same."""
+    count = np.diff(found.pair_ptr)
+    owner = np.repeat(np.arange(len(count)), count)
+    unequal = np.unique(owner[np.abs(found.weight * count[owner] - 1.0) > 1e-9])
+    if not len(unequal):
+        return found
+    times = np.ones(len(found.weight), dtype=np.int64)
+    for pair in unequal.tolist():
+        paths = slice(found.pair_ptr[pair], found.pair_ptr[pair + 1])
+        times[paths] = copies(found.weight[paths])
+    path = np.repeat(np.arange(len(times)), times)
+    _, step = take(found.path_ptr, path)
+    pair_ptr = _pointer(np.bincount(owner, times, len(count)).astype(np.int64).tolist())
+    return attrs.evolve(
+        found,
+        pair_ptr=pair_ptr,
+        path_ptr=_pointer(np.diff(found.path_ptr)[path].tolist()),
+        links=found.links[step],
+        weight=1.0 / np.repeat(np.diff(pair_ptr), np.diff(pair_ptr)),
+    )
+
+
+def copies(share: F64) -> I64:
+    """Return how often to list each path of a pair, at most `MOST_COPIES` in all, to come nearest to the shares."""
+    best, least = np.ones(len(share), dtype=np.int64), np.inf
+    for total in range(1, max(MOST_COPIES, len(share)) + 1):
+        times = np.floor(share * total).astype(np.int64)
+        left = total - int(times.sum())
+        times[np.argsort(times - share * total, kind="stable")[:left]] += 1
+        error = float(np.abs(times / total - share).max())
+        if error < least - 1e-9:
+            best, least = times, error
+    return best
 
 
 def rings(fabric: Fabric) -> Rows:
