@@ -7,13 +7,14 @@ of its `build`; `topoplan.testing` checks it.  A command is a name, a one-line s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +65,27 @@ class Kind(StrEnum):
     COMMAND = "command"
 
 
+def _one_of(*known: str) -> Callable[[Any, Any, Any], None]:
+    """Validate a field that holds one of some words."""
+
+    def check(component: Registered, attribute: Any, value: Any) -> None:
+        if value not in known:
+            raise TopoplanError(
+                f"{component.kind.value} {component.name!r}: {attribute.name} is {shown(value)} "
+                f"(must be one of {', '.join(known)})"
+            )
+
+    return check
+
+
+def _check_name(component: Registered, attribute: Any, name: Any) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise TopoplanError(
+            f"{component.kind.value} {shown(name)}: is no name of a component (lower case letters, digits and "
+            "single dashes, a letter first: my-ring)"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class Registered:
     """What a plugin can register: a component or a command.
@@ -74,7 +96,7 @@ class Registered:
     """
 
     kind: ClassVar[Kind]
-    name: str = attrs.field(validator=attrs.validators.matches_re(r"[a-z][a-z0-9]*(-[a-z0-9]+)*"))
+    name: str = attrs.field(validator=_check_name)
     summary: str
 
 
@@ -143,7 +165,7 @@ class Topology(Component):
     follows_demand: bool = False
     static: Callable[[Any, TopologyContext], Sequence[Fabric]] | None = None
     switching: Literal["packet", "patch-panel", "ocs", "ideal"] = attrs.field(
-        default="packet", validator=attrs.validators.in_(("packet", "patch-panel", "ocs", "ideal"))
+        default="packet", validator=_one_of("packet", "patch-panel", "ocs", "ideal")
     )
 
 
@@ -248,7 +270,7 @@ class Searcher(Component):
 
     kind: ClassVar[Kind] = Kind.SEARCHER
     build: Callable[[Any, Problem, np.random.Generator], Search]
-    axis: Literal["strategy", "network"]
+    axis: Literal["strategy", "network"] = attrs.field(validator=_one_of("strategy", "network"))
     partner: str | None = None
 
 
@@ -258,6 +280,8 @@ class Exporter(Component):
 
     Attributes:
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
+        refuses: ``(options, cluster, topology) -> str`` says why it could write no plan on this cluster and topology,
+            so that a user hears of it before the search; empty where it may.
         read: ``(data, name) -> Plan`` for a format that holds a task graph; ``name`` is for messages.
         read_strategy: ``(data, name, graph) -> Strategy`` for a format that holds a strategy.
     """
@@ -265,6 +289,7 @@ class Exporter(Component):
     kind: ClassVar[Kind] = Kind.EXPORTER
     build: Callable[[Any], Callable[[Plan], bytes]]
     suffix: str
+    refuses: Callable[[Any, Cluster, Topology | None], str] | None = None
     read: Callable[[bytes, str], Plan] | None = None
     read_strategy: Callable[[bytes, str, OperatorGraph], Strategy] | None = None
 

@@ -8,18 +8,48 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["TopoplanError", "nearest"]
+__all__ = ["TopoplanError", "TopoplanWarning", "nearest", "shown"]
+
+#: Characters of the longest message; of a longer one the middle is left out.
+_LONGEST = 1000
 
 
 class TopoplanError(Exception):
     """Something in the input is wrong; the message says where, what, and what would be right."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_cut(str(message), _LONGEST))
+
+
+class TopoplanWarning(UserWarning):
+    """Something went wrong that does not end the run: an observer of a plugin that raised, for example."""
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """Return ``repr(value)`` for a message, with its middle left out where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of too many digits, a list nested too deeply
+        text = f"<{type(value).__name__}>"
+    return _cut(text, longest)
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or the list of what exists."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    # What is much longer than every name resembles none; to compare it would take long.
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if len(name) <= 200 else []
     if close:
         return f"; did you mean {close[0]!r}?"
     return f" (have: {', '.join(names) or 'none'})"
+
+
+def _cut(text: str, longest: int) -> str:
+    """Leave out the middle of a long text."""
+    if len(text) <= longest:
+        return text
+    gap = " ... "
+    half = (longest - len(gap)) // 2
+    return f"{text[: longest - len(gap) - half]}{gap}{text[len(text) - half :]}"

@@ -6,21 +6,25 @@ may be named in the second way, too, for files of other programs, whose names en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 import attrs
 
-from topoplan.components import Exporter, Kind
+from topoplan.cluster import Cluster
+from topoplan.components import Exporter, Kind, Topology
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Choice
-from topoplan.files import check_writable, read_file, write_file
+from topoplan.files import check_different, check_writable, read_file, write_file
 from topoplan.graph import OperatorGraph
 from topoplan.host import Host
 from topoplan.plan import Plan
 from topoplan.strategy import Strategy
 
-__all__ = ["check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
+__all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
+
+Outputs = tuple[tuple[Choice, str], ...]
 
 
 def read_plan(host: Host, path: Path) -> Plan:
@@ -31,7 +35,8 @@ def read_plan(host: Host, path: Path) -> Plan:
     """
     exporter = _reader(host, path, "read")
     assert exporter.read is not None
-    return exporter.read(read_file(path), str(path))
+    with host.naming_plugins():
+        return exporter.read(read_file(path), str(path))
 
 
 def strategy_path(host: Host, text: str) -> Path:
@@ -44,7 +49,8 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     named, path = _strategy_source(host, text)
     exporter = named or _reader(host, path, "read_strategy", "read")
     if exporter.read_strategy is not None:
-        return exporter.read_strategy(read_file(path), str(path), graph)
+        with host.naming_plugins():
+            return exporter.read_strategy(read_file(path), str(path), graph)
     plan = read_plan(host, path)
     if plan.strategy is None or plan.graph is None:
         raise TopoplanError(f"{path}: holds a task graph but no strategy")
@@ -64,21 +70,46 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     return Strategy(tuple(held[op.name] for op in graph.operators), schedule, program)
 
 
-def check_outputs(host: Host, outputs: tuple[tuple[Choice, str], ...]) -> None:
-    """Raise `TopoplanError` for an unknown exporter or a path that cannot be written, before long work."""
-    for choice, path in outputs:
-        host.make(Kind.EXPORTER, choice.name, choice.options)
-        check_writable(Path(path))
+def check_outputs(
+    host: Host,
+    outputs: Outputs,
+    cluster: Cluster | None = None,
+    topology: Topology | None = None,
+) -> None:
+    """Raise `TopoplanError` for what is sure not to be written, before long work.
 
-
-def write_outputs(host: Host, plan: Plan, outputs: tuple[tuple[Choice, str], ...]) -> dict[str, str]:
-    """Write a plan with each exporter; returns exporter name -> path."""
-    written: dict[str, str] = {}
+    That is an unknown exporter, two outputs in one file, a place that cannot be written, or a format that can say no
+    plan on this cluster and topology.
+    """
+    check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
     for choice, path in outputs:
         component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
-        write_file(Path(path), cast("Exporter", component).build(options)(plan))
-        written[component.name] = path
-    return written
+        check_writable(Path(path))
+        refuses = cast("Exporter", component).refuses
+        if refuses is not None and cluster is not None and (why := refuses(options, cluster, topology)):
+            raise TopoplanError(f"{choice.name}: {why}")
+
+
+@attrs.frozen
+class Written:
+    """What became of outputs: exporter -> path, and exporter -> why it wrote nothing."""
+
+    paths: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
+    """Write a plan with each exporter; one that cannot keeps no other from it."""
+    paths: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for choice, path in outputs:
+        try:
+            component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
+            write_file(Path(path), cast("Exporter", component).build(options)(plan))
+            paths[component.name] = path
+        except TopoplanError as error:
+            refused[choice.name] = str(error)
+    return Written(paths, refused)
 
 
 def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:

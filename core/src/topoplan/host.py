@@ -12,87 +12,57 @@ import importlib
 import importlib.metadata
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import attrs
 import pluggy
 
 from topoplan import __version__, hookspecs
-from topoplan.components import (
-    CORE_COMMANDS,
-    Command,
-    Component,
-    Estimator,
-    Exporter,
-    Frontend,
-    Kind,
-    Registered,
-    Searcher,
-    Simulator,
-    Topology,
-)
-from topoplan.errors import TopoplanError, nearest
+from topoplan.components import CORE_COMMANDS, Component, Kind, Registered
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.guard import PluginError, culprit, guarded, modules_of, told
 from topoplan.installed import ALLOW, DENY, GROUP, Provider, enabled, entry_points, listed
+from topoplan.observers import Observers
 from topoplan.options import parse_component, structure
+from topoplan.registering import (
+    REGISTRATION,
+    Broken,
+    Conflict,
+    Row,
+    check_markers,
+    check_requirements,
+    checked,
+    concerns,
+    name_of,
+)
 
-__all__ = ["GROUP", "Broken", "Conflict", "Host", "Provider", "Row"]
+__all__ = ["GROUP", "Added", "Broken", "Conflict", "Host", "Provider", "Row"]
 
 _CORE = "topoplan-core"
 _BUILT_IN = ("topoplan.simulate.components",)
-_REGISTRATION: Mapping[str, type[Registered]] = {
-    "topoplan_frontends": Frontend,
-    "topoplan_topologies": Topology,
-    "topoplan_estimators": Estimator,
-    "topoplan_simulators": Simulator,
-    "topoplan_searchers": Searcher,
-    "topoplan_exporters": Exporter,
-    "topoplan_commands": Command,
-}
 
 
-@attrs.frozen(kw_only=True)
-class Broken:
-    """A plugin that could not be used: the cause in one line, and the traceback if there is one."""
-
-    name: str
-    dist: str
-    version: str
-    error: str
-    details: str = ""
-
-    def __str__(self) -> str:
-        where = f" ({self.dist} {self.version})" if self.dist else ""
-        return f"plugin {self.name!r}{where} is broken: {self.error}"
-
-
-@attrs.frozen(kw_only=True)
-class Conflict:
-    """Several plugins that claim one name; ``subject`` is ``topology 'ring'`` or ``entry point 'x'``."""
-
-    subject: str
-    providers: tuple[Provider, ...]
-
-    def __str__(self) -> str:
-        both = "both " if len(self.providers) == 2 else ""
-        return f"{self.subject} is provided by {both}{' and '.join(map(str, self.providers))}"
-
-
-@attrs.frozen(kw_only=True)
-class Row:
-    """One line of ``topoplan plugins``."""
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    summary: str
-
-
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Entry:
     component: Registered
     provider: Provider
+    guarded: Registered = attrs.field()
+
+    @guarded.default
+    def _guard(self) -> Registered:
+        component = self.component
+        return guarded(component, self.provider) if isinstance(component, Component) else component
+
+
+@attrs.frozen(eq=False)
+class Added:
+    """What `Host.add` was given."""
+
+    plugin: object
+    name: str
+    replace: bool
 
 
 class Host:
@@ -100,6 +70,12 @@ class Host:
 
     ``Host()`` knows only what core brings and touches no entry point; `discover` adds what is installed;
     `add` adds one plugin.
+
+    Attributes:
+        broken, disabled: what is installed and not used, and why.
+        added: what `add` was given, in order.
+        modules: name of a module, or of the package that it is in -> the plugin whose code it holds.
+        discovered: whether installed plugins were looked for.
     """
 
     def __init__(self) -> None:
@@ -107,6 +83,10 @@ class Host:
         self._manager.add_hookspecs(hookspecs)
         self._index: dict[tuple[Kind, str], list[_Entry]] = defaultdict(list)
         self._shared_names: list[Conflict] = []
+        self.added: list[Added] = []
+        self.modules: dict[str, Provider] = {}
+        self._observers = Observers(self._manager)
+        self.discovered = False
         self.broken: list[Broken] = []
         self.disabled: list[str] = []
         for module in _BUILT_IN:
@@ -125,6 +105,7 @@ class Host:
                 it in `broken` or `conflicts`.
         """
         host = cls()
+        host.discovered = True
         by_name: dict[str, list[Provider]] = defaultdict(list)
         for provider, point in entry_points():
             if not enabled(provider):
@@ -146,13 +127,70 @@ class Host:
                 raise TopoplanError(str(problem))
         return host
 
-    def add(self, plugin: object, *, name: str) -> None:
-        """Add a plugin: a module or an object with hook implementations.
+    def add(self, plugin: object, *, name: str | None = None, replace: bool = False) -> None:
+        """Add a plugin to this host, and to the worker processes of what it runs.
+
+        Args:
+            plugin: a component or a command, several of them, or a module or an object with hook implementations.
+                To add the same one again changes nothing.
+            name: for messages and for `replace`; a component has ``kind-name`` unless given, a module its own.
+            replace: take the place of what was added under this name, and of components of the same names, whoever
+                brought them.  A notebook's cell that says so can be run again.
 
         Raises:
             TopoplanError: it cannot be used; nothing of it is added then.
         """
-        self._add(plugin, Provider(name=name, dist="", version=""))
+        single = [plugin] if isinstance(plugin, Registered) else plugin
+        components = single if isinstance(single, list | tuple) else None
+        called = name or name_of(plugin if components is None else components)
+        if any(added.plugin is plugin and added.name == called for added in self.added):
+            return
+        provider = Provider(name=called, dist="", version="")
+        if components is None and not replace:
+            self._add(plugin, provider)
+        else:
+            self._take(plugin, components, provider, replace=replace)
+        self.added = [added for added in self.added if added.name != called]
+        self.added.append(Added(plugin, called, replace))
+
+    def _take(self, plugin: object, components: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
+        """Add components, or a plugin that takes the place of others."""
+        for one in components or ():
+            if not isinstance(one, Registered):
+                raise TopoplanError(
+                    f"plugin {provider.name!r}: {shown(one)} is no component (expected a Topology, Searcher, ...)"
+                )
+        trial = Host()  # where nothing else is, so that what is wrong with the plugin shows before anything changes
+        if components is None:
+            trial._add(plugin, provider)
+        else:
+            trial._enter([_Entry(one, provider) for one in components])
+        fresh = [key for key, entries in trial._index.items() if entries[-1].provider is provider]
+        if not replace:
+            for kind, one in fresh:
+                if self._index.get((kind, one)):
+                    raise TopoplanError(
+                        f"{kind.value} {one!r}: {self._index[kind, one][0].provider} has one of this name "
+                        "(replace=True takes its place in this host)"
+                    )
+        self._drop(provider.name, fresh)
+        if components is None:
+            self._add(plugin, provider)
+        else:
+            self._enter([_Entry(one, provider) for one in components])
+
+    def _drop(self, name: str, keys: Iterable[tuple[Kind, str]]) -> None:
+        """Take out what was added under a name, and the components of these keys."""
+        if self._manager.has_plugin(name):
+            self._manager.unregister(name=name)
+        self._observers.hear_again(name)
+        gone = set(keys)
+        for key in list(self._index):
+            kept = [] if key in gone else [entry for entry in self._index[key] if entry.provider.name != name]
+            if kept:
+                self._index[key] = kept
+            else:
+                del self._index[key]
 
     def get(self, kind: Kind | str, name: str) -> Registered:
         """Return a component or a command.
@@ -161,14 +199,20 @@ class Host:
             TopoplanError: there is none of that name, or plugins are in conflict about it.  The message
                 says what exists and which plugins are broken.
         """
-        kind = _kind(kind)
-        entries = self._index.get((kind, name))
-        if not entries:
-            raise TopoplanError(self._unknown(kind, name))
-        conflict = self._conflict(kind, name)
+        return self._entry(_kind(kind), name).guarded
+
+    def _entry(self, kind: Kind, text: str) -> _Entry:
+        """Find ``name``, or ``distribution/name`` where several distributions have one of that name."""
+        dist, slash, name = text.rpartition("/")
+        entries = self._index.get((kind, name), [])
+        own = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
+        if not own:
+            raise TopoplanError(self._unknown(kind, text))
+        conflict = None if len(own) == 1 and slash else self._conflict(kind, name)
         if conflict is not None:
-            raise TopoplanError(f"{conflict}; uninstall one, or disable one with {DENY}=<distribution>")
-        return entries[0].component
+            ways = " or ".join(f"{p.dist or p.name}/{name}" for p in conflict.providers)
+            raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
+        return own[0]
 
     def make(self, kind: Kind | str, text: str, options: Mapping[str, Any] | None = None) -> tuple[Component, Any]:
         """Return a component and its options from ``name`` or ``name:key=value,...`` and a table.
@@ -178,7 +222,7 @@ class Host:
         """
         kind = _kind(kind)
         name, given = parse_component(text, kind.value)
-        component = cast("Component", self.get(kind, name))
+        component = cast("Component", self._entry(kind, name).guarded)
         table = dict(options or {})
         spelt = {key.replace("-", "_") for key in table}
         for key in given:
@@ -190,7 +234,7 @@ class Host:
         """List the usable components, of one kind or all, sorted by kind and name."""
         wanted = None if kind is None else _kind(kind)
         return [
-            cast("Component", entries[0].component)
+            cast("Component", entries[0].guarded)
             for (found, name), entries in self._sorted()
             if found is not Kind.COMMAND and wanted in (None, found) and self._conflict(found, name) is None
         ]
@@ -212,7 +256,7 @@ class Host:
     def provider(self, component: Registered) -> Provider:
         """Return where a component or command of this host comes from."""
         for entry in self._index.get((component.kind, component.name), ()):
-            if entry.component is component:
+            if component in (entry.component, entry.guarded):
                 return entry.provider
         raise TopoplanError(f"{component.kind.value} {component.name!r} does not belong to this host")
 
@@ -224,20 +268,40 @@ class Host:
 
     @property
     def hook(self) -> Any:
-        """The observer hooks, e.g. ``host.hook.topoplan_run_started(run=run)``; for batch boundaries only."""
-        return self._manager.hook
+        """The observer hooks, e.g. ``host.hook.topoplan_run_started(run=run)``; for batch boundaries only.
+
+        An observer that raises is told of in a `TopoplanWarning`, and its plugin is told of nothing more.
+        """
+        return self._observers
+
+    @contextmanager
+    def naming_plugins(self) -> Iterator[None]:
+        """Name the plugin whose code raises meanwhile; what core itself raises passes as it is.
+
+        Raises:
+            PluginError: for what came out of a plugin's code and is no `TopoplanError`.
+        """
+        try:
+            yield
+        except TopoplanError:
+            raise
+        except Exception as error:
+            who = culprit(error, self.modules)
+            if not who:
+                raise
+            raise PluginError(f"{who} raised {told(error)}") from error
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
 
     def _load(self, provider: Provider, point: importlib.metadata.EntryPoint) -> None:
         """Load and add one entry point; whatever goes wrong becomes a `Broken`."""
         try:
-            _check_requirements(point)
+            check_requirements(point)
             plugin = point.load()
         except TopoplanError as error:
             self._record(provider, str(error), "")
         except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
-            self._record(provider, f"{point.value} does not load: {_told(error)}", traceback.format_exc())
+            self._record(provider, f"{point.value} does not load: {told(error)}", traceback.format_exc())
         else:
             try:
                 self._add(plugin, provider)
@@ -251,7 +315,7 @@ class Host:
 
     def _add(self, plugin: object, provider: Provider) -> None:
         """Register a plugin and index its components: all of them, or none and a `TopoplanError`."""
-        _check_markers(plugin)
+        check_markers(plugin)
         key = f"{provider.name} of {provider.dist}" if provider.dist else provider.name
         if self._manager.has_plugin(key):
             raise TopoplanError(f"plugin {key!r}: already added")
@@ -264,9 +328,20 @@ class Host:
                 self._manager.unregister(name=key)
             if isinstance(error, TopoplanError):
                 raise
-            raise TopoplanError(_told(error)) from error
+            raise TopoplanError(told(error)) from error
+        self._enter(entries)
+        own = (impl for caller in self._manager.get_hookcallers(plugin) or () for impl in caller.get_hookimpls())
+        self._known(modules_of([impl.function for impl in own if impl.plugin is plugin]), provider)
+
+    def _enter(self, entries: Sequence[_Entry]) -> None:
+        """Index components."""
         for entry in entries:
-            self._index[entry.component.kind, entry.component.name].append(entry)
+            component = entry.component
+            self._index[component.kind, component.name].append(entry)
+            self._known(modules_of([component.build] if isinstance(component, Component) else []), entry.provider)
+
+    def _known(self, modules: Iterable[str], provider: Provider) -> None:
+        self.modules.update(dict.fromkeys(modules, provider))
 
     def _collect(self, plugin: object) -> list[Registered]:
         """Call the registration hooks of one plugin and check what they return."""
@@ -275,11 +350,11 @@ class Host:
             if not caller.has_spec():
                 known = (name for name, other in vars(self._manager.hook).items() if other.has_spec())
                 raise TopoplanError(f"unknown hook {caller.name!r}{nearest(caller.name, known)}")
-            wanted = _REGISTRATION.get(caller.name)
+            wanted = REGISTRATION.get(caller.name)
             if wanted is not None:
                 # The plugin's own implementations only, so that what they return is known to be its own.
                 for own in (impl for impl in caller.get_hookimpls() if impl.plugin is plugin):
-                    components += _checked(caller.name, wanted, own.function())
+                    components += checked(caller.name, wanted, own.function())
         keys = [(component.kind, component.name) for component in components]
         for kind, name in keys:
             if keys.count((kind, name)) > 1:
@@ -300,13 +375,18 @@ class Host:
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        lines = [f"no {kind.value} named {name!r}{nearest(name, known)}"]
-        lines += [f"  {broken}" for broken in self.broken]
-        if self.disabled:
-            lines.append(f"  disabled by {DENY} or {ALLOW}: {', '.join(self.disabled)}")
+        parts = [f"no {kind.value} named {shown(name)}{nearest(name, known)}"]
+        own = [broken for broken in self.broken if concerns(broken, kind, name)] or self.broken[:1]
+        parts += map(str, own)
+        if more := len(self.broken) - len(own):
+            parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
         if self.broken:
-            lines.append("  run `topoplan plugins doctor` for the causes")
-        return "\n".join(lines)
+            parts.append("`topoplan plugins doctor` tells the causes")
+        if self.disabled:
+            off = sorted(self.disabled, key=lambda one: name not in one)
+            more_off = f" and {len(off) - 3} more" if len(off) > 3 else ""
+            parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{more_off}")
+        return "; ".join(parts)
 
 
 def _kind(kind: Kind | str) -> Kind:
@@ -314,44 +394,3 @@ def _kind(kind: Kind | str) -> Kind:
         return Kind(kind)
     except ValueError:
         raise TopoplanError(f"no kind of component named {kind!r}{nearest(kind, (k.value for k in Kind))}") from None
-
-
-def _check_requirements(point: importlib.metadata.EntryPoint) -> None:
-    """Raise `TopoplanError` where the plugin's distribution does not admit this version of core."""
-    wanted = [text for text in (point.dist.requires if point.dist else None) or () if _CORE in text.lower()]
-    if not wanted:
-        return
-    from packaging.requirements import Requirement
-
-    for text in wanted:
-        requirement = Requirement(text)
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if applies and requirement.name.lower() == _CORE and not requirement.specifier.contains(__version__, True):
-            raise TopoplanError(f"needs {_CORE} {requirement.specifier}, but {__version__} is installed")
-
-
-def _check_markers(plugin: object) -> None:
-    """Raise `TopoplanError` where a hook function lacks its marker, or there is none at all."""
-    hooks = [name for name in dir(plugin) if name.startswith("topoplan_") and callable(getattr(plugin, name))]
-    for name in hooks:
-        if not hasattr(getattr(plugin, name), "topoplan_impl"):
-            raise TopoplanError(f"{name} is not marked with @hookimpl (write @topoplan.hookimpl above it)")
-    if not hooks:
-        raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
-
-
-def _checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Registered]:
-    if not isinstance(returned, list | tuple):
-        raise TopoplanError(f"{hook} returned {type(returned).__name__} (must return a list of {wanted.__name__})")
-    for item in returned:
-        if not isinstance(item, wanted):
-            raise TopoplanError(f"{hook} returned a list with {type(item).__name__} (must be {wanted.__name__})")
-        if isinstance(item, Component) and not attrs.has(item.options):
-            raise TopoplanError(f"{item.kind.value} {item.name!r}: options {item.options!r} is not an attrs class")
-    return returned
-
-
-def _told(error: BaseException) -> str:
-    """One line for an exception of somebody else's code."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -90,6 +90,11 @@ def optimize(
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
     """
     host = host or Host.discover()
+    with host.naming_plugins():
+        return _optimized(experiment, host, on_progress)
+
+
+def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, Progress], None]) -> Outcome:
     made = assemble(host, experiment)
     problem, evaluator, policy = made.problem, made.evaluator, made.policy
     graph, cluster = problem.graph, problem.cluster

@@ -83,7 +83,8 @@ def simulate_file(
     choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
     component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
     try:
-        timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
+        with host.naming_plugins():
+            timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)

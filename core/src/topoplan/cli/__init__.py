@@ -9,13 +9,17 @@ error and exit status 2.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import traceback
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
 from topoplan import __version__
-from topoplan.cli.words import Words
+from topoplan.cli.words import Words, debugging
 from topoplan.components import CORE_COMMANDS
 from topoplan.errors import TopoplanError
 
@@ -41,11 +45,35 @@ def application() -> typer.Typer:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line (``sys.argv`` unless ``args`` are given) and exit."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by who started the program: nobody wants to read it
+            setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         application()(args=args)
     except TopoplanError as error:
         typer.echo(f"error: {error}", err=True)
+        if error.__cause__ is not None:
+            typer.echo(_traceback_of(error.__cause__), err=True)
         sys.exit(2)
+    except MemoryError:
+        typer.echo("error: not enough memory (use a smaller cluster or model)", err=True)
+        sys.exit(2)
+
+
+def _traceback_of(cause: BaseException) -> str:
+    """Return the traceback of what a plugin raised where the user asked for it, else how to ask."""
+    if not debugging():
+        return "  (--debug shows the traceback)"
+    return "".join(traceback.format_exception(cause)).rstrip()
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
+    """Show a warning in one line, without the place in the code that it comes from."""
+    typer.echo(f"warning: {message}", err=True)
+    cause = getattr(message, "__cause__", None)
+    if cause is not None and debugging():
+        typer.echo(_traceback_of(cause), err=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,5 +84,8 @@ def _show_version(wanted: bool) -> None:
 
 def _topoplan(
     version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show_version, is_eager=True),
+    debug: bool = typer.Option(
+        False, "--debug", help="Show the traceback of what a plugin raised; may stand anywhere."
+    ),
 ) -> None:
     """Search parallelization strategies and network topologies together."""

@@ -100,12 +100,12 @@ def compare_and_report(
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
     """Show how many runs are finished on standard error, where it is a terminal."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     columns = (
         TextColumn("comparing"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[last]}"),
+        TextColumn("{task.fields[last]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
@@ -115,9 +115,9 @@ def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
 
 def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -> None:
     """Print the table; as wide as it is, where standard output is a file."""
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=400)
+        console = Console(width=400, markup=False, emoji=False)
     titles = headers(figure, prices)
     grid = Table(title=figure.title, title_justify="left")
     for title in titles:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -19,8 +19,9 @@ from rich.table import Table
 
 from topoplan.cli.memory import memory_json, memory_rows, misfit
 from topoplan.cli.notice import compilation_announced
-from topoplan.experiment import Experiment
-from topoplan.exporting import check_outputs, write_outputs
+from topoplan.components import Kind, Topology
+from topoplan.experiment import Experiment, build_cluster
+from topoplan.exporting import Written, check_outputs, write_outputs
 from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.optimizing import Outcome, optimize
@@ -28,17 +29,19 @@ from topoplan.plan import Plan
 from topoplan.run import Progress as SearchProgress
 from topoplan.simulate.breakeven import BreakEven
 
-__all__ = ["print_json", "run_and_report", "simulation_rows", "table"]
+__all__ = ["exit_after", "print_json", "run_and_report", "simulation_rows", "table"]
 
 
 def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     """Run an experiment, write its outputs, and print what was found.
 
     An interrupted search (Ctrl-C) keeps what it found so far: outputs are written all the same, and the
-    exit status is 130.
+    exit status is 130.  An exporter that cannot say the plan keeps nothing else from being written and printed;
+    the exit status is then 2.
     """
     host = Host.discover()
-    check_outputs(host, experiment.outputs)
+    topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
+    check_outputs(host, experiment.outputs, build_cluster(experiment.cluster), topology)
     with (
         compilation_announced(),
         _progress_bar(experiment.run.budget, quiet=as_json) as report,
@@ -51,15 +54,25 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
         _print_outcome(experiment, outcome, outputs)
     if outcome.result.interrupted:
         typer.echo("interrupted: this is the best of what was priced", err=True)
-        raise typer.Exit(130)
+    exit_after(outputs, interrupted=outcome.result.interrupted)
     if not outcome.fits and not outcome.memory_ignored:
         raise typer.Exit(1)
+
+
+def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
+    """Tell on standard error which outputs were refused, and end with the exit status that says so, if any were."""
+    for why in outputs.refused.values():
+        typer.echo(f"error: {why}", err=True)
+    if interrupted:
+        raise typer.Exit(130)
+    if outputs.refused:
+        raise typer.Exit(2)
 
 
 @contextmanager
 def _progress_bar(budget: int, *, quiet: bool) -> Iterator[Callable[[str, SearchProgress], None]]:
     """Show a bar on standard error, where it is a terminal."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     columns = (
         TextColumn("searching"),
         BarColumn(),
@@ -82,7 +95,7 @@ def _progress_bar(budget: int, *, quiet: bool) -> Iterator[Callable[[str, Search
         yield report
 
 
-def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) -> dict[str, Any]:
+def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:
     """Return the JSON object of a run."""
     plan, result = outcome.plan, outcome.result
     first = outcome.initial.timeline
@@ -115,12 +128,13 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) 
         **_scheduling(plan),
         **_rebuilding(outcome.break_even),
         **_any_wiring(outcome),
-        "outputs": outputs,
+        "outputs": outputs.paths,
+        **({"refused": outputs.refused} if outputs.refused else {}),
         **{key: value for report in plan.provenance.get("reports", {}).values() for key, value in report.items()},
     }
 
 
-def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, str]) -> None:
+def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -> None:
     plan, result = outcome.plan, outcome.result
     first = outcome.initial.timeline
     assert plan.timeline is not None
@@ -144,7 +158,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: dict[str, 
     table(title, rows)
     if not outcome.fits:
         typer.echo(misfit(plan) + (" (memory is ignored, as asked)" if outcome.memory_ignored else ""), err=True)
-    for exporter, path in outputs.items():
+    for exporter, path in outputs.paths.items():
         typer.echo(f"{exporter} written to {path}")
 
 
@@ -244,7 +258,7 @@ def table(title: str, rows: list[tuple[str, str]]) -> None:
     grid.add_column(justify="right")
     for row in rows:
         grid.add_row(*row)
-    Console().print(grid)
+    Console(markup=False, emoji=False).print(grid)
 
 
 def print_json(value: dict[str, Any]) -> None:

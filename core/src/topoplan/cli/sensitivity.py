@@ -117,7 +117,7 @@ def _show(study: Study, title: str, *, as_json: bool) -> None:
         grid.add_column(header, justify="left" if header == "distortion" else "right")
     for row in study.rows:
         grid.add_row(str(row.distortion), str(len(row.seeds)), f"{row.mean:.4f}", f"{row.worst:.4f}")
-    Console().print(grid)
+    Console(markup=False, emoji=False).print(grid)
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, markup=False, emoji=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda finished, name: bar.update(task, completed=finished, description=name)

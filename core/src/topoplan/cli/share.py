@@ -94,8 +94,13 @@ def _bar(total: int) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.fields[last]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, markup=False, emoji=False)
+    columns = (
+        TextColumn("{task.fields[last]}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("share", total=total, last="searching")
         yield lambda last: bar.update(task, advance=1, last=last)
@@ -108,9 +113,9 @@ def _print(title: str, rows: list[Row], networks: list[NetworkPlan]) -> None:
 
     from topoplan.sharing.page import HEADERS, cells_of
 
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=200)
+        console = Console(width=200, markup=False, emoji=False)
     grid = Table(title=title, title_justify="left")
     for header in HEADERS:
         grid.add_column(header, justify="left" if header == "network" else "right")

@@ -34,7 +34,7 @@ def simulate(
 ) -> None:
     """Simulate one iteration of a task graph."""
     from topoplan.cli.notice import compilation_announced
-    from topoplan.cli.report import print_json, simulation_rows, table
+    from topoplan.cli.report import exit_after, print_json, simulation_rows, table
     from topoplan.experiment import Choice
     from topoplan.exporting import check_outputs, write_outputs
     from topoplan.host import Host
@@ -68,11 +68,13 @@ def simulate(
                 "file": str(file),
                 "topology": plan.fabric.name,
                 "simulator": simulator,
-                "outputs": written,
+                "outputs": written.paths,
+                **({"refused": written.refused} if written.refused else {}),
             }
         )
-        return
-    table(
-        f"{file.name} on {plan.fabric.name}, {simulator}",
-        [*simulation_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
-    )
+    else:
+        table(
+            f"{file.name} on {plan.fabric.name}, {simulator}",
+            [*simulation_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
+        )
+    exit_after(written)

@@ -6,18 +6,52 @@ when its word is typed.  A word that nobody knows is then looked for among all p
 
 from __future__ import annotations
 
+import errno
+import sys
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from topoplan.errors import TopoplanError
 from topoplan.installed import command_words
 
-__all__ = ["Words"]
+__all__ = ["Words", "debugging"]
+
+_DEBUG = "--debug"
+_asked_for: list[str] = []
+
+
+def debugging() -> bool:
+    """Say whether the user asked for tracebacks."""
+    return _DEBUG in _asked_for
 
 
 class Words(TyperGroup):
     """Commands of core first, in their order, then those of plugins."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Take ``--debug`` out, wherever it stands before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        _asked_for[:] = [word for word in args[:end] if word == _DEBUG]
+        rest = [word for word in args[:end] if word != _DEBUG] + args[end:]
+        return super().parse_args(ctx, rest)  # type: ignore[arg-type]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a command; Ctrl-C where it has nothing to keep ends it with exit status 130, as a shell expects."""
+        try:
+            result = super().invoke(ctx)  # type: ignore[arg-type]
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            sys.exit(130)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EIO):
+                raise
+            raise TopoplanError(f"standard output cannot be written ({error.strerror})") from None
+        return result
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """List all words, for the help."""

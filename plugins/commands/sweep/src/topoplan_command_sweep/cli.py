@@ -124,15 +124,15 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        console = Console()
+        console = Console(markup=False, emoji=False)
         if not console.is_terminal:
-            console = Console(width=200)
+            console = Console(width=200, markup=False, emoji=False)
         grid, names = Table(), baselines_of(rows)
         for header in headers_of(rows):
             grid.add_column(header, justify="left" if header == "plan" else "right")
         for row in rows:
             grid.add_row(*cells_of(row, names))
-        console.print(grid, markup=False)
+        console.print(grid)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[Row], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     columns = (TextColumn("planning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
         task = bar.add_task("sweep", total=total)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import attrs
 
-from topoplan import Exporter, OperatorGraph, Plan, Strategy, hookimpl
+from topoplan import Cluster, Exporter, OperatorGraph, Plan, Strategy, Topology, hookimpl
 
-__all__ = ["FlatbufferOptions", "build", "read", "read_strategy", "topoplan_exporters"]
+__all__ = ["FlatbufferOptions", "build", "read", "read_strategy", "refuses", "topoplan_exporters"]
 
 
 @attrs.frozen
@@ -28,6 +28,21 @@ def build(options: FlatbufferOptions) -> Callable[[Plan], bytes]:
     from topoplan_exporter_flatbuffer.tables import tables_of
 
     return lambda plan: encode(tables_of(plan))
+
+
+def refuses(options: FlatbufferOptions, cluster: Cluster, topology: Topology | None) -> str:
+    """Say why no plan on this cluster and topology can be written; empty if that depends on the plan."""
+    if cluster.n_devices != cluster.n_hosts:
+        return (
+            f"the cluster has {cluster.n_devices / cluster.n_hosts:g} devices per host, but FlexNetPacket knows one "
+            "GPU per host (plan with --gpus-per-server 1, and --big-gpu for the GPUs that share a host)"
+        )
+    if topology is not None and topology.static is not None:
+        return (
+            f"topology {topology.name!r} is rebuilt between the phases of an iteration, which the format cannot say "
+            "(plan on a fabric that stays, e.g. --topology topoopt)"
+        )
+    return ""
 
 
 def read(data: bytes, name: str) -> Plan:
@@ -63,6 +78,7 @@ def topoplan_exporters() -> list[Exporter]:
             options=FlatbufferOptions,
             build=build,
             suffix=".fbuf",
+            refuses=refuses,
             read=read,
             read_strategy=read_strategy,
         )

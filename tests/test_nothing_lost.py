@@ -1,0 +1,272 @@
+"""One part that fails takes nothing else with it: exporters, observers, and what else plugins do wrongly."""
+
+from __future__ import annotations
+
+import json
+import types
+import warnings
+
+import attrs
+import pytest
+
+import topoplan
+from topoplan import (
+    ClusterOptions,
+    Experiment,
+    Exporter,
+    Host,
+    RunOptions,
+    Searcher,
+    Simulator,
+    Topology,
+    TopoplanError,
+    hookimpl,
+    optimize,
+)
+from topoplan.cli import main
+from topoplan.errors import TopoplanWarning
+from topoplan.experiment import Choice
+from topoplan.exporting import write_outputs
+
+SMALL = Experiment(
+    model="alexnet",
+    cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
+    run=RunOptions(batch_size=64, budget=3, seed=1),
+)
+FLAGS = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "2"]
+
+
+@attrs.frozen
+class Nothing:
+    """No options."""
+
+
+def bad(kind, **given):
+    """Return a component that does not keep its contract."""
+    return kind(name="bad", summary="does not keep its contract", options=Nothing, **given)
+
+
+def boom(*given):
+    raise ValueError("boom")
+
+
+def status(args):
+    with pytest.raises(SystemExit) as error:
+        main(args)
+    return error.value.code
+
+
+def test_an_exporter_that_cannot_say_the_plan_takes_nothing_with_it(tmp_path, capsys):
+    out = {name: tmp_path / f"a.{name}" for name in ("json", "strategy", "dot")}
+    outputs = [word for name, path in out.items() for word in ("-x", f"{name}={path}")]
+    assert status([*FLAGS, "-s", "spmd", *outputs]) == 2
+    said = capsys.readouterr()
+    assert "iteration time" in said.out
+    assert f"dot written to {out['dot']}" in said.out.replace("\n", "")
+    assert [line for line in said.err.splitlines() if line.startswith("error: ")] == [
+        "error: strategy: the plan is a program for all devices, whose conversions this format cannot say (json can)"
+    ]
+    assert [out[name].exists() for name in out] == [True, False, True]
+
+
+def test_the_json_object_holds_what_was_refused(tmp_path, capsys):
+    assert status([*FLAGS, "-s", "spmd", "-x", f"strategy={tmp_path / 'a'}", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["outputs"] == {}
+    assert said["refused"]["strategy"].startswith("strategy: the plan is a program")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--gpus-per-server", "2", "-x", "flatbuffer=a.fbuf"], "flatbuffer: the cluster has 2 devices per host"),
+        (["-t", "ocs", "-x", "flatbuffer=a.fbuf"], "flatbuffer: topology 'ocs' is rebuilt"),
+        (["-x", "json=a", "-x", "dot=a"], "-x json and -x dot both write to it"),
+        (["-x", "json=/proc/a"], "cannot be written"),
+        (["-x", f"json={'a' * 300}"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_the_search(tmp_path, monkeypatch, capsys, more, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("topoplan.cli.report.optimize", boom)
+    assert status([*FLAGS, *more]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_simulate_writes_the_other_files_too(tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    main_ok = [*FLAGS, "--gpus-per-server", "2", "-x", f"json={plan}"]
+    assert status(main_ok) in (0, None)
+    assert status(["simulate", str(plan), "-x", f"flatbuffer={tmp_path / 'a'}", "-x", f"dot={tmp_path / 'b'}"]) == 2
+    said = capsys.readouterr()
+    assert "error: flatbuffer" in said.err
+    assert (tmp_path / "b").exists()
+
+
+def test_an_observer_that_raises_is_told_of_once_and_the_run_goes_on():
+    plugin, heard = types.SimpleNamespace(), []
+
+    @hookimpl
+    def topoplan_run_started(run):
+        raise KeyError("oops")
+
+    @hookimpl
+    def topoplan_evaluated(progress):
+        heard.append(progress)
+
+    plugin.topoplan_run_started, plugin.topoplan_evaluated = topoplan_run_started, topoplan_evaluated
+    host = Host.discover()
+    host.add(plugin, name="watcher")
+    with pytest.warns(TopoplanWarning) as said:
+        outcome = optimize(SMALL, host=host)
+    assert [str(one.message) for one in said] == [
+        "plugin 'watcher': topoplan_run_started raised KeyError: 'oops'; it observes nothing any more"
+    ]
+    assert heard == []
+    assert outcome.result.evaluations == 4
+
+
+class Silent:
+    """A search that asks for nothing."""
+
+    def ask(self):
+        return []
+
+    def tell(self, trials):
+        pass
+
+    def adopt(self, trial):
+        pass
+
+
+def search(**methods):
+    """Return a searcher's build, with methods in the place of `Silent`'s."""
+    return lambda options, problem, rng: type("Search", (Silent,), methods)()
+
+
+@pytest.mark.parametrize(
+    ("component", "chosen", "message"),
+    [
+        (
+            bad(Topology, build=boom),
+            {"topology": "bad"},
+            "topology 'bad' (plugin 'mine'): build raised ValueError: boom",
+        ),
+        (bad(Topology, build=lambda *_: {}), {"topology": "bad"}, "build returned dict {} (must return Fabric)"),
+        (bad(Simulator, build=boom, memory=lambda o: "ignore"), {"simulator": "bad"}, "build raised ValueError: boom"),
+        (
+            bad(Simulator, build=lambda o: lambda *_: 3.0, memory=lambda o: "ignore"),
+            {"simulator": "bad"},
+            "a run returned float 3.0 (must return Timeline)",
+        ),
+        (bad(Searcher, build=lambda *_: None, axis="strategy"), {"searchers": "bad"}, "build returned None (must"),
+        (bad(Searcher, build=search(ask=boom), axis="strategy"), {"searchers": "bad"}, "ask raised ValueError: boom"),
+        (
+            bad(Searcher, build=search(ask=lambda self: None), axis="strategy"),
+            {"searchers": "bad"},
+            "searcher 'bad' (plugin 'mine'): ask returned None (must return a sequence of Candidate)",
+        ),
+        (
+            bad(Searcher, build=search(ask=lambda self: [1]), axis="strategy"),
+            {"searchers": "bad"},
+            "an element of what it returned int 1 (must return Candidate)",
+        ),
+        (bad(Searcher, build=search(adopt=boom), axis="strategy"), {"searchers": "bad"}, "adopt raised ValueError"),
+        (bad(topoplan.Estimator, build=lambda *_: 1), {"estimator": "bad"}, "an object with a method supports"),
+        (bad(topoplan.Frontend, build=lambda *_: None), {"model": "bad"}, "build returned None (must return Operator"),
+    ],
+)
+def test_what_a_plugin_does_wrongly_is_told_with_its_name(component, chosen, message):
+    host = Host.discover()
+    host.add(component, name="mine")
+    with pytest.raises(TopoplanError) as error:
+        optimize(attrs.evolve(SMALL, **chosen), host=host)
+    assert message in str(error.value)
+    assert "(plugin 'mine')" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_code_that_is_called_often_is_found_in_the_traceback():
+    class Costs:
+        calls = 0
+
+        def supports(self, op, degrees):
+            return True
+
+        def price(self, op, degrees, devices):
+            Costs.calls += 1
+            if Costs.calls == 1:
+                one = [1e-3] * len(devices)
+                return topoplan.PartCosts(forward=one, backward=one, memory=one)
+            raise ZeroDivisionError("by zero")
+
+    host = Host.discover()
+    host.add(bad(topoplan.Estimator, build=lambda *_: Costs()), name="mine")
+    with pytest.raises(TopoplanError, match=r"^plugin 'mine': price \(test_nothing_lost.py, line \d+\) raised ZeroDiv"):
+        optimize(attrs.evolve(SMALL, estimator="bad"), host=host)
+
+
+def test_a_report_that_fails_costs_the_report_alone():
+    host = Host.discover()
+    host.add(bad(Searcher, build=search(report=boom), axis="strategy"), name="mine")
+    with pytest.warns(TopoplanWarning, match="report raised ValueError: boom; it is left out"):
+        outcome = optimize(attrs.evolve(SMALL, searchers="bad"), host=host)
+    assert "reports" not in outcome.plan.provenance
+
+
+@pytest.mark.parametrize(("build", "message"), [(boom, "build raised"), (lambda o: lambda p: "text", "returned str")])
+def test_an_exporter_that_is_wrong_is_named(tmp_path, build, message):
+    host = Host.discover()
+    host.add(bad(Exporter, build=build, suffix=".bad"), name="mine")
+    plan = optimize(attrs.evolve(SMALL, run=RunOptions(batch_size=64, budget=0)), host=host).plan
+    written = write_outputs(host, plan, ((Choice("bad"), str(tmp_path / "a")), (Choice("dot"), str(tmp_path / "b"))))
+    assert list(written.paths) == ["dot"]
+    assert message in written.refused["bad"]
+    assert "exporter 'bad' (plugin 'mine')" in written.refused["bad"]
+
+
+def test_a_notebook_cell_can_be_run_again():
+    host = Host.discover()
+
+    def cell(summary, **how):
+        own = Topology(name="mine", summary=summary, options=Nothing, build=boom)
+        host.add(own, **how)
+        return own
+
+    first = cell("first")
+    host.add(first)  # the same one again: nothing changes
+    with pytest.raises(TopoplanError, match=r"topology 'mine'.*replace=True takes its place"):
+        cell("second")
+    assert host.get("topology", "mine").summary == "first"
+    cell("second", replace=True)
+    cell("third", replace=True)
+    assert host.get("topology", "mine").summary == "third"
+    with pytest.raises(TopoplanError, match=r"topoplan-topology-fattree.*has one of this name"):
+        host.add(Topology(name="fattree", summary="s", options=Nothing, build=boom))
+    host.add(Topology(name="fattree", summary="own", options=Nothing, build=boom), replace=True)
+    assert host.get("topology", "fattree").summary == "own"
+    assert not host.conflicts
+    with pytest.raises(TopoplanError, match="is no component"):
+        host.add([Nothing()])
+
+
+def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, capsys):
+    discover = Host.discover
+
+    def with_plugin():
+        host = discover()
+        host.add(bad(Topology, build=boom), name="mine")
+        return host
+
+    monkeypatch.setattr("topoplan.cli.report.Host.discover", with_plugin)
+    assert status([*FLAGS, "-t", "bad"]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[0] == "error: topology 'bad' (plugin 'mine'): build raised ValueError: boom"
+    assert "Traceback" not in said
+    assert status([*FLAGS, "-t", "bad", "--debug"]) == 2
+    assert 'raise ValueError("boom")' in capsys.readouterr().err
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert status(["--debug", *FLAGS, "-t", "nosuch"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
