@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from topoplan.cli import main
+from topoplan_estimator_measured import profiles
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,31 @@ def reference_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no reference data at {folder} (set TOPOPLAN_REFERENCE)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def flexnet_file(tmp_path_factory):
+    """Return a function that writes the times of a profile into a file as FlexNet writes them."""
+    folder = tmp_path_factory.mktemp("measures")
+
+    def flexnet_file(name):
+        table = profiles.profile(name)
+        measurements = [
+            {
+                "name": row["operator"],
+                "pc_str": "-".join([str(row["degrees"].count("x") + 1), *reversed(row["degrees"].split("x"))]),
+                "fw_time": float(row["forward_ms"]),
+                "bw_time": float(row["backward_ms"]),
+                "mem_req": int(row["memory_bytes"]),
+            }
+            for row in profiles.rows(name)
+        ]
+        path = folder / f"{name}.json"
+        content = {"batch_size": table.batch_size, "ngpus": table.ngpus, "measurements": measurements}
+        path.write_text(json.dumps(content))
+        return path
+
+    return flexnet_file
 
 
 #: A comparison of two networks: two bandwidths, two seeds, eight runs.

@@ -72,9 +72,9 @@ def flexnet(capsys, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def measurements(reference_data, tmp_path):
+def measurements(flexnet_file, tmp_path):
     """Times of the README's operators for its batch of 4096 samples: those of four times the parts of 16384."""
-    document = json.loads((reference_data / "measures/dlrm16.json").read_text())
+    document = json.loads(flexnet_file("dlrm16").read_text())
     rows = []
     for row in document["measurements"]:
         axes, *inner, parts = row["pc_str"].split("-")
@@ -111,8 +111,8 @@ def test_readmes_measuring_line_says_what_replaces_it(flexnet, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_measurement_file_of_another_batch_is_refused(flexnet, reference_data, tmp_path):
-    file = reference_data / "measures/dlrm16.json"
+def test_a_measurement_file_of_another_batch_is_refused(flexnet, flexnet_file, tmp_path):
+    file = flexnet_file("dlrm16")
     status, _, err = flexnet(EXECUTION.replace("MEASUREMENTS", str(file)).replace("TASKGRAPH", "dlrm.fbuf"))
     assert status == 2
     assert "batch_size 16384 is not that of model 'dlrm', 4096 (use --batch-size 16384" in err
@@ -131,10 +131,10 @@ def test_a_measurement_file_of_another_batch_is_refused(flexnet, reference_data,
         (CANDLE16, "candle16", "topoopt", 218.3566),
     ],
 )
-def test_lines_of_the_scripts_give_flexnets_times(flexnet, reference_data, line, file, topology, milliseconds):
+def test_lines_of_the_scripts_give_flexnets_times(flexnet, flexnet_file, line, file, topology, milliseconds):
     """With no budget: what FlexNet prints for its initial strategy."""
     program, _, own = line.partition(" ")
-    flags = f"{ALWAYS} {own} --mfile {reference_data}/measures/{file}.json --topology {topology} --search-budget 0"
+    flags = f"{ALWAYS} {own} --mfile {flexnet_file(file)} --topology {topology} --search-budget 0"
     status, out, err = flexnet(f"{program} {flags}", "--json")
     assert status == 0, err
     assert json.loads(out)["iteration_time_s"] * 1e3 == pytest.approx(milliseconds, abs=1e-4)

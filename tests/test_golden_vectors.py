@@ -36,13 +36,13 @@ def host():
     return Host.discover()
 
 
-def initial_plan(host, reference_data, preset, frontend, servers, topology, degree=4, simulator="flexnet"):
+def initial_plan(host, preset, frontend, servers, topology, degree=4, simulator="flexnet"):
     return optimize(
         Experiment(
             model=f"{frontend}:preset={preset},dialect=flexnet",
             cluster=ClusterOptions(servers=servers, degree=degree, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
             topology=topology,
-            estimator=f"measured:file={reference_data / 'measures' / preset}.json",
+            estimator=f"measured:profile={preset}",
             simulator=simulator,
             run=RunOptions(budget=0),
         ),
@@ -58,22 +58,22 @@ def flexnet_tasks(plan):
 
 
 @pytest.mark.parametrize(("preset", "frontend", "servers", "milliseconds", "tasks"), SWITCHED)
-def test_on_one_switch(host, reference_data, preset, frontend, servers, milliseconds, tasks):
-    plan = initial_plan(host, reference_data, preset, frontend, servers, "bigswitch")
+def test_on_one_switch(host, preset, frontend, servers, milliseconds, tasks):
+    plan = initial_plan(host, preset, frontend, servers, "bigswitch")
     assert plan.timeline.makespan * 1e3 == pytest.approx(milliseconds, abs=1e-4)
     assert flexnet_tasks(plan) == tasks
 
 
-def test_on_one_switch_with_segments_of_64_mib(host, reference_data):
+def test_on_one_switch_with_segments_of_64_mib(host):
     simulator = f"flexnet:segment-bytes={64 * 2**20}"
-    plan = initial_plan(host, reference_data, "dlrm16", "dlrm", 16, "bigswitch", simulator=simulator)
+    plan = initial_plan(host, "dlrm16", "dlrm", 16, "bigswitch", simulator=simulator)
     assert plan.timeline.makespan * 1e3 == pytest.approx(60.2237, abs=1e-4)
 
 
 @pytest.mark.parametrize("topology", ["topoopt", "topoopt:rules=released"])
 @pytest.mark.parametrize(("preset", "frontend", "degree", "milliseconds", "tasks"), WIRED)
-def test_on_rings(host, reference_data, topology, preset, frontend, degree, milliseconds, tasks):
-    plan = initial_plan(host, reference_data, preset, frontend, 16, topology, degree)
+def test_on_rings(host, topology, preset, frontend, degree, milliseconds, tasks):
+    plan = initial_plan(host, preset, frontend, 16, topology, degree)
     assert plan.timeline.makespan * 1e3 == pytest.approx(milliseconds, abs=1e-4)
     assert flexnet_tasks(plan) == tasks
     degrees = np.bincount(plan.fabric.link_src, weights=plan.fabric.link_count)
@@ -89,7 +89,7 @@ def test_on_rings(host, reference_data, topology, preset, frontend, degree, mill
         ("dlrm128", 128, 8, 62, 66),
     ],
 )
-def test_on_rings_with_random_routes(host, reference_data, preset, servers, degree, low, high):
+def test_on_rings_with_random_routes(host, preset, servers, degree, low, high):
     # FlexNet draws its routes at random: the interval is what it was seen to give, widened by a tenth.
-    plan = initial_plan(host, reference_data, preset, "dlrm", servers, "topoopt:rules=released", degree)
+    plan = initial_plan(host, preset, "dlrm", servers, "topoopt:rules=released", degree)
     assert low * 0.9 <= plan.timeline.makespan * 1e3 <= high * 1.1

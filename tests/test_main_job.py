@@ -13,13 +13,13 @@ def host():
     return Host.discover()
 
 
-def job(reference_data, **changes):
+def job(**changes):
     """The README's job on measured times: DLRM on 16 servers with four interfaces each."""
     fields = {
         "model": "dlrm:preset=dlrm16",
         "cluster": ClusterOptions(servers=16, degree=4, interface_bandwidth_gbps=100.0),
         "topology": "topoopt",
-        "estimator": f"measured:file={reference_data / 'measures' / 'dlrm16.json'}",
+        "estimator": "measured:profile=dlrm16",
         "searchers": ["totientperm"],
         "run": RunOptions(budget=4000, seed=1),
         **changes,
@@ -28,26 +28,26 @@ def job(reference_data, **changes):
 
 
 @pytest.fixture(scope="module")
-def searched(host, reference_data):
-    return optimize(job(reference_data), host=host)
+def searched(host):
+    return optimize(job(), host=host)
 
 
-def test_the_search_beats_where_it_started_or_nothing_does(searched, host, reference_data):
+def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
     found, initial = searched.plan.timeline.makespan, searched.initial.timeline.makespan
     assert searched.plan.timeline.bounds.best <= found <= initial
     if found == initial:
         # With four interfaces the all-reduces of plain data parallelism hide behind the backward pass: the
         # proof is every assignment of degrees to the kinds of layer, 5^5 strategies.
         changes = {"searchers": ["exhaustive:tied=true"], "run": RunOptions(budget=10**6)}
-        proof = optimize(job(reference_data, **changes), host=host)
+        proof = optimize(job(**changes), host=host)
         assert proof.result.evaluations == 1 + 5**5
         assert proof.plan.timeline.makespan == initial
 
 
-def test_the_search_beats_data_parallelism_on_one_switch(host, reference_data):
+def test_the_search_beats_data_parallelism_on_one_switch(host):
     # Where the network is the bottleneck two halves of the servers, a pipeline of two stages, are faster.
     changes = {"topology": "bigswitch", "searchers": ["mcmc"], "run": RunOptions(budget=4000, seed=2)}
-    outcome = optimize(job(reference_data, **changes), host=host)
+    outcome = optimize(job(**changes), host=host)
     assert outcome.plan.timeline.makespan < 0.9 * outcome.initial.timeline.makespan
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,28 @@ from topoplan.components import Frontend
 from topoplan.graph import OperatorGraph
 from topoplan.options import structure
 from topoplan.partition import replica_groups, slice_elements, transfers
+from topoplan_estimator_measured.profiles import profile
+from topoplan_estimator_measured.profiles import rows as rows_of
 
 NAMES = ("alexnet", "candle-uno", "dlrm", "inception-v3", "moe", "ncf", "resnet50", "transformer", "vgg16")
 
-#: Preset -> frontend, measurement file of the same configuration.
+#: Preset, which is also the name of FlexNet's times of it -> frontend.
 PRESETS = {
-    "alexnet": ("alexnet", "alexnet.json"),
-    "candle16": ("candle-uno", "candle16.json"),
-    "candle32": ("candle-uno", "candle32.json"),
-    "candle128": ("candle-uno", "candle_128.json"),
-    "dlrm16": ("dlrm", "dlrm16.json"),
-    "dlrm32": ("dlrm", "dlrm32.json"),
-    "dlrm128": ("dlrm", "dlrm128.json"),
-    "ncf128": ("ncf", "ncf128.json"),
-    "resnet128": ("resnet50", "resnet128.json"),
-    "transformer16": ("transformer", "transformer16.json"),
-    "transformer32": ("transformer", "transformer32.json"),
-    "transformer128": ("transformer", "transformer128.json"),
-    "vgg16": ("vgg16", "vgg16.json"),
-    "vgg32": ("vgg16", "vgg32.json"),
-    "vgg128": ("vgg16", "vgg128.json"),
+    "alexnet": "alexnet",
+    "candle16": "candle-uno",
+    "candle32": "candle-uno",
+    "candle128": "candle-uno",
+    "dlrm16": "dlrm",
+    "dlrm32": "dlrm",
+    "dlrm128": "dlrm",
+    "ncf128": "ncf",
+    "resnet128": "resnet50",
+    "transformer16": "transformer",
+    "transformer32": "transformer",
+    "transformer128": "transformer",
+    "vgg16": "vgg16",
+    "vgg32": "vgg16",
+    "vgg128": "vgg16",
 }
 
 #: Task graph of FlexNet -> preset of its model.
@@ -67,19 +68,17 @@ def build(name: str, batch_size: int | None = None, **given: Any) -> OperatorGra
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_structures_are_those_that_flexnet_measured(reference_data: Path, preset: str) -> None:
-    name, file = PRESETS[preset]
-    measured = json.loads((reference_data / "measures" / file).read_text())
-    graph = build(name, preset=preset, dialect="flexnet")
-    assert graph.batch_size == measured["batch_size"]
-    rows = {(row["name"], int(row["pc_str"].split("-")[0])) for row in measured["measurements"]}
+def test_structures_are_those_that_flexnet_measured(preset: str) -> None:
+    graph = build(PRESETS[preset], preset=preset, dialect="flexnet")
+    assert graph.batch_size == profile(preset).batch_size
+    rows = {(row["operator"], row["degrees"].count("x") + 1) for row in rows_of(preset)}
     assert {(op.structure, len(op.outputs[0].axes)) for op in graph.operators} == rows
 
 
 @pytest.mark.parametrize("file", TASK_GRAPHS)
 def test_operators_and_weights_are_those_of_the_task_graph(reference_data: Path, file: str) -> None:
     preset = TASK_GRAPHS[file]
-    graph = build(PRESETS[preset][0], preset=preset, dialect="flexnet")
+    graph = build(PRESETS[preset], preset=preset, dialect="flexnet")
     names, allreduces = read_task_graph((reference_data / "taskgraphs" / f"{file}.fbuf").read_bytes())
     assert names == [op.name for op in graph.operators]
     assert allreduces == [weight.nbytes for op in graph.operators for weight in op.weights]

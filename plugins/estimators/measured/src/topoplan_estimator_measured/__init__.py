@@ -1,7 +1,7 @@
-"""Estimator ``measured``: times that FlexNet (TopoOpt, NSDI'23) measured on a GPU, read from its JSON files.
+"""Estimator ``measured``: times that FlexNet (TopoOpt, NSDI'23) measured on a GPU.
 
-`reading` checks a file and makes a table of it; `curves` looks up and interpolates the times of one kind
-of operator; `cost` matches the operators of a graph with the table.
+`profiles` holds those that its authors published, `reading` checks a file of FlexNet; both give a table.  `curves`
+looks up and interpolates the times of one kind of operator; `cost` matches the operators of a graph with the table.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ __all__ = ["MEASURED", "Options", "topoplan_estimators"]
 
 @attrs.frozen
 class Options:
-    """Which file, and what to do where it is silent."""
+    """Which times, and what to do where they are silent."""
 
-    file: str = option("", help="FlexNet measurement file (JSON); needed")
+    profile: str = option(
+        "",
+        help="times that come with this estimator, as dlrm16 or vgg128; its README lists them; this or file is needed",
+    )
+    file: str = option("", help="FlexNet measurement file (JSON)")
     missing: Literal["interpolate", "refuse"] = option(
         "interpolate",
         help="a batch cut that was not measured: interpolate between those that were (at least two), or refuse it",

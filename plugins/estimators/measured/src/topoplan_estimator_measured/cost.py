@@ -26,6 +26,7 @@ from topoplan.errors import TopoplanError, nearest
 from topoplan.graph import Operator, OperatorGraph, Tensor, Term
 from topoplan_estimator_measured import Options
 from topoplan_estimator_measured.curves import interpolate
+from topoplan_estimator_measured.profiles import names, profile
 from topoplan_estimator_measured.reading import Cut, Entry, Measurements, read
 
 __all__ = ["Measured"]
@@ -44,15 +45,11 @@ class Measured:
     """A `topoplan.CostFunction`: see the module."""
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
-        if not options.file:
-            raise TopoplanError(
-                "estimator measured: file is missing (name a FlexNet measurement file: measured:file=PATH)"
-            )
-        self._table = read(Path(options.file))
+        self._table = _table_of(options)
         if self._table.batch_size != graph.batch_size:
             raise TopoplanError(
-                f"{self._table.path}: batch_size {self._table.batch_size} is not that of model {graph.name!r}, "
-                f"{graph.batch_size} (use --batch-size {self._table.batch_size}, or a file measured for "
+                f"{self._table.where}: batch_size {self._table.batch_size} is not that of model {graph.name!r}, "
+                f"{graph.batch_size} (use --batch-size {self._table.batch_size}, or times measured for "
                 f"{graph.batch_size})"
             )
         self._interpolates = options.missing == "interpolate"
@@ -81,7 +78,7 @@ class Measured:
             return known
         entry = self._entry(op, degrees)
         if isinstance(entry, str):
-            raise TopoplanError(f"{self._table.path}: operator {self._layers[op].operator.name!r}: {entry}")
+            raise TopoplanError(f"{self._table.where}: operator {self._layers[op].operator.name!r}: {entry}")
         slowness = np.ones(len(devices)) if self._equal else 1 / self._speed[devices]
         costs = PartCosts(
             forward=f64(entry.forward * slowness),
@@ -143,6 +140,22 @@ class Measured:
         return interpolate(points, self._table.batch_size / cut[axis])
 
 
+def _table_of(options: Options) -> Measurements:
+    """Return the times that the options name."""
+    if options.file and options.profile:
+        raise TopoplanError(
+            f"estimator measured: profile={options.profile} and file={options.file} are both given (give one of them)"
+        )
+    if options.file:
+        return read(Path(options.file))
+    if options.profile:
+        return profile(options.profile)
+    raise TopoplanError(
+        "estimator measured: profile or file is missing (measured:profile=NAME names times that come with it: "
+        f"{', '.join(names())}; measured:file=PATH a measurement file of FlexNet)"
+    )
+
+
 def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Layer]:
     """Find the first layer of every operator's name; refuse operators of which nothing was measured."""
     first: dict[str, Operator] = {}
@@ -151,22 +164,22 @@ def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Laye
         name = op.structure
         if not name:
             raise TopoplanError(
-                f"{table.path}: operator {op.name!r} ({op.kind}) has no name that FlexNet measures under "
+                f"{table.where}: operator {op.name!r} ({op.kind}) has no name that FlexNet measures under "
                 "(use another estimator for this model)"
             )
         if name not in table.entries:
             if name in table.failed:
                 reason = next(iter(table.failed[name].values()))
-                raise TopoplanError(f"{table.path}: operator {op.name!r}: every {name} was {reason}")
+                raise TopoplanError(f"{table.where}: operator {op.name!r}: every {name} was {reason}")
             hint = "" if graph.dialect == "flexnet" else "; dialect=flexnet builds the model as FlexNet measured it"
             raise TopoplanError(
-                f"{table.path}: operator {op.name!r}: {name} was not measured{nearest(name, table.names)}{hint}"
+                f"{table.where}: operator {op.name!r}: {name} was not measured{nearest(name, table.names)}{hint}"
             )
         leader = first.setdefault(name, op)
         same = op is leader or _same_shapes(leader, op)
         if not same and shapes == "refuse":
             raise TopoplanError(
-                f"{table.path}: operator {op.name!r}: {name} was measured for {leader.name!r}, whose shapes differ "
+                f"{table.where}: operator {op.name!r}: {name} was measured for {leader.name!r}, whose shapes differ "
                 f"({_input_shape(leader)} there, {_input_shape(op)} here; shapes=scale or shapes=share would take it)"
             )
         layers.append(_Layer(op, leader, 1.0 if same else _effort(op) / _effort(leader)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 from topoplan.errors import TopoplanError
 from topoplan.files import read_file
 
-__all__ = ["Cut", "Entry", "Measurements", "read"]
+__all__ = ["Cut", "Entry", "Measurements", "collect", "read"]
 
 #: Degrees along the axes of an operator's output, outermost axis first.
 Cut = tuple[int, ...]
@@ -40,17 +41,17 @@ class Entry:
 
 @attrs.frozen
 class Measurements:
-    """A measurement file.
+    """What was measured of one model.
 
     Attributes:
-        path: where it was read, for messages.
+        where: the file, or the profile, for messages.
         batch_size: samples of one iteration.
         ngpus: devices of the cluster that it was made for; the entries do not depend on it.
         entries: name of the kind of operator -> degrees -> costs; names in file order.
         failed: likewise, degrees whose time is none -> the reason.
     """
 
-    path: Path
+    where: str
     batch_size: int
     ngpus: int
     entries: dict[str, dict[Cut, Entry]]
@@ -78,34 +79,50 @@ def read(path: Path) -> Measurements:
     rows = _field(content, "measurements", str(path))
     if not isinstance(rows, list) or not rows:
         raise TopoplanError(f"{path}: measurements: expected a list of entries, got {_show(rows)}")
+    return collect(
+        str(path),
+        _count(content, "batch_size", path),
+        _count(content, "ngpus", path),
+        (_row(row, f"{path}: measurements[{index}]") for index, row in enumerate(rows)),
+    )
+
+
+def collect(
+    where: str, batch_size: int, ngpus: int, rows: Iterable[tuple[str, Cut, float, float, float]]
+) -> Measurements:
+    """Make a table of rows: name, degrees, forward and backward milliseconds, bytes."""
     entries: dict[str, dict[Cut, Entry]] = {}
     failed: dict[str, dict[Cut, str]] = {}
-    for index, row in enumerate(rows):
-        where = f"{path}: measurements[{index}]"
-        if not isinstance(row, dict):
-            raise TopoplanError(f"{where}: expected an object, got {_show(row)}")
-        name = _field(row, "name", where)
-        if not isinstance(name, str) or not name:
-            raise TopoplanError(f"{where}: name: expected text, got {_show(name)}")
-        cut = _cut(_field(row, "pc_str", where), where)
-        forward, backward = _number(row, "fw_time", where), _number(row, "bw_time", where)
-        memory = _number(row, "mem_req", where)
+    for name, cut, forward, backward, memory in rows:
         reason = _no_time(forward) or _no_time(backward)
         if reason:
             failed.setdefault(name, {})[cut] = reason
             entries.get(name, {}).pop(cut, None)
-            continue
-        if not (math.isfinite(memory) and memory >= 0):
-            raise TopoplanError(f"{where}: mem_req: expected bytes, at least 0, got {memory:g}")
-        failed.get(name, {}).pop(cut, None)
-        entries.setdefault(name, {})[cut] = Entry(_seconds(forward), _seconds(backward), memory)
+        else:
+            failed.get(name, {}).pop(cut, None)
+            entries.setdefault(name, {})[cut] = Entry(_seconds(forward), _seconds(backward), memory)
     return Measurements(
-        path=path,
-        batch_size=_count(content, "batch_size", path),
-        ngpus=_count(content, "ngpus", path),
+        where=where,
+        batch_size=batch_size,
+        ngpus=ngpus,
         entries={name: table for name, table in entries.items() if table},
         failed={name: table for name, table in failed.items() if table},
     )
+
+
+def _row(row: Any, where: str) -> tuple[str, Cut, float, float, float]:
+    """Check one measurement of a file."""
+    if not isinstance(row, dict):
+        raise TopoplanError(f"{where}: expected an object, got {_show(row)}")
+    name = _field(row, "name", where)
+    if not isinstance(name, str) or not name:
+        raise TopoplanError(f"{where}: name: expected text, got {_show(name)}")
+    cut = _cut(_field(row, "pc_str", where), where)
+    forward, backward = _number(row, "fw_time", where), _number(row, "bw_time", where)
+    memory = _number(row, "mem_req", where)
+    if not (_no_time(forward) or _no_time(backward) or (math.isfinite(memory) and memory >= 0)):
+        raise TopoplanError(f"{where}: mem_req: expected bytes, at least 0, got {memory:g}")
+    return name, cut, forward, backward, memory
 
 
 def _no_time(ms: float) -> str:

@@ -1,6 +1,7 @@
 """Layer profiles as a topoplan frontend: its options and its registration.
 
-`reading` parses the text of a profile, `model` makes an operator graph of it.
+`profiles` holds those that DAPPLE published, `reading` parses the text of one; `model` makes an operator graph
+of either.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ __all__ = ["TORCHGRAPH", "TorchgraphOptions", "topoplan_frontends"]
 class TorchgraphOptions:
     """Which profile, and the batch that it was taken with."""
 
-    file: str = option("", help="layer profile (text); needed")
+    profile: str = option(
+        "",
+        help="profile that comes with this frontend, as bert-48 (its README lists all); this or file is needed",
+    )
+    file: str = option("", help="layer profile (text)")
     profile_batch: int | None = option(
-        None, minimum=1, help="samples that were profiled; unset: N where the name of the file has pbs-N"
+        None,
+        minimum=1,
+        help="samples that were profiled; unset: the profile's, or N where the name of the file has pbs-N",
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
-from topoplan_frontend_torchgraph import TorchgraphOptions
+from topoplan_frontend_torchgraph import TorchgraphOptions, profiles
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node, read
 
 __all__ = ["build", "graph_of"]
@@ -27,11 +27,23 @@ def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: the file is wrong, or nothing says which batch was profiled.
     """
-    if not options.file:
-        raise TopoplanError("frontend torchgraph: file is missing (name a layer profile: -o file=PATH)")
-    path = Path(options.file)
-    profiled = options.profile_batch or _batch_in_name(path)
-    return graph_of(read(path), path.stem, str(path), profiled, batch_size or profiled)
+    if options.file and options.profile:
+        raise TopoplanError(
+            f"frontend torchgraph: profile={options.profile} and file={options.file} are both given (give one of them)"
+        )
+    if options.file:
+        path = Path(options.file)
+        given, name, where = read(path), path.stem, str(path)
+        profiled = options.profile_batch or _batch_in_name(path)
+    elif options.profile:
+        given, name, where = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
+        profiled = options.profile_batch or profiles.batch_size(name)
+    else:
+        raise TopoplanError(
+            "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
+            f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"
+        )
+    return graph_of(given, name, where, profiled, batch_size or profiled)
 
 
 def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_size: int) -> OperatorGraph:
