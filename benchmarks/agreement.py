@@ -6,8 +6,8 @@
 
 The folder holds ``packet_reference.csv`` and the task graphs that it names in ``taskgraphs/``.  A row names its
 network by FlexNetPacket's program: ``flat`` is the network that the file describes, ``fattree``, ``aggosft`` (a
-fat-tree with ``-nup`` aggregation switches in a pod), ``fc`` (a full mesh) and ``abssw`` (one switch) put the file's
-hosts on another one.  Links have the row's speed, and the latencies of its arguments.
+fat-tree of ``-k`` with ``-nup`` aggregation switches in a pod), ``fc`` (a full mesh) and ``abssw`` (one switch) put the
+file's hosts on another one.  Links have the row's speed, and the latencies of its arguments.
 
 Seconds are CPU seconds of this process, the best of three, with compiled kernels: ``first`` from a task graph and a
 fabric in memory to the iteration time, routes included; ``again`` for a task graph that follows on the same fabric, as
@@ -72,11 +72,13 @@ def fabric_of(row: dict[str, str], plan: Plan, host: Host) -> Fabric:
             link_bandwidth=fabric.link_count * speed,
             link_latency=np.full(fabric.n_links, latency),
         )
-    hosts = int(given["nodes"])
     networks = {"fattree": "fattree", "aggosft": "fattree", "fc": "fully-connected", "abssw": "bigswitch"}
     name, options = networks[row["network"]], {}
     if name == "fattree":
-        k = next(k for k in range(2, 1000, 2) if k**3 // 4 >= hosts)
+        if "k" in given:  # aggosft is told k, fattree its hosts
+            k = int(given["k"])
+        else:
+            k = next(k for k in range(2, 1000, 2) if k**3 // 4 >= int(given["nodes"]))
         options = {"k": k, "oversubscription": k / 2 / int(given["nup"]) if row["network"] == "aggosft" else 1.0}
     cluster = Cluster.uniform(n_hosts=plan.fabric.n_hosts, interface_bandwidth=speed, latency=latency)
     component, made = host.make("topology", name, options)

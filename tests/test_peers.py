@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from topoplan import Host
+from topoplan.testing import reference
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ADAPTERS = sorted((BENCHMARKS / "peers").glob("*.py"))
 #: Answers with what it is asked for, and says on the way who it is.
@@ -326,3 +329,13 @@ def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "packet simulator's CPU seconds over ours, first: 200" in out
     assert "packet simulator's CPU seconds over ours, again: 400" in out
+
+
+@pytest.mark.parametrize(
+    ("network", "size", "k", "uplinks"), [("aggosft", "-k 4 -nup 1", 4, 1), ("fattree", "-nodes 16", 4, 2)]
+)
+def test_a_row_names_its_fat_tree(load, network, size, k, uplinks):
+    agreement = load("agreement")
+    row = {"link_gbps": "100", "network": network, "args": f"-simtime 3600.1 {size} -rttnet 1000 -rttrack 1000"}
+    fabric = agreement.fabric_of(row, reference.plan(), Host.discover())
+    assert fabric.n_switches == k * (k // 2 + uplinks) + k // 2 * uplinks

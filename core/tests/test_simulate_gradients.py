@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, TaskGraph
+from topoplan import Cluster, Fabric, Plan, TaskGraph
 from topoplan.simulate.components import FLEXNET, FLUID, FlexnetOptions, FluidOptions
-from topoplan.simulate.gradients import server_origin, with_barriers, with_parameter_server
+from topoplan.simulate.gradients import as_simulated, server_origin, with_barriers, with_parameter_server
 
 HOSTS = 3
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
@@ -73,7 +74,7 @@ def test_an_allreduce_inside_the_computation_stays():
         op=[-1] * 3, n_devices=2,
     )  # fmt: skip
     rewritten = with_barriers(tasks)
-    assert edges_of(rewritten) == {(0, 1), (1, 2), (0, 3), (2, 3)}
+    assert rewritten is tasks  # and where none waits, there is none
 
 
 def test_server_gathers_and_scatters():
@@ -129,3 +130,42 @@ def test_what_the_options_do(component):
     for timeline in (overlap, barrier, server):
         assert len(timeline.start) == tasks.n_tasks
         assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
+
+
+def plan_under(**options):
+    """A plan of `data_parallel` with the timeline of a simulator with these options."""
+    tasks, fabric = data_parallel(), star()
+    told = {"components": [{"kind": "simulator", "name": "fluid", "options": options}]}
+    line = FLUID.build(FluidOptions(**options))(tasks, fabric, CLUSTER)
+    return Plan(cluster=CLUSTER, fabric=fabric, taskgraph=tasks, timeline=line, provenance=told)
+
+
+OPTIONS = [
+    {},
+    {"gradient_sync": "barrier"},
+    {"collective": "parameter-server"},
+    {"gradient_sync": "barrier", "collective": "parameter-server"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_was_simulated_takes_as_long_under_the_defaults(options):
+    plan = plan_under(**options)
+    tasks, origin = as_simulated(plan)
+    found = FLUID.build(FluidOptions())(tasks, plan.fabric, CLUSTER)
+    assert found.makespan == plan.timeline.makespan
+    assert (tasks is plan.taskgraph) == (not options)
+    assert origin[:14].tolist() == list(range(14))
+    assert set(origin[14:].tolist()) <= {-1, 12, 13}
+    # The time of an all-reduce is that of all its tasks.
+    for reduce in (12, 13):
+        assert plan.timeline.finish[reduce] == found.finish[origin == reduce].max()
+        assert plan.timeline.start[reduce] == found.start[origin == reduce].min()
+    again, _ = as_simulated(attrs.evolve(plan, taskgraph=tasks))
+    assert again is tasks
+
+
+@pytest.mark.parametrize("told", [{}, {"components": 7}, {"components": [3, {"kind": "simulator", "options": None}]}])
+def test_a_plan_that_does_not_say_how_was_simulated_as_it_is(told):
+    plan = attrs.evolve(plan_under(), provenance=told)
+    assert as_simulated(plan)[0] is plan.taskgraph

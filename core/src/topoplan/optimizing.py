@@ -27,6 +27,7 @@ from topoplan.host import Host
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.plan import Plan
 from topoplan.problem import Demand
+from topoplan.records import component_record, json_ready
 from topoplan.run import Progress, Result, Run, drive
 from topoplan.simulate.breakeven import BreakEven, break_even, rebuilds
 
@@ -178,18 +179,7 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         TopoplanError: a component or an option is unknown or wrong.
     """
     used = chosen_components(host, experiment)
-    components = []
-    for component, options in used:
-        provider = host.provider(component)
-        components.append(
-            {
-                "kind": component.kind.value,
-                "name": component.name,
-                "distribution": provider.dist,
-                "version": provider.version,
-                "options": {key: _json_ready(value) for key, value in attrs.asdict(options).items()},
-            }
-        )
+    components = [component_record(host, component, options) for component, options in used]
     files = [
         str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
     ]
@@ -210,20 +200,12 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         **{key: value for key, value in told.items() if value is not None},
         "batch_size": run.batch_size,
         "components": components,
-        "cluster": _json_ready(attrs.asdict(experiment.cluster)),
+        "cluster": json_ready(attrs.asdict(experiment.cluster)),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }
 
 
 def _reports(names: Sequence[str], reports: Sequence[Any]) -> Mapping[str, Any]:
     """Return what searchers report, by their names, as the provenance holds it; nothing where none does."""
-    said = {name: _json_ready(report) for name, report in zip(names, reports, strict=True) if report is not None}
+    said = {name: json_ready(report) for name, report in zip(names, reports, strict=True) if report is not None}
     return {"reports": said} if said else {}
-
-
-def _json_ready(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_json_ready(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _json_ready(item) for key, item in value.items()}
-    return value

@@ -47,3 +47,15 @@ class Plan:
     def fits(self) -> bool | None:
         """Whether every device holds what the plan keeps on it; None where that is not known."""
         return None if self.memory is None else self.memory.fits(self.cluster.device_memory)
+
+    @property
+    def components(self) -> list[Mapping[str, Any]]:
+        """Components that made it, as the provenance has them (`topoplan.records.component_record`)."""
+        found = self.provenance.get("components")
+        return [part for part in found if isinstance(part, Mapping)] if isinstance(found, list | tuple) else []
+
+    @property
+    def simulator_options(self) -> Mapping[str, Any]:
+        """Options of the simulator that the timeline is from; none where the provenance does not say."""
+        said = [part.get("options") for part in self.components if part.get("kind") == "simulator"]
+        return said[0] if said and isinstance(said[0], Mapping) else {}

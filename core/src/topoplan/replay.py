@@ -18,6 +18,7 @@ from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.plan import Plan
 from topoplan.problem import Demand
+from topoplan.records import component_record
 from topoplan.simulate.phases import FORWARD_PHASE, task_phases
 from topoplan.taskgraph import TaskGraph, TaskKind
 
@@ -47,7 +48,7 @@ def simulate_file(
         host: where components come from; all installed plugins unless given.
 
     Returns:
-        The plan as read, with the network it ran on and its timeline.
+        The plan as read, with the network it ran on, its timeline, and the simulator in its provenance.
 
     Raises:
         TopoplanError: the file is not right, or its tasks cannot run (cycle, unreachable pair).
@@ -87,7 +88,9 @@ def simulate_file(
             timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
-    return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline)
+    others = [part for part in plan.components if part.get("kind") != Kind.SIMULATOR.value]
+    told = {**plan.provenance, "components": [*others, component_record(host, component, options)]}
+    return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline, provenance=told)
 
 
 def _evolved(fabric: Fabric, columns: Callable[[Fabric], dict[str, Any]]) -> Fabric:

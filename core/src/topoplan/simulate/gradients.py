@@ -2,7 +2,8 @@
 
 `with_barriers` makes synchronisation wait for the end of the backward pass; `with_parameter_server` replaces
 rings by a server.  Both keep the rows of the given tasks where they are and append new ones, so that row ``t``
-stays task ``t``; `server_origin` says which task the appended rows of the second one belong to.
+stays task ``t``; `server_origin` says which task the appended rows of the second one belong to.  `as_simulated` does
+what the options of the simulator that made a plan's timeline say, for exporters.
 """
 
 from __future__ import annotations
@@ -14,11 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
+from topoplan.plan import Plan
 from topoplan.taskgraph import TaskGraph, TaskKind
 
-__all__ = ["server_origin", "with_barriers", "with_parameter_server"]
+__all__ = ["as_simulated", "server_origin", "with_barriers", "with_parameter_server"]
 
 _DEFAULTS = {"kind": 0, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1}
+
+
+def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
+    """Return the task graph that was simulated for a plan's timeline, and the task that each of its rows belongs to.
+
+    Its rows are those of the plan, then those that were added; barriers belong to no task (-1).
+    """
+    options = plan.simulator_options
+    made = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
+    origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(made.n_tasks - plan.taskgraph.n_tasks, -1))
+    if options.get("collective") == "parameter-server":
+        origin = origin[server_origin(made)]
+        made = with_parameter_server(made)
+    return made, origin
 
 
 def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
@@ -38,6 +54,8 @@ def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
     needed = np.zeros(taskgraph.n_tasks, dtype=bool)
     needed[src[~ends[dst]]] = True
     moved = reduces & follows & ~needed
+    if not moved.any():
+        return taskgraph
 
     devices = np.unique(taskgraph.device[backward])
     barrier = np.full(taskgraph.n_devices, -1, dtype=np.int64)
@@ -65,6 +83,8 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     all.  The time that an all-reduce spends inside hosts is not counted.
     """
     replaced = _replaced(taskgraph)
+    if not len(replaced):
+        return taskgraph
     owner, member = _members(taskgraph, replaced)
     server = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[replaced]]]
     first = np.full(taskgraph.n_tasks, -1, dtype=np.int32)

@@ -133,7 +133,7 @@ class Simulation:
         start, finish = outcome.start[: given.n_tasks], outcome.finish[: given.n_tasks]
         if self._server:
             extra = server_origin(given)[given.n_tasks :]
-            rows = slice(given.n_tasks, given.n_tasks + len(extra))
+            rows = slice(taskgraph.n_tasks - len(extra), taskgraph.n_tasks)  # barriers stand before them
             start, finish = start.copy(), finish.copy()
             np.minimum.at(start, extra, outcome.start[rows])
             np.maximum.at(finish, extra, outcome.finish[rows])

@@ -1,8 +1,9 @@
 """Plan -> file columns: the task graph with identifiers, units and tables as FlexNetPacket expects them.
 
 A plan that was read from a file and not changed gives the columns of that file, identifiers included.
-Any other plan gets identifiers that count from 1.  Collectives that the format does not know are written out as
-transfers (`topoplan_exporter_flatbuffer.unroll`).  What else the format cannot say is an error, never a guess.
+Any other plan gets identifiers that count from 1, and the tasks that were simulated: barriers and parameter servers
+(`topoplan.simulate.gradients.as_simulated`) are written as such.  Collectives that the format does not know are written
+out as transfers (`topoplan_exporter_flatbuffer.unroll`).  What else the format cannot say is an error, never a guess.
 The network part is in `topoplan_exporter_flatbuffer.network`.
 """
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
+from topoplan.simulate.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, rings, routes, shifts
 from topoplan_exporter_flatbuffer.pins import pinned
@@ -60,11 +62,12 @@ def tables_of(plan: Plan) -> Columns:
             f"flatbuffer: fabric {plan.fabric.name!r} is rebuilt between the phases of an iteration, which the format "
             "cannot say (plan on a fabric that stays, e.g. --topology topoopt)"
         )
-    columns = _as_read(plan)
+    plan.taskgraph.check("flatbuffer")
+    graph, origin = as_simulated(plan)
+    columns = _as_read(plan) if graph is plan.taskgraph else None
     if columns is not None:
         return columns
-    cluster, fabric, graph = plan.cluster, plan.fabric, plan.taskgraph
-    graph.check("flatbuffer")
+    cluster, fabric = plan.cluster, plan.fabric
     extra = [_RESOURCE.get(preset, -1) for preset in cluster.device_preset[fabric.n_hosts :]]
     gpus = cluster.device_host[: fabric.n_hosts]
     if -1 in extra or not np.array_equal(gpus, np.arange(fabric.n_hosts)) or graph.n_devices > cluster.n_devices:
@@ -89,7 +92,7 @@ def tables_of(plan: Plan) -> Columns:
         "netbw": np.array([interface / 1000.0], dtype="<f4"),
         "conn": connections(fabric, interface),
         "ops": _operators(plan),
-        "tasks": _tasks(_staggered(plan, made.taskgraph, written), fabric, _seconds(plan, made)),
+        "tasks": _tasks(_staggered(plan, made.taskgraph, written), fabric, _seconds(plan, origin, made)),
         "devices": _devices(written, fabric, extra),
         "routes": routes(fabric),
         "rings": rings(fabric),
@@ -158,14 +161,20 @@ def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
     return attrs.evolve(written, succ=succ)
 
 
-def _seconds(plan: Plan, made: Unrolled) -> F64:
-    """(T,) run times of the tasks written: of transfers their own in the timeline, or their part of a collective's."""
+def _seconds(plan: Plan, origin: I64, made: Unrolled) -> F64:
+    """(T,) run times of the tasks written: of transfers their own in the timeline, or their part of a collective's.
+
+    ``origin`` is the plan's task of each task from which ``made`` was made.
+    """
     graph, timeline = plan.taskgraph, plan.timeline
     if timeline is None:
         return made.taskgraph.seconds
-    inside = np.where(graph.kind == TaskKind.ALLREDUCE, graph.seconds, 0.0)
-    taken = np.maximum(timeline.finish - timeline.start - inside, 0.0)[made.origin] * made.part
-    return np.where(made.taskgraph.kind == TaskKind.TRANSFER, taken, made.taskgraph.seconds)
+    reduces = graph.kind == TaskKind.ALLREDUCE
+    taken = np.maximum(timeline.finish - timeline.start - np.where(reduces, graph.seconds, 0.0), 0.0)
+    task = origin[made.origin]
+    there_and_back = reduces[task] & (made.ring < 0)  # to a parameter server
+    part = np.where(there_and_back, 0.5, made.part) * taken[task]
+    return np.where(made.taskgraph.kind == TaskKind.TRANSFER, part, made.taskgraph.seconds)
 
 
 def _tasks(graph: TaskGraph, fabric: Fabric, seconds: F64) -> Rows:
