@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``reference``
+
 from topoplan.cli import main
 from topoplan_estimator_measured import profiles
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+from reference.tables import rows
 
 from topoplan import Cluster, Experiment
 from topoplan.cli import main
@@ -23,43 +25,40 @@ TWO_HOSTS, FLAT = [8, 16], list(range(1, 17))
 
 #: Profile -> states, seconds, activation, parameter and largest crossing bytes, of the profiled batch.
 IMPORTED = {
-    "amoeba-18-pbs-8": (25, 0.717810, 1277201696, 1914477860, 205520896),
-    "amoeba-36-pbs-1": (43, 0.168050, 294523300, 3731135780, 25690112),
-    "amoeba-6-pbs-8-complicated": (52, 0.212000, 609234760, 703372580, 263323648),
-    "amoeba-6-pbs-8-simplified": (13, 0.212000, 519319368, 703372580, 205520896),
-    "bert-24-pbs-6": (31, 0.515357, 340927488, 1340567552, 16524288),
-    "bert-48-pbs-2": (55, 0.343757, 219816960, 2549805056, 7873536),
-    "gnmt-16-pbs-64": (1495, 0.248916, 988425216, 1162988352, 336936960),
-    "gnmt-32-pbs-64-simplified": (62, 0.445611, 903266304, 1834601280, 299499520),
-    "vgg-19-pbs-32": (25, 0.144210, 1962128000, 548047022, 384000000),
+    "amoeba-18": (25, 0.717810, 1277201696, 1914477860, 205520896),
+    "amoeba-36": (43, 0.168050, 294523300, 3731135780, 25690112),
+    "amoeba-6-complicated": (52, 0.212000, 609234760, 703372580, 263323648),
+    "amoeba-6-simplified": (13, 0.212000, 519319368, 703372580, 205520896),
+    "bert-24": (31, 0.515357, 340927488, 1340567552, 16524288),
+    "bert-48": (55, 0.343757, 219816960, 2549805056, 7873536),
+    "gnmt-16": (1495, 0.248916, 988425216, 1162988352, 336936960),
+    "gnmt-32-simplified": (62, 0.445611, 903266304, 1834601280, 299499520),
+    "vgg-19": (25, 0.144210, 1962128000, 548047022, 384000000),
     "vgg16": (40, 0.672535, 14682148868, 553430176, 1644167168),
-    "xlnet-24-pbs-1": (29, 0.201110, 59002000, 1379000000, 9000000),
-    "xlnet-36-pbs-1": (41, 0.300710, 83002000, 2003000000, 9000000),
+    "xlnet-24": (29, 0.201110, 59002000, 1379000000, 9000000),
+    "xlnet-36": (41, 0.300710, 83002000, 2003000000, 9000000),
 }
-#: The only profile whose name does not say it.
-PROFILED = {"vgg16": 64}
 #: Ways to choose one device for each stage tie; the release decides by the order of a Python set.
 TIED = 1e-3
 
 
 @pytest.fixture(scope="session")
-def layers_from(reference_data):
+def layers_from():
     """Return a function from profile and batch size (None: the profiled one) to layers."""
 
     def layers_from(name, batch_size=None):
-        options = TorchgraphOptions(
-            file=str(reference_data / "layer_profiles" / f"{name}.txt"), profile_batch=PROFILED.get(name)
-        )
-        graph = TORCHGRAPH.build(options, batch_size)
+        graph = TORCHGRAPH.build(TorchgraphOptions(profile=name), batch_size)
         costs = PROFILE.build(Prices(), graph, Cluster.uniform(n_hosts=1))
         return layers_of(graph, operator_columns(graph, costs), limit=4000, simplify=False)
 
     return layers_from
 
 
-@pytest.fixture(scope="session")
-def results(reference_data):
-    return json.loads((reference_data / "dapple_reference_results.json").read_text())
+def stages_of(row):
+    """Read START-END:REPLICATION@FIRST-LAST of every stage: layers, and devices."""
+    for stage in row["stages"].split():
+        start, end, replication, first, last = map(int, re.split("[-:@]", stage))
+        yield [start, end, replication, list(range(first, last + 1))]
 
 
 @pytest.mark.parametrize("name", IMPORTED)
@@ -73,51 +72,58 @@ def test_import(layers_from, name):
     assert layers.crossing.max() == crossing
 
 
-def test_speedups_are_those_of_the_released_planner(layers_from, results):
+def test_speedups_are_those_of_the_released_planner(layers_from):
     compared, exact_plans = 0, 0
-    for row in results["wheel"]:
-        layers = layers_from(row["profile"], row["gbs"])
-        found = plan(layers, row["seps"], row["gbs"])
-        assert found == plan(layers, row["seps"], row["gbs"])
-        if row["speedup"] is None:  # the release panics: fewer layers than devices
+    for row in rows("hpgo_plans"):
+        batch, devices = int(row["batch_size"]), [int(end) for end in row["devices"].split()]
+        layers = layers_from(row["profile"], batch)
+        found = plan(layers, devices, batch)
+        assert found == plan(layers, devices, batch)
+        if not row["speedup"]:  # the release panics: fewer layers than devices
             assert layers.count < 16
             assert found.speedup > 1
             continue
         one_each = found.family == "one device each"
-        where = f"{row['profile']} of {row['gbs']} on {row['seps']}"
-        assert found.speedup == pytest.approx(row["speedup"], rel=TIED if one_each else 1e-9), where
+        where = f"{row['profile']} of {batch} on {devices}"
+        assert found.speedup == pytest.approx(float(row["speedup"]), rel=TIED if one_each else 1e-9), where
         compared += 1
         # Layers of gnmt-16 that can stand in any order are numbered differently.
-        if not one_each and row["profile"] != "gnmt-16-pbs-64":
+        if not one_each and row["profile"] != "gnmt-16":
             got = [[s.start, s.end, s.replication, list(s.devices)] for s in found.stages]
             got[-1][1] -= 1  # the release counts the last layer of the last stage, but not of the others
-            assert got == row["stages"], where
+            assert got == list(stages_of(row)), where
             exact_plans += 1
     assert (compared, exact_plans) == (38, 29)
 
 
-def test_each_family_and_the_second_opinion_are_those_of_the_release(layers_from, results):
-    for row in results["source_build"]:
-        layers = layers_from(row["name"], row["gbs"])
-        machine = Machine.split(TWO_HOSTS if row["dev"] == "H" else FLAT)
-        found = finalists(layers, machine, row["gbs"], row["mbs"])
+def families():
+    """Return what the release finds for each family of plans: names, batch sizes, machine, and the figures."""
+    for row in rows("hpgo_families"):
+        machine = Machine.split(TWO_HOSTS if row["machine"] == "two hosts" else FLAT)
+        figures = {key: float(text) for key, text in row.items() if text and key not in ("profile", "machine")}
+        yield row["profile"], int(row["batch_size"]), machine, figures
+
+
+def test_each_family_and_the_second_opinion_are_those_of_the_release(layers_from):
+    for name, batch, machine, figures in families():
+        layers = layers_from(name, batch)
+        found = finalists(layers, machine, batch, int(figures["micro_batch"]))
         best = best_of(found)
-        where = f"{row['name']} of {row['gbs']} on {row['dev']}"
-        wanted = [row["best_pseudo_dp"], *(candidate[0] for candidate in row["cands"])]
+        where = f"{name} of {batch} on {machine}"
+        wanted = [figures[key] for key in ("one_stage", "two_stages", "one_device_each", "two_stages_any")]
         for one, speedup in zip(found, wanted, strict=True):
             tolerance = 1e-9 if one.family in ("one stage", "two stages") else TIED
             assert one.speedup == pytest.approx(speedup, rel=tolerance), (where, one.family)
-        assert best.speedup == pytest.approx(row["speedup"], rel=1e-9), where
-        assert early_backward_speedup(best, layers, machine) == pytest.approx(row["recursive"], rel=1e-9), where
+        assert best.speedup == pytest.approx(figures["speedup"], rel=1e-9), where
+        assert early_backward_speedup(best, layers, machine) == pytest.approx(figures["recursive"], rel=1e-9), where
 
 
-def test_released_baselines(layers_from, results):
-    for row in results["source_build"]:
-        layers = layers_from(row["name"], row["gbs"])
-        sample = row["papb"] or float(layers.activations[-1]) / row["gbs"]
-        machine = Machine.split(TWO_HOSTS if row["dev"] == "H" else FLAT)
-        got = released(layers, machine, row["gbs"], released_memory(sample, row["opt"]))
-        wanted = (row["dp"], row["dp_p3"], row["ga_inner"], row["ga_p3"])
+def test_released_baselines(layers_from):
+    for name, batch, machine, figures in families():
+        layers = layers_from(name, batch)
+        sample = figures.get("sample_bytes") or float(layers.activations[-1]) / batch
+        got = released(layers, machine, batch, released_memory(sample, int(figures["optimizer"])))
+        wanted = tuple(figures[key] for key in ("dp", "dp_p3", "ga_inner", "ga_p3"))
         assert (got.no_overlap, got.p3, got.accumulated, got.accumulated_p3) == pytest.approx(wanted, rel=1e-9)
 
 
@@ -135,19 +141,18 @@ def run(capsys):
     return run
 
 
-def optimize(file, *args, searcher="hpgo"):
-    return ["optimize", "torchgraph", "-o", f"file={file}", "-s", searcher, *args]
+def optimize(given, *args, searcher="hpgo"):
+    return ["optimize", "torchgraph", "-o", given, "-s", searcher, *args]
 
 
-def test_command_line_plans_simulates_and_reports(reference_data, results, run):
-    row = next(r for r in results["wheel"] if r["profile"] == "bert-48-pbs-2" and r["gbs"] == 64)
-    file = reference_data / "layer_profiles" / "bert-48-pbs-2.txt"
-    devices = json.dumps(row["seps"])
-    status, out, _ = run(*optimize(file, "-o", "profile-batch=2", "--batch-size", 64, "--devices", devices, "--json"))
+def test_command_line_plans_simulates_and_reports(run):
+    row = next(r for r in rows("hpgo_plans") if (r["profile"], r["batch_size"]) == ("bert-48", "64"))
+    words = optimize("profile=bert-48", "--batch-size", 64, "--devices", "[8,16]", "--json")
+    status, out, _ = run(*words)
     found = json.loads(out)
     assert status == 0
-    assert found["speedup"] == pytest.approx(row["speedup"], rel=1e-9)
-    assert [[s["start"], s["devices"]] for s in found["stages"]] == [[s[0], s[3]] for s in row["stages"]]
+    assert found["speedup"] == pytest.approx(float(row["speedup"]), rel=1e-9)
+    assert [[s["start"], s["devices"]] for s in found["stages"]] == [[s[0], s[3]] for s in stages_of(row)]
     assert found["estimator"] == "profile"
     assert found["split"] == "8|8 @30"
     assert found["planned_iteration_time_s"] > found["lower_bound_s"] > 0
@@ -160,12 +165,11 @@ ETHERNET = ("--interface-bandwidth-gbps", 25)
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "profiled", "ends", "least"),
-    [("vgg-19-pbs-32", 1024, 32, TWO_HOSTS, 14.4), ("bert-24-pbs-6", 64, 6, FLAT, 10.8)],
+    ("name", "batch", "ends", "least"), [("vgg-19", 1024, TWO_HOSTS, 14.4), ("bert-24", 64, FLAT, 10.8)]
 )
-def test_pipelines_are_never_slower_than_what_they_replace(reference_data, run, name, batch, profiled, ends, least):
-    file = reference_data / "layer_profiles" / f"{name}.txt"
-    given = ("-o", f"profile-batch={profiled}", "--batch-size", batch, "--devices", json.dumps(ends), "--json")
+def test_pipelines_are_never_slower_than_what_they_replace(run, name, batch, ends, least):
+    file = f"profile={name}"
+    given = ("--batch-size", batch, "--devices", json.dumps(ends), "--json")
     status, out, _ = run(*optimize(file, *given, *DAPPLE, *ETHERNET, searcher="pipeline"))
     found = json.loads(out)
     assert status == 0
@@ -184,8 +188,8 @@ def test_pipelines_are_never_slower_than_what_they_replace(reference_data, run, 
     assert {"first", "last", "devices", "replication"} <= set(released["stages"][0])
 
 
-def test_an_explosion_of_states_is_told_and_simplified(reference_data, run):
-    file = reference_data / "layer_profiles" / "gnmt-32-pbs-64.txt"
+def test_an_explosion_of_states_is_told_and_simplified(run):
+    file = "profile=gnmt-32"
     given = ("--batch-size", 1024, "--devices", "[8,16]", "--json")
     status, out, err = run(*optimize(file, *given))
     assert (status, out) == (2, "")
@@ -222,19 +226,18 @@ def test_any_model_can_be_planned_for(run):
     ],
 )
 def test_bad_input_is_one_line_and_status_2(run, searcher, args, message):
-    file = TORCHGRAPH.example["file"]
+    file = f"file={TORCHGRAPH.example['file']}"
     status, out, err = run(*optimize(file, "--batch-size", 16, "--json", *args, searcher=searcher))
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
 
 
-def test_the_same_plan_in_every_process(reference_data):
+def test_the_same_plan_in_every_process():
     """Python's order of sets differs from process to process; nothing here may depend on it."""
-    file = reference_data / "layer_profiles" / "gnmt-32-pbs-64-simplified.txt"
     script = (
         "from topoplan import Experiment, ClusterOptions, RunOptions, optimize; "
-        f"outcome = optimize(Experiment(model='torchgraph:file={file}', searchers=['hpgo'], "
+        "outcome = optimize(Experiment(model='torchgraph:profile=gnmt-32-simplified', searchers=['hpgo'], "
         "cluster=ClusterOptions(devices=tuple(range(1, 17))), run=RunOptions(batch_size=1024))); "
         "print(outcome.plan.provenance['reports'])"
     )

@@ -7,6 +7,8 @@ import json
 from collections import Counter
 
 import pytest
+from reference.make_results import operator_digest
+from reference.tables import rows
 
 from topoplan import Cluster, Problem
 from topoplan.cli import main
@@ -22,7 +24,7 @@ from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Verb, write_down
 from topoplan_searcher_hidup.released import released
 
-MODELS = {"Rmoe": "bert-sgmoe", "Rswitch": "bert-switch", "Vmoe": "vit-sgmoe", "Vswitch": "vit-switch"}
+MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 EXACT = 1e-12
 
 
@@ -46,14 +48,12 @@ def solve(name, world, profile=None, rules=released, **options):
 
 def solve_run(run):
     """Solve what a run of the release solved."""
-    given = run.get("prof") or {}
     kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
     profile = Profile(
-        **{f"{kind}_bytes_per_s": given[kind] for kind in kinds if given},
-        **({"device_flops": given["device_flops"]} if given else {}),
+        **{f"{kind}_bytes_per_s": float(run[f"{kind}_per_s"]) for kind in kinds},
+        device_flops=float(run["device_flops_per_s"]),
     )
-    name = MODELS[run["model"]]
-    return solve(name, run["world"], profile, layers=run["nlayers"], experts=run["n_expert"])
+    return solve(run["model"], int(run["devices"]), profile, layers=int(run["layers"]), experts=int(run["experts"]))
 
 
 def traced(graph):
@@ -129,40 +129,24 @@ def test_counted_flops(name, count):
 
 
 @pytest.mark.parametrize("world", [8, 64])
-@pytest.mark.parametrize("name", MODELS.values())
-def test_operator_graph_is_the_one_that_hidup_searches(reference_data, name, world):
+@pytest.mark.parametrize("name", MODELS)
+def test_operator_graph_is_the_one_that_hidup_searches(name, world):
     graph = model(name, world)
     program = write_down(graph, released)
-    nodes = json.loads((reference_data / "hidup_graphs" / f"{name}_{world}.json").read_text())["operators"]
-    listed = [node for node in nodes if "alias_of_output" not in node]
-    assert len(listed) == len(program.instructions)
-    values = {}
-    for node, instruction in zip(listed, program.instructions, strict=True):
-        shapes = node["shape"] if node.get("tuple") else [node["shape"]]
-        for number, value in enumerate(instruction.outputs):
-            values[node["id"], number] = value
-        if node["operator"] != "output":
-            assert [list(program.values[v].shape) for v in instruction.outputs] == shapes, node
-
-    def source(number):
-        node = nodes[number]
-        return values[(node["inputs"][0], node["alias_of_output"]) if "alias_of_output" in node else (number, 0)]
-
-    for node, instruction in zip(listed, program.instructions, strict=True):
-        assert {*map(source, node["inputs"])} == {*instruction.inputs}, node
-        if instruction.verb is not Verb.RUN:
-            continue
-        assert flops(graph.operators[instruction.op]) == node["flops"], node
-        rules = [
-            ({source(k): form for k, form in inputs}, [outputs] if isinstance(outputs, str) else outputs)
-            for inputs, outputs in node["signatures"]
-        ]
-        ours = [
-            (dict(zip(instruction.inputs, map(str, s.inputs), strict=True)), [str(form) for form in s.outputs])
-            for s in instruction.signatures[:-1]
-        ]
-        assert len(ours) == len(rules)
-        assert all(rule in ours for rule in rules), node
+    (row,) = [row for row in rows("hidup_graphs") if (row["model"], row["devices"]) == (name, str(world))]
+    wanted = row["operators"].split()
+    assert len(program.instructions) == len(wanted)
+    made = {v: (at, i) for at, one in enumerate(program.instructions) for i, v in enumerate(one.outputs)}
+    for at, instruction in enumerate(program.instructions):
+        rules, work = [], 0
+        if instruction.verb is Verb.RUN:
+            work = flops(graph.operators[instruction.op])
+            for signature in instruction.signatures[:-1]:
+                inputs = [(*made[v], form) for v, form in zip(instruction.inputs, signature.inputs, strict=True)]
+                rules.append((inputs, signature.outputs))
+        shapes = None if at == len(wanted) - 1 else [program.values[v].shape for v in instruction.outputs]
+        digest = operator_digest(shapes, [made[v] for v in instruction.inputs], work, rules)
+        assert digest == wanted[at], (at, instruction.name)
 
 
 # Search --------------------------------------------------------------------------------------------------------------
@@ -192,34 +176,31 @@ def test_states_of_eight_layers():
     assert len(program.instructions) / len(found.stages) == pytest.approx(4.78, abs=0.005)
 
 
-def test_default_runs(reference_data):
-    runs = json.loads((reference_data / "hidup_search_runs.json").read_text())["matrix_default_profile"]
+def test_default_runs():
+    runs = [run for run in rows("hidup_searches") if run["set"] == "default"]
     assert len(runs) == 16
     for run in runs:
         program, found = solve_run(run)
-        wanted, where = run["ev"], f"{run['model']} on {run['world']}"
-        assert found.outcome.objective == pytest.approx(wanted["est"], rel=EXACT), where
-        assert found.compute == pytest.approx(wanted["fc"], rel=1e-9), where
-        assert found.forward == pytest.approx(wanted["fm"], rel=1e-9), where
-        assert found.backward == pytest.approx(wanted["bm"], rel=1e-9), where
-        assert len(found.stages) == run["stages"], where
-        used = collectives(program, found)
-        names = ("replicate", "all_gather", "all_to_all", "dynamic_slice")
-        assert used == tuple(run["colls"].get(kind, 0) for kind in names), where
+        where = f"{run['model']} on {run['devices']}"
+        assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
+        assert found.compute == pytest.approx(float(run["compute_s"]), rel=1e-9), where
+        assert found.forward == pytest.approx(float(run["forward_s"]), rel=1e-9), where
+        assert found.backward == pytest.approx(float(run["backward_s"]), rel=1e-9), where
+        assert len(found.stages) == int(run["stages"]), where
+        kinds = ("replicate", "all_gather", "all_to_all", "dynamic_slice")
+        assert collectives(program, found) == tuple(int(run[f"{kind}_count"]) for kind in kinds), where
         empty = [k for k, stage in enumerate(found.stages) if not stage.conversions]
         assert empty == [0], where
 
 
-def test_other_profiles_depths_and_experts(reference_data):
-    document = json.loads((reference_data / "hidup_search_runs.json").read_text())
-    runs = [run for kind in ("layers_x_gpus_default_profile", "sweep2", "sweep3") for run in document[kind]]
-    exact = [run for run in runs if "noise" not in run["kv"]]
-    assert len(exact) == 132
-    for run in exact[::12]:
+def test_other_profiles_depths_and_experts():
+    runs = [run for run in rows("hidup_searches") if run["set"] != "default"]
+    assert len(runs) == 132
+    for run in runs[::12]:
         _, found = solve_run(run)
-        where = f"{run['model']} on {run['world']}, {run['nlayers']} layers"
-        assert found.outcome.objective == pytest.approx(run["ev"]["est"], rel=EXACT), where
-        assert len(found.stages) == run["stages"], where
+        where = f"{run['model']} on {run['devices']}, {run['layers']} layers"
+        assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
+        assert len(found.stages) == int(run["stages"]), where
 
 
 def test_the_plan_is_that_of_gshard():
@@ -242,7 +223,7 @@ def test_the_plan_is_that_of_gshard():
     }
 
 
-@pytest.mark.parametrize("name", MODELS.values())
+@pytest.mark.parametrize("name", MODELS)
 def test_sound_signatures_alone_find_a_plan_as_good(name):
     derived, known = (solve(name, 8, layers=4, rules=rules)[1] for rules in (signatures, released))
     assert derived.outcome.objective == known.outcome.objective

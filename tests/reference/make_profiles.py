@@ -1,6 +1,6 @@
 """Write the tables of operator times and of layer profiles that two plugins bring along, from the original files.
 
-    .venv/bin/python tests/reference/profiles.py FOLDER
+    .venv/bin/python tests/reference/make_profiles.py FOLDER
 
 ``FOLDER`` holds ``measures/`` (JSON files that FlexNet measured) and ``layer_profiles/`` (text files of DAPPLE's
 planner) as their authors published them.  The tables hold their figures in a form of our own: one row for each cut of
@@ -132,7 +132,7 @@ def write(folder: Path, columns: tuple[str, ...], rows: list[Any], sources: dict
         raise SystemExit(f"not the noted files (--accept takes them): {', '.join(other + missing)}")
     with (folder / "profiles.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
-    lines = ["# Where the figures of profiles.csv come from; written by tests/reference/profiles.py."]
+    lines = ["# Where the figures of profiles.csv come from; written by tests/reference/make_profiles.py."]
     for name, about in sources.items():
         lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in about.items())]
     noted.write_text("\n".join(lines) + "\n")
