@@ -6,17 +6,15 @@ file's own TopoOpt network, or on a fat-tree, all with 1 us per link.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
+from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric
 from topoplan.simulate.components import FLUID, FluidOptions
-
-flatbuffer = pytest.importorskip("topoplan_exporter_flatbuffer")
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
 LIMITS = {"coupled": (0.5, 5.0, 9.0), "stepped": (0.4, 4.0, 8.0)}
@@ -45,27 +43,22 @@ def fattree(hosts, bandwidth):
 
 
 @pytest.fixture(scope="module")
-def rows(reference_data):
+def rows():
     """(name, task graph, fabric, cluster, seconds) of every row."""
-    plans, result = {}, []
-    with (reference_data / "packet_reference.csv").open() as file:
-        for row in csv.DictReader(file):
-            name, speed = row["file"], float(row["link_gbps"]) * 1e9 / 8
-            if name not in plans:
-                plans[name] = flatbuffer.read((reference_data / "taskgraphs" / name).read_bytes(), name)
-            plan = plans[name]
-            if row["network"] == "flat":
-                fabric = attrs.evolve(
-                    plan.fabric,
-                    link_bandwidth=plan.fabric.link_count * speed,
-                    link_latency=np.full(plan.fabric.n_links, 1e-6),
-                )
-            else:
-                fabric = fattree(plan.fabric.n_hosts, speed)
-            cluster = Cluster.uniform(n_hosts=fabric.n_hosts)
-            result.append(
-                (f"{name} {row['network']}", plan.taskgraph, fabric, cluster, float(row["iteration_ms"]) / 1e3)
+    result = []
+    for row in tables.rows("packet_times"):
+        name, speed = row["task_graph"], float(row["link_gbps"]) * 1e9 / 8
+        plan = task_graphs.plan(name)
+        if row["network"] == "flat":
+            fabric = attrs.evolve(
+                plan.fabric,
+                link_bandwidth=plan.fabric.link_count * speed,
+                link_latency=np.full(plan.fabric.n_links, 1e-6),
             )
+        else:
+            fabric = fattree(plan.fabric.n_hosts, speed)
+        cluster = Cluster.uniform(n_hosts=fabric.n_hosts)
+        result.append((f"{name} {row['network']}", plan.taskgraph, fabric, cluster, float(row["iteration_ms"]) / 1e3))
     assert len(result) == 41
     return result
 
@@ -97,15 +90,15 @@ def test_128_hosts_stepped(rows):
 def test_pure_data_parallel_bert_is_exact(rows, level):
     """Nothing contends in this one: compute, then rings one after the other."""
     simulate = FLUID.build(FluidOptions(level=level))
-    found = {name: simulate.makespan(*given) for name, *given, _ in rows if name == "100transformer_16.fbuf flat"}
+    found = {name: simulate.makespan(*given) for name, *given, _ in rows if name == "100transformer_16 flat"}
     assert list(found.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 @pytest.mark.parametrize(("name", "milliseconds"), [("40candle_16", 727), ("100candle_16", 292), ("40vgg_16", 431.7)])
-def test_on_a_full_mesh_rings_overtake_long_transfers(reference_data, name, milliseconds, level):
+def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, level):
     """With equal shares the first two are 17 % and 8 to 10 % below packet simulation."""
-    plan = flatbuffer.read((reference_data / "taskgraphs" / f"{name}.fbuf").read_bytes(), name)
+    plan = task_graphs.plan(name)
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
