@@ -1,11 +1,10 @@
 """Repeat every figure under experiments/ and write tables, plots and verdicts into docs/results.md.
 
-    .venv/bin/python benchmarks/results.py --measures MEASURES
-    .venv/bin/python benchmarks/results.py --measures MEASURES --jobs 8 degree all-to-all
+    .venv/bin/python benchmarks/results.py
+    .venv/bin/python benchmarks/results.py --jobs 8 degree all-to-all
 
 Every file there begins with the command line that runs it; that line is what runs here.  Finished runs of `topoplan
-compare` are kept, so that what was interrupted goes on when it is started again.  MEASURES is the folder of measurement
-files that FlexNet's authors publish (hipersys-team/FlexFlow, `measures`); without it operators are estimated.
+compare` are kept, so that what was interrupted goes on when it is started again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TopoOpt (Wang et al., NSDI 2023) compares networks for training by simulation.  
 that topoplan covers, and says for each order of networks where it holds, where it does not, and why.  One command
 writes all of it, and each section shows its own:
 
-    .venv/bin/python benchmarks/results.py --measures MEASURES
+    .venv/bin/python benchmarks/results.py
 
 - Every network is searched for by itself, with the same number of candidates and the same seeds.  They are few here:
   more of them make all times shorter, and not on all networks alike.  `topoplan compare FILE --budget N --seeds 1,2,3`
@@ -50,14 +49,11 @@ def head(page: Path) -> str:
     return f"{HEAD}\nPipelines have [a page of their own]({other.name}).\n" if other.exists() else HEAD
 
 
-def command(figure: str, measures: Path | None, jobs: int, page: Path) -> list[str]:
+def command(figure: str, jobs: int, page: Path) -> list[str]:
     """Return the words of a figure's own command line, after ``topoplan``."""
     first = (ROOT / "experiments" / f"{figure}.toml").read_text(encoding="utf-8").splitlines()[0]
     words = shlex.split(first.removeprefix("#"))[1:]
     words[words.index("--write") + 1] = str(page)
-    if "--measures" in words:
-        at = words.index("--measures")
-        words[at : at + 2] = [] if measures is None else ["--measures", str(measures)]
     return [*words, "--jobs", str(jobs)] if words[0] == "compare" else words
 
 
@@ -74,7 +70,6 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"of {', '.join(FIGURES)}; all unless given")
-    parser.add_argument("--measures", type=Path, help="folder with the measurement files")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument("--write", type=Path, default=PAGE, metavar="PAGE.md", help=f"the page; {PAGE} unless given")
     given = parser.parse_args()
@@ -82,11 +77,10 @@ def main() -> None:
         if figure not in FIGURES:
             parser.error(f"no figure {figure!r} (have: {', '.join(FIGURES)})")
     page = given.write if given.write == PAGE else given.write.absolute()
-    measures = given.measures and given.measures.absolute()
     text = read_file(ROOT / page).decode() if (ROOT / page).exists() else ""
     write_file(ROOT / page, replace_section(text, "head", head(ROOT / page), str(page)).encode())
     for figure in given.figures or FIGURES:
-        words = command(figure, measures, given.jobs, page)
+        words = command(figure, given.jobs, page)
         print("topoplan", shlex.join(words), flush=True)
         start = [sys.executable, "-c", "from topoplan.cli import main; main()"]
         status = finished(subprocess.Popen([*start, *words], cwd=ROOT))

@@ -1,8 +1,7 @@
 """Fixtures of the tests that cross packages.
 
-Some of them compare with files of other programs (task graphs, measurements, a packet simulator's
-results).  These files are not part of the project: the tests look for them in the folder named by
-``TOPOPLAN_REFERENCE`` or in ``shared/`` beside the checkout, and skip where there is none.
+Figures of other programs that tests compare with are tables of our own: ``reference/``, and the profiles of the plugins
+``measured`` and ``torchgraph``.
 """
 
 from __future__ import annotations
@@ -23,16 +22,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``referen
 
 from topoplan.cli import main
 from topoplan_estimator_measured import profiles
-
-
-@pytest.fixture(scope="session")
-def reference_data() -> Path:
-    """Folder with reference files of other programs."""
-    default = Path(__file__).resolve().parents[2] / "shared"
-    folder = Path(os.environ.get("TOPOPLAN_REFERENCE", default)) / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no reference data at {folder} (set TOPOPLAN_REFERENCE)")
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from topoplan import Host, TopoplanError
-from topoplan.comparing.cells import cells
+from topoplan.comparing.cells import all_measured, cells
 from topoplan.comparing.claims import Where
 from topoplan.comparing.figure import figure_from
 from topoplan.comparing.rows import Row, Spread
 from topoplan.comparing.store import inputs
 from topoplan.experiment import read_toml
 from topoplan.prices import default_prices
+from topoplan_estimator_measured import profiles
 
 ROOT = Path(__file__).parents[1]
 #: Other commands have experiments too.
@@ -26,7 +27,10 @@ BAD_FIGURES = [
     ({"model": []}, "needs at least one [[model]]"),
     ({"model": [{"name": "D"}]}, 'model[0]: needs use = "name of a component"'),
     ({"model": [{"use": "dlrm", "batch-size": "x"}]}, "model[0]: batch-size: expected a positive integer"),
-    ({"model": [{"use": "dlrm", "measured": "measured"}]}, "measured: needs file"),
+    (
+        {"model": [{"use": "dlrm", "measured": {"use": "measured", "file": 3}}]},
+        "measured: file: expected the name of a file",
+    ),
     ({"network": [{"use": "topoopt", "name": 3}]}, "network[0]: name: expected text"),
     ({"network": [{"use": "topoopt", "costs-as": "x"}], "claim": []}, "costs-as: no network 'x'"),
     ({"network": [{"use": "topoopt", "costs-as": "topoopt"}], "claim": []}, "has no cost of its own to go by"),
@@ -144,6 +148,8 @@ def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison
     one = figure_from({**comparison, "model": [model]}, "f", "f.toml")
     host, prices = Host.discover(), default_prices()
     assert {cell.experiment.estimator for cell in cells(one, host, prices, None)} == {None}
+    assert not all_measured(one, None)
+    assert all_measured(one, tmp_path)
     (estimator,) = {cell.experiment.estimator.options["file"] for cell in cells(one, host, prices, tmp_path)}
     assert estimator == str(tmp_path / "d-64.json")
     model["batch-size"] = 128
@@ -165,17 +171,21 @@ def test_an_experiment_names_what_exists(path):
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_an_experiment_finds_its_measurements(path, reference_data):
+def test_an_experiment_has_its_measurements(path):
+    host = Host.discover()
     one = figure_from(read_toml(path), path.stem, str(path))
-    todo = cells(one, Host.discover(), default_prices(), reference_data / "measures")
-    assert {cell.experiment.estimator.name for cell in todo} == {"measured"}
+    todo = cells(one, host, default_prices(), None)
+    assert all_measured(one, None)
+    for choice in {(choice.name, choice.options["profile"]) for choice in (cell.experiment.estimator for cell in todo)}:
+        assert choice[0] == "measured"
+        assert choice[1] in profiles.names()
 
 
-def test_an_experiment_runs_without_measurements(run):
+def test_an_experiment_runs_as_it_is(run):
     words = ["--servers", "4", "--budget", "0", "--seeds", "1", "--interface-bandwidth-gbps", "100", "--json", "a.json"]
     status, out, err = run("compare", str(ROOT / "experiments/dedicated-d4.toml"), *words)
     assert status == 0, err
-    assert "operator times: estimated, not measured" in out
+    assert "operator times: measured" in out
     assert len(json.loads(Path("a.json").read_text())["rows"]) == 6 * 5
 
 

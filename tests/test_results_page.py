@@ -27,12 +27,10 @@ def test_every_experiment_is_a_figure_of_the_page(results):
 
 def test_a_figure_runs_as_its_first_line_says(results):
     page = Path("docs/results.md")
-    start = ["compare", "experiments/degree.toml"]
-    end = ["--write", "docs/results.md", "--jobs", "3"]
-    assert results.command("degree", Path("/m"), 3, page) == [*start, "--measures", "/m", *end]
-    assert results.command("degree", None, 3, page) == [*start, *end]
+    wanted = ["compare", "experiments/degree.toml", "--write", "docs/results.md", "--jobs", "3"]
+    assert results.command("degree", 3, page) == wanted
     wanted = ["share", "experiments/shared-cluster.toml", "--write", "other.md"]
-    assert results.command("shared-cluster", Path("/m"), 3, Path("other.md")) == wanted
+    assert results.command("shared-cluster", 3, Path("other.md")) == wanted
 
 
 def test_the_head_leads_to_pipelines_where_they_have_a_page(results, tmp_path):

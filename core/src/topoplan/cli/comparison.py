@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from topoplan.comparing.cells import cells
+from topoplan.comparing.cells import all_measured, cells
 from topoplan.comparing.claims import verdicts
 from topoplan.comparing.figure import Figure
 from topoplan.comparing.page import replace_section, section
@@ -71,7 +71,7 @@ def compare_and_report(
         raise typer.Exit(130)
     rows = rows_of(todo, results, book)
     judged = verdicts(figure, rows)
-    measured = measures is not None and all(model.measured is not None for model in figure.models)
+    measured = all_measured(figure, measures)
     _print(figure, rows, book, measured=measured)
     for verdict in judged:
         typer.echo(f"{verdict.claim.says}: {verdict}")
@@ -126,7 +126,7 @@ def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -
     for row in rows:
         grid.add_row(*cells_of(row))
     console.print(grid)
-    told = ["operator times: measured" if measured else "operator times: estimated, not measured (see --measures)"]
+    told = ["operator times: measured" if measured else "operator times: estimated, not measured"]
     if prices.assumed():
         told.append(f"prices {prices.name} hold assumptions; --prices FILE takes yours")
     typer.echo("; ".join(told))

@@ -39,6 +39,7 @@ def share(
     A network that is wired for its job gives every job a partition; on all others jobs share links.
     """
     from topoplan.cli.notice import compilation_announced
+    from topoplan.comparing.cells import all_measured
     from topoplan.comparing.page import premises, replace_section
     from topoplan.experiment import read_toml
     from topoplan.files import check_writable, read_file, write_file
@@ -81,7 +82,7 @@ def share(
         picture = write.with_name(f"{write.stem}-{figure.name}.svg")
         page = read_file(write).decode() if write.exists() else ""
         command = f"topoplan share {file} --write {write}"
-        known = measures is not None and all(model.measured is not None for model in figure.models)
+        known = all_measured(figure, measures)
         body = section(shared, networks, rows, told=premises(known, book), command=command, picture=picture.name)
         page = replace_section(page, figure.name, body, str(write))
         write_file(picture, drawn(rows).encode())

@@ -28,7 +28,7 @@ from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.prices import Item, Prices, affordable, bill, cost
 
-__all__ = ["Cell", "cells"]
+__all__ = ["Cell", "all_measured", "cells"]
 
 At = Mapping[str, float]
 
@@ -60,7 +60,7 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
         figure: what to run.
         host: where components come from.
         prices: for networks that have to cost as much as others.
-        measures: folder with the models' measurement files; None leaves the figure's estimator to price operators.
+        measures: folder with the measurement files that models name; None leaves these to the figure's estimator.
 
     Raises:
         TopoplanError: a component or file is missing, or a cost cannot be met.
@@ -100,17 +100,34 @@ def _variations(figure: Figure) -> Iterator[At]:
         yield dict(zip(figure.vary, values, strict=True))
 
 
+def all_measured(figure: Figure, measures: Path | None) -> bool:
+    """Say whether operators of every model are priced by measurements."""
+    return all(_measured(model, measures) is not None for model in figure.models)
+
+
+def _measured(model: Model, measures: Path | None) -> Choice | None:
+    """Return a model's measurements, where it has some and they are at hand: files are, where their folder is given."""
+    missing = model.measured is not None and "file" in model.measured.options and measures is None
+    return None if missing else model.measured
+
+
 def _estimator(figure: Figure, model: Model, batch: int | None, measures: Path | None) -> Choice | None:
-    """Return what prices a model's operators: its measurements, where it has some and they are at hand."""
-    if measures is None or model.measured is None:
+    """Return what prices a model's operators: its measurements, or the figure's estimator."""
+    measured = _measured(model, measures)
+    if measured is None:
         return figure.estimator
-    name = str(model.measured.options["file"])
-    if "{" + BATCH + "}" in name and batch is None:
-        raise TopoplanError(f"model {model.name!r}: measured: {name!r} needs a {BATCH}")
-    path = measures / name.replace("{" + BATCH + "}", str(batch))
-    if not path.is_file():
-        raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
-    return Choice(model.measured.name, {**model.measured.options, "file": str(path)})
+    options = dict(measured.options)
+    for key, value in options.items():
+        if isinstance(value, str) and "{" + BATCH + "}" in value:
+            if batch is None:
+                raise TopoplanError(f"model {model.name!r}: measured: {value!r} needs a {BATCH}")
+            options[key] = value.replace("{" + BATCH + "}", str(batch))
+    if measures is not None and "file" in options:
+        path = measures / str(options["file"])
+        if not path.is_file():
+            raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
+        options["file"] = str(path)
+    return Choice(measured.name, options)
 
 
 def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ...]:

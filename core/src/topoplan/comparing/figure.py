@@ -54,8 +54,8 @@ class Model:
     Attributes:
         name: as tables show it.
         batch_size: samples per iteration; None for the model's own.
-        measured: estimator that takes over where a folder of measurements is given; its ``file`` is looked for there,
-            with ``{batch-size}`` replaced by the batch size.
+        measured: estimator that takes over: always, or, where it has a ``file``, if a folder of measurements is given,
+            in which that is looked for.  ``{batch-size}`` in its options is replaced by the batch size.
     """
 
     name: str
@@ -190,8 +190,11 @@ def _model(table: Any, where: str) -> Model:
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise TopoplanError(f"{where}: {BATCH}: expected a positive integer, got {batch!r}")
     measured = choice_from(own["measured"], f"{where}: measured") if "measured" in own else None
-    if measured is not None and not isinstance(measured.options.get("file"), str):
-        raise TopoplanError(f"{where}: measured: needs file = the name of a file in the folder of measurements")
+    if measured is not None and not isinstance(measured.options.get("file", ""), str):
+        raise TopoplanError(
+            f"{where}: measured: file: expected the name of a file in the folder of measurements, got "
+            f"{measured.options['file']!r}"
+        )
     return Model(name=own.get("name", choice.name), choice=choice, batch_size=batch, measured=measured)
 
 

@@ -72,7 +72,7 @@ def section(
 
 def premises(measured: bool, prices: Prices) -> str:
     """Say where times of operators and prices of parts come from."""
-    priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes (no --measures)"
+    priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes"
     book = f"{prices.name}, which are assumptions" if prices.assumed() else prices.name
     return f"Operator times: {priced}.  Prices: {book}."
 

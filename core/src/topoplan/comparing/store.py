@@ -29,6 +29,8 @@ __all__ = ["Store", "inputs"]
 _NO_MATTER = ("cli/", "comparing/", "prices/book.py", "sharing/", "testing/")
 _MATTERS = "comparing/measure.py"
 _CORE = "topoplan-core"
+#: Code, and tables that packages bring along.
+_SOURCES = (".py", ".csv", ".toml", ".json", ".txt")
 
 
 def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:
@@ -97,13 +99,13 @@ class Store:
 
 @cache
 def _fingerprint(package: str, without: tuple[str, ...] = ()) -> str:
-    """Return a hash of the sources of an importable package or module."""
+    """Return a hash of the sources of an importable package or module, and of the data files among them."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return ""
     origin = Path(spec.origin)
     root = origin.parent if spec.submodule_search_locations else origin
-    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    files = sorted(path for path in root.rglob("*.*") if path.suffix in _SOURCES) if root.is_dir() else [root]
     digest = hashlib.sha256()
     for path in files:
         name = path.relative_to(root).as_posix() if root.is_dir() else path.name
