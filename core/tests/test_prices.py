@@ -177,7 +177,7 @@ BAD = [
     ("[[nic]]\ngbps = 10\nsource = 'x'", "nic.0.: price: is missing"),
     ("[[nic]]\ngbps = 10\nprice = -1\nsource = 'x'", "nic.0.: price: -1.0 is too small"),
     ("[[nic]]\ngbps = 0\nprice = 1\nsource = 'x'", "nic.0.: gbps: 0.0 is too small"),
-    ("[[nic]]\ngbps = 10\nprice = inf\nsource = 'x'", "nic.0.: price: is missing or not finite"),
+    ("[[nic]]\ngbps = 10\nprice = inf\nsource = 'x'", "nic.0.: price: expected number"),
     ("[[nic]]\ngbps = 10\nprice = 'cheap'\nsource = 'x'", "nic.0.: price: expected number, got 'cheap'"),
     ("[[nic]]\ngbps = 10\nprice = 1", "nic.0.: source: is missing"),
     ("[[nic]]\ngbps = 10\nprice = 1\nsource = ' '", "nic.0.: source: is missing"),
@@ -272,5 +272,5 @@ def test_a_topology_that_says_nothing_is_cables_and_packet_switches():
 
 
 def test_a_topology_cannot_invent_a_way_of_switching():
-    with pytest.raises(ValueError, match="switching"):
+    with pytest.raises(TopoplanError, match="switching"):
         Topology(name="x", summary="", options=object, build=lambda o, c: None, switching="magic")

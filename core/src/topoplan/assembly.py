@@ -27,7 +27,7 @@ from topoplan.search import Search
 from topoplan.space import Space
 from topoplan.strategy import Strategy
 
-__all__ = ["Assembly", "assemble", "chosen_components"]
+__all__ = ["Assembly", "assemble", "chosen_components", "named"]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -116,6 +116,29 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
         searchers=tuple(searchers),
         evaluator=Evaluator(problem, simulate, policy),
         seed=experiment.run.seed,
+    )
+
+
+def named(host: Host, experiment: Experiment) -> Experiment:
+    """Add components that the experiment holds themselves to the host, and return it with their names alone.
+
+    Raises:
+        TopoplanError: the host has another component of the same name.
+    """
+
+    def name_of(choice: Choice) -> Choice:
+        if choice.component is None:
+            return choice
+        host.add(choice.component)
+        return Choice(choice.name, choice.options)
+
+    return attrs.evolve(
+        experiment,
+        model=name_of(experiment.model),
+        topology=name_of(experiment.topology),
+        estimator=None if experiment.estimator is None else name_of(experiment.estimator),
+        simulator=name_of(experiment.simulator),
+        searchers=tuple(map(name_of, experiment.searchers)),
     )
 
 

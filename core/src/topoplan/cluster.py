@@ -10,9 +10,18 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
+from topoplan.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
 
 __all__ = ["Cluster"]
+
+_LARGEST_BIG_GPU = 1_000_000
+_UNITS = {
+    "inside_bandwidth": "bytes/s ",
+    "interface_bandwidth": "bytes/s ",
+    "device_memory": "bytes ",
+    "device_speed": "",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -52,12 +61,24 @@ class Cluster:
             _positive(field, getattr(self, field), devices)
         for field in ("inside_bandwidth", "interfaces", "interface_bandwidth"):
             _positive(field, getattr(self, field), hosts)
+        for field, low, high in (
+            ("device_speed", 1e-6, 1e6),
+            ("device_memory", 1.0, 1e18),
+            ("inside_bandwidth", SLOWEST, FASTEST),
+            ("interface_bandwidth", SLOWEST, FASTEST),
+        ):
+            column = getattr(self, field)
+            bad = np.flatnonzero((column < low) | (column > high))
+            if len(bad):
+                raise TopoplanError(
+                    f"cluster: {field}[{bad[0]}] is {column[bad[0]]:g} {_UNITS[field]}(must be {low:g} to {high:g})"
+                )
         if len(self.device_preset) != devices:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
-        if not 0 <= self.latency < float("inf"):
-            raise TopoplanError(f"cluster: latency {self.latency} s must be finite and not negative")
-        if self.big_gpu < 1:
-            raise TopoplanError(f"cluster: big_gpu {self.big_gpu} must be at least 1")
+        if not 0 <= self.latency <= LONGEST_LATENCY:
+            raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
+        if not 1 <= self.big_gpu <= _LARGEST_BIG_GPU:
+            raise TopoplanError(f"cluster: big_gpu {shown(self.big_gpu)} must be 1 to {_LARGEST_BIG_GPU}")
 
     @classmethod
     def uniform(

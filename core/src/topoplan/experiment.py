@@ -6,8 +6,9 @@ converts them to seconds and bytes/s.  `topoplan.optimize` runs an experiment.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +16,12 @@ import attrs
 import numpy as np
 
 from topoplan.cluster import Cluster
+from topoplan.components import Component, Kind
 from topoplan.devices import device_preset
 from topoplan.distortion import Distortion
-from topoplan.errors import TopoplanError, nearest
-from topoplan.options import option, parse_component, structure
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.files import read_text
+from topoplan.options import SEEDS, check, option, parse_component, structure
 
 __all__ = [
     "Choice",
@@ -33,14 +36,30 @@ __all__ = [
 ]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
+#: Larger clusters than anybody has; what is beyond would take hours and memory without end.
+_MOST_HOSTS, _MOST_GPUS, _MOST_INTERFACES = 65_536, 1024, 1024
+_MOST_DEVICES = 262_144
+
+
+#: Bytes of the largest TOML file, and parts of its longest key (``a.b.c``).
+_LARGEST_TOML, _MOST_PARTS = 4 << 20, 64
+#: Characters of the longest value that ``--set`` reads as TOML.
+_LONGEST_VALUE = 10_000
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_PARTS}}}")
 
 
 @attrs.frozen
 class Choice:
-    """A component, chosen by name, and the options given for it."""
+    """A component, chosen by name, and the options given for it.
+
+    Attributes:
+        component: the component itself, where it was given and is perhaps unknown to the host.
+    """
 
     name: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    component: Component | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def parse(cls, text: str, where: str) -> Choice:
@@ -48,57 +67,104 @@ class Choice:
         return cls(*parse_component(text, where))
 
 
-def _choice_of(given: Choice | str) -> Choice:
-    return Choice.parse(given, "component") if isinstance(given, str) else given
+def _choice_of(given: Any, kind: Kind) -> Choice:
+    """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
+    if isinstance(given, str):
+        return Choice.parse(given, kind.value)
+    if isinstance(given, Component) and given.kind is kind:
+        return Choice(given.name, component=given)
+    if not isinstance(given, Choice):
+        found = f"{given.kind.value} {given.name!r}" if isinstance(given, Component) else shown(given)
+        raise TopoplanError(
+            f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {found}"
+        )
+    return given
 
 
-def _choices_of(given: Sequence[Choice | str] | str) -> tuple[Choice, ...]:
-    return tuple(_choice_of(one) for one in ([given] if isinstance(given, str) else given))
+def _frontend_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.FRONTEND)
+
+
+def _topology_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.TOPOLOGY)
+
+
+def _estimator_of(given: Any) -> Choice | None:
+    return None if given is None else _choice_of(given, Kind.ESTIMATOR)
+
+
+def _simulator_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.SIMULATOR)
+
+
+def _searchers_of(given: Any) -> tuple[Choice, ...]:
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(_choice_of(one, Kind.SEARCHER) for one in several)
+
+
+def _instance_of(wanted: type[Any]) -> Callable[[Any, Any, Any], None]:
+    def check_type(experiment: object, attribute: Any, value: Any) -> None:
+        if not isinstance(value, wanted):
+            raise TopoplanError(f"experiment: {attribute.name}: expected {wanted.__name__}, got {shown(value)}")
+
+    return check_type
 
 
 @attrs.frozen(kw_only=True)
 class HostGroup:
     """Some equal hosts of a cluster whose hosts differ; what is unset is as in `ClusterOptions`."""
 
-    servers: int = option(1, help="how many hosts", minimum=1)
-    gpus_per_server: int | None = option(None, help="devices of each host", minimum=1)
-    degree: int | None = option(None, help="network interfaces of each host", minimum=1)
-    interface_bandwidth_gbps: float | None = option(None, help="of one interface", unit="Gbps", above=0)
-    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0)
+    servers: int = option(1, help="how many hosts", minimum=1, maximum=_MOST_HOSTS)
+    gpus_per_server: int | None = option(None, help="devices of each host", minimum=1, maximum=_MOST_GPUS)
+    degree: int | None = option(None, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
+    interface_bandwidth_gbps: float | None = option(None, help="of one interface", unit="Gbps", above=0, maximum=1e9)
+    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=1e9)
     device: str | None = option(None, help="kind of device")
-    speed: float = option(1.0, help="factor on the speed of its kind", above=0)
-    memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0)
+    speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
+    memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=1e9)
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster.hosts")
 
 
 @attrs.frozen(kw_only=True)
 class ClusterOptions:
     """The cluster, in users' units."""
 
-    servers: int = option(16, help="number of hosts", minimum=1)
-    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1)
-    big_gpu: int = option(1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1)
-    inter_gpu_bandwidth_gbps: float = option(2400.0, help="between two GPUs of one host", unit="Gbps", above=0)
-    interface_bandwidth_gbps: float = option(100.0, help="of one network interface", unit="Gbps", above=0)
-    degree: int = option(4, help="network interfaces of each host", minimum=1)
-    latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0)
+    servers: int = option(16, help="number of hosts", minimum=1, maximum=_MOST_HOSTS)
+    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
+    big_gpu: int = option(
+        1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
+    )
+    inter_gpu_bandwidth_gbps: float = option(
+        2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=1e9
+    )
+    interface_bandwidth_gbps: float = option(100.0, help="of one network interface", unit="Gbps", above=0, maximum=1e9)
+    degree: int = option(4, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
+    latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=1e9)
     device: str = option("A100-40", help="kind of device: V100, A100-40, A100-80, H100, H200, B200")
-    memory_gb: float | None = option(None, help="memory of a device; unset: as its kind has", unit="GB", above=0)
+    memory_gb: float | None = option(
+        None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=1e9
+    )
     devices: tuple[int, ...] = option((), help="where each host's devices end (8, 16: two of eight); sets the hosts")
     hosts: tuple[HostGroup, ...] = attrs.field(default=(), metadata={"help": "groups of hosts that differ"})
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster")
 
 
 @attrs.frozen(kw_only=True)
 class RunOptions:
     """How long to search, and from where."""
 
-    batch_size: int | None = option(None, help="samples per iteration over all devices", minimum=1)
+    batch_size: int | None = option(None, help="samples per iteration over all devices", minimum=1, maximum=2**31 - 1)
     budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
-    seed: int = option(0, help="of all randomness", minimum=0)
+    seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
     strategy: str | None = option(None, help="FILE, or EXPORTER=FILE, with the strategy to start from")
     patience: float | None = option(
         None, help="share of the budget after which to stop if nothing was better", above=0, maximum=1
     )
-    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1)
+    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
     workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
     precision_speedup: float | None = option(
@@ -110,12 +176,16 @@ class RunOptions:
         "unset: adam, and momentum in the flexnet dialect",
     )
 
+    def __attrs_post_init__(self) -> None:
+        check(self, "run")
+
 
 @attrs.frozen(kw_only=True)
 class Experiment:
     """One run: a model on a cluster with a topology, an estimator, a simulator and searchers.
 
-    Components may be given as text, ``name`` or ``name:key=value,...``.
+    Components may be given as text, ``name`` or ``name:key=value,...``, or as the component itself, which the host
+    need not know then.
 
     Attributes:
         estimator: unset, the one that the model's frontend names: ``roofline`` for most.
@@ -124,13 +194,13 @@ class Experiment:
         distortion: what the search is told wrongly; see `topoplan.sensitivity`.  The plan's times are then wrong, too.
     """
 
-    model: Choice = attrs.field(converter=_choice_of)
-    cluster: ClusterOptions = attrs.field(factory=ClusterOptions)
-    topology: Choice = attrs.field(default=Choice("bigswitch"), converter=_choice_of)
-    estimator: Choice | None = attrs.field(default=None, converter=attrs.converters.optional(_choice_of))
-    simulator: Choice = attrs.field(default=Choice("fluid"), converter=_choice_of)
-    searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_choices_of)
-    run: RunOptions = attrs.field(factory=RunOptions)
+    model: Choice = attrs.field(converter=_frontend_of)
+    cluster: ClusterOptions = attrs.field(factory=ClusterOptions, validator=_instance_of(ClusterOptions))
+    topology: Choice = attrs.field(default=Choice("bigswitch"), converter=_topology_of)
+    estimator: Choice | None = attrs.field(default=None, converter=_estimator_of)
+    simulator: Choice = attrs.field(default=Choice("fluid"), converter=_simulator_of)
+    searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_searchers_of)
+    run: RunOptions = attrs.field(factory=RunOptions, validator=_instance_of(RunOptions))
     outputs: tuple[tuple[Choice, str], ...] = ()
     distortion: Distortion | None = None
 
@@ -144,6 +214,13 @@ def build_cluster(options: ClusterOptions) -> Cluster:
     groups = options.hosts or _groups(options.devices) or (HostGroup(servers=options.servers),)
     if options.hosts and options.devices:
         raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
+    n_hosts = sum(group.servers for group in groups)
+    n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
+    if n_hosts > _MOST_HOSTS or n_devices > _MOST_DEVICES:
+        raise TopoplanError(
+            f"cluster: {n_hosts} hosts with {n_devices} devices "
+            f"(at most {_MOST_HOSTS} hosts and {_MOST_DEVICES} devices)"
+        )
     hosts: list[int] = []
     presets: list[str] = []
     speeds: list[float] = []
@@ -218,43 +295,60 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         TopoplanError: it cannot be read or is not TOML.
     """
+    text = read_text(path, "TOML", _LARGEST_TOML)
+    if _LONG_KEY.search(text):  # takes time that grows with the square of its length
+        raise TopoplanError(f"{path}: is not TOML that can be read (a key of more than {_MOST_PARTS} parts)")
+    return _toml(text, str(path))
+
+
+def _toml(text: str, where: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TopoplanError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TopoplanError(f"{path}: is not TOML ({error})") from None
+        return tomllib.loads(text)
+    except RecursionError:
+        raise TopoplanError(f"{where}: is not TOML that can be read (nested too deeply)") from None
+    except ValueError as error:  # also a number of thousands of digits
+        raise TopoplanError(f"{where}: is not TOML ({error})") from None
 
 
 def _apply(document: dict[str, Any], change: str) -> None:
     """Apply one ``section.key=value``; ``searcher.0.every=9`` reaches into a list."""
     key, equals, text = change.partition("=")
     *way, last = key.split(".")
-    if not equals or not way:
-        raise TopoplanError(f"--set {change!r}: expected section.key=value, e.g. cluster.degree=8")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
+    flag = f"--set {shown(change)}"
+    if not equals or not way or len(way) > _MOST_PARTS:
+        raise TopoplanError(f"{flag}: expected section.key=value, e.g. cluster.degree=8")
     table: Any = document
     for step in way:
         if isinstance(table, list):
-            if not step.isdigit() or int(step) >= len(table):
-                raise TopoplanError(f"--set {change!r}: {step!r} is not one of {len(table)} tables")
+            if not (step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(table)):
+                raise TopoplanError(f"{flag}: {shown(step)} is not one of {len(table)} tables")
             table = table[int(step)]
-        else:
+        elif isinstance(table, dict):
             table = table.setdefault(step, {})
+        else:
+            raise TopoplanError(f"{flag}: {shown(step)} is in no table")
     if isinstance(table, list) and len(table) == 1:
         table = table[0]
     if not isinstance(table, dict):
-        raise TopoplanError(f"--set {change!r}: {'.'.join(way)} is not a table")
-    table[last] = value
+        raise TopoplanError(f"{flag}: {shown('.'.join(way))} is not a table")
+    table[last] = _value(text)
+
+
+def _value(text: str) -> Any:
+    """Read a value as TOML would; what is none is a text."""
+    line = f"value = {text}"
+    if "\n" in text or len(text) > _LONGEST_VALUE or _LONG_KEY.search(line):
+        return text
+    try:
+        return tomllib.loads(line)["value"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
     for section in document:
         if section not in _SECTIONS:
-            raise TopoplanError(f"{where}: no section {section!r}{nearest(section, _SECTIONS)}")
+            raise TopoplanError(f"{where}: no section {shown(section)}{nearest(section, _SECTIONS)}")
     if "model" not in document:
         raise TopoplanError(f'{where}: needs a section [model] with use = "..."')
     cluster = dict(_table(document, "cluster", where))
@@ -272,11 +366,14 @@ def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
         tables = given if isinstance(given, list) else [given]
         chosen["searchers"] = tuple(choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
     outputs = _table(document, "outputs", where)
+    for name, output in outputs.items():
+        if not isinstance(output, str) or not output:
+            raise TopoplanError(f"{where}: outputs: {shown(name)}: expected the path of a file, got {shown(output)}")
     return Experiment(
         **chosen,
         cluster=attrs.evolve(structure(ClusterOptions, cluster, f"{where}: cluster"), hosts=hosts),
         run=structure(RunOptions, _table(document, "run", where), f"{where}: run"),
-        outputs=tuple((Choice.parse(name, "exporter"), str(path)) for name, path in outputs.items()),
+        outputs=tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items()),
     )
 
 

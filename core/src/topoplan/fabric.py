@@ -22,7 +22,11 @@ from topoplan.errors import TopoplanError
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Fabric", "Phases", "Routes"]
+__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "Phases", "Routes"]
+
+#: Nodes of the largest fabric; bytes/s of the slowest and the fastest link, and seconds of its latency.
+MOST_NODES = 2**22
+SLOWEST, FASTEST, LONGEST_LATENCY = 1.0, 1e18, 1e3
 
 
 @attrs.frozen(kw_only=True)
@@ -91,18 +95,30 @@ class Fabric:
             or (self.link_src == self.link_dst).any()
         ):
             raise TopoplanError(f"fabric {self.name!r}: a link joins a node to itself or to one that does not exist")
+        if not (self.n_hosts >= 0 and self.n_switches >= 0 and self.n_nodes <= MOST_NODES):
+            raise TopoplanError(
+                f"fabric {self.name!r}: {self.n_hosts} hosts and {self.n_switches} switches "
+                f"(at most {MOST_NODES} together)"
+            )
         bad = np.flatnonzero(~((self.link_bandwidth > 0) & np.isfinite(self.link_bandwidth)))
         if len(bad):
             raise TopoplanError(
                 f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has bandwidth "
                 f"{self.link_bandwidth[bad[0]]} bytes/s (must be positive and finite)"
             )
-        bad = np.flatnonzero(~((self.link_latency >= 0) & np.isfinite(self.link_latency)))
+        bad = np.flatnonzero(~((self.link_bandwidth >= SLOWEST) & (self.link_bandwidth <= FASTEST)))
+        if len(bad):
+            raise TopoplanError(
+                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has bandwidth "
+                f"{self.link_bandwidth[bad[0]]:g} bytes/s (must be {SLOWEST:g} to {FASTEST:g})"
+            )
+        bad = np.flatnonzero(~((self.link_latency >= 0) & (self.link_latency <= LONGEST_LATENCY)))
         if len(bad):
             raise TopoplanError(
                 f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has latency "
-                f"{self.link_latency[bad[0]]} s (must be finite and not negative)"
+                f"{self.link_latency[bad[0]]} s (must be 0 to {LONGEST_LATENCY:g})"
             )
+        self._check_rings()
         key = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
         if len(np.unique(key)) != count:
             raise TopoplanError(
@@ -114,6 +130,16 @@ class Fabric:
             for part in self.phases.fabrics
         ):
             raise TopoplanError(f"fabric {self.name!r}: a phase has other nodes or links (make it with from_phases)")
+
+    def _check_rings(self) -> None:
+        """Raise where rings are of more members than there are hosts, or lead nowhere."""
+        for size, rings in self.rings.items():
+            if not 1 <= size <= self.n_hosts:
+                raise TopoplanError(
+                    f"fabric {self.name!r}: rings of {size} members, but there are {self.n_hosts} hosts"
+                )
+            if any(not jumps or any(abs(jump) >= 2**31 for jump in jumps) for jumps in rings):
+                raise TopoplanError(f"fabric {self.name!r}: a ring of {size} members has no jumps, or one beyond 2^31")
 
     @classmethod
     def from_links(

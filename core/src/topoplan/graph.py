@@ -11,13 +11,13 @@ estimator prices its operators and `topoplan.lowering` turns graph + strategy in
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 import attrs
-import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, I32, i32
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 
 __all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Tensor", "Term"]
 
@@ -38,6 +38,10 @@ class Role(StrEnum):
     """An axis that the operator sums over: parts hold partial sums of the output."""
 
 
+#: Iterations of the longest loop, and bytes of the largest tensor: sums of both stay exact.
+_LARGEST_SIZE, _MOST_BYTES = 2**40, 2**53
+
+
 @attrs.frozen
 class Dimension:
     """One loop of an operator: ``size`` iterations; ``role=None`` says that it cannot be cut."""
@@ -47,8 +51,8 @@ class Dimension:
     role: Role | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.size < 1:
-            raise TopoplanError(f"dimension {self.name!r}: size {self.size} must be at least 1")
+        if not 1 <= self.size <= _LARGEST_SIZE:
+            raise TopoplanError(f"dimension {shown(self.name)}: size {shown(self.size)} must be 1 to {_LARGEST_SIZE}")
 
 
 @attrs.frozen
@@ -69,6 +73,12 @@ class Axis:
     offset: int = 0
     extent: int = 1
 
+    def __attrs_post_init__(self) -> None:
+        if not (
+            0 <= self.size <= _MOST_BYTES and max(abs(self.scale), abs(self.offset), abs(self.extent)) <= _MOST_BYTES
+        ):
+            raise TopoplanError(f"an axis of size {shown(self.size)} is larger than {_MOST_BYTES}, or follows what is")
+
 
 @attrs.frozen
 class Tensor:
@@ -78,6 +88,14 @@ class Tensor:
     axes: tuple[Axis, ...]
     itemsize: int = 4
 
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.nbytes <= _MOST_BYTES:
+            raise TopoplanError(
+                f"tensor {shown(self.name)}: {self.nbytes:.3g} bytes are too many (at most {_MOST_BYTES:.3g})"
+                if self.nbytes < 1e300
+                else f"tensor {shown(self.name)}: has far too many bytes"
+            )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the axes."""
@@ -86,7 +104,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """Number of elements of the whole tensor."""
-        return int(np.prod([axis.size for axis in self.axes], dtype=np.int64))
+        return math.prod(axis.size for axis in self.axes)
 
     @property
     def nbytes(self) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from topoplan.search import Candidate, Trial
     from topoplan.timeline import Timeline
 
-__all__ = ["PluginError", "calling", "culprit", "guarded", "modules_of", "told"]
+__all__ = ["PluginError", "bare", "calling", "culprit", "guarded", "modules_of", "told"]
 
 C = TypeVar("C", bound=Component)
 _CORE = "topoplan"
@@ -88,6 +88,11 @@ def guarded(component: C, provider: object) -> C:
     return attrs.evolve(component, **changes)
 
 
+def bare(component: Any) -> Any:
+    """Return the component that `guarded` was given; anything else as it is."""
+    return getattr(component.build, "guards", component) if isinstance(component, Component) else component
+
+
 def _build(component: Component, who: str) -> Callable[..., Any]:
     def build(*given: Any) -> Any:
         from topoplan.fabric import Fabric
@@ -114,6 +119,7 @@ def _build(component: Component, who: str) -> Callable[..., Any]:
                 return _exporter(made, who)
         return made
 
+    build.guards = component  # type: ignore[attr-defined]
     return build
 
 

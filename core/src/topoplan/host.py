@@ -22,12 +22,13 @@ import pluggy
 from topoplan import __version__, hookspecs
 from topoplan.components import CORE_COMMANDS, Component, Kind, Registered
 from topoplan.errors import TopoplanError, nearest, shown
-from topoplan.guard import PluginError, culprit, guarded, modules_of, told
+from topoplan.guard import PluginError, bare, culprit, guarded, modules_of, told
 from topoplan.installed import ALLOW, DENY, GROUP, Provider, enabled, entry_points, listed
 from topoplan.observers import Observers
 from topoplan.options import parse_component, structure
 from topoplan.registering import (
     REGISTRATION,
+    Added,
     Broken,
     Conflict,
     Row,
@@ -54,15 +55,6 @@ class _Entry:
     def _guard(self) -> Registered:
         component = self.component
         return guarded(component, self.provider) if isinstance(component, Component) else component
-
-
-@attrs.frozen(eq=False)
-class Added:
-    """What `Host.add` was given."""
-
-    plugin: object
-    name: str
-    replace: bool
 
 
 class Host:
@@ -140,8 +132,10 @@ class Host:
         Raises:
             TopoplanError: it cannot be used; nothing of it is added then.
         """
-        single = [plugin] if isinstance(plugin, Registered) else plugin
-        components = single if isinstance(single, list | tuple) else None
+        given = [plugin] if isinstance(plugin, Registered) else plugin
+        components = [bare(one) for one in given] if isinstance(given, list | tuple) else None
+        if components and not replace and all(self._has(one) for one in components):
+            return
         called = name or name_of(plugin if components is None else components)
         if any(added.plugin is plugin and added.name == called for added in self.added):
             return
@@ -152,6 +146,11 @@ class Host:
             self._take(plugin, components, provider, replace=replace)
         self.added = [added for added in self.added if added.name != called]
         self.added.append(Added(plugin, called, replace))
+
+    def _has(self, component: Any) -> bool:
+        """Say whether a component is here already, whoever brought it."""
+        key = (component.kind, component.name) if isinstance(component, Registered) else None
+        return any(entry.component == component for entry in self._index.get(key, ())) if key else False
 
     def _take(self, plugin: object, components: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
         """Add components, or a plugin that takes the place of others."""

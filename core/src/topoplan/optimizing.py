@@ -17,9 +17,9 @@ import numpy as np
 
 from topoplan import __version__, chains
 from topoplan.arrays import F64
-from topoplan.assembly import assemble, chosen_components
+from topoplan.assembly import assemble, chosen_components, named
 from topoplan.components import Simulate, Topology, TopologyContext
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan.evaluate import memory_penalty
 from topoplan.experiment import Experiment
 from topoplan.exporting import strategy_path
@@ -90,9 +90,14 @@ def optimize(
     Raises:
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
     """
+    if not isinstance(experiment, Experiment):
+        raise TopoplanError(
+            f"optimize: expected an Experiment, got {shown(experiment)} "
+            '(write optimize(Experiment(model="alexnet")), with cluster, topology, searchers as needed)'
+        )
     host = host or Host.discover()
     with host.naming_plugins():
-        return _optimized(experiment, host, on_progress)
+        return _optimized(named(host, experiment), host, on_progress)
 
 
 def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, Progress], None]) -> Outcome:

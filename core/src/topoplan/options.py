@@ -9,7 +9,10 @@ Spelling: keys may use dashes or underscores; a list of integers is written ``10
 
 from __future__ import annotations
 
+import functools
 import math
+import numbers
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,11 +20,17 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import TopoplanError, nearest, shown
 
-__all__ = ["OptionInfo", "check", "describe", "listed", "option", "pairs", "parse_component", "structure"]
+__all__ = ["SEEDS", "OptionInfo", "check", "describe", "listed", "option", "pairs", "parse_component", "structure"]
 
 T = TypeVar("T")
+
+#: Largest numbers where an option says nothing else; what is larger is a slip, and overflows somewhere.
+_LARGEST_INTEGER = 10**15
+_LARGEST_NUMBER = 1e15
+#: `option(maximum=SEEDS)`: random generators take any number of this size.
+SEEDS = 2**63 - 1
 
 
 @attrs.frozen
@@ -64,27 +73,38 @@ def structure(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     Args:
         cls: a frozen attrs class whose fields were made with `option`.
         given: key -> text or TOML value.
-        where: what the message names before the key, e.g. ``"topology fattree"``.
+        where: what the message names before the key, e.g. ``"topology fattree"``; ``"--"`` makes a flag of the key.
 
     Raises:
         TopoplanError: an unknown key, a value of the wrong type, or one out of range.
     """
-    hints = typing.get_type_hints(cls)
+    if not isinstance(given, Mapping):
+        raise TopoplanError(f"{where}: expected a table of options, got {shown(given)}")
+    hints = _hints(typing.cast("Any", cls))
     fields = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, raw in given.items():
         name = key.replace("-", "_")
         if name not in fields:
-            raise TopoplanError(f"{where}: no option {key!r}{nearest(key, (n.replace('_', '-') for n in fields))}")
-        value = _coerce(raw, hints[name], f"{where}: {key}")
-        _check_range(value, fields[name].metadata, f"{where}: {key}")
+            raise TopoplanError(f"{where}: no option {shown(key)}{nearest(key, (n.replace('_', '-') for n in fields))}")
+        at = f"--{key}" if where == "--" else f"{where}: {key}"
+        if name in values:
+            raise TopoplanError(f"{at}: is given twice (with dashes and with underscores)")
+        value = _coerce(raw, hints[name], at)
+        _check_range(value, fields[name].metadata, at)
         values[name] = value
     return cls(**values)
 
 
 def check(options: Any, where: str) -> None:
-    """Raise `TopoplanError` if a number of ``options``, however they were made, is out of its range."""
+    """Raise `TopoplanError` if a value of ``options``, however made, is of a wrong type or out of its range."""
+    hints = _hints(typing.cast("Any", type(options)))
     for field in attrs.fields(type(options)):
+        value, hint = getattr(options, field.name), hints[field.name]
+        if not _fits(value, hint):
+            raise TopoplanError(
+                f"{where}: {field.name.replace('_', '-')}: expected {_type_name(hint)}, got {shown(value)}"
+            )
         _check_range(getattr(options, field.name), field.metadata, f"{where}: {field.name.replace('_', '-')}")
 
 
@@ -107,15 +127,38 @@ def describe(cls: type[Any]) -> list[OptionInfo]:
 def parse_component(text: str, where: str) -> tuple[str, dict[str, str]]:
     """Split ``name`` or ``name:key=value,key=value`` into its name and options."""
     name, _, rest = text.partition(":")
+    if "," in name and "=" in name:
+        right = name.replace(",", ":", 1) + (f",{rest}" if rest else "")
+        raise TopoplanError(f"{where} {shown(text)}: options follow a colon (write {shown(right)})")
     options: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise TopoplanError(f"{where} {text!r}: {item!r} is not key=value (write name:key=value,key=value)")
+            raise TopoplanError(
+                f"{where} {shown(text)}: {shown(item)} is not key=value (write name:key=value,key=value)"
+            )
         if key in options:
-            raise TopoplanError(f"{where} {text!r}: {key!r} is given twice")
+            raise TopoplanError(f"{where} {shown(text)}: {shown(key)} is given twice")
         options[key] = value
     return name.strip(), options
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Say whether a value is of the type that a field states; a bool is no number."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    wanted: Any = {int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}.get(hint, hint)
+    return isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
 
 
 def _coerce(raw: Any, hint: Any, where: str) -> Any:
@@ -127,7 +170,7 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         return _coerce(raw, next(a for a in arguments if a is not type(None)), where)
     if origin is Literal:
         if raw not in arguments:
-            raise TopoplanError(f"{where}: {raw!r} is none of {', '.join(map(str, arguments))}")
+            raise TopoplanError(f"{where}: {shown(raw)} is none of {_words(arguments)}")
         return raw
     if origin is tuple:
         items = raw.split("-") if isinstance(raw, str) else raw
@@ -149,7 +192,7 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
             return int(raw)
         if hint is float:
             number = float(raw)
-            if math.isnan(number):
+            if not math.isfinite(number):
                 raise ValueError
             return number
         if hint is str:
@@ -157,7 +200,7 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
                 raise ValueError
             return str(raw)
     except (ValueError, KeyError, TypeError, OverflowError):
-        raise TopoplanError(f"{where}: expected {_type_name(hint)}, got {raw!r}") from None
+        raise TopoplanError(f"{where}: expected {_type_name(hint)}, got {shown(raw)}") from None
     raise TypeError(f"option type {hint!r} is not supported")
 
 
@@ -165,12 +208,20 @@ def _check_range(value: Any, metadata: Mapping[str, Any], where: str) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
+        largest = _LARGEST_INTEGER if isinstance(number, int) else _LARGEST_NUMBER
         if metadata.get("minimum") is not None and number < metadata["minimum"]:
-            raise TopoplanError(f"{where}: {number} is too small (at least {metadata['minimum']})")
-        if metadata.get("maximum") is not None and number > metadata["maximum"]:
-            raise TopoplanError(f"{where}: {number} is too large (at most {metadata['maximum']})")
+            raise TopoplanError(f"{where}: {shown(number)} is too small (at least {metadata['minimum']})")
+        maximum = largest if metadata.get("maximum") is None else metadata["maximum"]
+        if not -largest <= number <= maximum:
+            side, limit = ("large", f"at most {maximum:.15g}") if number > 0 else ("small", f"at least {-largest:.15g}")
+            raise TopoplanError(f"{where}: {shown(number)} is too {side} ({limit})")
         if metadata.get("above") is not None and number <= metadata["above"]:
-            raise TopoplanError(f"{where}: {number} is too small (more than {metadata['above']})")
+            raise TopoplanError(f"{where}: {shown(number)} is too small (more than {metadata['above']})")
+
+
+def _words(known: Sequence[Any]) -> str:
+    """List what may stand there; nothing at all as quotes."""
+    return ", ".join(str(word) or '"" (nothing)' for word in known)
 
 
 def _range_name(metadata: Mapping[str, Any]) -> str:
@@ -187,7 +238,7 @@ def _type_name(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join("nothing" if a is type(None) else _type_name(a) for a in arguments)
     if origin is Literal:
-        return "|".join(map(str, arguments))
+        return "|".join(str(word) or '""' for word in arguments)
     if origin is tuple:
         return f"{_type_name(arguments[0])}-{_type_name(arguments[0])}-..."
     return {int: "integer", float: "number", str: "text", bool: "true|false"}.get(hint, str(hint))
@@ -211,9 +262,9 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
-            raise TopoplanError(f"{flag} {text!r}: expected KEY=VALUE")
+            raise TopoplanError(f"{flag} {shown(text)}: expected KEY=VALUE")
         if key in found:
-            raise TopoplanError(f"{flag} {text!r}: {key!r} is given twice")
+            raise TopoplanError(f"{flag} {shown(text)}: {shown(key)} is given twice")
         found[key] = value
     return found
 

@@ -26,6 +26,7 @@ from topoplan.installed import Provider
 
 __all__ = [
     "REGISTRATION",
+    "Added",
     "Broken",
     "Conflict",
     "Row",
@@ -85,6 +86,15 @@ class Row:
     distribution: str
     version: str
     summary: str
+
+
+@attrs.frozen(eq=False)
+class Added:
+    """What `Host.add` was given."""
+
+    plugin: object
+    name: str
+    replace: bool
 
 
 def check_requirements(point: importlib.metadata.EntryPoint) -> None:

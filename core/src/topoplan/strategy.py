@@ -6,13 +6,14 @@ Searchers move from strategy to strategy by replacing placements; lowering turns
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, I32, i32
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan.graph import OperatorGraph
 from topoplan.schedule import Schedule, ScheduleKind
 from topoplan.spmd import SpmdProgram, conversions_of
@@ -38,9 +39,11 @@ class Placement:
     devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
 
     def __attrs_post_init__(self) -> None:
-        parts = int(np.prod(self.degrees, dtype=np.int64))
+        parts = math.prod(self.degrees)
         if min(self.degrees, default=1) < 1 or self.devices.shape != (parts,):
-            raise TopoplanError(f"placement: degrees {self.degrees} need {parts} devices, got {self.devices.size}")
+            raise TopoplanError(
+                f"placement: degrees {shown(self.degrees)} need {shown(parts)} devices, got {self.devices.size}"
+            )
 
     @functools.cached_property
     def key(self) -> tuple[tuple[int, ...], bytes]:

@@ -16,7 +16,10 @@ import numpy as np
 from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.errors import TopoplanError
 
-__all__ = ["TaskGraph", "TaskKind"]
+__all__ = ["LONGEST_SECONDS", "MOST_BYTES", "TaskGraph", "TaskKind"]
+
+#: Seconds of the longest task (eleven days), and bytes of the largest message: clocks and sums stay exact.
+LONGEST_SECONDS, MOST_BYTES = 1e6, 2**50
 
 
 class TaskKind(IntEnum):
@@ -126,14 +129,19 @@ class TaskGraph:
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
         if self.turns is not None:
             self._in_range(where, "turns", self.turns, 1, 3)
-        bad = np.flatnonzero(~((self.seconds >= 0) & np.isfinite(self.seconds)))
+        for field, rows in (("device", self.n_devices), ("src", self.n_devices), ("dst", self.n_devices)):
+            self._in_range(where, field, getattr(self, field), -1, rows)
+        self._in_range(where, "group", self.group, -1, self.n_groups)
+        bad = np.flatnonzero(~((self.seconds >= 0) & (self.seconds <= LONGEST_SECONDS)))
         if len(bad):
             raise TopoplanError(
-                f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be finite and not negative)"
+                f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be 0 to {LONGEST_SECONDS:g})"
             )
-        bad = np.flatnonzero(self.size < 0)
+        bad = np.flatnonzero((self.size < 0) | (self.size > MOST_BYTES))
         if len(bad):
-            raise TopoplanError(f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must not be negative)")
+            raise TopoplanError(
+                f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must be 0 to {MOST_BYTES})"
+            )
         transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.ALLREDUCE
         self._in_range(where, "src", self.src[transfer], 0, self.n_devices)
         self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
@@ -144,6 +152,16 @@ class TaskGraph:
         empty = np.flatnonzero(ring & (members < 1))
         if len(empty):
             raise TopoplanError(f"{where}: {self.label(empty[0])} has no members")
+        self._check_members(where)
+
+    def _check_members(self, where: str) -> None:
+        """Raise where a group names a device twice: simulators and exporters take members for different ones."""
+        owner = np.repeat(np.arange(self.n_groups, dtype=np.int64), np.diff(self.group_ptr))
+        key = np.sort(owner * self.n_devices + self.group_members)
+        twice = np.flatnonzero(key[1:] == key[:-1])
+        if len(twice):
+            group, device = divmod(int(key[twice[0]]), self.n_devices)
+            raise TopoplanError(f"{where}: group {group} names device {device} twice (members must be different)")
 
     def _in_range(self, where: str, field: str, values: Any, low: int, high: int) -> None:
         bad = np.flatnonzero((values < low) | (values >= high))

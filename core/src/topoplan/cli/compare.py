@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 
 if TYPE_CHECKING:
     from topoplan.host import Host
@@ -187,6 +187,6 @@ def _vary(document: dict[str, Any], key: str, text: str) -> None:
     try:
         values = [float(word) if "." in word else int(word) for word in text.split(",")]
     except ValueError:
-        raise TopoplanError(f"--{key} {text!r}: expected numbers with commas between") from None
+        raise TopoplanError(f"--{key} {shown(text)}: expected numbers with commas between") from None
     _section(document, "cluster").pop(key, None)
     _section(document, "vary")[key] = values

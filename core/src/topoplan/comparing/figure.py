@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.experiment import Choice, ClusterOptions, choice_from
-from topoplan.options import option, structure
+from topoplan.options import SEEDS, option, structure
 
 __all__ = ["BATCH", "Claim", "Figure", "Model", "Network", "figure_from", "number"]
 
@@ -39,7 +39,7 @@ class _Settings:
     title: str = option("", help="headline")
     source: str = option("", help="publication and figure that is repeated")
     budget: int = option(1000, help="candidates to price in every run", minimum=0)
-    seeds: tuple[int, ...] = option((0,), help="a run for each", minimum=0)
+    seeds: tuple[int, ...] = option((0,), help="a run for each", minimum=0, maximum=SEEDS)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the models; the last two are mixed precision")
     precision_speedup: float | None = option(
         None, help="how much faster they compute than fp32, for estimators that know times in fp32 only", above=0
@@ -127,7 +127,7 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
     known = [*_LISTS, *_TABLES, *(field.name for field in attrs.fields(_Settings))]
     for key in document:
         if key not in known:
-            raise TopoplanError(f"{where}: no section {key!r}{nearest(key, known)}")
+            raise TopoplanError(f"{where}: no section {shown(key)}{nearest(key, known)}")
     top = {key: value for key, value in document.items() if key not in (*_LISTS, *_TABLES)}
     settings = structure(_Settings, top, where)
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
@@ -143,7 +143,7 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
         names = [entry.name for entry in entries]
         for one in names:
             if names.count(one) > 1:
-                raise TopoplanError(f"{where}: {kind}: {one!r} is there twice (give each a name of its own)")
+                raise TopoplanError(f"{where}: {kind}: {shown(one)} is there twice (give each a name of its own)")
     by_name = {network.name: network for network in networks}
     for network in networks:
         if network.costs_as is None:
@@ -151,7 +151,8 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
         _check_name(network.costs_as, by_name, f"{where}: network {network.name!r}: costs-as")
         if network.costs_as == network.name or by_name[network.costs_as].costs_as is not None:
             raise TopoplanError(
-                f"{where}: network {network.name!r}: costs-as: {network.costs_as!r} has no cost of its own to go by"
+                f"{where}: network {shown(network.name)}: costs-as: {shown(network.costs_as)} has no cost of its own "
+                "to go by"
             )
     searchers = tuple(
         choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(_list(document, "searcher", where))
@@ -188,7 +189,7 @@ def _model(table: Any, where: str) -> Model:
     choice = choice_from(rest, where)
     batch = own.get(BATCH)
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise TopoplanError(f"{where}: {BATCH}: expected a positive integer, got {batch!r}")
+        raise TopoplanError(f"{where}: {BATCH}: expected a positive integer, got {shown(batch)}")
     measured = choice_from(own["measured"], f"{where}: measured") if "measured" in own else None
     if measured is not None and not isinstance(measured.options.get("file", ""), str):
         raise TopoplanError(
@@ -207,7 +208,7 @@ def _network(table: Any, where: str) -> Network:
 def _claim(table: Any, networks: Mapping[str, Network], where: str) -> Claim:
     rest, own = _split(table, ("says", "faster", "slower"), where)
     for key in rest:
-        raise TopoplanError(f"{where}: no key {key!r}{nearest(key, ('says', 'faster', 'slower'))}")
+        raise TopoplanError(f"{where}: no key {shown(key)}{nearest(key, ('says', 'faster', 'slower'))}")
     for key in ("faster", "slower"):
         _check_name(own.get(key, ""), networks, f"{where}: {key}")
     says = own.get("says", f"{own['faster']} is faster than {own['slower']}")
@@ -221,7 +222,7 @@ def _split(table: Any, own: Sequence[str], where: str) -> tuple[Any, dict[str, A
     mine = {key: value for key, value in table.items() if key in own}
     for key, value in mine.items():
         if key not in (BATCH, "measured") and not isinstance(value, str):
-            raise TopoplanError(f"{where}: {key}: expected text, got {value!r}")
+            raise TopoplanError(f"{where}: {key}: expected text, got {shown(value)}")
     return {key: value for key, value in table.items() if key not in own}, mine
 
 
@@ -230,24 +231,24 @@ def _vary(table: Mapping[str, Any], where: str) -> dict[str, tuple[float, ...]]:
     found: dict[str, tuple[float, ...]] = {}
     for key, values in table.items():
         if key not in (*_VARY, BATCH):
-            raise TopoplanError(f"{where}: {key!r} cannot vary{nearest(key, (*_VARY, BATCH))}")
+            raise TopoplanError(f"{where}: {shown(key)} cannot vary{nearest(key, (*_VARY, BATCH))}")
         if not isinstance(values, list) or not values:
-            raise TopoplanError(f"{where}: {key}: expected a list of numbers, got {values!r}")
+            raise TopoplanError(f"{where}: {key}: expected a list of numbers, got {shown(values)}")
         if key == BATCH:
             if not all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values):
-                raise TopoplanError(f"{where}: {key}: expected positive integers, got {values!r}")
+                raise TopoplanError(f"{where}: {key}: expected positive integers, got {shown(values)}")
             found[key] = tuple(values)
         else:
             name = key.replace("-", "_")
             found[key] = tuple(getattr(structure(ClusterOptions, {key: v}, where), name) for v in values)
         if len(set(found[key])) < len(found[key]):
-            raise TopoplanError(f"{where}: {key}: {values!r} has a value twice")
+            raise TopoplanError(f"{where}: {key}: {shown(values)} has a value twice")
     return found
 
 
 def _check_name(name: str, networks: Mapping[str, Network], where: str) -> None:
     if name not in networks:
-        raise TopoplanError(f"{where}: no network {name!r}{nearest(name, networks)}")
+        raise TopoplanError(f"{where}: no network {shown(name)}{nearest(name, networks)}")
 
 
 def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.experiment import read_toml
 from topoplan.options import option, structure
 
@@ -33,14 +33,16 @@ _DEFAULT = Path(__file__).with_name("default.toml")
 class Line:
     """One price."""
 
-    gbps: float | None = option(None, help="bandwidth; unset: the price holds for any", unit="Gbps", above=0)
-    price: float | None = option(None, help="of one piece", minimum=0)
+    gbps: float | None = option(
+        None, help="bandwidth; unset: the price holds for any", unit="Gbps", above=0, maximum=1e9
+    )
+    price: float | None = option(None, help="of one piece", minimum=0, maximum=1e12)
     source: str = option("", help="where the price comes from, or: assumption")
 
 
 @attrs.frozen(kw_only=True)
 class _Clos:
-    levels: int = option(3, help="levels of switches", minimum=1)
+    levels: int = option(3, help="levels of switches", minimum=1, maximum=100)
     source: str = option("", help="where that comes from, or: assumption")
 
 
@@ -108,10 +110,10 @@ def read_prices(path: Path) -> Prices:
     document = read_toml(path)
     for key in document:
         if key not in (*PARTS, "clos", "currency"):
-            raise TopoplanError(f"prices {path}: no part {key!r}{nearest(key, (*PARTS, 'clos', 'currency'))}")
+            raise TopoplanError(f"prices {path}: no part {shown(key)}{nearest(key, (*PARTS, 'clos', 'currency'))}")
     currency = document.get("currency", "USD")
     if not isinstance(currency, str) or not currency:
-        raise TopoplanError(f'prices {path}: currency: expected text, got {currency!r} (e.g. "USD")')
+        raise TopoplanError(f'prices {path}: currency: expected text, got {shown(currency)} (e.g. "USD")')
     lines = {part: _lines(document[part], f"prices {path}: {part}") for part in PARTS if part in document}
     clos = document.get("clos")
     if clos is None:

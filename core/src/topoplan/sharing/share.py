@@ -13,7 +13,7 @@ import attrs
 
 from topoplan.comparing.figure import Figure, figure_from
 from topoplan.errors import TopoplanError
-from topoplan.options import option, structure
+from topoplan.options import SEEDS, option, structure
 
 __all__ = ["JobOptions", "Share", "ShareOptions", "share_from"]
 
@@ -31,18 +31,20 @@ class ShareOptions:
     loads: tuple[int, ...] = option(
         (25, 50, 75, 100), help="servers that jobs may occupy", unit="%", minimum=1, maximum=100
     )
-    trials: int = option(10, help="draws of jobs and their servers, each for all loads and networks", minimum=1)
+    trials: int = option(
+        10, help="draws of jobs and their servers, each for all loads and networks", minimum=1, maximum=1_000_000
+    )
     placement: Literal["random", "contiguous"] = option(
         "random", help="servers of a job: drawn, or the next ones in order"
     )
-    seed: int = option(0, help="of all randomness", minimum=0)
+    seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
 
 
 @attrs.frozen(kw_only=True)
 class JobOptions:
     """What a ``[[model]]`` says of its jobs."""
 
-    servers: int = option(16, help="servers of a job", minimum=1)
+    servers: int = option(16, help="servers of a job", minimum=1, maximum=65_536)
     weight: float = option(1.0, help="how often it is drawn, beside the others", above=0)
 
 

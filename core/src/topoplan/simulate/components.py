@@ -11,7 +11,7 @@ import attrs
 
 from topoplan.components import Simulator
 from topoplan.hookspecs import hookimpl
-from topoplan.options import option
+from topoplan.options import SEEDS, option
 
 if TYPE_CHECKING:
     from topoplan.simulate.run import Simulation
@@ -32,7 +32,7 @@ class FluidOptions:
     level: Literal["coupled", "stepped"] = option(
         "coupled", help="coupled: a ring is one flow; stepped: every round has a barrier (slower, closer)"
     )
-    seed: int = option(0, help="draws one of several equal paths", minimum=0)
+    seed: int = option(0, help="draws one of several equal paths", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=_SYNC)
     collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("penalty", help=_MEMORY)
@@ -42,11 +42,13 @@ class FluidOptions:
 class FlexnetOptions:
     """Options of ``flexnet``."""
 
-    segment_bytes: int = option(1 << 20, help="size of the pieces that messages are sent in", unit="bytes", minimum=1)
+    segment_bytes: int = option(
+        1 << 20, help="size of the pieces that messages are sent in", unit="bytes", minimum=1, maximum=1 << 50
+    )
     ring_direction: Literal["forward", "random"] = option(
         "random", help="way round a ring: as listed, or a coin for each all-reduce, as FlexNet does it"
     )
-    seed: int = option(1, help="draws the directions; 1 gives FlexNet's published times", minimum=0)
+    seed: int = option(1, help="draws the directions; 1 gives FlexNet's published times", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=_SYNC)
     collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=_MEMORY)

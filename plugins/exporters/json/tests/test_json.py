@@ -169,7 +169,7 @@ def test_foreign_columns_keep_their_types():
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=8, max_size=8), st.floats(allow_nan=False))
+@given(st.lists(st.floats(0, 1000), min_size=8, max_size=8), st.floats(allow_nan=False))
 def test_floats_survive_to_the_last_bit(latencies, seconds):
     plan = reference.plan()
     plan = attrs.evolve(
@@ -236,7 +236,7 @@ def damaged(path, value):
         (["fabric", "colour"], 1, r"p: \$\.fabric: unknown field 'colour'"),
         (["fabric"], [], r"p: \$\.fabric: expected an object, got \[\]"),
         (["fabric", "max_paths"], 0, r"p: \$\.fabric\.max_paths: 0"),
-        (["fabric", "n_switches"], 2**31 - 9, r"p: \$\.fabric\.n_switches: 2147483639"),
+        (["fabric", "n_switches"], 2**31 - 9, r"p: \$\.fabric: .*2147483639 switches"),
         (["graph", "operators", 1, "dims", 0, "role"], "x", r"p: \$\.graph\.operators\[1\]\.dims\[0\]\.role: expected"),
         (["graph", "operators", 1, "name"], 7, r"p: \$\.graph\.operators\[1\]\.name: expected text, got 7"),
         (["graph", "operators", 1, "outputs"], [], r"p: \$\.graph"),

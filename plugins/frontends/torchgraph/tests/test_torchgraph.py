@@ -118,7 +118,7 @@ def test_outputs_of_no_bytes_still_order_operators():
         ([node("a").rpartition(",")[0]], "test: line 1: parameter_size: the line ends .expected parameter_size=NUMBER"),
         ([node("a", parameters="")], "test: line 1: parameter_size: '' is no number"),
         ([node("a", forward="fast")], "test: line 1: forward_compute_time: 'fast' is no number"),
-        ([node("a", backward="-1")], "test: line 1: backward_compute_time: -1.0 .must be finite and not negative"),
+        ([node("a", backward="-1")], "test: line 1: backward_compute_time: -1.0 .must be 0 to"),
         ([node("a", backward="nan")], "test: line 1: backward_compute_time: nan"),
         ([node("a", forward="inf")], "test: line 1: forward_compute_time: inf"),
         ([node("a", activations="[1; x]")], "test: line 1: activation_size: 'x' is no number"),
@@ -156,7 +156,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(TopoplanError, match=r"none\.txt: cannot be read"):
         read(tmp_path / "none.txt")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TopoplanError, match=r"bytes\.txt: is no text"):
+    with pytest.raises(TopoplanError, match=r"bytes\.txt: byte 0 is not UTF-8"):
         read(tmp_path / "bytes.txt")
 
 

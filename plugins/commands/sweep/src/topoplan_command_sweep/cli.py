@@ -95,7 +95,7 @@ def sweep(
     }
     structure(RunOptions, run, "--")  # so that a message about one of these does not name the batch sizes
     experiments = [
-        Experiment(**given, run=structure(RunOptions, {**run, "batch-size": size}, "--batch-sizes: "))
+        Experiment(**given, run=structure(RunOptions, {**run, "batch-size": size}, "--batch-sizes"))
         for size in listed(batch_sizes)
     ]
     if plot is not None:

@@ -31,7 +31,7 @@ class Options:
     file: str = option("", help="measured bandwidths and latencies (topoplan profile collectives), in place of these")
     latency_us: float = option(100.0, help="of one collective", unit="us", minimum=0)
     noise: float = option(0.0, help="every number times a factor this far from 1 at most", minimum=0, maximum=0.99)
-    noise_seed: int = option(0, help="of the factors", minimum=0)
+    noise_seed: int = option(0, help="of the factors", minimum=0, maximum=2**63 - 1)
     optimizer_state: int | None = option(
         None,
         help="copies of each weight that the optimizer keeps; unset: those of --optimizer (adam 2)",

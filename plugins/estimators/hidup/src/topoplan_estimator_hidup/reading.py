@@ -9,7 +9,6 @@ Whatever else stands there is for people.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,14 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan.conversions import Collective
+from topoplan.errors import shown
+from topoplan.files import read_file
 
 __all__ = ["Line", "read"]
 
 FORMAT, VERSION = "topoplan-collectives", 1
+#: Seconds of the longest latency, and bytes/s of the fastest network.
+_LONGEST, _FASTEST = 1e3, 1e15
 #: In the order in which HiDup draws noise.
 KINDS = (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
@@ -40,9 +43,7 @@ def read(path: Path, n_devices: int) -> dict[Collective, Line]:
         TopoplanError: the file cannot be read, is no such file, or is for another number of devices.
     """
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TopoplanError(f"{path}: cannot be read ({error.strerror or error})") from None
+        document = json.loads(read_file(path))
     except (ValueError, RecursionError):
         raise TopoplanError(f"{path}: is not JSON (topoplan profile collectives writes such a file)") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -64,12 +65,12 @@ def _line(entry: Any, where: str) -> Line:
     if not isinstance(entry, dict):
         raise TopoplanError(f"{where}: missing (expected latency_s and bandwidth_bytes_per_s)")
     return Line(
-        latency=_number(entry.get("latency_s"), 0.0, f"{where}.latency_s"),
-        bandwidth=int(_number(entry.get("bandwidth_bytes_per_s"), 1.0, f"{where}.bandwidth_bytes_per_s")),
+        latency=_number(entry.get("latency_s"), 0.0, _LONGEST, f"{where}.latency_s"),
+        bandwidth=int(_number(entry.get("bandwidth_bytes_per_s"), 1.0, _FASTEST, f"{where}.bandwidth_bytes_per_s")),
     )
 
 
-def _number(value: Any, least: float, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
-        raise TopoplanError(f"{where}: {value!r:.40} (expected a number, at least {least:g})")
+def _number(value: Any, least: float, most: float, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise TopoplanError(f"{where}: {shown(value, 40)} (expected a number, {least:g} to {most:g})")
     return float(value)

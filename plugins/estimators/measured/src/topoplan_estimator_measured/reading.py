@@ -26,6 +26,8 @@ from topoplan.files import read_file
 
 __all__ = ["Cut", "Entry", "Measurements", "collect", "read"]
 
+#: Milliseconds of the longest time (eleven days), and bytes of the largest memory, that anybody measures.
+_LONGEST_MS, _MOST_BYTES = 1e9, 2.0**50
 #: Degrees along the axes of an operator's output, outermost axis first.
 Cut = tuple[int, ...]
 
@@ -120,15 +122,15 @@ def _row(row: Any, where: str) -> tuple[str, Cut, float, float, float]:
     cut = _cut(_field(row, "pc_str", where), where)
     forward, backward = _number(row, "fw_time", where), _number(row, "bw_time", where)
     memory = _number(row, "mem_req", where)
-    if not (_no_time(forward) or _no_time(backward) or (math.isfinite(memory) and memory >= 0)):
-        raise TopoplanError(f"{where}: mem_req: expected bytes, at least 0, got {memory:g}")
+    if not (_no_time(forward) or _no_time(backward) or 0 <= memory <= _MOST_BYTES):
+        raise TopoplanError(f"{where}: mem_req: expected bytes, 0 to {_MOST_BYTES:g}, got {memory:g}")
     return name, cut, forward, backward, memory
 
 
 def _no_time(ms: float) -> str:
     if ms < 0:
         return f"measured as {ms:g} (did not fit the workspace)"
-    return "" if math.isfinite(ms) else f"measured as {ms} (not a time)"
+    return "" if ms <= _LONGEST_MS else f"measured as {ms} (not a time)"
 
 
 def _seconds(ms: float) -> float:
@@ -139,7 +141,7 @@ def _seconds(ms: float) -> float:
 def _cut(text: Any, where: str) -> Cut:
     """Parse ``pc_str`` and turn it outermost axis first."""
     numbers = text.split("-") if isinstance(text, str) else []
-    if not all(number.isdecimal() and number.isascii() for number in numbers):
+    if not all(number.isdecimal() and number.isascii() and len(number) < 10 for number in numbers):
         numbers = []
     count, *degrees = [int(number) for number in numbers] or [0]
     if count < 1 or count != len(degrees) or min(degrees) < 1:
@@ -167,8 +169,8 @@ def _number(row: dict[str, Any], key: str, where: str) -> float:
 
 def _count(content: dict[str, Any], key: str, path: Path) -> int:
     value = _field(content, key, str(path))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TopoplanError(f"{path}: {key}: expected a whole number, at least 1, got {_show(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise TopoplanError(f"{path}: {key}: expected a whole number, 1 to 2147483647, got {_show(value)}")
     return value
 
 

@@ -26,8 +26,12 @@ class Options:
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
         None, help="arithmetic whose peak counts; unset: the model's"
     )
-    compute_efficiency: float = option(0.9, help="share of the arithmetic peak that kernels reach", above=0, maximum=1)
-    memory_efficiency: float = option(0.75, help="share of the memory bandwidth that kernels reach", above=0, maximum=1)
+    compute_efficiency: float = option(
+        0.9, help="share of the arithmetic peak that kernels reach", minimum=1e-6, maximum=1
+    )
+    memory_efficiency: float = option(
+        0.75, help="share of the memory bandwidth that kernels reach", minimum=1e-6, maximum=1
+    )
     kernel_overhead_us: float | None = option(
         None, help="time of an empty kernel; empty: the preset's", unit="us", minimum=0
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
-from topoplan import Cluster, Exporter, OperatorGraph, Plan, Strategy, Topology, hookimpl
+from topoplan import Cluster, Exporter, OperatorGraph, Plan, Strategy, Topology, TopoplanError, hookimpl
 
 __all__ = ["FlatbufferOptions", "build", "read", "read_strategy", "refuses", "topoplan_exporters"]
 
@@ -54,7 +54,11 @@ def read(data: bytes, name: str) -> Plan:
     from topoplan_exporter_flatbuffer.importer import plan_of
     from topoplan_exporter_flatbuffer.wire import decode
 
-    return plan_of(decode(data, name), name, len(data))
+    columns = decode(data, name)
+    try:
+        return plan_of(columns, name, len(data))
+    except TopoplanError as error:  # of a cluster or a fabric, which know nothing of files
+        raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
 
 
 def read_strategy(data: bytes, name: str, graph: OperatorGraph) -> Strategy:

@@ -36,7 +36,7 @@ def fabric_of(columns: Columns, hosts: int, switches: int, bandwidth: float, lat
         link_bandwidth=count * bandwidth,
         link_latency=np.full(len(key), latency),
         routes=_routes(columns["routes"].values, key, hosts, nodes, name),
-        rings=_rings(columns["rings"].values, name),
+        rings=_rings(columns["rings"].values, hosts, name),
     )
 
 
@@ -178,7 +178,7 @@ def _weights(stored: NDArray[np.float32], owner: I64, pairs: int, name: str) -> 
     return np.where(total > 0, chance / np.where(total > 0, total, 1.0), equal)
 
 
-def _rings(table: Columns, name: str) -> dict[int, tuple[tuple[int, ...], ...]]:
+def _rings(table: Columns, hosts: int, name: str) -> dict[int, tuple[tuple[int, ...], ...]]:
     """Rings by group size; an entry without rings says nothing."""
     rings: dict[int, tuple[tuple[int, ...], ...]] = {}
     path: Rows = table["ringpaths"]
@@ -189,6 +189,8 @@ def _rings(table: Columns, name: str) -> dict[int, tuple[tuple[int, ...], ...]]:
             found.append(tuple(jumps.values[jumps.ptr[ring] : jumps.ptr[ring + 1]].tolist()))
             if not found[-1]:
                 raise TopoplanError(f"{name}: rings[{row}].ringpaths: a ring without jumps")
+        if found and not 1 <= size <= hosts:
+            raise TopoplanError(f"{name}: rings[{row}].ringsz: {size} members of {hosts} hosts")
         if found:
             rings[size] = tuple(found)
     return rings

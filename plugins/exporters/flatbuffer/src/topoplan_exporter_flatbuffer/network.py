@@ -33,7 +33,7 @@ def connections(fabric: Fabric, interface: float) -> Rows:
         )
     exact = fabric.link_bandwidth / interface
     count = np.rint(exact)
-    bad = np.flatnonzero((count < 1) | (np.abs(exact - count) > 1e-6 * count))
+    bad = np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(exact - count) > 1e-6 * count))
     if len(bad):
         raise TopoplanError(
             f"flatbuffer: link {a[bad[0]]} -> {b[bad[0]]} of {fabric.link_bandwidth[bad[0]] * 8e-9:g} Gbps is no whole "

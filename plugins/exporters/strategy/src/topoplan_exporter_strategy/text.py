@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from topoplan import Operator, OperatorGraph, Placement, Strategy, TopoplanError
-from topoplan.errors import nearest
+from topoplan.errors import nearest, shown
 
 __all__ = ["read", "write"]
 
@@ -61,9 +61,11 @@ def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
         where = tokens.where()
         op_name = tokens.take("operator name")
         if op_name not in known:
-            raise TopoplanError(f"{where}: model {graph.name!r} has no operator {op_name!r}{nearest(op_name, known)}")
+            raise TopoplanError(
+                f"{where}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, known)}"
+            )
         if known[op_name] in placements:
-            raise TopoplanError(f"{where}: operator {op_name!r} occurs twice")
+            raise TopoplanError(f"{where}: operator {shown(op_name)} occurs twice")
         placements[known[op_name]] = _placement(tokens, graph.operators[known[op_name]])
     if tokens.at < len(tokens.words):
         raise TopoplanError(

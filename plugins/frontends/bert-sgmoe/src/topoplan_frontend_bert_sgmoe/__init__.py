@@ -18,8 +18,10 @@ __all__ = ["BertOptions", "build", "topoplan_frontends"]
 class BertOptions:
     """Options of the BERT models; the defaults are those of HiDup."""
 
-    world_size: int = option(8, minimum=1, help="devices that batch (32 samples each), experts and vocabulary follow")
-    layers: int = option(8, minimum=1, help="encoder layers; every second one has experts")
+    world_size: int = option(
+        8, minimum=1, maximum=65_536, help="devices that batch (32 samples each), experts and vocabulary follow"
+    )
+    layers: int = option(8, minimum=1, maximum=1024, help="encoder layers; every second one has experts")
     width: int = option(768, minimum=1, help="channels of a token")
     hidden: int = option(3072, minimum=1, help="channels inside a feed-forward layer or an expert")
     heads: int = option(12, minimum=1, help="attention heads")

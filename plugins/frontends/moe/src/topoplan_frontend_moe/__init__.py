@@ -19,7 +19,7 @@ class MoeOptions:
     dialect: Literal["standard", "flexnet"] = option(
         "standard", help="flexnet: FlexNet's names, cuts and element sizes"
     )
-    num_exp: int = option(5, minimum=1, help="experts")
+    num_exp: int = option(5, minimum=1, maximum=4096, help="experts")
     num_select: int = option(2, minimum=1, help="experts that see a sample")
     alpha: float = option(2.0, above=0, help="slots of an expert, relative to an even share of the samples")
     in_dim: int = option(784, minimum=1, help="elements of a sample")

@@ -24,7 +24,7 @@ class NcfOptions:
     inum_per_table: int | None = option(None, minimum=1, help="items in a table; default 2")
     factor_num: int | None = option(None, minimum=1, help="elements of a row for matrix factorization; default 16")
     edim_per_table: int | None = option(None, minimum=1, help="elements of a row for the MLP; default 16")
-    ntables: int | None = option(None, minimum=1, help="tables of each of the four kinds; default 4")
+    ntables: int | None = option(None, minimum=1, maximum=4096, help="tables of each of the four kinds; default 4")
     embedding_bag_size: int | None = option(None, minimum=1, help="rows that a sample looks up in a table; default 1")
     arch_mlp_top: tuple[int, ...] | None = option(
         None, minimum=1, help="MLP; its first number is ignored: the input is what is concatenated; default 8-2"

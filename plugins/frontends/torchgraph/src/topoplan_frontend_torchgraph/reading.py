@@ -13,15 +13,18 @@ line and field: a profile that was cut off must not become a smaller model.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import attrs
 
 from topoplan import TopoplanError
+from topoplan.errors import shown
+from topoplan.files import read_text
 
 __all__ = ["LayerProfile", "Node", "parse", "read"]
 
+#: Milliseconds of the longest time (eleven days), and bytes of the largest size.
+_LONGEST_MS, _MOST_BYTES = 1e9, 2.0**50
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 
 
@@ -51,13 +54,7 @@ def read(path: Path) -> LayerProfile:
     Raises:
         TopoplanError: it cannot be read, or a line is wrong; the message names line and field.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TopoplanError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise TopoplanError(f"{path}: is no text (a layer profile in UTF-8 is needed)") from None
-    return parse(text, str(path))
+    return parse(read_text(path, "a layer profile"), str(path))
 
 
 def parse(text: str, where: str) -> LayerProfile:
@@ -74,7 +71,7 @@ def parse(text: str, where: str) -> LayerProfile:
             continue
         node = _node(line, at)
         if node.name in position:
-            raise TopoplanError(f"{at}: node {node.name!r} stands there twice (give each its own name)")
+            raise TopoplanError(f"{at}: node {shown(node.name)} stands there twice (give each its own name)")
         position[node.name] = len(nodes)
         nodes.append(node)
     if not nodes:
@@ -87,22 +84,23 @@ def _node(line: str, at: str) -> Node:
     if len(parts) not in (3, 4) or not parts[0]:
         raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no node (NAME -- DESCRIPTION -- {_FIELDS[0]}=..., ...)")
     if len(parts) == 4 and not parts[3].removeprefix("stage_id=").isdecimal():
-        raise TopoplanError(f"{at}: stage_id: {parts[3]!r} (expected stage_id=NUMBER)")
+        raise TopoplanError(f"{at}: stage_id: {shown(parts[3])} (expected stage_id=NUMBER)")
     given = parts[2].split(", ")
     values = []
     for index, name in enumerate(_FIELDS):
         key, equals, text = (given[index] if index < len(given) else "").partition("=")
         if not equals or key.strip() != name:
-            found = repr(given[index]) if index < len(given) else "the line ends"
+            found = shown(given[index]) if index < len(given) else "the line ends"
             raise TopoplanError(f"{at}: {name}: {found} (expected {name}=NUMBER)")
-        values.append(_amount(text, f"{at}: {name}", several=name == "activation_size"))
+        largest = _MOST_BYTES if name.endswith("_size") else _LONGEST_MS
+        values.append(_amount(text, f"{at}: {name}", largest, several=name == "activation_size"))
     if len(given) > len(_FIELDS):
-        raise TopoplanError(f"{at}: {given[len(_FIELDS)]!r} follows {_FIELDS[-1]} (expected nothing)")
+        raise TopoplanError(f"{at}: {shown(given[len(_FIELDS)])} follows {_FIELDS[-1]} (expected nothing)")
     return Node(parts[0], parts[1], *values)
 
 
-def _amount(text: str, at: str, *, several: bool) -> float:
-    """Read a number that is finite and not negative, or the sum of several in brackets."""
+def _amount(text: str, at: str, largest: float, *, several: bool) -> float:
+    """Read a number from 0 to ``largest``, or the sum of several in brackets."""
     text = text.strip()
     items = text[1:-1].split(";") if several and text.startswith("[") and text.endswith("]") else [text]
     total = 0.0
@@ -110,10 +108,12 @@ def _amount(text: str, at: str, *, several: bool) -> float:
         try:
             value = float(item)
         except ValueError:
-            raise TopoplanError(f"{at}: {item.strip()!r} is no number") from None
-        if not 0 <= value < math.inf:
-            raise TopoplanError(f"{at}: {value} (must be finite and not negative)")
+            raise TopoplanError(f"{at}: {shown(item.strip())} is no number") from None
+        if not 0 <= value <= largest:
+            raise TopoplanError(f"{at}: {value} (must be 0 to {largest:g})")
         total += value
+    if total > largest:
+        raise TopoplanError(f"{at}: {total} in all (must be 0 to {largest:g})")
     return total
 
 
@@ -123,5 +123,5 @@ def _edge(line: str, at: str, position: dict[str, int]) -> tuple[int, int]:
         raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no edge (PARENT -- CHILD)")
     for name in ends:
         if name not in position:
-            raise TopoplanError(f"{at}: no node {name!r} stands before this line (nodes come before their edges)")
+            raise TopoplanError(f"{at}: no node {shown(name)} stands before this line (nodes come before their edges)")
     return position[ends[0]], position[ends[1]]

@@ -22,7 +22,7 @@ class TransformerOptions:
     dialect: Literal["standard", "flexnet"] = option(
         "standard", help="flexnet: FlexNet's names, cuts and element sizes"
     )
-    num_layers: int | None = option(None, minimum=1, help="layers of each of the two streams; default 12")
+    num_layers: int | None = option(None, minimum=1, maximum=1024, help="layers of each of the two streams; default 12")
     hidden_size: int | None = option(None, minimum=1, help="channels; default 512")
     num_heads: int | None = option(None, minimum=1, help="attention heads, a divisor of the hidden size; default 16")
     sequence_length: int | None = option(None, minimum=1, help="positions of a sample; default 128")

@@ -54,7 +54,7 @@ class Memory:
     def samples(self, weights: float) -> int:
         """Return how many samples fit beside ``weights`` bytes of parameters; 0 where not even one does."""
         left = self.device - weights * self.weight_copies
-        return max(0, math.floor(left / self.sample)) if self.sample else (1 << 62 if left >= 0 else 0)
+        return max(0, math.floor(min(left / self.sample, 1 << 62))) if self.sample else (1 << 62 if left >= 0 else 0)
 
 
 def released_memory(sample: float, weight_copies: float = 1.0) -> Memory:

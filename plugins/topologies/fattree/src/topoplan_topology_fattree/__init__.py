@@ -25,9 +25,11 @@ __all__ = ["FatTreeOptions", "build"]
 class FatTreeOptions:
     """Options of the fat-tree."""
 
-    k: int | None = option(None, help="ports of a switch, even; the smallest that fits when absent", minimum=2)
-    oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1)
-    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1)
+    k: int | None = option(
+        None, help="ports of a switch, even; the smallest that fits when absent", minimum=2, maximum=128
+    )
+    oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1, maximum=1e6)
+    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
 
 
 def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
@@ -39,7 +41,7 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     cluster = context.cluster
     k = _ports(options.k, cluster.n_hosts)
     half = k // 2
-    uplinks = math.ceil(half / options.oversubscription - 1e-9)  # 5 / (5 / 3) is 3
+    uplinks = max(1, math.ceil(half / options.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
     trunk = float(cluster.interface_bandwidth.max())
     slowed = trunk * half / options.oversubscription / uplinks
     rack0 = cluster.n_hosts

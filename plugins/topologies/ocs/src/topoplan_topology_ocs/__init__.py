@@ -27,8 +27,8 @@ __all__ = ["OcsOptions", "build", "static"]
 class OcsOptions:
     """Options of the switch."""
 
-    delay_ms: float = option(10.0, help="a rebuild, during which nothing runs", unit="ms", minimum=0)
-    paths: int = option(4, help="equal-cost paths kept for point-to-point traffic of a pair", minimum=1)
+    delay_ms: float = option(10.0, help="a rebuild, during which nothing runs", unit="ms", minimum=0, maximum=1e9)
+    paths: int = option(4, help="equal-cost paths kept for point-to-point traffic of a pair", minimum=1, maximum=65_536)
 
 
 def build(options: OcsOptions, context: TopologyContext) -> Fabric:

@@ -16,7 +16,7 @@ __all__ = ["RandomOptions", "build"]
 class RandomOptions:
     """Options of the random graph."""
 
-    paths: int = option(4, help="equal-cost paths kept for a pair of hosts", minimum=1)
+    paths: int = option(4, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
 
 
 def build(options: RandomOptions, context: TopologyContext) -> Fabric:

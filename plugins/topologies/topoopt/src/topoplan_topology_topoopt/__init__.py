@@ -29,7 +29,7 @@ class TopoOptOptions:
     rules: Literal["paper", "released", "greedy"] = option(
         "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
     )
-    paths: int = option(4, help="paths kept for point-to-point traffic of a pair", minimum=1)
+    paths: int = option(4, help="paths kept for point-to-point traffic of a pair", minimum=1, maximum=65_536)
     routes: Literal["even", "balanced"] = option(
         "even", help="equal shares of the shortest paths; or shares by load, over paths of one link more, too"
     )

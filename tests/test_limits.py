@@ -1,0 +1,219 @@
+"""Numbers that are too large, and files that nobody writes, end in one line that says what would be right."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+import topoplan
+from topoplan import Axis, ClusterOptions, Dimension, Experiment, RunOptions, Tensor, TopoplanError, optimize
+from topoplan.experiment import HostGroup, build_cluster, experiment_from_toml, read_toml
+from topoplan.host import Host
+from topoplan.options import parse_component, structure
+from topoplan.testing import reference
+
+HOST = Host.discover()
+
+
+def refused(attempt, match="."):
+    with pytest.raises(TopoplanError, match=match) as error:
+        attempt()
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"servers": "1e20"},
+        {"servers": 10**20},
+        {"servers": 65_536, "gpus-per-server": 1024},
+        {"degree": 1_000_000},
+        {"latency-us": 1e15},
+        {"interface-bandwidth-gbps": 1e308},
+        {"interface-bandwidth-gbps": float("inf")},
+        {"interface-bandwidth-gbps": 1e-300},
+        {"memory-gb": "nan"},
+        {"servers": "9" * 5000},
+    ],
+)
+def test_a_cluster_has_upper_limits(flags):
+    refused(lambda: build_cluster(structure(ClusterOptions, flags, "--")))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("servers", 0, "^--servers: 0 is too small"),
+        ("batch-size", -1, "^--batch-size: -1 is too small"),
+        ("precision", "fp8", "^--precision: 'fp8' is none of fp32, fp16, bf16$"),
+        ("seed", 10**20, "^--seed: 100000000000000000000 is too large"),
+    ],
+)
+def test_a_flag_is_named_as_it_is_typed(key, value, message):
+    cls = ClusterOptions if key == "servers" else RunOptions
+    refused(lambda: structure(cls, {key: value}, "--"), message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "simulator fluid:seed=1e20",
+        "simulator flexnet:segment-bytes=100000000000000000000",
+        "topology fattree:oversubscription=1e308",
+        "topology fattree:k=1000000",
+        "topology topoopt:paths=1e20",
+        "searcher spmd:beam=1e20",
+        "searcher hpgo:weight-copies=1e308",
+        "searcher mcmc:alpha=inf",
+        "frontend moe:alpha=inf",
+        "frontend bert-sgmoe:capacity-factor=inf",
+        "frontend bert-sgmoe:layers=1000000",
+        "frontend ncf:ntables=1000000",
+    ],
+)
+def test_options_of_components_have_upper_limits(text):
+    kind, _, choice = text.partition(" ")
+    refused(lambda: HOST.make(kind, choice), "too large|expected")
+
+
+def test_an_empty_choice_is_shown():
+    refused(lambda: HOST.make("frontend", "alexnet:preset=alex"), r"'alex' is none of \"\" \(nothing\), alexnet")
+
+
+def test_options_after_a_comma_are_told_where_they_belong():
+    refused(lambda: parse_component("fattree,k=4", "topology"), "write 'fattree:k=4'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 50_000,
+        "x = " + "[" * 50_000,
+        "x = " + "1" * 5000,
+        ".".join("a" * 50_000) + " = 1",
+        "[" + ".".join("a" * 50_000) + "]",
+        '"a"."b".' * 20_000 + "c = 1",
+    ],
+    ids=["open", "nested", "digits", "dotted", "table", "quoted"],
+)
+def test_toml_that_would_take_for_ever_is_refused(tmp_path, text):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    refused(lambda: read_toml(path), "TOML")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.x.y=1",
+        "searcher.²=1",
+        "searcher.0.x=1",
+        "a=1",
+        ".".join("a" * 5000) + "=1",
+        "cluster.servers=" + "[" * 9999,
+    ],
+)
+def test_a_change_that_fits_nowhere_is_refused(tmp_path, change):
+    path = tmp_path / "x.toml"
+    path.write_text('model = "alexnet"\nsearcher = ["mcmc"]\n')
+    refused(lambda: experiment_from_toml(path, [change]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'model = "alexnet"\ncluster.hosts = [1, 2]',
+        'model = "alexnet"\n[outputs]\njson = 5',
+        'model = "alexnet"\n[cluster]\ngpus-per-server = 2\ngpus_per_server = 2',
+        'model = "alexnet"\n[run]\nbatch-size = 99999999999999999999',
+    ],
+)
+def test_wrong_types_in_an_experiment_are_refused(tmp_path, text):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    refused(lambda: experiment_from_toml(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": 2**31 - 1}, "device has 2147483647"),
+        ({"group": 1_000_000}, "group has 1000000"),
+        ({"src": -7}, "src has -7"),
+        ({"seconds": 1e308}, "runs 1e.308 s"),
+        ({"size": 2**62}, "4611686018427387904 bytes"),
+    ],
+)
+def test_a_task_graph_is_checked_where_a_column_is_not_used_too(changes, message):
+    tasks = reference.plan().taskgraph
+    for kind in set(tasks.kind.tolist()):
+        row = int(np.flatnonzero(tasks.kind == kind)[0])
+        for column, value in changes.items():
+            values = getattr(tasks, column).copy()
+            values[row] = value
+            refused(attrs.evolve(tasks, **{column: values}).check, message)
+
+
+def test_a_group_that_names_a_member_twice_is_refused():
+    tasks = reference.plan().taskgraph
+    members = tasks.group_members.copy()
+    assert len(members) > 1
+    members[1] = members[0]
+    refused(lambda: attrs.evolve(tasks, group_members=members).check(), f"names device {members[0]} twice")
+
+
+def test_tensors_and_loops_have_upper_limits():
+    refused(lambda: Dimension("n", 2**60))
+    refused(lambda: Axis(2**60))
+    refused(lambda: Axis(-1))
+    refused(lambda: Tensor("t", (Axis(2**40), Axis(2**40))))
+    refused(lambda: topoplan.Placement((2**32, 2**32), []))
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: optimize("alexnet"),
+        lambda: optimize(None),
+        lambda: Experiment(model=lambda: None),
+        lambda: Experiment(model=HOST.get("topology", "fattree")),
+        lambda: Experiment(model="alexnet", topology=HOST.get("frontend", "alexnet")),
+        lambda: Experiment(model="alexnet", searchers=[object()]),
+        lambda: Experiment(model="alexnet", cluster={"servers": 4}),
+        lambda: Experiment(model="alexnet", run=5),
+        lambda: ClusterOptions(servers="16"),
+        lambda: ClusterOptions(servers=True),
+        lambda: ClusterOptions(hosts=(1,)),
+        lambda: HostGroup(speed=0),
+        lambda: RunOptions(budget=-1),
+        lambda: RunOptions(precision="fp8"),
+    ],
+)
+def test_the_python_interface_says_what_it_expected(attempt):
+    refused(attempt, "expected|is too small")
+
+
+def test_a_component_that_is_passed_itself_is_used():
+    used = []
+
+    @attrs.frozen
+    class Nothing:
+        pass
+
+    def build(options, context):
+        used.append(context)
+        return HOST.make("topology", "bigswitch")[0].build(HOST.make("topology", "bigswitch")[1], context)
+
+    own = topoplan.Topology(name="own", summary="s", options=Nothing, build=build)
+    experiment = Experiment(
+        model=HOST.get("frontend", "alexnet"),
+        cluster=ClusterOptions(servers=2),
+        topology=own,
+        searchers=[HOST.get("searcher", "random")],
+        run=RunOptions(batch_size=8, budget=0),
+    )
+    plan = optimize(experiment).plan
+    assert used
+    assert [one["name"] for one in plan.provenance["components"]][:2] == ["alexnet", "own"]
