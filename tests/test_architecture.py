@@ -74,6 +74,7 @@ LAYERS = (
         "space",
         "scaling",
         "precision",
+        "fitting",
         "distortion",
         "lowering",
         "simulate",

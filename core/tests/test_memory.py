@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Cluster, Fabric, GraphBuilder, PartCosts, Problem, Strategy
+from topoplan.errors import NoPlanFitsError
 from topoplan.evaluate import Evaluator
+from topoplan.fitting import check_fits_somewhere, least_memory, no_plan_fits
 from topoplan.forms import FULL, REPLICATE, arguments, gather, signatures
 from topoplan.lowering import Lowering
 from topoplan.operators import losses
@@ -236,3 +238,51 @@ def test_the_first_that_fits_need_not_beat_what_its_chain_says():
     result, (cut, one), _ = searched(1e9, "penalty", [(each_cut_by_channels, 1.0), (all_on_one, float("inf"))])
     assert cut.cost == float("inf")
     assert result.best_cost == one.cost
+
+
+def test_least_memory_is_that_of_every_strategy_or_less():
+    """Weights and activations once: what cuts, replicas, stages and programs of all devices together never undercut."""
+    graph = model()
+    least = least_memory(graph, Costs(graph))
+    weights = 4 * 4 * 24 * 24
+    assert (least.weights, least.states) == (weights, 4 * weights)
+    outputs = sum(op.outputs[0].nbytes for op in graph.operators)
+    assert least.activations == outputs
+    made = lowering(graph)
+    sharded = Strategy.of(data_parallel_program(graph, gather(0), True), graph)
+    for strategy in (search_problem(1e9).space.initial(), sharded):
+        assert made.memory(strategy).sum() >= least.needed(whole_batch=True)
+    pipeline = whole_stages(graph, "1f1b", 8)
+    assert least.needed(whole_batch=True) > made.memory(pipeline).sum() / 2 >= least.needed(whole_batch=False) / 2
+
+
+def test_what_fits_nowhere_is_refused_before_the_search():
+    least = least_memory(model(), Costs(model()))
+    enough = least.needed(whole_batch=True) / 4
+    check_fits_somewhere(search_problem(enough), whole_batch=True)
+    short = search_problem(enough * 0.99)
+    check_fits_somewhere(short, whole_batch=False)
+    told = (
+        r"its weights take 9.2 kB, with gradients and optimizer state 36.9 kB, and the activations of 16 samples "
+        r".* but the 4 devices hold .* together; what would help: \(1\) micro-batches and recomputation \(-s pipeline; "
+        r"states take at least .* a device\); \(2\) at least 5 devices of .* \(now 4; --servers\); \(3\) devices of"
+    )
+    with pytest.raises(NoPlanFitsError, match=told):
+        check_fits_somewhere(short, whole_batch=True)
+
+
+def test_what_a_plan_lacks_is_said_with_what_would_help():
+    problem = search_problem(ROOM)
+    made, strategy = Lowering(problem.graph, problem.cluster, problem.costs), problem.space.initial()
+    use = made.memory_use(strategy)
+    told = no_plan_fits(problem, strategy, use)
+    needed = use.total[0]
+    assert needed == 16 * 4 * 24 * 24 + use.activations[0] > ROOM
+    assert "device 0 needs 39.9 kB of 25.0 kB, 14.9 kB too much (weights 9.2 kB, gradients 9.2 kB," in told
+    for way in ("-s spmd; at least 12.3 kB a device", "-s pipeline; states take at least 9.2 kB", "devices of 40.0 kB"):
+        assert way in told
+    assert "a batch of at most" not in told  # the states alone do not fit
+    with_room = attrs.evolve(
+        problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(4, needed - use.activations[0] / 2))
+    )
+    assert "a batch of at most about 8 samples" in no_plan_fits(with_room, strategy, use)

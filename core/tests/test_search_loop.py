@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Cluster, Fabric, GraphBuilder, PartCosts, Problem, TopoplanError
-from topoplan.evaluate import Evaluator, check_memory, memory_penalty
+from topoplan.evaluate import Evaluator, memory_penalty
+from topoplan.fitting import check_fits_somewhere
 from topoplan.run import Run, drive
 from topoplan.space import Space
 
@@ -262,5 +263,4 @@ def test_weights_that_fit_nowhere_are_refused():
     b.embedding(b.input((1,), itemsize=8), 10**9, 128)
     problem = small_problem(b.build())
     with pytest.raises(TopoplanError, match=r"weights take 512.0 GB, but the 4 devices hold 160.0 GB together"):
-        check_memory(problem, "penalty")
-    check_memory(problem, "ignore")
+        check_fits_somewhere(problem, whole_batch=False)

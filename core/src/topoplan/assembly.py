@@ -16,10 +16,11 @@ import numpy as np
 
 from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.distortion import distorted
-from topoplan.evaluate import Evaluator, Memory, check_memory
+from topoplan.evaluate import Evaluator, Memory
 from topoplan.experiment import Choice, Experiment, build_cluster
 from topoplan.exporting import read_strategy
 from topoplan.fabric import Fabric
+from topoplan.fitting import check_fits_somewhere
 from topoplan.host import Host
 from topoplan.precision import at_speed, in_precision, optimizer_of
 from topoplan.problem import Demand, Problem
@@ -98,12 +99,14 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
     if experiment.distortion is not None:
         problem = distorted(problem, experiment.distortion)
     policy = cast("Simulator", simulator).memory(simulator_options)
-    check_memory(problem, policy)
     if experiment.run.strategy is None:
         strategy = problem.space.initial()
     else:
         strategy = read_strategy(host, experiment.run.strategy, graph)
     strategy.check(graph, cluster.n_devices)
+    if policy != "ignore":
+        kept_whole = all(component.whole_batch or component.axis == "network" for component, _ in searchers)
+        check_fits_somewhere(problem, whole_batch=kept_whole and _holds_all(strategy))
     simulate = simulator.build(simulator_options)
     return Assembly(
         problem=problem,
@@ -140,6 +143,11 @@ def named(host: Host, experiment: Experiment) -> Experiment:
         simulator=name_of(experiment.simulator),
         searchers=tuple(map(name_of, experiment.searchers)),
     )
+
+
+def _holds_all(strategy: Strategy) -> bool:
+    """Say whether a strategy holds the activations of the whole batch at once."""
+    return strategy.schedule is None or strategy.program is not None
 
 
 def chosen_components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:

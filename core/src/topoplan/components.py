@@ -266,12 +266,15 @@ class Searcher(Component):
     Attributes:
         axis: what its candidates change: the ``strategy`` or the ``network``.
         partner: searcher of the other axis that takes turns with it when the user names none.
+        whole_batch: its strategies hold the activations of the whole batch at once, as those without micro-batches
+            that come and go; where devices cannot hold these together, the search is refused before it begins.
     """
 
     kind: ClassVar[Kind] = Kind.SEARCHER
     build: Callable[[Any, Problem, np.random.Generator], Search]
     axis: Literal["strategy", "network"] = attrs.field(validator=_one_of("strategy", "network"))
     partner: str | None = None
+    whole_batch: bool = False
 
 
 @attrs.frozen(kw_only=True)

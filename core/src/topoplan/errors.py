@@ -10,17 +10,29 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["TopoplanError", "TopoplanWarning", "nearest", "shown"]
+__all__ = ["NoPlanFitsError", "TopoplanError", "TopoplanWarning", "nearest", "shown"]
 
 #: Characters of the longest message; of a longer one the middle is left out.
 _LONGEST = 1000
 
 
 class TopoplanError(Exception):
-    """Something in the input is wrong; the message says where, what, and what would be right."""
+    """Something in the input is wrong; the message says where, what, and what would be right.
+
+    Attributes:
+        status: with which the command line ends.
+    """
+
+    status = 2
 
     def __init__(self, message: str = "") -> None:
         super().__init__(_cut(str(message), _LONGEST))
+
+
+class NoPlanFitsError(TopoplanError):
+    """Nothing in the input is wrong, but no plan fits the devices; the message says what it lacks and what helps."""
+
+    status = 1
 
 
 class TopoplanWarning(UserWarning):

@@ -15,17 +15,17 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.components import Simulate
-from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
 from topoplan.floors import Floors
 from topoplan.lowering import Lowering
+from topoplan.memory import MemoryUse
 from topoplan.plan import Plan
 from topoplan.problem import Demand, Problem
 from topoplan.search import Candidate, State, Trial
 from topoplan.strategy import Strategy
 from topoplan.taskgraph import TaskGraph
 
-__all__ = ["Evaluator", "check_memory", "memory_penalty"]
+__all__ = ["Evaluator", "memory_penalty"]
 
 #: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
 _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
@@ -45,18 +45,6 @@ def memory_penalty(used: F64, capacity: F64, policy: Memory) -> float:
     if policy == "ignore" or over == 0.0:
         return 0.0
     return over * _PENALTY_SECONDS_PER_BYTE if policy == "penalty" else float("inf")
-
-
-def check_memory(problem: Problem, policy: Memory) -> None:
-    """Raise `TopoplanError` where not even the weights fit into all devices together."""
-    weights, capacity = problem.graph.parameter_bytes, float(problem.cluster.device_memory.sum())
-    capacity *= problem.cluster.big_gpu
-    if policy != "ignore" and weights > capacity:
-        raise TopoplanError(
-            f"model {problem.graph.name!r}: its weights take {weights / 1e9:.1f} GB, but the "
-            f"{problem.cluster.n_devices} devices hold {capacity / 1e9:.1f} GB together "
-            "(use more servers, devices of more memory, or fewer tables)"
-        )
 
 
 class Evaluator:
@@ -187,6 +175,10 @@ class Evaluator:
             return True
         return bool((self.memory(strategy) <= self.problem.cluster.device_memory).all())
 
+    def memory_use(self, strategy: Strategy) -> MemoryUse:
+        """Return the same by what it is for."""
+        return self._lowering.memory_use(strategy)
+
     def plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
         """Lower and simulate a state once more, in full, as a plan."""
         taskgraph = self._lower(state.strategy)
@@ -197,7 +189,7 @@ class Evaluator:
             graph=self.problem.graph,
             strategy=state.strategy,
             timeline=self._simulate(taskgraph, state.fabric, self.problem.cluster),
-            memory=self._lowering.memory_use(state.strategy),
+            memory=self.memory_use(state.strategy),
             provenance=provenance,
         )
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 
 from topoplan import __version__, chains
 from topoplan.arrays import F64
 from topoplan.assembly import assemble, chosen_components, named
 from topoplan.components import Simulate, Topology, TopologyContext
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import NoPlanFitsError, TopoplanError, shown
 from topoplan.evaluate import memory_penalty
 from topoplan.experiment import Experiment
 from topoplan.exporting import strategy_path
+from topoplan.fitting import no_plan_fits
 from topoplan.host import Host
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.plan import Plan
@@ -45,6 +45,7 @@ class Outcome:
         memory: (D,) bytes that the plan keeps on each device; `Plan.memory` says for what.
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
         memory_ignored: the simulator's options say that memory does not matter.
+        lacks: what the plan lacks of memory, and what would help, in one paragraph; empty where it fits.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
             plan's strategy.
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
@@ -57,6 +58,7 @@ class Outcome:
     memory: F64
     penalty: float
     memory_ignored: bool = False
+    lacks: str = ""
     break_even: BreakEven | None = None
     fabric_bound: float | None = None
 
@@ -89,6 +91,7 @@ def optimize(
 
     Raises:
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
+        NoPlanFitsError: no plan can fit the devices, or none was found under a hard limit.
     """
     if not isinstance(experiment, Experiment):
         raise TopoplanError(
@@ -126,11 +129,11 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
         reports = [search.report() if hasattr(search, "report") else None for _, search in searches]
     memory = evaluator.memory(result.best.strategy)
     if result.best_cost == float("inf"):
-        worst = int(np.argmax(memory - cluster.device_memory))
-        raise TopoplanError(
-            f"model {graph.name!r}: no strategy that was tried fits: device {worst} would need "
-            f"{memory[worst] / 1e9:.1f} GB of {cluster.device_memory[worst] / 1e9:.1f} GB "
-            f"(use more servers, or --simulator {made.simulator.name}:memory=penalty)"
+        use = evaluator.memory_use(result.best.strategy)
+        raise NoPlanFitsError(
+            f"model {graph.name!r}: no strategy that was tried fits: "
+            f"{no_plan_fits(problem, result.best.strategy, use)}; or --simulator {made.simulator.name}:memory=penalty, "
+            "which ranks strategies that do not fit by what they lack"
         )
     record = {**provenance(host, experiment), **_reports(run.searchers, reports)}
     plan = evaluator.plan(result.best, record)
@@ -149,6 +152,7 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
         memory_ignored=policy == "ignore",
+        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, result.best.strategy, plan.memory),
         break_even=pays,
         fabric_bound=bound,
     )

@@ -3,7 +3,7 @@
 Every module of this package adds its commands to one typer application through ``register(app)`` and
 imports what it needs inside the command, so that ``topoplan --help`` neither loads plugins nor numpy.
 Plugins add commands of their own (`topoplan.cli.words`).  What a user caused ends as one line on standard
-error and exit status 2.
+error and exit status 2; that no plan fits the devices, as one paragraph and status 1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(args: Sequence[str] | None = None) -> None:
         typer.echo(f"error: {error}", err=True)
         if error.__cause__ is not None:
             typer.echo(_traceback_of(error.__cause__), err=True)
-        sys.exit(2)
+        sys.exit(error.status)
     except MemoryError:
         typer.echo("error: not enough memory (use a smaller cluster or model)", err=True)
         sys.exit(2)

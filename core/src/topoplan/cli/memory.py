@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from topoplan.fitting import size_text
 from topoplan.plan import Plan
 
-__all__ = ["memory_json", "memory_rows", "misfit"]
+__all__ = ["memory_json", "memory_rows"]
 
 _LABELS = {
     "weights": "weights",
@@ -23,11 +24,11 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     if memory is None:
         return []
     device = memory.fullest(capacity)
-    used = f"{_gigabytes(memory.total[device])} of {_gigabytes(capacity[device])} (device {device})"
+    used = f"{size_text(memory.total[device])} of {size_text(capacity[device])} (device {device})"
     rows = [("memory per device", used if plan.fits else f"DOES NOT FIT: {used}")]
     for name, nbytes in memory.on(device).items():
         said = _at_once(plan, device) if name == "activations" else ""
-        rows.append((f"  {_LABELS[name]}", _gigabytes(nbytes) + said))
+        rows.append((f"  {_LABELS[name]}", size_text(nbytes) + said))
     return rows
 
 
@@ -44,17 +45,6 @@ def memory_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def misfit(plan: Plan) -> str:
-    """Say in one line which device lacks how much."""
-    memory, capacity = plan.memory, plan.cluster.device_memory
-    assert memory is not None
-    device = memory.fullest(capacity)
-    count = int((memory.total > capacity).sum())
-    others = "" if count == 1 else f", and {count - 1} more of {len(capacity)} devices need too much"
-    needed = f"device {device} needs {_gigabytes(memory.total[device])} of {_gigabytes(capacity[device])}"
-    return f"DOES NOT FIT: {needed}{others}"
-
-
 def _at_once(plan: Plan, device: int) -> str:
     """Say how many micro-batches are under way at the time, where the batch is cut."""
     schedule = None if plan.strategy is None else plan.strategy.schedule
@@ -62,7 +52,3 @@ def _at_once(plan: Plan, device: int) -> str:
         return ""
     count = schedule.micro_batches
     return f" ({plan.memory.at_once[device] * count:.3g} of {count} micro-batches)"
-
-
-def _gigabytes(nbytes: float) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e9:.2g} GB"

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from topoplan.cli.memory import memory_json, memory_rows, misfit
+from topoplan.cli.memory import memory_json, memory_rows
 from topoplan.cli.notice import compilation_announced
 from topoplan.components import Kind, Topology
 from topoplan.experiment import Experiment, build_cluster
@@ -110,6 +110,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "exposed_communication_s": plan.timeline.exposed_communication,
         "memory_penalty_s": outcome.penalty,
         **memory_json(plan),
+        "lacks": outcome.lacks or None,
         "initial_fits": outcome.initial.fits,
         "evaluations": result.evaluations,
         "evaluations_per_s": result.evaluations / max(result.elapsed, 1e-9),
@@ -157,7 +158,8 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
     title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
     table(title, rows)
     if not outcome.fits:
-        typer.echo(misfit(plan) + (" (memory is ignored, as asked)" if outcome.memory_ignored else ""), err=True)
+        ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
+        typer.echo(f"no plan that was tried fits{ignored}: {outcome.lacks}", err=True)
     for exporter, path in outputs.paths.items():
         typer.echo(f"{exporter} written to {path}")
 

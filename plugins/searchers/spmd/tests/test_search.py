@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, GraphBuilder, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
 from topoplan.conversions import Collective
+from topoplan.errors import NoPlanFitsError
 from topoplan.evaluate import Evaluator
 from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
 from topoplan.lowering import Lowering
@@ -25,9 +26,10 @@ from topoplan.taskgraph import TaskGraph, TaskKind
 from topoplan_searcher_hidup.columns import columns_of
 from topoplan_searcher_hidup.planning import solve
 from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb
-from topoplan_searcher_spmd import SpmdOptions
+from topoplan_searcher_spmd import SpmdOptions, planning
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
+from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import meshes, outline
@@ -186,7 +188,7 @@ def test_reckoned_seconds_bound_simulated_ones():
         assert 0.6 * planned.seconds <= simulated <= 1.05 * planned.seconds
 
 
-def test_memory_that_is_short_is_saved():
+def test_memory_that_is_short_is_saved(monkeypatch):
     roomy = problem_of(width=512, batch=8, each=1, hosts=8)
     weights = roomy.graph.parameter_bytes
     needs = {}
@@ -199,11 +201,19 @@ def test_memory_that_is_short_is_saved():
             tight, outline(tight.graph), flat, machine, lowering, state="auto", beam=10**4, max_states=10**6
         )
         assert found.memory <= share * weights
+        prices = Prices(tight, found.written, machine, True)
+        assert 0.5 * found.memory < least_bytes(prices, found.written, tight.graph) <= found.memory * (1 + 1e-9)
         needs[share] = (found.strategy.program.sharded_state, found.seconds)
     assert not needs[8.0][0]
     assert needs[8.0][1] <= needs[2.5][1] <= needs[1.3][1]
     small = attrs.evolve(roomy, cluster=attrs.evolve(roomy.cluster, device_memory=np.full(8, 1000.0)))
-    with pytest.raises(TopoplanError, match=r"no plan leads to its loss in partial sums within 0\.0 GB"):
+    with pytest.raises(
+        NoPlanFitsError, match=r"no plan fits: of all meshes devices need the least on 8, and each needs"
+    ):
+        searched(small, meshes="flat")
+    # Where the bound does not say so, the search does.
+    monkeypatch.setattr(planning, "least_bytes", lambda *given: 0.0)
+    with pytest.raises(NoPlanFitsError, match=r"no plan leads to its loss .* too much \(weights .* what would help"):
         searched(small, meshes="flat")
 
 

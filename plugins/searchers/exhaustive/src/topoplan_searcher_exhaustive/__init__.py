@@ -90,6 +90,7 @@ EXHAUSTIVE = Searcher(
     options=ExhaustiveOptions,
     build=_build,
     axis="strategy",
+    whole_batch=True,
 )
 
 

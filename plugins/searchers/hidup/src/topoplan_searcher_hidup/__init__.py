@@ -42,6 +42,7 @@ HIDUP = Searcher(
     options=HidupOptions,
     build=_build,
     axis="strategy",
+    whole_batch=True,
 )
 
 

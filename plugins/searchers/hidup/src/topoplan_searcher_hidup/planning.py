@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from topoplan import TopoplanError
+from topoplan.errors import NoPlanFitsError
 from topoplan.forms import Signature
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns, columns_of
 from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
@@ -140,7 +141,8 @@ def solve(
     if end < 0:
         within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
         dropped = "" if exact else f" (of the states that were gone on with: a beam of {beam} may be too narrow)"
-        raise TopoplanError(f"{who}: no plan leads to its loss in partial sums{within}{dropped}")
+        kind = TopoplanError if columns.limit == np.inf else NoPlanFitsError
+        raise kind(f"{who}: no plan leads to its loss in partial sums{within}{dropped}")
     best = _best(tables, end)
     states = int(tables.counts[STATES] + tables.counts[FORGOTTEN]) - 1
     outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[GONE_ON]))

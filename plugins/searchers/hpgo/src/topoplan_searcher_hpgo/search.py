@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, State, Strategy, Trial
+from topoplan.errors import NoPlanFitsError
 from topoplan.schedule import ScheduleKind
 from topoplan.strategy import data_parallel
 from topoplan_searcher_hpgo import HpgoOptions
@@ -133,7 +134,7 @@ def _check_fits(graph: OperatorGraph, memory: float) -> None:
     for op in graph.operators:
         weights = sum(tensor.nbytes for tensor in op.weights)
         if weights > memory:
-            raise TopoplanError(
+            raise NoPlanFitsError(
                 f"searcher hpgo: model {graph.name!r}: the weights of {op.name!r} take {weights / 1e9:.1f} GB, but no "
                 f"device has more than {memory / 1e9:.1f} GB (a stage keeps weights whole; use --memory-gb or mcmc)"
             )

@@ -47,6 +47,7 @@ MCMC = Searcher(
     options=McmcOptions,
     build=_build,
     axis="strategy",
+    whole_batch=True,
 )
 
 

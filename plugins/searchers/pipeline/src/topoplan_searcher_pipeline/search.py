@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from topoplan import Candidate, Problem, State, TopoplanError, Trial
+from topoplan.errors import NoPlanFitsError
+from topoplan.fitting import no_plan_fits, size_text
+from topoplan.lowering import Lowering
 from topoplan_searcher_hpgo.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.columns import columns_of, states_of
@@ -52,7 +57,8 @@ def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = T
     """Plan without simulating; with ``stop`` no further than to a baseline that leaves no device idle.
 
     Raises:
-        TopoplanError: no micro-batch of that size, no price, or nothing fits into memory.
+        TopoplanError: no micro-batch of that size, or no price.
+        NoPlanFitsError: nothing fits into memory.
     """
     graph, cluster, costs = problem.graph, problem.cluster, problem.costs
     if options.micro_batch > graph.batch_size:
@@ -60,6 +66,7 @@ def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = T
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the batch of "
             f"{graph.batch_size} samples"
         )
+    _check_operators(problem)
     states, complete = states_of(graph, options.max_states)
     columns, machine = columns_of(graph, cluster, costs, states), Machine.of(cluster)
     if columns.seconds <= 0:
@@ -93,7 +100,7 @@ def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = T
             return Finalists(planner=planner, named=named, plans=[], complete=complete, floor=floor, stopped=True)
     plans = planner.plans_of(best)
     if not plans and not named:
-        raise TopoplanError(_too_large(graph.name, planner, list(tried), problem))
+        raise _too_large(planner, list(tried), problem)
     return Finalists(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
 
 
@@ -229,32 +236,50 @@ class PipelineSearch:
         ]
 
 
-def _too_large(name: str, planner: Planner, pipelines: Sequence[Pipeline], problem: Problem) -> str:
+def _check_operators(problem: Problem) -> None:
+    """Raise where an operator with its weights fits into no device: stages keep weights whole."""
+    room = float(problem.cluster.device_memory.min())
+    for index, op in enumerate(problem.graph.operators):
+        one = (1,) * len(op.dims)
+        if not op.weights or not problem.costs.supports(index, one):
+            continue
+        kept = problem.costs.price(index, one, np.zeros(1, dtype=np.int32)).kept
+        if kept is not None and kept[0] > room:
+            raise NoPlanFitsError(
+                f"searcher pipeline: model {problem.graph.name!r}: no pipeline fits: operator {op.name!r} keeps "
+                f"{size_text(kept[0])} for its weights, gradients and optimizer state, a device has {size_text(room)}, "
+                f"and stages keep weights whole; what would help: searchers that cut weights (-s spmd, -s mcmc), or "
+                f"devices of at least {math.ceil(kept[0] / 1e8) / 10:g} GB (--device, --memory-gb)"
+            )
+
+
+def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem) -> TopoplanError:
     """Say which device lacks how much, in the pipeline that comes nearest to fitting."""
-    columns, machine = planner.columns, planner.machine
-    nearest: tuple[float, Pipeline, int] | None = None
+    columns, graph = planner.columns, problem.graph
+    where = f"searcher pipeline: model {graph.name!r}: "
+    nearest: tuple[float, Planned, int] | None = None
     for pipeline in pipelines:
         whole = planner.whole(pipeline)
-        if whole is None:
+        if whole is None or not whole.replicated:
             continue
         for kind, count in planner.schedules(pipeline):
             held = memory_of(whole, kind, count)
-            needed = held.min(axis=0) if planner.recompute else held[0]
+            again = (held[1] < held[0]) & planner.recompute
+            needed = np.where(again, held[1], held[0])
             stage = int(needed.argmax())
             if nearest is None or needed[stage] < nearest[0]:
-                nearest = (float(needed[stage]), pipeline, stage)
-    where = f"searcher pipeline: model {name!r}: "
+                nearest = (float(needed[stage]), Planned(math.inf, pipeline, kind, count, tuple(again.tolist())), stage)
     if nearest is None:
-        return (
-            f"{where}a batch of {columns.samples} samples is too small for {machine.n_devices} devices "
+        return TopoplanError(
+            f"{where}a batch of {columns.samples} samples is too small for {planner.machine.n_devices} devices "
             "(use a larger batch or fewer devices)"
         )
-    needed, pipeline, stage = nearest
-    members = members_of(pipeline, columns)[stage]
-    operators = problem.graph.operators
-    return (
-        f"{where}no pipeline that was tried fits into memory: device {devices_of(pipeline, machine)[stage][0]} would "
-        f"need {needed / 1e9:.4g} GB of {machine.memory / 1e9:.4g} GB, {(needed - machine.memory) / 1e9:.3g} GB too "
-        f"much, for {operators[members[0]].name!r} to {operators[members[-1]].name!r} (use --memory-gb, more devices, "
-        "or smaller micro-batches)"
+    _, plan, stage = nearest
+    members = members_of(plan.pipeline, columns)[stage]
+    strategy = strategy_of(plan, graph, columns, planner.machine)
+    use = Lowering(graph, problem.cluster, problem.costs).memory_use(strategy)
+    return NoPlanFitsError(
+        f"{where}no pipeline that was tried fits into memory: of the nearest, {plan.pipeline.split} with "
+        f"{plan.micro_batches} micro-batches, stage {stage} ({graph.operators[members[0]].name!r} to "
+        f"{graph.operators[members[-1]].name!r}) lacks the most: {no_plan_fits(problem, strategy, use)}"
     )

@@ -50,6 +50,7 @@ RANDOM = Searcher(
     options=RandomOptions,
     build=_build,
     axis="strategy",
+    whole_batch=True,
 )
 
 

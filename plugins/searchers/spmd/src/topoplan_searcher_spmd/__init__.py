@@ -56,6 +56,7 @@ SPMD = Searcher(
     options=SpmdOptions,
     build=_build,
     axis="strategy",
+    whole_batch=True,
 )
 
 

@@ -15,19 +15,24 @@ import attrs
 import numpy as np
 
 from topoplan import Problem, Strategy
+from topoplan.errors import NoPlanFitsError
+from topoplan.fitting import least_memory
 from topoplan.lowering import Lowering
 from topoplan_searcher_hidup.planning import Solution, solve
 from topoplan_searcher_hidup.program import Verb
 from topoplan_searcher_hidup.strategy import program_of, strategy_with
 from topoplan_searcher_spmd.bounds import bounded
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.prices import Prices, priced
+from topoplan_searcher_spmd.prices import Prices, least_bytes, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, Outline, Written, written
 
-__all__ = ["AHEAD", "Planned", "plan_on"]
+__all__ = ["AHEAD", "PlanTooLargeError", "Planned", "plan_on"]
 
 #: What a second of computation counts for in plans whose communication runs ahead.
 AHEAD = 0.25
+
+#: What a bound may be off by: bytes are summed in another order than for a plan.
+_SLACK = 1e-9
 
 
 @attrs.frozen
@@ -43,6 +48,19 @@ class Planned:
     def seconds(self) -> float:
         """Seconds of an iteration, as the recursion reckons them (with computation as it was counted)."""
         return self.solution.outcome.objective
+
+
+class PlanTooLargeError(NoPlanFitsError):
+    """No plan on a mesh fits.
+
+    Attributes:
+        needed: bytes that a device needs: at least, or those of ``nearest``.
+        nearest: the plan that does not count bytes; None where bounds alone say that no plan fits.
+    """
+
+    def __init__(self, message: str, needed: float, nearest: Planned | None = None) -> None:
+        super().__init__(message)
+        self.needed, self.nearest = needed, nearest
 
 
 def plan_on(
@@ -63,17 +81,26 @@ def plan_on(
     None where every plan takes longer than ``bound`` seconds, or where slices are not even after all.
 
     Raises:
-        TopoplanError: too many states, or no plan that fits the devices.
+        TopoplanError: too many states.
+        PlanTooLargeError: no plan fits the devices.
     """
     model = written(problem, outline, mesh)
     limit = float(problem.cluster.device_memory.min())
     who = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
+    prices = Prices(problem, model, machine, states[-1])
+    if tight(problem) and (needed := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
+        raise PlanTooLargeError(f"{who}: no plan fits", needed)
     found = None
     for room in (np.inf, limit):
-        columns = priced(Prices(problem, model, machine, states[-1]), model, room, who)
+        columns = priced(prices, model, room, who)
         columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
-        solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who, beam=beam)
+        try:
+            solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who, beam=beam)
+        except NoPlanFitsError as error:
+            if found is None:
+                raise
+            raise PlanTooLargeError(str(error), found.memory, found) from None
         if solution is None:
             return None
         for sharded in states if room == np.inf else states[-1:]:
@@ -84,6 +111,13 @@ def plan_on(
             if found.memory <= limit:
                 return found
     return found
+
+
+def tight(problem: Problem) -> bool:
+    """Say whether devices cannot hold all that a model has, weights on every device: then plans may not fit."""
+    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    most = least.states + least.activations + least.weights * cluster.n_devices
+    return most > float(cluster.device_memory.min()) * cluster.n_devices
 
 
 def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> Strategy | None:

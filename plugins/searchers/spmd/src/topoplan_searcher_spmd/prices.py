@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import cache
 
+import attrs
 import numpy as np
 
-from topoplan import PartCosts, Problem
+from topoplan import OperatorGraph, PartCosts, Problem
 from topoplan.arrays import F64
 from topoplan.conversions import Collective
 from topoplan.forms import REPLICATE
@@ -25,7 +26,7 @@ from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written
 
-__all__ = ["Prices", "priced"]
+__all__ = ["Prices", "least_bytes", "priced"]
 
 _Exchanges = tuple[Exchange, ...]
 
@@ -70,9 +71,13 @@ class Prices:
             return forward, backward, forward, backward, 0.0
         # A gradient that is to be summed here is summed over samples at once; others are where they are read.
         there, back = self._made(written.stored(given) if REPLICATE in given else given, wanted)
-        pieces = self._pieces(wanted)
-        kept = whole / pieces if pieces < self._pieces(given) else 0.0
+        kept = self.put_together(value, given, wanted)
         return self._seconds(there, whole), self._seconds(back, whole), 0.0, 0.0, kept
+
+    def put_together(self, value: int, given: Forms, wanted: Forms) -> float:
+        """Return the bytes that a parameter takes which is put together of slices."""
+        pieces = self._pieces(wanted)
+        return self._written.program.values[value].nbytes / pieces if pieces < self._pieces(given) else 0.0
 
     def sums(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the seconds in which the gradient of a parameter that is stored in slices is summed over samples."""
@@ -132,6 +137,45 @@ class Prices:
         outputs = sum(tensor.nbytes for tensor in operator.outputs)
         state = whole.memory[0] - min(outputs, whole.memory[0]) if whole.kept is None else whole.kept[0]
         return max(1.0, float(state) / weights)
+
+
+def least_bytes(prices: Prices, written: Written, graph: OperatorGraph) -> float:
+    """Return bytes that a device holds at least: for each operator by itself, the signature that keeps the least.
+
+    With a signature go the parameters, as they are stored best for it, and what is put together of them.
+    """
+    reads = {i.outputs[0]: i for i in written.program.instructions if i.verb is Verb.READ}
+    known: dict[object, float] = {}
+    counted: set[int] = set()
+    total = 0.0
+    for instruction in written.program.instructions:
+        if instruction.op < 0:
+            continue
+        weights = [(k, value) for k, value in enumerate(instruction.inputs) if value in reads and value not in counted]
+        counted.update(value for _, value in weights)
+        op = graph.operators[instruction.op]
+        like = (attrs.evolve(op, name=""), tuple(k for k, _ in weights))
+        if like not in known:
+            known[like] = min(
+                prices.kept(instruction, rule)
+                + sum(_least_of(prices, reads[value], value, rule.inputs[k]) for k, value in weights)
+                for rule in instruction.signatures
+            )
+        total += known[like]
+    return total
+
+
+def _least_of(prices: Prices, read: Instruction[Joint], value: int, wanted: Forms) -> float:
+    """Return the bytes of a parameter that is wanted in some forms: as it is stored, and put together."""
+    return min(
+        (
+            prices.kept(read, rule)
+            + (0.0 if rule.outputs[0] == wanted else prices.put_together(value, *rule.outputs, wanted))
+            for rule in read.signatures
+            if rule.outputs[0] == wanted or prices.conversion(0, rule.outputs[0], wanted) is not None
+        ),
+        default=np.inf,
+    )
 
 
 def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:

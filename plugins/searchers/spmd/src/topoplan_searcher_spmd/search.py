@@ -15,7 +15,9 @@ import attrs
 import numpy as np
 
 from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
+from topoplan.errors import NoPlanFitsError
 from topoplan.fabric import Fabric
+from topoplan.fitting import needs_more, no_plan_fits
 from topoplan.lowering import Lowering
 from topoplan.spmd import conversions_of
 from topoplan.strategy import data_parallel
@@ -24,7 +26,7 @@ from topoplan_searcher_hidup.planning import TooManyStatesError
 from topoplan_searcher_hidup.search import HidupSearch
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import AHEAD, Planned, plan_on
+from topoplan_searcher_spmd.planning import AHEAD, Planned, PlanTooLargeError, plan_on
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
 
 __all__ = ["SpmdSearch"]
@@ -37,6 +39,7 @@ class _Proposal:
     name: str
     candidate: Candidate
     seconds: float | None = None
+    fits: bool = True
 
 
 class SpmdSearch:
@@ -55,7 +58,7 @@ class SpmdSearch:
         """Plan for the fabric of the first ``trial``."""
         if self._rounds is None:
             self._rounds = self._proposed(trial)
-            self._proposals.append(_Proposal("initial strategy", Candidate(base=trial.state), trial.cost))
+            self._proposals.append(_Proposal("initial strategy", Candidate(base=trial.state), trial.cost, trial.fits))
 
     def ask(self) -> Sequence[Candidate]:
         """Propose what comes next; nothing when all is proposed.
@@ -70,12 +73,12 @@ class SpmdSearch:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Keep what each plan took."""
         for proposal, trial in zip(self._asked, trials, strict=False):
-            proposal.seconds = trial.cost
+            proposal.seconds, proposal.fits = trial.cost, trial.fits
 
     def report(self) -> Mapping[str, Any]:
         """Return the plans with what they were reckoned and simulated to take, and the best one in full."""
         done = [proposal for proposal in self._proposals if proposal.seconds is not None]
-        best = min(done, key=lambda proposal: proposal.seconds or 0.0, default=None)
+        best = min(done, key=lambda proposal: (not proposal.fits, proposal.seconds or 0.0), default=None)
         answer: dict[str, Any] = {
             "chosen": None if best is None else best.name,
             "meshes": [
@@ -125,12 +128,17 @@ class SpmdSearch:
             known.append(_Proposal("data parallelism", Candidate(base=State(plain, fabric))))
         if known:
             yield known
-        refused = None
+        refused: TopoplanError | None = None
+        nearest: tuple[Mesh, PlanTooLargeError] | None = None
         experts = max(self._outline.experts, default=-1) >= 0
         simulated: dict[Mesh, list[_Proposal]] = {}
         for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
             try:
                 planned = self._plan(mesh, fabric, 1.0, self._bound())
+            except PlanTooLargeError as error:
+                if nearest is None or error.needed < nearest[1].needed:
+                    nearest = mesh, error
+                continue
             except TopoplanError as error:
                 refused = refused or error
                 if isinstance(error, TooManyStatesError) and not self._planned:
@@ -144,6 +152,8 @@ class SpmdSearch:
                 named[f"{mesh} duplex"] = planned.strategy
             simulated[mesh] = [_Proposal(name, Candidate(base=State(it, fabric))) for name, it in named.items()]
             yield simulated[mesh]
+        if nearest is not None and not self._planned:
+            raise self._too_large(*nearest)
         if refused is not None and not self._planned:
             raise refused
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
@@ -151,6 +161,16 @@ class SpmdSearch:
             ahead = self._plan(mesh, fabric, AHEAD)
             if ahead is not None and ahead.strategy.schedule is not None:
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(ahead.strategy, fabric)))]
+
+    def _too_large(self, mesh: Mesh, refused: PlanTooLargeError) -> NoPlanFitsError:
+        """Say what the plan of the least memory lacks, or any plan, and what would help."""
+        problem, planned = self._problem, refused.nearest
+        if planned is None:
+            told = needs_more(problem, refused.needed)
+            return NoPlanFitsError(f"{refused}: of all meshes devices need the least on {mesh}, and {told}")
+        use = Lowering(problem.graph, problem.cluster, problem.costs).memory_use(planned.strategy)
+        told = no_plan_fits(problem, planned.strategy, use)
+        return NoPlanFitsError(f"{refused}: of the plans that do not count bytes, on {mesh}, {told}")
 
     @staticmethod
     def _seconds(proposal: _Proposal) -> float:

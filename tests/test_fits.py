@@ -1,0 +1,83 @@
+"""A plan that does not fit, as users meet it: marked, explained, written all the same, and status 1."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+#: Two linear layers of 1024 channels: Adam keeps 16 bytes for each of 2.1 M parameters, 33.6 MB.
+MODEL = """
+[model]
+use = "dlrm"
+arch-embedding-size = [8]
+arch-sparse-feature-size = 8
+arch-mlp-bot = [8, 1024, 1024, 8]
+arch-mlp-top = [16, 1024, 1]
+[cluster]
+servers = 4
+[run]
+batch-size = 64
+budget = 5
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    (tmp_path / "small.toml").write_text(MODEL)
+    return "small.toml"
+
+
+def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp_path):
+    short = ("--set", "cluster.memory-gb=0.012", "--set", "outputs.json=plan.json", "--set", "run.budget=0")
+    status, out, err = run("run", experiment, *short, "--json")
+    found = json.loads(out)
+    assert (status, found["fits"], found["speedup"]) == (1, False, None)
+    parts = found["memory"]
+    device = parts.pop("device")
+    assert sum(parts.values()) == found["memory_bytes"] > found["memory_capacity_bytes"] == 12e6
+    assert parts["optimizer_bytes"] == 2 * parts["gradients_bytes"] > 0
+    for words in (f"device {device} needs", "of 12.0 MB", "optimizer state", "what would help", "-s spmd"):
+        assert words in found["lacks"]
+    saved = json.loads((tmp_path / "plan.json").read_text())["memory"]
+    columns = ("weights", "gradients", "optimizer", "activations", "undivided")
+    assert sum(saved[name][device] for name in columns) == found["memory_bytes"]
+    status, out, err = run("run", experiment, *short)
+    assert status == 1
+    assert "DOES NOT FIT" in out
+    assert "(does not fit)" in out
+    assert "no plan that was tried fits: device" in err
+
+
+def test_what_fits_says_so(run, experiment):
+    status, out, _ = run("run", experiment, "--json")
+    found = json.loads(out)
+    assert (status, found["fits"], found["lacks"]) == (0, True, None)
+    assert found["speedup"] >= 1
+    status, out, _ = run("run", experiment, "--set", "run.optimizer=sgd", "--json")
+    assert json.loads(out)["memory"]["optimizer_bytes"] == 0
+
+
+def test_ignored_memory_is_said_and_is_no_failure(run, experiment):
+    ignored = ("--set", "cluster.memory-gb=0.000001", "--set", "simulator.use=fluid:memory=ignore")
+    status, out, _ = run("run", experiment, *ignored, "--json")
+    assert (status, json.loads(out)["fits"]) == (0, False)
+    assert "(memory is ignored, as asked)" in run("run", experiment, *ignored)[2]
+
+
+@pytest.mark.parametrize(
+    ("searcher", "megabytes"),
+    [
+        *(
+            (searcher, 4.0) for searcher in ("mcmc", "spmd", "pipeline", "hpgo", "hidup")
+        ),  # less than what all must hold
+        *((searcher, 4.7) for searcher in ("mcmc", "pipeline", "hpgo")),  # enough for slices, but not for these
+    ],
+)
+def test_every_searcher_says_what_would_help(run, experiment, searcher, megabytes):
+    small = ("--set", f"cluster.memory-gb={megabytes / 1e3}")
+    status, _, err = run("run", experiment, "--set", f"searcher.use={searcher}", *small)
+    assert status == 1
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if "what would help" in line]
+    assert "devices of" in line
