@@ -1,10 +1,11 @@
 """Iteration times of the fluid simulator beside those of the packet simulator FlexNetPacket, row by row.
 
-    .venv/bin/python benchmarks/agreement.py REFERENCE
-    .venv/bin/python benchmarks/agreement.py REFERENCE --level stepped
-    .venv/bin/python benchmarks/agreement.py REFERENCE --write docs/agreement.md
+    .venv/bin/python benchmarks/agreement.py
+    .venv/bin/python benchmarks/agreement.py --level stepped
+    .venv/bin/python benchmarks/agreement.py --write docs/agreement.md
 
-The folder holds ``packet_reference.csv`` and the task graphs that it names in ``taskgraphs/``.  A row names its
+Rows are those of ``tests/reference/packet_times.csv``, on FlexNet's published task graphs, made again.  A folder that
+is named has others: ``packet_reference.csv``, and the task graphs that it names in ``taskgraphs/``.  A row names its
 network by FlexNetPacket's program: ``flat`` is the network that the file describes, ``fattree``, ``aggosft`` (a
 fat-tree of ``-k`` with ``-nup`` aggregation switches in a pod), ``fc`` (a full mesh) and ``abssw`` (one switch) put the
 file's hosts on another one.  Links have the row's speed, and the latencies of its arguments.
@@ -23,8 +24,10 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +35,11 @@ import attrs
 import numpy as np
 
 import beside
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from reference import tables, task_graphs
+
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
 from topoplan.exporting import read_plan
 
@@ -85,32 +93,44 @@ def fabric_of(row: dict[str, str], plan: Plan, host: Host) -> Fabric:
     return component.build(made, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 
 
-def packet_seconds(programs: Path, row: dict[str, str], file: Path) -> float:
+def packet_seconds(programs: Path, row: dict[str, str], plan: Plan, host: Host) -> float:
     """Run a row in the packet simulator; return its CPU seconds."""
     program = programs / f"htsim_tcp_{row['network']}"
     if not program.is_file():
         beside.refuse(f"{PEER[0]}={programs}: no program {program.name}, which row {row['file']} ran in")
+    exporter = host.get("exporter", "flatbuffer")
     with tempfile.TemporaryDirectory() as empty:
+        file = Path(empty, "taskgraph.fbuf")
+        file.write_bytes(exporter.build(exporter.options())(plan))
         words = [str(program), "-flowfile", str(file), "-ofile", f"{empty}/flows.txt", *row["args"].split()]
         return beside.command_seconds(words, Path(empty))
 
 
-def replay(folder: Path, level: str, repeats: int = 3, programs: Path | None = None) -> list[Row]:
+def reference(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
+    """Yield every row and its plan: those of the tables, or of a folder."""
+    if folder is None:
+        for row in tables.rows("packet_times"):
+            yield {**row, "file": row["task_graph"], "args": row["arguments"]}, task_graphs.plan(row["task_graph"])
+        return
+    plans: dict[str, Plan] = {}
+    with (folder / "packet_reference.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["file"] not in plans:
+                plans[row["file"]] = read_plan(host, folder / "taskgraphs" / row["file"])
+            yield row, plans[row["file"]]
+
+
+def replay(folder: Path | None, level: str, repeats: int = 3, programs: Path | None = None) -> list[Row]:
     """Replay all rows of the reference, and run them in the packet simulator where there are ``programs``."""
     host, rows = Host.discover(), []
     component, options = host.make("simulator", "fluid", {"level": level})
-    plans: dict[str, Plan] = {}
-    with (folder / "packet_reference.csv").open() as file:
-        reference = list(csv.DictReader(file))
-    for given in reference:
-        name = given["file"]
-        plan = plans.setdefault(name, read_plan(host, folder / "taskgraphs" / name))
+    for given, plan in reference(folder, host):
         fabric = fabric_of(given, plan, host)
         cluster = attrs.evolve(plan.cluster, latency=0.0)
         first, again, seconds, cpu = np.inf, np.inf, 0.0, None
         for turn in range(repeats + 1):  # the first one may compile
             if turn == 1 and programs is not None:
-                cpu = packet_seconds(programs, given, (folder / "taskgraphs" / name).absolute())
+                cpu = packet_seconds(programs, given, plan, host)
             simulate = component.build(options)
             begun = time.process_time()
             simulate.makespan(plan.taskgraph, fabric, cluster)
@@ -119,7 +139,7 @@ def replay(folder: Path, level: str, repeats: int = 3, programs: Path | None = N
             seconds = simulate.makespan(plan.taskgraph, fabric, cluster)
             again = min(again, time.process_time() - begun)
         packet = float(given["iteration_ms"]) / 1e3
-        rows.append(Row(name, given["network"], float(given["link_gbps"]), packet, seconds, cpu, first, again))
+        rows.append(Row(given["file"], given["network"], float(given["link_gbps"]), packet, seconds, cpu, first, again))
     return rows
 
 
@@ -170,7 +190,7 @@ def table(levels: dict[str, list[Row]]) -> str:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder with packet_reference.csv and taskgraphs/")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder with packet_reference.csv and taskgraphs/")
     parser.add_argument("--level", choices=LEVELS, help="one level only")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
     given = parser.parse_args()

@@ -1,21 +1,24 @@
 """Pipelines as `pipeline` plans them, beside those of HPGO, straight pipelines and data parallelism, all simulated.
 
-    .venv/bin/python benchmarks/pipelines.py REFERENCE [docs/pipelines.md]
+    .venv/bin/python benchmarks/pipelines.py [docs/pipelines.md]
 
-``REFERENCE`` is a folder with ``dapple_reference_results.json``, which names layer profiles, batch sizes and machines,
-and the profiles in ``layer_profiles``.  Every plan is simulated on one switch with the devices and links of DAPPLE's
-clusters; plans of others under every order of passes and with every number of micro-batches, of which the
-fastest that fits into memory counts.  Ends with status 1 where a plan of `pipeline` is slower than another one.
+Layer profiles, batch sizes and machines are those of ``tests/reference/hpgo_plans.csv``: what HPGO planned.  Every plan
+is simulated on one switch with the devices and links of DAPPLE's clusters; plans of others under every order of passes
+and with every number of micro-batches, of which the fastest that fits into memory counts.  Ends with status 1 where a
+plan of `pipeline` is slower than another one.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 
 import attrs
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from reference.tables import rows
 
 from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
 from topoplan.evaluate import Evaluator
@@ -34,7 +37,8 @@ from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
 from topoplan_searcher_pipeline.plans import Pipeline, strategy_of
 from topoplan_searcher_pipeline.search import plan_pipelines
 
-MACHINES = {(8, 16): "hierarchical", tuple(range(1, 17)): "flat"}
+TWO_HOSTS = (8, 16)
+MACHINES = {TWO_HOSTS: "hierarchical", tuple(range(1, 17)): "flat"}
 #: V100 with NVLink inside hosts and 25 Gb/s Ethernet between them: configurations A and B of DAPPLE.
 CLUSTER = ClusterOptions(
     device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0, interface_bandwidth_gbps=25.0, degree=1
@@ -48,7 +52,7 @@ ROUNDING = 1e-9
 
 PAGE = """# Pipelines
 
-    python benchmarks/pipelines.py REFERENCE docs/pipelines.md
+    python benchmarks/pipelines.py docs/pipelines.md
 
 Simulated speedups over one device that runs the whole batch, on 16 V100 of 16 GB: two hosts of eight with 25 GB/s \
 inside (hierarchical) or sixteen of one (flat), 25 Gb/s for each host, on one switch. Weights are kept three times \
@@ -119,11 +123,10 @@ def case_of(experiment, outcome):
     )
 
 
-def rows_of(folder, profile, profile_batch, batch, ends):
+def rows_of(profile, batch, ends):
     """Plan and simulate one row."""
-    file = str(folder / "layer_profiles" / f"{profile}.txt")
     experiment = Experiment(
-        model=Choice("torchgraph", {"file": file, "profile-batch": str(profile_batch)}),
+        model=Choice("torchgraph", {"profile": profile}),
         cluster=attrs.evolve(CLUSTER, devices=ends),
         simulator="fluid:memory=limit",
         searchers=["pipeline"],
@@ -150,21 +153,17 @@ def rows_of(folder, profile, profile_batch, batch, ends):
     return report, again, others, outcome.plan.timeline.bubble_fraction, min(taken)
 
 
-def main(folder, page):
-    known = json.loads((folder / "dapple_reference_results.json").read_text())
-    wanted = {(row["profile"], row["pbs"], row["gbs"], tuple(row["seps"])) for row in known["wheel"]}
-    ends = {name: key for key, name in MACHINES.items()}
-    wanted |= {
-        (row["name"], row["pbs"], row["gbs"], ends["hierarchical" if row["dev"] == "H" else "flat"])
-        for row in known["source_build"]
+def main(page):
+    ends = {name: key for key, name in MACHINES.items()} | {"two hosts": TWO_HOSTS}
+    wanted = {
+        (row["profile"], int(row["batch_size"]), tuple(map(int, row["devices"].split()))) for row in rows("hpgo_plans")
     }
+    wanted |= {(row["profile"], int(row["batch_size"]), ends[row["machine"]]) for row in rows("hpgo_families")}
     lines, slower, faster = [], [], 0
-    for number, (profile, profile_batch, batch, hosts) in enumerate(
-        sorted(wanted, key=lambda w: (w[0], w[2], len(w[3])))
-    ):
+    for number, (profile, batch, hosts) in enumerate(sorted(wanted, key=lambda w: (*w[:2], len(w[2])))):
         if sys.stderr.isatty():
             print(f"\r{number}/{len(wanted)} {profile} of {batch} ", end="", file=sys.stderr, flush=True)
-        report, seconds, others, idle, planning = rows_of(folder, profile, profile_batch, batch, hosts)
+        report, seconds, others, idle, planning = rows_of(profile, batch, hosts)
         one = report["one_device_s"]
         best = min(others.values())
         if seconds > best * (1 + ROUNDING):
@@ -192,6 +191,6 @@ def main(folder, page):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) > 2:
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

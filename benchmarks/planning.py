@@ -1,44 +1,51 @@
 """CPU seconds of planning pipelines, beside those of the released HPGO planner in the same run.
 
-    TOPOPLAN_HPGO_PYTHON=PYTHON3.7 .venv/bin/python benchmarks/planning.py FOLDER_WITH_LAYER_PROFILES [PROFILE ...]
+    TOPOPLAN_HPGO_PYTHON=PYTHON3.7 .venv/bin/python benchmarks/planning.py [PROFILE ...]
 
 The variable names a CPython 3.7 that has the wheel HPGO 0.9.2; without it there are our seconds and no ratio.  For
 each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), three things are timed from the file to
 the plan: HPGO, our `hpgo`, which plans as HPGO does, and our `pipeline`, which plans as DAPPLE's paper says.  They are
 timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
 command (whole), which for HPGO is a Python that imports it and plans, and for us ``topoplan optimize``, which
-also simulates what it plans.  `beside` says how.  Profiles that the folder lacks are left out, and so is gnmt-16
-unless it is named: HPGO takes minutes for it.
+also simulates what it plans.  `beside` says how.  The profiles are those of the plugin torchgraph, written into files
+that HPGO reads; gnmt-16 is left out unless it is named: HPGO takes minutes for it.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import tempfile
 from pathlib import Path
 
 import beside
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from reference.layer_files import write
+
 from topoplan import Cluster, Problem
 from topoplan.experiment import ClusterOptions, build_cluster
 from topoplan.space import Space
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
+from topoplan_frontend_torchgraph.profiles import batch_size
 from topoplan_searcher_hpgo.layers import layers_of, operator_columns
 from topoplan_searcher_hpgo.planning import plan
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.search import plan_pipelines
 
-#: Profile, the samples that it was measured with, and the global batch to plan for.
+#: Profile, and the global batch to plan for.
 PROFILES = {
-    "vgg-19-pbs-32": (32, 2048),
-    "xlnet-36-pbs-1": (1, 128),
-    "amoeba-36-pbs-1": (1, 128),
-    "bert-48-pbs-2": (2, 64),
-    "gnmt-32-pbs-64-simplified": (64, 1024),
-    "gnmt-16-pbs-64": (64, 1024),
+    "vgg-19": 2048,
+    "xlnet-36": 128,
+    "amoeba-36": 128,
+    "bert-48": 64,
+    "gnmt-32-simplified": 1024,
+    "gnmt-16": 1024,
 }
-LONG = "gnmt-16-pbs-64"
+LONG = "gnmt-16"
 MACHINES = {"H": [8, 16], "F": list(range(1, 17))}
 PEER = ("TOPOPLAN_HPGO_PYTHON", "a Python 3.7 with HPGO 0.9.2")
 OURS = ("hpgo", "pipeline")
@@ -110,10 +117,7 @@ def main(folder, names):
     titles += ["HPGO, s", "HPGO / hpgo", "HPGO / pipeline"] if python else []
     print(beside.table(titles, []), flush=True)
     for name in names:
-        path = folder / f"{name}.txt"
-        if not path.is_file():
-            continue
-        profile_batch, batch = PROFILES[name]
+        path, profile_batch, batch = write(name, folder), batch_size(name), PROFILES[name]
         for machine, ends in MACHINES.items():
             request = {"file": str(path), "profile_batch": profile_batch, "batch": batch, "devices": ends}
             found = beside.measure(sides(request, python))
@@ -146,7 +150,8 @@ def check(name, machine, found):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         beside.serve(PLANNERS[sys.argv[2]])
-    elif len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(PROFILES):
-        beside.refuse(f"wanted: FOLDER [PROFILE ...], profiles of {', '.join(PROFILES)}")
+    elif not set(sys.argv[1:]) <= set(PROFILES):
+        beside.refuse(f"wanted: [PROFILE ...], of {', '.join(PROFILES)}")
     else:
-        main(Path(sys.argv[1]).absolute(), sys.argv[2:] or [name for name in PROFILES if name != LONG])
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made), sys.argv[1:] or [name for name in PROFILES if name != LONG])

@@ -228,17 +228,16 @@ def measured(beside, seconds):
 
 def test_planning_divides_by_what_ran_beside_it_alone(load, tmp_path, monkeypatch, capsys):
     planning = load("planning")
-    (tmp_path / "vgg-19-pbs-32.txt").write_text(PROFILE)
     seconds = {"hpgo": (0.01, 0.02, 2.0), "pipeline": (0.1, 0.2, 4.0), "HPGO": (1.0, 1.0, 1.0)}
     monkeypatch.setattr(planning.beside, "measure", measured(planning.beside, seconds))
-    planning.main(tmp_path, ["vgg-19-pbs-32"])
+    planning.main(tmp_path, ["vgg-19"])
     alone = capsys.readouterr().out
     assert "HPGO" not in alone
-    assert "| vgg-19-pbs-32 | 3 | H | warm | 0.0100 | 0.100 |" in alone
+    assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 |" in alone
     monkeypatch.setenv("TOPOPLAN_HPGO_PYTHON", sys.executable)
-    planning.main(tmp_path, ["vgg-19-pbs-32"])
+    planning.main(tmp_path, ["vgg-19"])
     together = capsys.readouterr().out
-    assert "| vgg-19-pbs-32 | 3 | H | warm | 0.0100 | 0.100 | 1.00 | 100 | 10 |" in together
+    assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 | 1.00 | 100 | 10 |" in together
     assert "| F | whole | 0.5 | 0.25 |" in together
 
 

@@ -157,10 +157,17 @@ def operator_digest(
 
 def packet_times(path: Path) -> Iterable[Sequence[Any]]:
     """Iteration times of FlexNet's task graphs in the packet simulator."""
-    yield "task_graph", "network", "link_gbps", "iteration_ms", "flows"
+    yield "task_graph", "network", "link_gbps", "iteration_ms", "flows", "arguments"
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            yield Path(row["file"]).stem, row["network"], row["link_gbps"], row["iteration_ms"], row["flows"]
+            yield (
+                Path(row["file"]).stem,
+                row["network"],
+                row["link_gbps"],
+                row["iteration_ms"],
+                row["flows"],
+                row["args"],
+            )
 
 
 def write(table: str, rows: Iterable[Sequence[Any]]) -> None:
