@@ -24,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -137,12 +138,19 @@ def path_in(variable: str, what: str, default: str = "") -> Path | None:
 
 
 def command_seconds(words: Sequence[str], cwd: Path | None = None) -> float:
-    """Run a command to its end, its output aside; return its CPU seconds.
+    """Run a command to its end, what it says aside; return its CPU seconds.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: it failed; its last words are told.
     """
-    return _seconds_of(subprocess.Popen(words, stdout=subprocess.DEVNULL, env=_environment(), cwd=cwd))
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": said}
+        try:
+            return _seconds_of(subprocess.Popen(words, env=_environment(), cwd=cwd, **streams))
+        except SystemExit:
+            said.seek(0)
+            print(*said.readlines()[-10:], sep="", file=sys.stderr)
+            raise
 
 
 def one_request(start: Callable[[], Worker], request: Mapping[str, Any]) -> float:

@@ -119,9 +119,13 @@ def test_a_peer_that_does_not_answer_is_named(beside, tmp_path, capsys, source, 
 
 def test_a_command_that_fails_has_no_seconds(beside, capsys):
     with pytest.raises(SystemExit) as ended:
-        beside.command_seconds([sys.executable, "-S", "-c", "raise SystemExit(3)"])
+        beside.command_seconds(
+            [sys.executable, "-S", "-c", "import sys; print('why', file=sys.stderr); raise SystemExit(3)"]
+        )
     assert ended.value.code == 2
-    assert "status 3" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "status 3" in err
+    assert "why" in err
 
 
 def test_a_variable_that_names_nothing_is_told(beside, monkeypatch, capsys):
