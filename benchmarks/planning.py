@@ -3,12 +3,11 @@
     TOPOPLAN_HPGO_PYTHON=PYTHON3.7 .venv/bin/python benchmarks/planning.py [PROFILE ...]
 
 The variable names a CPython 3.7 that has the wheel HPGO 0.9.2; without it there are our seconds and no ratio.  For
-each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), three things are timed from the file to
-the plan: HPGO, our `hpgo`, which plans as HPGO does, and our `pipeline`, which plans as DAPPLE's paper says.  They are
-timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
-command (whole), which for HPGO is a Python that imports it and plans, and for us ``topoplan optimize``, which
-also simulates what it plans.  `beside` says how.  The profiles are those of the plugin torchgraph, written into files
-that HPGO reads; gnmt-16 is left out unless it is named: HPGO takes minutes for it.
+each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), three things are timed from the same file
+to the plan: HPGO, our `hpgo`, which plans as HPGO does, and our `pipeline`, which plans as DAPPLE's paper says.  They
+are timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
+command (whole), which for HPGO is a Python that imports it and plans, and for us ``topoplan optimize``, which also
+simulates what it plans.  `beside` says how.  gnmt-16 is left out unless it is named: HPGO takes minutes for it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from topoplan.experiment import ClusterOptions, build_cluster
 from topoplan.space import Space
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
-from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
-from topoplan_frontend_torchgraph.profiles import batch_size
+from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions, profiles
 from topoplan_searcher_hpgo.layers import layers_of, operator_columns
 from topoplan_searcher_hpgo.planning import plan
 from topoplan_searcher_pipeline import PipelineOptions
@@ -110,33 +108,38 @@ def sides(request, python):
     return made
 
 
-def main(folder, names):
+def main(names):
     python = beside.path_in(*PEER)
     ratios = {}
     titles = ["profile", "layers", "machine", "call", "hpgo, s", "pipeline, s"]
     titles += ["HPGO, s", "HPGO / hpgo", "HPGO / pipeline"] if python else []
     print(beside.table(titles, []), flush=True)
-    for name in names:
-        path, profile_batch, batch = write(name, folder), batch_size(name), PROFILES[name]
-        for machine, ends in MACHINES.items():
-            request = {"file": str(path), "profile_batch": profile_batch, "batch": batch, "devices": ends}
-            found = beside.measure(sides(request, python))
-            layers = str(found["hpgo"].answer["layers"])
-            for kind in beside.KINDS:
-                seconds = [getattr(one, kind) for one in found.values()]
-                cells = [name, layers, machine, kind, *map(beside.shown, seconds)]
-                if python:
-                    times = [seconds[2] / ours for ours in seconds[:2]]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            file = str(write(name, Path(folder)))
+            for machine, ends in MACHINES.items():
+                request = {"file": file, "profile_batch": profiles.batch_size(name), "batch": PROFILES[name]}
+                found = beside.measure(sides(request | {"devices": ends}, python))
+                for kind, times in rows(name, machine, found):
                     ratios.setdefault((machine, kind), []).append(times)
-                    cells += [f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in times]
-                print(f"| {' | '.join(cells)} |", flush=True)
-            check(name, machine, found)
-    if ratios:
+    if python:
         print()
         print(beside.table(["HPGO's seconds over ours", "call", *(f"of {name}" for name in OURS)], [
             [machine, kind, *(beside.spread(one) for one in zip(*those, strict=True))]
             for (machine, kind), those in ratios.items()
         ]))  # fmt: skip
+
+
+def rows(name, machine, found):
+    """Print the rows of a profile on a machine; yield the ratios of each kind of call."""
+    for kind in beside.KINDS:
+        seconds = [getattr(one, kind) for one in found.values()]
+        times = [seconds[2] / ours for ours in seconds[:2]] if "HPGO" in found else []
+        cells = [name, str(found["hpgo"].answer["layers"]), machine, kind, *map(beside.shown, seconds)]
+        cells += [f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in times]
+        print(f"| {' | '.join(cells)} |", flush=True)
+        yield kind, times
+    check(name, machine, found)
 
 
 def check(name, machine, found):
@@ -153,5 +156,4 @@ if __name__ == "__main__":
     elif not set(sys.argv[1:]) <= set(PROFILES):
         beside.refuse(f"wanted: [PROFILE ...], of {', '.join(PROFILES)}")
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made), sys.argv[1:] or [name for name in PROFILES if name != LONG])
+        main(sys.argv[1:] or [name for name in PROFILES if name != LONG])

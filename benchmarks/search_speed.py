@@ -1,6 +1,6 @@
 """Proposals decided per CPU second, beside FlexNet's own search in the same run, and what a change costs.
 
-    TOPOPLAN_FLEXNET=PROGRAM .venv/bin/python benchmarks/search_speed.py [folder with FlexNet measurement files]
+    TOPOPLAN_FLEXNET=PROGRAM .venv/bin/python benchmarks/search_speed.py
 
 First block: `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature) on one switch, with the simulators
 `fluid` and `flexnet`, and FlexNet's simulator and search, where the variable names a program around them.  CPU seconds
@@ -9,23 +9,26 @@ the number of proposals, because later ones are repeats, so all sides decide equ
 FlexNet simulates every proposal; ours decides most of them without.
 
 The program is a worker as `beside` has it.  A request has ``preset`` (dlrm16, dlrm128: FlexNet's settings of that
-name), ``servers``, ``measures`` (the measurement file of the preset, null where no folder was given), ``proposals`` and
-``seed``; the answer, beside ``cpu_s`` of the search loop, ``initial_ms`` and ``best_ms`` of an iteration.  Where its
-initial time is not that of the simulator `flexnet`, it solves another problem, and there is no ratio.
+name), ``servers``, ``measures`` (its operator times, in a file as FlexNet reads them), ``proposals`` and ``seed``; the
+answer, beside ``cpu_s`` of the search loop, ``initial_ms`` and ``best_ms`` of an iteration.  Where its initial time is
+not that of the simulator `flexnet`, it solves another problem, and there is no ratio.
 
 The other blocks have no peer.  Longer searches: the co-search runs `mcmc` with its own mix, colder than by default, and
 `totientperm` with ``after=accepted``: one wiring, with its routes, for every move that is accepted; then the same as
 two chains in two processes, which share the proposals, with the CPU seconds of all processes from their start.
 Changes: pricing one changed operator, and lowering and simulating it all with nothing kept; both in turn.
 
-Without a folder the roofline estimator prices operators.  Kernels are compiled before the clock starts.
+DLRM's operators have the times that FlexNet's authors measured, those of other models a roofline's.  Kernels are
+compiled before the clock starts.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -39,6 +42,7 @@ from topoplan.lowering import Lowering
 from topoplan.problem import Problem
 from topoplan.run import Run, drive
 from topoplan.space import Space
+from topoplan_estimator_measured import profiles
 
 #: FlexNet's mix of proposals.
 FLEXNET = (("mcmc", {"block": 0, "temperature": "absolute"}),)
@@ -57,15 +61,14 @@ SIMULATORS = ("fluid", "flexnet")
 PEER = ("TOPOPLAN_FLEXNET", "a program around FlexNet's search")
 
 
-def problem_of(host, model, preset, servers, topology, measures=None):
+def problem_of(host, model, preset, servers, topology):
     """Return a problem in FlexNet's setting: devices of four GPUs, 200 Gb/s inside, interfaces of 100 Gb/s."""
     given = {"preset": preset, **({"dialect": "flexnet"} if model == "dlrm" else {})} if preset else {}
     frontend, options = host.make("frontend", model, given)
     graph = frontend.build(options, None if preset else 16 * servers)
     cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=4, inter_gpu_bandwidth_gbps=200.0))
-    measured = measures is not None and preset is not None
-    given = {"file": str(measures / f"{preset}.json")} if measured else {}
-    estimator, options = host.make("estimator", "measured" if measured else "roofline", given)
+    given = {"profile": preset} if preset else {}
+    estimator, options = host.make("estimator", "measured" if preset else "roofline", given)
     costs = estimator.build(options, graph, cluster)
     shape, shape_options = host.make("topology", topology)
 
@@ -100,46 +103,66 @@ def worker(simulator):
     host = Host.discover()
 
     def answer(request):
-        folder = request["measures"] and Path(request["measures"]).parent
-        problem = problem_of(host, "dlrm", request["preset"], request["servers"], "bigswitch", folder)
+        problem = problem_of(host, "dlrm", request["preset"], request["servers"], "bigswitch")
         result, taken = run_search(host, problem, simulator, FLEXNET, request["proposals"], request["seed"])
         return {"cpu_s": taken, "initial_ms": result.initial_cost * 1e3, "best_ms": result.best_cost * 1e3}
 
     return answer
 
 
-def beside_flexnet(measures):
+def write_measures(name, folder):
+    """Write a profile that comes with the estimator as FlexNet reads it; return its path.
+
+    FlexNet names a cut by its number of dimensions and the degree of each, innermost first.
+    """
+    rows = []
+    for row in profiles.rows(name):
+        degrees = row["degrees"].split("x")
+        times = {"fw_time": float(row["forward_ms"]), "bw_time": float(row["backward_ms"])}
+        cut = "-".join([str(len(degrees)), *reversed(degrees)])
+        rows.append({"name": row["operator"], "pc_str": cut, **times, "mem_req": int(float(row["memory_bytes"]))})
+    profile = profiles.profile(name)
+    path = Path(folder) / f"{name}.json"
+    path.write_text(json.dumps({"batch_size": profile.batch_size, "ngpus": profile.ngpus, "measurements": rows}))
+    return str(path)
+
+
+def beside_flexnet():
     """Print the first block."""
     program = beside.path_in(*PEER)
-    sides = [*SIMULATORS, *(["FlexNet"] if program else [])]
+    names = [*SIMULATORS, *(["FlexNet"] if program else [])]
     titles = [
         "model",
         "servers",
         "proposals",
-        *(f"{side}, /s" for side in sides),
-        *(f"{side}, best ms" for side in sides),
+        *(f"{name}, /s" for name in names),
+        *(f"{name}, best ms" for name in names),
     ]
-    titles += [f"{side} / FlexNet" for side in SIMULATORS] if program else []
+    titles += [f"{name} / FlexNet" for name in SIMULATORS] if program else []
     print(beside.table(titles, []), flush=True)
-    for preset, servers, proposals in BESIDE:
-        file = None if measures is None else str(measures / f"{preset}.json")
-        request = {"preset": preset, "servers": servers, "measures": file, "proposals": proposals, "seed": 0}
-        words = {name: [sys.executable, __file__, "--worker", name] for name in SIMULATORS}
-        words |= {"FlexNet": [str(program)]} if program else {}
-        found = beside.measure(
-            {name: beside.Side(functools.partial(beside.Worker, these), request) for name, these in words.items()}
-        )
-        rates = {name: proposals / one.warm for name, one in found.items()}
-        cells = [preset, str(servers), str(proposals), *(f"{rate:.0f}" for rate in rates.values())]
-        cells += [f"{one.answer['best_ms']:.3f}" for one in found.values()]
-        if program:
-            ours, theirs = (found[side].answer["initial_ms"] for side in ("flexnet", "FlexNet"))
-            same = abs(ours / theirs - 1) < 1e-6
-            cells += [f"{rates[side] / rates['FlexNet']:.1f}" if same else "-" for side in SIMULATORS]
-            if not same:
-                print(f"{preset}: initially {ours} ms of ours, {theirs} ms of FlexNet", file=sys.stderr)
-        print(f"| {' | '.join(cells)} |", flush=True)
+    words = {name: [sys.executable, __file__, "--worker", name] for name in SIMULATORS}
+    words |= {"FlexNet": [str(program)]} if program else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for preset, servers, proposals in BESIDE:
+            file = write_measures(preset, folder)
+            request = {"preset": preset, "servers": servers, "measures": file, "proposals": proposals, "seed": 0}
+            sides = {n: beside.Side(functools.partial(beside.Worker, these), request) for n, these in words.items()}
+            print(row(preset, servers, proposals, beside.measure(sides)), flush=True)
     print()
+
+
+def row(preset, servers, proposals, found):
+    """Return a row of the first block."""
+    rates = {name: proposals / one.warm for name, one in found.items()}
+    cells = [preset, str(servers), str(proposals), *(f"{rate:.0f}" for rate in rates.values())]
+    cells += [f"{one.answer['best_ms']:.3f}" for one in found.values()]
+    if "FlexNet" in found:
+        ours, theirs = (found[side].answer["initial_ms"] for side in ("flexnet", "FlexNet"))
+        same = abs(ours / theirs - 1) < 1e-6
+        cells += [f"{rates[name] / rates['FlexNet']:.1f}" if same else "-" for name in SIMULATORS]
+        if not same:
+            print(f"{preset}: initially {ours} ms of ours, {theirs} ms of FlexNet", file=sys.stderr)
+    return f"| {' | '.join(cells)} |"
 
 
 def search_speed(host, problem, simulator, proposals, given=FLEXNET):
@@ -160,13 +183,13 @@ def cpu_seconds():
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def chains_speed(host, proposals, measures, count=2):
+def chains_speed(host, proposals, count=2):
     """Print proposals decided per CPU second by chains in as many processes: dlrm128, as `problem_of` has it."""
     experiment = Experiment(
         model=Choice("dlrm", {"preset": "dlrm128", "dialect": "flexnet"}),
         cluster=ClusterOptions(servers=128, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
         topology="topoopt",
-        estimator="roofline" if measures is None else Choice("measured", {"file": str(measures / "dlrm128.json")}),
+        estimator=Choice("measured", {"profile": "dlrm128"}),
         searchers=[Choice(name, options) for name, options in TOGETHER],
         run=RunOptions(budget=proposals, chains=count, workers=count),
     )
@@ -210,16 +233,16 @@ def change_speed(host, problem, simulator, count=12):
     )
 
 
-def main(measures):
-    beside_flexnet(measures)
+def main():
+    beside_flexnet()
     host = Host.discover()
     for preset, servers, simulator, proposals in LONGER:
-        search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch", measures), simulator, proposals)
-    problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt", measures)
+        search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch"), simulator, proposals)
+    problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt")
     search_speed(host, problem, "fluid", 4_000, TOGETHER)
-    chains_speed(host, 4_000, measures)
+    chains_speed(host, 4_000)
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
-        problem = problem_of(host, model, preset, 128, "bigswitch", measures)
+        problem = problem_of(host, model, preset, 128, "bigswitch")
         for simulator in SIMULATORS:
             change_speed(host, problem, simulator)
 
@@ -227,7 +250,7 @@ def main(measures):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         beside.serve(worker(sys.argv[2]))
-    elif len(sys.argv) > 2:
-        beside.refuse("wanted: at most a folder with FlexNet measurement files")
+    elif sys.argv[1:]:
+        beside.refuse("takes no arguments")
     else:
-        main(Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else None)
+        main()

@@ -14,6 +14,8 @@ import pytest
 
 from topoplan import Host
 from topoplan.testing import reference
+from topoplan_estimator_measured.reading import read as measurements
+from topoplan_frontend_torchgraph.reading import read
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ADAPTERS = sorted((BENCHMARKS / "peers").glob("*.py"))
@@ -24,15 +26,6 @@ with open(os.environ["STARTS"], "a") as file:
     file.write(sys.argv[1])
 for line in sys.stdin:
     print(json.dumps(json.loads(line)), flush=True)
-"""
-PROFILE = """
-node1 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
-node2 -- One -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=40.0
-node3 -- Two -- forward_compute_time=2.0, backward_compute_time=3.0, activation_size=8.0, parameter_size=40.0
-node4 -- Three -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=40.0
-\tnode1 -- node2
-\tnode2 -- node3
-\tnode3 -- node4
 """
 
 
@@ -230,26 +223,29 @@ def measured(beside, seconds):
     return measure
 
 
-def test_planning_divides_by_what_ran_beside_it_alone(load, tmp_path, monkeypatch, capsys):
+def test_planning_divides_by_what_ran_beside_it_alone(load, monkeypatch, capsys):
     planning = load("planning")
     seconds = {"hpgo": (0.01, 0.02, 2.0), "pipeline": (0.1, 0.2, 4.0), "HPGO": (1.0, 1.0, 1.0)}
     monkeypatch.setattr(planning.beside, "measure", measured(planning.beside, seconds))
-    planning.main(tmp_path, ["vgg-19"])
+    planning.main(["vgg-19"])
     alone = capsys.readouterr().out
     assert "HPGO" not in alone
     assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 |" in alone
     monkeypatch.setenv("TOPOPLAN_HPGO_PYTHON", sys.executable)
-    planning.main(tmp_path, ["vgg-19"])
+    planning.main(["vgg-19"])
     together = capsys.readouterr().out
     assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 | 1.00 | 100 | 10 |" in together
     assert "| F | whole | 0.5 | 0.25 |" in together
 
 
-def test_planning_plans_what_it_is_asked_for(load, tmp_path):
+def test_planning_plans_from_the_text_that_hpgo_reads(load, tmp_path):
     planning = load("planning")
-    (tmp_path / "profile.txt").write_text(PROFILE)
-    request = {"file": str(tmp_path / "profile.txt"), "profile_batch": 1, "batch": 4, "devices": [1, 2]}
-    assert planning.plan_hpgo(request)["layers"] == 3
+    file = planning.write("vgg-19", tmp_path)
+    assert read(file) == planning.profiles.profile("vgg-19")
+    request = {"file": str(file), "profile_batch": 32, "batch": 2048, "devices": [8, 16]}
+    found = planning.plan_hpgo(request)
+    assert (found["layers"], found["split"]) == (25, "15|1 @18")
+    assert found["speedup"] == pytest.approx(14.6954611859656, rel=1e-12)  # as HPGO 0.9.2 says
     assert planning.plan_pipeline(request) == {}
 
 
@@ -276,7 +272,9 @@ def flexnet(folder, initial_ms):
     #!{sys.executable} -S
     import json, sys
     for line in sys.stdin:
-        assert set(json.loads(line)) == {{"preset", "servers", "measures", "proposals", "seed"}}
+        request = json.loads(line)
+        assert set(request) == {{"preset", "servers", "measures", "proposals", "seed"}}
+        assert json.load(open(request["measures"]))["batch_size"] == 16384
         print({json.dumps(answer)!r}, flush=True)
     """
     program.write_text(textwrap.dedent(source).lstrip())
@@ -302,15 +300,23 @@ def test_search_speed_divides_by_what_searched_the_same(load, tmp_path, monkeypa
 
     monkeypatch.setattr(search_speed.beside, "measure", measure)
     monkeypatch.setattr(search_speed, "BESIDE", (("dlrm16", 16, 200),))
-    search_speed.beside_flexnet(None)
+    search_speed.beside_flexnet()
     alone = capsys.readouterr().out
     assert "FlexNet" not in alone
     assert "| dlrm16 | 16 | 200 | 400 | 200 | 55.000 | 55.000 |" in alone
     monkeypatch.setenv("TOPOPLAN_FLEXNET", str(program))
-    search_speed.beside_flexnet(None)
+    search_speed.beside_flexnet()
     out, err = capsys.readouterr()
     assert f"| 400 | 200 | 50 | 55.000 | 55.000 | 50.000 {ratios}" in out
     assert ("initially 60.0 ms of ours, 61.0 ms of FlexNet" in err) == (initial_ms == 61.0)
+
+
+def test_flexnet_gets_the_operator_times_in_its_own_form(load, tmp_path):
+    search_speed = load("search_speed")
+    file = search_speed.write_measures("dlrm16", tmp_path)
+    assert json.loads(Path(file).read_text())["measurements"][0]["pc_str"].startswith("2-1-")
+    written, kept = measurements(Path(file)), search_speed.profiles.profile("dlrm16")
+    assert (written.entries, written.batch_size, written.ngpus) == (kept.entries, kept.batch_size, kept.ngpus)
 
 
 def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
@@ -320,10 +326,11 @@ def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
     program.write_text(f"#!{sys.executable} -S\n{busy}\nassert sys.argv[1::2][:2] == ['-flowfile', '-ofile']\n")
     program.chmod(0o755)
     row = {"file": "a.fbuf", "network": "flat", "args": "-speed 10000 -nodes 17"}
-    seconds = agreement.packet_seconds(tmp_path, row, tmp_path / "a.fbuf")
+    plan, host = reference.plan(), Host.discover()
+    seconds = agreement.packet_seconds(tmp_path, row, plan, host)
     assert 0.05 <= seconds < 5
     with pytest.raises(SystemExit):
-        agreement.packet_seconds(tmp_path, row | {"network": "fattree"}, tmp_path / "a.fbuf")
+        agreement.packet_seconds(tmp_path, row | {"network": "fattree"}, plan, host)
     assert "no program htsim_tcp_fattree, which row a.fbuf ran in" in capsys.readouterr().err
     replayed = agreement.Row("a.fbuf", "flat", 10.0, 1.0, 1.01, None, 0.01, 0.005)
     agreement.show([replayed], "coupled")
