@@ -39,7 +39,7 @@ writes all of it, and each section shows its own:
   with them.
 - *lower bound*: of the plan on its network.  *any wiring*: of the plan's strategy on every direct-connect fabric of
   these interfaces.  *tax*: bytes that hosts send for each byte asked.
-- A topology that uses one interface of a host gets the bandwidth of all of them on it.
+- All networks use all interfaces of a host; a fat-tree of equal cost has one for each host, as fast as the money buys.
 """
 
 

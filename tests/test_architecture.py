@@ -70,6 +70,7 @@ LAYERS = (
         "operators",
         "partition",
         "routing",
+        "interfaces",
         "network_bounds",
         "space",
         "scaling",

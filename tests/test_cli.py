@@ -70,7 +70,7 @@ def test_simulate_on_another_topology_and_speed(run):
         "own": [],
         "slow": ["--interface-bandwidth-gbps", "1"],
         "fattree": ["-t", "fattree"],
-        "mesh": ["-t", "fully-connected"],
+        "mesh": ["-t", "fully-connected", "--degree", "3"],
         "rings": ["-t", "topoopt", "--degree", "2"],
     }.items():
         status, out, err = run("simulate", "plan.fbuf", "--json", *extra)

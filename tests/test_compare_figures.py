@@ -117,7 +117,7 @@ def test_a_claim_is_judged_at_every_place(run, rows, finished):
 def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
     return Row(
         model="m", network=network, at={}, time=Spread(*seconds), exposed=0.0, bound=0.0, fabric_bound=None, tax=tax,
-        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, gbps=gbps, cost=1.0, runs=(),
+        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, used=interfaces, gbps=gbps, cost=1.0, runs=(),
     )  # fmt: skip
 
 

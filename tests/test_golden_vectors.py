@@ -59,14 +59,14 @@ def flexnet_tasks(plan):
 
 @pytest.mark.parametrize(("preset", "frontend", "servers", "milliseconds", "tasks"), SWITCHED)
 def test_on_one_switch(host, preset, frontend, servers, milliseconds, tasks):
-    plan = initial_plan(host, preset, frontend, servers, "bigswitch")
+    plan = initial_plan(host, preset, frontend, servers, "bigswitch", degree=1)
     assert plan.timeline.makespan * 1e3 == pytest.approx(milliseconds, abs=1e-4)
     assert flexnet_tasks(plan) == tasks
 
 
 def test_on_one_switch_with_segments_of_64_mib(host):
     simulator = f"flexnet:segment-bytes={64 * 2**20}"
-    plan = initial_plan(host, "dlrm16", "dlrm", 16, "bigswitch", simulator=simulator)
+    plan = initial_plan(host, "dlrm16", "dlrm", 16, "bigswitch", degree=1, simulator=simulator)
     assert plan.timeline.makespan * 1e3 == pytest.approx(60.2237, abs=1e-4)
 
 

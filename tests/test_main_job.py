@@ -46,7 +46,12 @@ def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
 
 def test_the_search_beats_data_parallelism_on_one_switch(host):
     # Where the network is the bottleneck two halves of the servers, a pipeline of two stages, are faster.
-    changes = {"topology": "bigswitch", "searchers": ["mcmc"], "run": RunOptions(budget=4000, seed=2)}
+    changes = {
+        "topology": "bigswitch",
+        "cluster": ClusterOptions(servers=16, interface_bandwidth_gbps=100.0),
+        "searchers": ["mcmc"],
+        "run": RunOptions(budget=4000, seed=2),
+    }
     outcome = optimize(job(**changes), host=host)
     assert outcome.plan.timeline.makespan < 0.9 * outcome.initial.timeline.makespan
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Fabric, Phases, TopoplanError
+from topoplan import Fabric, LinkKind, Phases, TopoplanError
 
 
 @st.composite
@@ -17,6 +17,7 @@ def fabrics(draw):
     nodes = hosts + switches
     pairs = [(a, b) for a in range(nodes) for b in range(nodes) if a != b]
     links = draw(st.lists(st.sampled_from(pairs), max_size=20)) if pairs else []
+    kinds = draw(st.permutations(LinkKind))
     rates = {pair: draw(st.sampled_from([1e9, 2.5e9, 5e10])) for pair in set(links)}
     return Fabric.from_links(
         name="drawn",
@@ -25,6 +26,7 @@ def fabrics(draw):
         links=links,
         bandwidth=[rates[pair] for pair in links],
         latency=[1e-6 * (1 + a) for a, _ in links],
+        kind=[kinds[(a + b) % 3] for a, b in links],
         max_paths=draw(st.integers(1, 4)),
         rings={hosts: ((1,), (hosts - 1,))} if hosts > 1 else {},
     )

@@ -28,6 +28,7 @@ _PUBLIC = {
     "Frontend": "components",
     "GraphBuilder": "operators",
     "Host": "host",
+    "LinkKind": "fabric",
     "Operator": "graph",
     "OperatorGraph": "graph",
     "PartCosts": "components",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from topoplan.experiment import Experiment as Experiment
     from topoplan.experiment import RunOptions as RunOptions
     from topoplan.fabric import Fabric as Fabric
+    from topoplan.fabric import LinkKind as LinkKind
     from topoplan.fabric import Phases as Phases
     from topoplan.fabric import Routes as Routes
     from topoplan.graph import Axis as Axis

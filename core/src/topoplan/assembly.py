@@ -17,11 +17,12 @@ import numpy as np
 from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.distortion import distorted
 from topoplan.evaluate import Evaluator, Memory
-from topoplan.experiment import Choice, Experiment, build_cluster
+from topoplan.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan.exporting import read_strategy
 from topoplan.fabric import Fabric
 from topoplan.fitting import check_fits_somewhere
 from topoplan.host import Host
+from topoplan.interfaces import built
 from topoplan.precision import at_speed, in_precision, optimizer_of
 from topoplan.problem import Demand, Problem
 from topoplan.search import Search
@@ -82,7 +83,7 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
     used = chosen_components(host, experiment)
     (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
     (simulator, simulator_options), *searchers = rest
-    cluster = build_cluster(experiment.cluster)
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]))
     graph = in_precision(frontend.build(model_options, experiment.run.batch_size), experiment.run.precision)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     costs = estimator.build(estimator_options, graph, cluster)
@@ -180,6 +181,6 @@ def _fabric_builder(
     topology: Topology, options: Any, cluster: Any
 ) -> Callable[[Demand | None, np.random.Generator], Fabric]:
     def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
-        return topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        return built(topology, options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return build

@@ -158,6 +158,10 @@ class Topology(Component):
         switching: what its links pass, for pricing them: nothing but cables and packet switches; a port of a
             ``patch-panel`` or ``ocs`` (optical circuit switch) at either end of a link between two hosts; or
             ``ideal`` switches, which are not for sale.
+        switched: hosts join switches, and one link carries what a host sends to all others.  Where it is not so,
+            hosts are wired to each other, and have several interfaces unless the user says otherwise.
+        example_cluster: what the conformance kit builds the example for; hosts of four interfaces, of several numbers,
+            unless given.
     """
 
     kind: ClassVar[Kind] = Kind.TOPOLOGY
@@ -167,6 +171,8 @@ class Topology(Component):
     switching: Literal["packet", "patch-panel", "ocs", "ideal"] = attrs.field(
         default="packet", validator=_one_of("packet", "patch-panel", "ocs", "ideal")
     )
+    switched: bool = False
+    example_cluster: Cluster | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from topoplan.cluster import Cluster
-from topoplan.components import Component, Kind
+from topoplan.components import Component, Kind, Topology
 from topoplan.devices import device_preset
 from topoplan.distortion import Distortion
 from topoplan.errors import TopoplanError, nearest, shown
@@ -32,6 +32,7 @@ __all__ = [
     "build_cluster",
     "choice_from",
     "experiment_from_toml",
+    "interfaces_unless_given",
     "read_toml",
 ]
 
@@ -47,6 +48,8 @@ _LARGEST_TOML, _MOST_PARTS = 4 << 20, 64
 _LONGEST_VALUE = 10_000
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_PARTS}}}")
+#: Interfaces of a host where nobody says: one to a switch, several where hosts are wired to each other.
+_ON_SWITCHES, _ON_HOSTS = 1, 4
 
 
 @attrs.frozen
@@ -140,7 +143,12 @@ class ClusterOptions:
         2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=1e9
     )
     interface_bandwidth_gbps: float = option(100.0, help="of one network interface", unit="Gbps", above=0, maximum=1e9)
-    degree: int = option(4, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
+    degree: int | None = option(
+        None,
+        help="network interfaces of each host, all of them used; unset: 1 to a switch, 4 between hosts",
+        minimum=1,
+        maximum=_MOST_INTERFACES,
+    )
     latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=1e9)
     device: str = option("A100-40", help="kind of device: V100, A100-40, A100-80, H100, H200, B200")
     memory_gb: float | None = option(
@@ -205,8 +213,23 @@ class Experiment:
     distortion: Distortion | None = None
 
 
+def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topology]) -> ClusterOptions:
+    """Return cluster options that say how many interfaces a host has.
+
+    Where they do not, it is one if every one of the topologies is switched, and four if any is not: hosts that are
+    wired to each other are of no use with one.
+    """
+    if options.degree is not None:
+        return options
+    switched = all(topology.switched for topology in topologies)
+    return attrs.evolve(options, degree=_ON_SWITCHES if switched else _ON_HOSTS)
+
+
 def build_cluster(options: ClusterOptions) -> Cluster:
     """Convert cluster options to columns in seconds, bytes and bytes/s.
+
+    Options that do not say how many interfaces a host has get those of hosts that are wired to each other
+    (`interfaces_unless_given`).
 
     Raises:
         TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
@@ -237,7 +260,7 @@ def build_cluster(options: ClusterOptions) -> Cluster:
             presets += [preset.name] * devices
             speeds += [group.speed] * devices
             memories += [size_text * 1e9 if size_text else preset.memory] * devices
-            degrees.append(group.degree or options.degree)
+            degrees.append(group.degree or options.degree or _ON_HOSTS)
             inside.append(group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps)
             bandwidths.append(group.interface_bandwidth_gbps or options.interface_bandwidth_gbps)
     return Cluster(

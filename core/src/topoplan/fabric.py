@@ -10,23 +10,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.errors import TopoplanError
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "Phases", "Routes"]
+__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "LinkKind", "Phases", "Routes"]
 
 #: Nodes of the largest fabric; bytes/s of the slowest and the fastest link, and seconds of its latency.
 MOST_NODES = 2**22
 SLOWEST, FASTEST, LONGEST_LATENCY = 1.0, 1e18, 1e3
+
+
+class LinkKind(IntEnum):
+    """What a link is built of.
+
+    A ``NETWORK`` link is a cable: at a host it ends in one of the host's interfaces.  A ``LANE`` is a share of an
+    interface: several leave it on a breakout cable, and only their bandwidth is limited by what the host has.  An
+    ``INSIDE`` link joins what stands in one chassis (NVLink, PCIe), for a topology whose hosts are single GPUs: it
+    takes no interface and has a speed of its own.
+    """
+
+    NETWORK = 0
+    LANE = 1
+    INSIDE = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +76,7 @@ class Fabric:
         link_count: (L,) int32, how many physical links a row stands for.
         link_bandwidth: (L,) bytes/s of a row, all its physical links together.
         link_latency: (L,) seconds.
+        link_kind: (L,) int8 of `LinkKind`; all of the network unless given.
         routes: explicit paths that override shortest ones for the pairs they name; ``None`` where all
             traffic takes shortest paths.
         max_paths: equal-cost shortest paths kept for each pair without an explicit route.
@@ -79,14 +95,19 @@ class Fabric:
     link_count: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     link_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     link_latency: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    link_kind: I8 = attrs.field(converter=i8, eq=ARRAY_EQ)
     routes: Routes | None = None
     max_paths: int = 1
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
     phases: Phases | None = None
 
+    @link_kind.default
+    def _all_of_the_network(self) -> I8:
+        return i8(np.full(len(self.link_src), LinkKind.NETWORK))
+
     def __attrs_post_init__(self) -> None:
         count = len(self.link_src)
-        for field in ("link_dst", "link_count", "link_bandwidth", "link_latency"):
+        for field in ("link_dst", "link_count", "link_bandwidth", "link_latency", "link_kind"):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"fabric {self.name!r}: {field} has {len(getattr(self, field))} rows, not {count}")
         if count and (
@@ -119,6 +140,14 @@ class Fabric:
                 f"{self.link_latency[bad[0]]} s (must be 0 to {LONGEST_LATENCY:g})"
             )
         self._check_rings()
+        for field, least, most in (("link_count", 1, 2**31 - 1), ("link_kind", min(LinkKind), max(LinkKind))):
+            values = getattr(self, field)
+            bad = np.flatnonzero((values < least) | (values > most))
+            if len(bad):
+                raise TopoplanError(
+                    f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has {field} "
+                    f"{values[bad[0]]} (must be {least} to {most})"
+                )
         key = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
         if len(np.unique(key)) != count:
             raise TopoplanError(
@@ -151,6 +180,7 @@ class Fabric:
         links: ArrayLike,
         bandwidth: ArrayLike,
         latency: ArrayLike,
+        kind: ArrayLike = LinkKind.NETWORK,
         routes: Routes | None = None,
         max_paths: int = 1,
         rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
@@ -161,12 +191,17 @@ class Fabric:
             links: (k, 2) directed links ``(from node, to node)``, one row per physical link, any order.
             bandwidth: bytes/s of one physical link: a number, or one per row.
             latency: seconds: a number, or one per row.  Merged rows keep the largest.
+            kind: a `LinkKind`, or one per row.
 
         The rows of the result are sorted by (from, to).
+
+        Raises:
+            TopoplanError: a link to a node that does not exist, or links of both kinds from one node to another.
         """
         rows = np.asarray(links, dtype=np.int64).reshape(-1, 2)
         speed = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), len(rows))
         delay = np.broadcast_to(np.asarray(latency, dtype=np.float64), len(rows))
+        sort = np.broadcast_to(np.asarray(kind, dtype=np.int64), len(rows))
         nodes = n_hosts + n_switches
         if len(rows) and (rows.min() < 0 or rows.max() >= nodes):
             raise TopoplanError(f"fabric {name!r}: link to node {rows.max()} of {nodes}")
@@ -174,6 +209,14 @@ class Fabric:
         total = np.bincount(inverse, weights=speed, minlength=len(keys))
         slowest = np.zeros(len(keys))
         np.maximum.at(slowest, inverse, delay)
+        kinds = np.zeros(len(keys), dtype=np.int64)
+        kinds[inverse] = sort
+        mixed = np.flatnonzero(kinds[inverse] != sort)
+        if len(mixed):
+            raise TopoplanError(
+                f"fabric {name!r}: links of two kinds from node {rows[mixed[0], 0]} to node {rows[mixed[0], 1]} "
+                "(lead one of them over a switch of its own)"
+            )
         return cls(
             name=name,
             n_hosts=n_hosts,
@@ -183,6 +226,7 @@ class Fabric:
             link_count=counts,
             link_bandwidth=total,
             link_latency=slowest,
+            link_kind=kinds,
             routes=routes,
             max_paths=max_paths,
             rings=dict(rings or {}),
@@ -209,6 +253,7 @@ class Fabric:
             link_count=largest("link_count"),
             link_bandwidth=largest("link_bandwidth"),
             link_latency=largest("link_latency"),
+            link_kind=largest("link_kind"),
             max_paths=first.max_paths,
             phases=phases,
         )

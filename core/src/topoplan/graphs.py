@@ -1,7 +1,8 @@
 """Fabrics as networkx graphs, and back: for topologies that networkx can generate, for analysis and drawing.
 
 `to_networkx` gives one directed edge for each link row, with the attributes ``bandwidth`` (bytes/s of the row, all
-its parallel links together), ``latency`` (seconds) and ``count`` (parallel links).  `from_networkx` reads a graph
+its parallel links together), ``latency`` (seconds), ``count`` (parallel links) and ``link`` (``network``, ``lane`` or
+``inside``, see `topoplan.fabric.LinkKind`; ``network`` where it is absent).  `from_networkx` reads a graph
 with the same attributes: directed or not, with parallel edges or without, with nodes of any name.
 
 networkx is imported when a function is called: who does not convert does not pay for it.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topoplan.errors import TopoplanError
-from topoplan.fabric import Fabric
+from topoplan.fabric import Fabric, LinkKind
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -47,9 +48,11 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
     graph = nx.DiGraph(name=fabric.name, max_paths=fabric.max_paths, rings=rings)
     graph.add_nodes_from(range(fabric.n_hosts), kind=_HOST)
     graph.add_nodes_from(range(fabric.n_hosts, fabric.n_nodes), kind=_SWITCH)
-    columns = (fabric.link_src, fabric.link_dst, fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
-    for source, target, bandwidth, latency, count in zip(*(column.tolist() for column in columns), strict=True):
-        graph.add_edge(source, target, bandwidth=bandwidth, latency=latency, count=count)
+    ends, numbers = (fabric.link_src, fabric.link_dst), (fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
+    columns = (column.tolist() for column in (*ends, *numbers, fabric.link_kind))
+    for source, target, bandwidth, latency, count, kind in zip(*columns, strict=True):
+        link = LinkKind(kind).name.lower()
+        graph.add_edge(source, target, bandwidth=bandwidth, latency=latency, count=count, link=link)
     return graph
 
 
@@ -78,7 +81,7 @@ def from_networkx(
         TopoplanError: a node of another kind, an edge without bandwidth or latency, or with one that is no number.
     """
     numbers, n_hosts = _numbers(graph)
-    links, rates, delays = [], [], []
+    links, rates, delays, kinds = [], [], [], []
     for source, target, data in graph.edges(data=True):
         count = int(_number(data, "count", 1, source, target))
         if count < 1:
@@ -90,6 +93,7 @@ def from_networkx(
             links += [(numbers[start], numbers[end])] * count
             rates += [rate] * count
             delays += [delay] * count
+            kinds += [_kind(data, source, target)] * count
     kept = {int(size): tuple(tuple(jumps) for jumps in rings) for size, rings in graph.graph.get("rings", {}).items()}
     return Fabric.from_links(
         name=name or str(graph.name or "networkx"),
@@ -98,6 +102,7 @@ def from_networkx(
         links=np.array(links, dtype=np.int64).reshape(-1, 2),
         bandwidth=np.array(rates, dtype=np.float64),
         latency=np.array(delays, dtype=np.float64),
+        kind=np.array(kinds, dtype=np.int32),
         max_paths=max_paths or int(graph.graph.get("max_paths", 1)),
         rings=kept,
     )
@@ -116,6 +121,15 @@ def _numbers(graph: nx.Graph) -> tuple[Mapping[Hashable, int], int]:
         raise TopoplanError("graph: it has no host (a node of kind 'host')")
     switches = [node for node, kind in kinds.items() if kind == _SWITCH]
     return {node: number for number, node in enumerate([*hosts, *switches])}, len(hosts)
+
+
+def _kind(data: Mapping[str, Any], source: Hashable, target: Hashable) -> LinkKind:
+    """Return what the link of an edge is built of."""
+    names = {kind.name.lower(): kind for kind in LinkKind}
+    name = data.get("link", "network")
+    if name not in names:
+        raise TopoplanError(f"graph: edge {source!r} - {target!r} is a link {name!r} (it must be {', '.join(names)})")
+    return names[name]
 
 
 def _number(data: Mapping[str, Any], key: str, default: float | None, source: Hashable, target: Hashable) -> float:

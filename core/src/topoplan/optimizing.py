@@ -20,10 +20,11 @@ from topoplan.assembly import assemble, chosen_components, named
 from topoplan.components import Simulate, Topology, TopologyContext
 from topoplan.errors import NoPlanFitsError, TopoplanError, shown
 from topoplan.evaluate import memory_penalty
-from topoplan.experiment import Experiment
+from topoplan.experiment import Experiment, interfaces_unless_given
 from topoplan.exporting import strategy_path
 from topoplan.fitting import no_plan_fits
 from topoplan.host import Host
+from topoplan.interfaces import built, check_fabric
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.plan import Plan
 from topoplan.problem import Demand
@@ -173,9 +174,11 @@ def _break_even(
     """Compare the topology's fabric for the plan with those that stay as they are, the plan's own among them if so."""
     assert topology.static is not None
     rebuilt, static = plan.fabric, list(topology.static(options, context))
+    for fabric in static:
+        check_fabric(fabric, context.cluster)
     if not rebuilds(plan.taskgraph, rebuilt, context.cluster):
         static.append(rebuilt)
-        rebuilt = topology.build(options, context)
+        rebuilt = built(topology, options, context)
     if rebuilt.phases is None:
         return None
     return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
@@ -188,6 +191,8 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         TopoplanError: a component or an option is unknown or wrong.
     """
     used = chosen_components(host, experiment)
+    _, (topology, _), *_ = used
+    cluster = interfaces_unless_given(experiment.cluster, [topology])
     components = [component_record(host, component, options) for component, options in used]
     files = [
         str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
@@ -209,7 +214,7 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         **{key: value for key, value in told.items() if value is not None},
         "batch_size": run.batch_size,
         "components": components,
-        "cluster": json_ready(attrs.asdict(experiment.cluster)),
+        "cluster": json_ready(attrs.asdict(cluster)),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }
 

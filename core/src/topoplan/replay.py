@@ -14,8 +14,9 @@ from topoplan.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Choice
 from topoplan.exporting import read_plan
-from topoplan.fabric import Fabric
+from topoplan.fabric import Fabric, LinkKind
 from topoplan.host import Host
+from topoplan.interfaces import built
 from topoplan.plan import Plan
 from topoplan.problem import Demand
 from topoplan.records import component_record
@@ -61,8 +62,15 @@ def simulate_file(
         if not 0 < interface_bandwidth_gbps < float("inf"):
             raise TopoplanError(f"--interface-bandwidth-gbps {interface_bandwidth_gbps}: must be positive and finite")
         speed = np.full(cluster.n_hosts, interface_bandwidth_gbps * 1e9 / 8)
-        # The file's network keeps its shape: every physical link runs at the new speed.
-        fabric = _evolved(fabric, lambda part: {"link_bandwidth": part.link_count * speed[0]})
+        # The file's network keeps its shape: every physical link runs at the new speed, but for those inside hosts.
+        fabric = _evolved(
+            fabric,
+            lambda part: {
+                "link_bandwidth": np.where(
+                    part.link_kind == LinkKind.INSIDE, part.link_bandwidth, part.link_count * speed[0]
+                )
+            },
+        )
         cluster = attrs.evolve(cluster, interface_bandwidth=speed)
     if latency_us is not None:
         if not 0 <= latency_us < float("inf"):
@@ -80,7 +88,7 @@ def simulate_file(
         demand = (
             taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
         )
-        fabric = wired.build(options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
+        fabric = built(wired, options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
     choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
     component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
     try:

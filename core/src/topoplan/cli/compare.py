@@ -45,7 +45,11 @@ def compare(
     big_gpu: int = typer.Option(None, help="Real GPUs that one device stands for, with an all-reduce among them."),
     inter_gpu_bandwidth_gbps: float = typer.Option(None, help="Between two GPUs of one host."),
     interface_bandwidth_gbps: str = typer.Option(None, help="Of one network interface; several with commas."),
-    degree: str = typer.Option(None, help="Network interfaces of each host; several with commas."),
+    degree: str = typer.Option(
+        None,
+        help="Network interfaces of each host, all used; several with commas; unless given 1 where all networks are "
+        "switched, else 4.",
+    ),
     latency_us: float = typer.Option(None, help="Of one network link, one way."),
     device: str = typer.Option(None, help="Kind of device."),
     memory_gb: float = typer.Option(None, help="Memory of a device."),

@@ -35,7 +35,9 @@ def optimize(
     big_gpu: int = typer.Option(1, help="Real GPUs that one device stands for, with an all-reduce among them."),
     inter_gpu_bandwidth_gbps: float = typer.Option(2400.0, help="Between two GPUs of one host."),
     interface_bandwidth_gbps: float = typer.Option(100.0, help="Of one network interface."),
-    degree: int = typer.Option(4, help="Network interfaces of each host."),
+    degree: int = typer.Option(
+        None, help="Network interfaces of each host, all used; unless given 1 to a switch, 4 where hosts are wired."
+    ),
     latency_us: float = typer.Option(1.0, help="Of one network link, one way."),
     device: str = typer.Option("A100-40", help="Kind of device: V100, A100-40, A100-80, H100, H200, B200."),
     memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),

@@ -24,6 +24,7 @@ from topoplan.experiment import Experiment, build_cluster
 from topoplan.exporting import Written, check_outputs, write_outputs
 from topoplan.fabric import Fabric
 from topoplan.host import Host
+from topoplan.interfaces import host_links, used_interfaces
 from topoplan.optimizing import Outcome, optimize
 from topoplan.plan import Plan
 from topoplan.run import Progress as SearchProgress
@@ -125,6 +126,9 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),
         "searcher": "+".join(choice.name for choice in experiment.searchers),
         "simulator": experiment.simulator.name,
+        "interfaces": int(plan.cluster.interfaces.min()),
+        "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
+        "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         "busiest_link": _busiest_link(plan),
         **_scheduling(plan),
         **_rebuilding(outcome.break_even),
@@ -144,6 +148,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
         ("initial iteration time", _time(first.makespan) + ("" if outcome.initial.fits else " (does not fit)")),
         *simulation_rows(plan),
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
+        ("network of a host", host_links(plan.fabric, plan.cluster)),
         *_rebuilding_rows(outcome.break_even),
         *_any_wiring_rows(outcome),
         *memory_rows(plan),

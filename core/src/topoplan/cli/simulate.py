@@ -25,7 +25,9 @@ def simulate(
     simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
     interface_bandwidth_gbps: float = typer.Option(None, help="Of one link; the file's own unless given."),
     latency_us: float = typer.Option(None, help="Of one link, one way; the file's own (or 1) unless given."),
-    degree: int = typer.Option(None, help="Network interfaces of each host; the file's own unless given.", min=1),
+    degree: int = typer.Option(
+        None, help="Network interfaces of each host, all used by -t; the file's own unless given.", min=1
+    ),
     seed: int = typer.Option(0, help="Of the topology's randomness.", min=0),
     export: list[str] = typer.Option(
         [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan with its timeline."

@@ -2,11 +2,12 @@
 
 Two rules make networks comparable:
 
-- *Equal interfaces.*  ``degree`` and ``interface-bandwidth-gbps`` say what a host has: d interfaces of B each.  A
-  topology that uses fewer, as a tree uses one, gets all of them bundled: one interface of d B.
+- *Equal interfaces.*  ``degree`` and ``interface-bandwidth-gbps`` say what a host has, and every network uses all of
+  it.  Where the figure does not say ``degree``, all networks have that of `interfaces_unless_given`.
 - *Equal cost.*  A network that has to cost as much as another one is built at the figure's bandwidth, priced, and
-  made faster or slower until it costs the same (`topoplan.prices.affordable`).  What a network that follows demand
-  costs is taken from the fabric that it builds for no demand at all.
+  made faster or slower until it costs the same (`topoplan.prices.affordable`).  One of switches then has one
+  interface a host, as fast as the money buys.  What a network that follows demand costs is taken from the fabric that
+  it builds for no demand at all.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Any, cast
 import attrs
 import numpy as np
 
-from topoplan.cluster import Cluster
 from topoplan.comparing.figure import BATCH, Figure, Model, Network, number
 from topoplan.components import Kind, Searcher, Topology, TopologyContext
 from topoplan.errors import TopoplanError
-from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions, build_cluster
+from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions, build_cluster, interfaces_unless_given
 from topoplan.fabric import Fabric
 from topoplan.host import Host
+from topoplan.interfaces import built
 from topoplan.prices import Item, Prices, affordable, bill, cost
 
 __all__ = ["Cell", "all_measured", "cells"]
@@ -146,53 +147,61 @@ def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ..
 
 
 def _cluster(figure: Figure, network: Network, at: At, host: Host, prices: Prices) -> ClusterOptions:
-    """Return the cluster of a network at a variation, bundled and as fast as its cost allows."""
-    options, parts = _bundled(figure, network, at, host)
+    """Return the cluster of a network at a variation, as fast as its cost allows."""
+    options = _options(figure, at, host)
     if network.costs_as is None:
+        _build(network, options, host)  # what it refuses is said before anything runs
         return options
     other = next(candidate for candidate in figure.networks if candidate.name == network.costs_as)
-    budget = cost(_bundled(figure, other, at, host)[1], prices)
+    budget = cost(_parts(other, options, host), prices)
+    options = _on_one_interface(network, options, host)
     try:
-        return _faster(options, affordable(parts, prices, budget))
+        return _faster(options, affordable(_parts(network, options, host), prices, budget))
     except TopoplanError as error:
         where = "".join(f", {key} {number(value)}" for key, value in at.items())
         raise TopoplanError(f"network {network.name!r}{where}: cannot cost as {other.name!r}: {error}") from None
 
 
-def _bundled(figure: Figure, network: Network, at: At, host: Host) -> tuple[ClusterOptions, tuple[Item, ...]]:
-    """Return the cluster with all bandwidth of a host on the interfaces that the topology uses, and its bill."""
+def _options(figure: Figure, at: At, host: Host) -> ClusterOptions:
+    """Return the cluster at a variation, the same for all networks."""
     changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in at.items() if key != BATCH}
-    options = attrs.evolve(figure.cluster, **changes)
+    topologies = [cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)) for network in figure.networks]
+    return interfaces_unless_given(attrs.evolve(figure.cluster, **changes), topologies)
+
+
+def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
+    """Return the cluster with the bandwidth of a host on one interface, where the network's switches can do with it."""
+    assert options.degree is not None
+    if not cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)).switched:
+        return options
+    one = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
+    try:
+        _build(network, one, host)
+    except TopoplanError:
+        return options
+    return one
+
+
+def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
     fabric, topology = _build(network, options, host)
-    degree = int(build_cluster(options).interfaces.min())
-    used = _used(fabric)
-    if 0 < used < degree:
-        options = _faster(attrs.evolve(options, degree=used, hosts=_regrouped(options, used)), degree / used)
-        fabric, topology = _build(network, options, host)
-    return options, bill(fabric, topology.switching)
+    return bill(fabric, topology.switching)
 
 
 def _build(network: Network, options: ClusterOptions, host: Host) -> tuple[Fabric, Topology]:
     component, chosen = host.make(Kind.TOPOLOGY, network.choice.name, network.choice.options)
     topology = cast("Topology", component)
-    cluster: Cluster = build_cluster(options)
-    return topology.build(chosen, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))), topology
+    context = TopologyContext(cluster=build_cluster(options), demand=None, rng=np.random.default_rng(0))
+    return built(topology, chosen, context), topology
 
 
-def _used(fabric: Fabric) -> int:
-    """Return the interfaces that the host with the most of them uses."""
-    sides = (fabric.link_src, fabric.link_dst)
-    count = [np.bincount(side, fabric.link_count, minlength=fabric.n_nodes)[: fabric.n_hosts].max() for side in sides]
-    return int(max(count))
-
-
-def _regrouped(options: ClusterOptions, used: int) -> tuple[Any, ...]:
-    """Give groups of hosts that state a number of interfaces the one that is used, at their summed bandwidth."""
+def _regrouped(options: ClusterOptions) -> tuple[Any, ...]:
+    """Give groups of hosts that state a number of interfaces one, as many times as fast in proportion to the others."""
+    assert options.degree is not None
     groups = []
     for group in options.hosts:
         own = group.degree or options.degree
         speed = (group.interface_bandwidth_gbps or options.interface_bandwidth_gbps) * own / options.degree
-        groups.append(attrs.evolve(group, degree=used, interface_bandwidth_gbps=speed))
+        groups.append(attrs.evolve(group, degree=1, interface_bandwidth_gbps=speed))
     return tuple(groups)
 
 

@@ -51,7 +51,7 @@ class Where:
         """
         one, other = self.faster, self.slower
         told = []
-        bandwidth = other.interfaces * other.gbps / (one.interfaces * one.gbps)
+        bandwidth = other.used * other.gbps / (one.used * one.gbps)
         if bandwidth > 1 + SAME:
             told.append(f"{other.network} has {bandwidth:.2f} times the bandwidth at each host")
         if one.tax is not None and other.tax is not None and one.tax > (1 + SAME) * other.tax:

@@ -14,6 +14,7 @@ from topoplan.components import Kind, Topology
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Experiment
 from topoplan.host import Host
+from topoplan.interfaces import used_interfaces
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.optimizing import optimize
 from topoplan.plan import Plan
@@ -67,6 +68,7 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
         "evaluations": outcome.result.evaluations,
         "batch_size": plan.graph.batch_size if plan.graph else None,
         "interfaces": int(plan.cluster.interfaces.min()),
+        "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric, topology.switching)],
     }

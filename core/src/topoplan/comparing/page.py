@@ -119,7 +119,7 @@ def _costs(figure: Figure, rows: Sequence[Row], prices: Prices) -> str:
     seen: dict[tuple[str, ...], list[str]] = {}
     for at in _places(rows):
         key = tuple(number(at[networks[0]].at[name]) for name in vary)
-        told = [f"{at[n].interfaces} x {at[n].gbps:.4g} Gbps, {money(at[n].cost)} {prices.currency}" for n in networks]
+        told = [f"{at[n].links} Gbps, {money(at[n].cost)} {prices.currency}" for n in networks]
         seen.setdefault(key, told)
     return _markdown([*vary, *networks], [[*key, *told] for key, told in seen.items()])
 

@@ -35,7 +35,7 @@ class Row:
             exposed communication, lower bound of the plan, lower bound of its strategy on any wiring of the interfaces
             (None for switches), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
             and what it holds.
-        interfaces, gbps: of a host, and the bandwidth of each.
+        interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
         cost: of the network, in the prices' currency.
         runs: the runs, by seed.
     """
@@ -52,6 +52,7 @@ class Row:
     memory: float
     capacity: float
     interfaces: int
+    used: int
     gbps: float
     cost: float
     runs: tuple[Mapping[str, Any], ...]
@@ -60,6 +61,12 @@ class Row:
     def place(self) -> str:
         """The model and the values of what varies, as people write it."""
         return ", ".join([self.model, *(f"{key} {number(value)}" for key, value in self.at.items())])
+
+    @property
+    def links(self) -> str:
+        """What a host has and the network uses of it: ``4 x 25``, or ``1 of 4 x 25``."""
+        taken = f"{self.used} of " if self.used < self.interfaces else ""
+        return f"{taken}{self.interfaces} x {self.gbps:.4g}"
 
     @property
     def time_cost(self) -> float:
@@ -98,6 +105,7 @@ def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
         memory=middle["memory_bytes"],
         capacity=middle["memory_capacity_bytes"],
         interfaces=middle["interfaces"],
+        used=middle["interfaces_used"],
         gbps=middle["interface_bandwidth_gbps"],
         cost=cost((Item(*item) for item in middle["parts"]), prices),
         runs=tuple(runs),

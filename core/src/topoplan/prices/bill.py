@@ -6,7 +6,8 @@ Counting, for every physical link at its own bandwidth:
 - a switch's end is a ``switch-port`` with a ``transceiver``, or an ``ideal-switch-port`` (`book.Prices.price`);
 - a link between two hosts is one ``fibre``, or passes a patch panel or an optical circuit switch, which takes a port
   there and a fibre to it at either end; panels and optical switches need no transceivers;
-- a link to a switch is one ``fibre``.
+- a link to a switch is one ``fibre``;
+- a lane, which is a share of an interface, counts as a link of its own bandwidth.
 
 Links are two-way: the two directions of a link share ports and fibre.  A link of one direction takes the sending half
 of one port and the receiving half of another.  A link between switches counts where a shortest path between two hosts

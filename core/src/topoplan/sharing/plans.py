@@ -16,6 +16,7 @@ from topoplan.errors import TopoplanError
 from topoplan.experiment import build_cluster
 from topoplan.fabric import Fabric
 from topoplan.host import Host
+from topoplan.interfaces import built
 from topoplan.merging import merged
 from topoplan.optimizing import optimize
 from topoplan.plan import Plan
@@ -112,4 +113,4 @@ def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Clust
     if topology.follows_demand:
         return None
     rng = np.random.default_rng(share.options.seed)
-    return topology.build(options, TopologyContext(cluster=cluster, demand=None, rng=rng))
+    return built(topology, options, TopologyContext(cluster=cluster, demand=None, rng=rng))

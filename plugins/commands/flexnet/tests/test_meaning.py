@@ -62,7 +62,7 @@ def run(capsys, monkeypatch):
 
 
 def test_flexnets_defaults():
-    found = experiment("--topology fc")
+    found = experiment("--topology random")
     assert (found.cluster.servers, found.cluster.gpus_per_server, found.cluster.big_gpu, found.cluster.degree) == (
         1, 1, 1, 4
     )  # fmt: skip
@@ -107,6 +107,20 @@ def test_all_that_is_set_arrives():
 )
 def test_topologies(given, name):
     assert experiment(f"--topology {given}").topology.name == name
+
+
+@pytest.mark.parametrize(
+    ("line", "interfaces"),
+    [
+        ("--topology fattree --node-degree 8 --nsimnode 16", 1),
+        ("--topology fc --nsimnode 16", 15),
+        ("--topology fc", 1),
+        ("--topology topoopt --nsimnode 16", 4),
+        ("--topology random --node-degree 3 --nsimnode 16", 3),
+    ],
+)
+def test_hosts_have_the_interfaces_that_flexnet_uses(line, interfaces):
+    assert experiment(line).cluster.degree == interfaces
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.names[0])
@@ -176,7 +190,7 @@ def test_the_line_that_is_shown_asks_for_the_same(flags, propagates):
 def test_every_flag_and_word_has_a_row():
     table = rows("-ll:zsize 20000 -dm:memoize --degree 4 --gpu-dram-bandwidth 9 --no-such 3 --topology fattree")
     assert table["-ll:zsize"] == table["-dm:memoize"] == "nothing: for the runtime system below FlexNet"
-    assert table["--degree"] == "--degree 4"
+    assert table["--degree"] == "--degree 1: FlexNet leads one interface of a host to the switch"
     assert table["--gpu-dram-bandwidth"] == "nothing: FlexNet reads it and never uses it"
     assert table["--no-such"] == "nothing: FlexNet does not know it"
     assert table["--topology"].startswith("-t bigswitch")

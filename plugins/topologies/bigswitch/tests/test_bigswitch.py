@@ -1,4 +1,4 @@
-"""One switch: every host one link each way, whatever its interfaces."""
+"""One switch: every host joins it with all of its interfaces."""
 
 import attrs
 import numpy as np
@@ -15,15 +15,17 @@ def test_links(n):
     fabric = build(BigSwitchOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
     links = set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
     assert links == {(h, n) for h in range(n)} | {(n, h) for h in range(n)}
-    assert set(fabric.link_bandwidth) == {1e9}
+    assert set(fabric.link_count) == {4}
+    assert set(fabric.link_bandwidth) == {4e9}
     assert set(fabric.link_latency) == {2e-6}
     routes = full_routes(fabric)
     assert len(routes.weight) == n * (n - 1)
     assert len(routes.links) == 2 * n * (n - 1)
 
 
-def test_hosts_keep_their_own_bandwidth():
+def test_hosts_keep_their_own_interfaces_and_bandwidth():
     base = Cluster.uniform(n_hosts=2)
-    cluster = attrs.evolve(base, interface_bandwidth=[1e9, 4e9])
+    cluster = attrs.evolve(base, interfaces=[3, 2], interface_bandwidth=[1e9, 4e9])
     fabric = build(BigSwitchOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
-    assert fabric.link_bandwidth.tolist() == [1e9, 4e9, 1e9, 4e9]  # 0 -> 2, 1 -> 2, 2 -> 0, 2 -> 1
+    assert fabric.link_bandwidth.tolist() == [3e9, 8e9, 3e9, 8e9]  # 0 -> 2, 1 -> 2, 2 -> 0, 2 -> 1
+    assert fabric.link_count.tolist() == [3, 2, 3, 2]

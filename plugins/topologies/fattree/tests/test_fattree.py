@@ -1,5 +1,6 @@
 """Fat-tree: sizes, structure, equal-cost paths and oversubscription."""
 
+import attrs
 import numpy as np
 import pytest
 
@@ -9,8 +10,8 @@ from topoplan.routing import paths
 from topoplan_topology_fattree import FatTreeOptions, build
 
 
-def make(n, **options):
-    cluster = Cluster.uniform(n_hosts=n, interface_bandwidth=1e9, latency=1e-6)
+def make(n, interfaces=1, **options):
+    cluster = Cluster.uniform(n_hosts=n, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
     return build(structure(FatTreeOptions, options, "topology fattree"), context)
 
@@ -27,6 +28,23 @@ def test_switches_use_all_their_ports():
     fabric = make(16)
     ports = np.bincount(fabric.link_src, minlength=fabric.n_nodes)
     assert ports.tolist() == [1] * 16 + [4] * 20
+
+
+def test_hosts_and_switches_use_all_interfaces():
+    one, three = make(16), make(16, interfaces=3)
+    assert (three.link_count == 3).all()
+    assert three.link_bandwidth.tolist() == (3 * one.link_bandwidth).tolist()
+    ratio = make(54, interfaces=3, oversubscription=1.5)
+    assert (ratio.link_count == 3).all()
+
+
+def test_of_hosts_that_differ_the_widest_says_how_switches_are_joined():
+    cluster = attrs.evolve(Cluster.uniform(n_hosts=2), interfaces=[1, 2], interface_bandwidth=[3e9, 1e9])
+    tree = build(FatTreeOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    up = tree.link_src < 2
+    assert (tree.link_count[up].tolist(), tree.link_bandwidth[up].tolist()) == ([1, 2], [3e9, 2e9])
+    between = (tree.link_src >= 2) & (tree.link_dst >= 2)
+    assert (set(tree.link_count[between]), set(tree.link_bandwidth[between])) == ({1}, {3e9})
 
 
 def test_lengths_and_numbers_of_paths():

@@ -8,7 +8,7 @@ from typing import Any
 from topoplan_command_flexnet.flags import FLAGS
 from topoplan_command_flexnet.programs import MODEL
 from topoplan_command_flexnet.scan import Found, Skipped
-from topoplan_command_flexnet.translate import DEFAULTS, PROPAGATION, Settings, reset_every
+from topoplan_command_flexnet.translate import DEFAULTS, PROPAGATION, Settings, interfaces_of, reset_every
 
 __all__ = ["Row", "rows_of", "warnings_of"]
 
@@ -76,6 +76,8 @@ def _became(key: str, settings: Settings) -> str:
     value = settings[key]
     if key.startswith(MODEL):
         return f"-o {key.removeprefix(MODEL)}={_brief(value)}"
+    if key == "degree":
+        return f"--degree {interfaces_of(settings)}{_ENDS.get(settings.get('topology', ''), '')}"
     return _STORY[key](value)
 
 
@@ -90,6 +92,12 @@ _NETWORK = {
     "random": "-t random",
 }
 
+#: Why not all interfaces that FlexNet is told of are there.
+_ENDS = {
+    "fattree": ": FlexNet leads one interface of a host to the switch",
+    "fc": ": FlexNet leads one interface of a host to each other one",
+}
+
 _STORY: dict[str, Callable[[Any], str]] = {
     "servers": _option("servers"),
     "gpus": _option("gpus-per-server"),
@@ -98,7 +106,6 @@ _STORY: dict[str, Callable[[Any], str]] = {
     "interface-bandwidth": _option("interface-bandwidth-gbps"),
     "inter-gpu-bandwidth": _option("inter-gpu-bandwidth-gbps"),
     "latency": _option("latency-us"),
-    "degree": _option("degree"),
     "net-opt": lambda value: "placements at equal strides" + ("" if value else ", all the same"),
     "topology": lambda value: _NETWORK[value],
     "mfile": lambda value: (

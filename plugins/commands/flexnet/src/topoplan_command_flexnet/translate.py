@@ -13,7 +13,16 @@ from topoplan_command_flexnet.flags import TOPOLOGIES
 from topoplan_command_flexnet.programs import MODEL, Program
 from topoplan_command_flexnet.scan import Found, Skipped
 
-__all__ = ["DEFAULTS", "PROPAGATION", "Settings", "experiment_of", "measuring", "reset_every", "settings_of"]
+__all__ = [
+    "DEFAULTS",
+    "PROPAGATION",
+    "Settings",
+    "experiment_of",
+    "interfaces_of",
+    "measuring",
+    "reset_every",
+    "settings_of",
+]
 
 #: Key of a flag -> its value, FlexNet's defaults included.
 Settings = Mapping[str, Any]
@@ -68,7 +77,7 @@ def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment
             big_gpu=max(settings["big-gpu"], 1),
             inter_gpu_bandwidth_gbps=float(settings["inter-gpu-bandwidth"]),
             interface_bandwidth_gbps=float(settings["interface-bandwidth"]),
-            degree=settings["degree"],
+            degree=interfaces_of(settings),
             latency_us=float(settings["latency"]),
         ),
         topology=Choice(topology, _NETWORK.get(topology, {})),
@@ -83,6 +92,16 @@ def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment
         ),
         outputs=tuple((Choice(exporter), settings[key]) for key, exporter in outputs if key in settings),
     )
+
+
+def interfaces_of(settings: Settings) -> int:
+    """Return how many interfaces of a host FlexNet uses: one to a switch, one to each other host of a full mesh."""
+    topology = settings.get("topology")
+    if topology == "fattree":
+        return 1
+    if topology == "fc":
+        return max(int(settings["servers"]) - 1, 1)
+    return int(settings["degree"])
 
 
 def _estimator(settings: Settings) -> Choice:

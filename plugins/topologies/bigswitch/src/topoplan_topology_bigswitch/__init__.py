@@ -1,12 +1,13 @@
 """One ideal switch: an upper bound for switched networks.
 
-Every host has one link of one interface each way to a single non-blocking switch, so that messages meet
-only at a host's own up- and down-link.  Further interfaces stay unused.  FlexNet calls this ``fattree``.
+Every host joins a single non-blocking switch with all of its interfaces, as parallel links, so that messages meet
+only at a host's own up- and down-links.  FlexNet calls this ``fattree``, and uses one interface.
 """
 
 from __future__ import annotations
 
 import attrs
+import numpy as np
 
 from topoplan import Fabric, Topology, TopologyContext, hookimpl
 
@@ -19,17 +20,19 @@ class BigSwitchOptions:
 
 
 def build(options: BigSwitchOptions, context: TopologyContext) -> Fabric:
-    """Join every host to the switch, node ``n_hosts``, at the bandwidth of one of its interfaces."""
+    """Join every host to the switch, node ``n_hosts``, at the bandwidth of all of its interfaces."""
     cluster = context.cluster
     n = cluster.n_hosts
-    bandwidth = cluster.interface_bandwidth.tolist()
-    return Fabric.from_links(
+    hosts, switch = np.arange(n), np.full(n, n)
+    return Fabric(
         name="bigswitch",
         n_hosts=n,
         n_switches=1,
-        links=[(host, n) for host in range(n)] + [(n, host) for host in range(n)],
-        bandwidth=bandwidth + bandwidth,
-        latency=cluster.latency,
+        link_src=np.concatenate([hosts, switch]),
+        link_dst=np.concatenate([switch, hosts]),
+        link_count=np.tile(cluster.interfaces, 2),
+        link_bandwidth=np.tile(cluster.interfaces * cluster.interface_bandwidth, 2),
+        link_latency=np.full(2 * n, cluster.latency),
     )
 
 
@@ -39,9 +42,10 @@ def topoplan_topologies() -> list[Topology]:
     return [
         Topology(
             name="bigswitch",
-            summary="one non-blocking switch, one link for each host (FlexNet's fattree)",
+            summary="one non-blocking switch, which every host joins with all interfaces (FlexNet's fattree)",
             options=BigSwitchOptions,
             build=build,
             switching="ideal",
+            switched=True,
         )
     ]

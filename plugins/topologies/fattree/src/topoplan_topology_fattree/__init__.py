@@ -1,7 +1,8 @@
 """A three-level k-ary fat-tree (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008).
 
 k pods of k/2 top-of-rack and k/2 aggregation switches, k^2/4 core switches, room for k^3/4 hosts; hosts
-fill it from the left and each uses one interface.  Nodes are numbered hosts, top-of-rack switches,
+fill it from the left, and each joins its switch with all of its interfaces, as parallel links; so do switches with as
+many and as fast ones as the host with the most bandwidth.  Nodes are numbered hosts, top-of-rack switches,
 aggregation switches, core switches, pod by pod.
 
 Oversubscription o takes aggregation switches away: a pod keeps u = ceil(k/2 / o) of them, each with its k/2
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 
 import attrs
+import numpy as np
 
 from topoplan import Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
 
@@ -33,7 +35,7 @@ class FatTreeOptions:
 
 
 def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
-    """Build the tree; links between switches have the bandwidth of the fastest host interface.
+    """Build the tree; links between switches have the bandwidth of the host with the most of it.
 
     Raises:
         TopoplanError: ``k`` is odd or too small for the cluster.
@@ -42,7 +44,9 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     k = _ports(options.k, cluster.n_hosts)
     half = k // 2
     uplinks = max(1, math.ceil(half / options.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
-    trunk = float(cluster.interface_bandwidth.max())
+    own = cluster.interfaces * cluster.interface_bandwidth
+    widest = int(own.argmax())
+    trunk = float(own[widest])
     slowed = trunk * half / options.oversubscription / uplinks
     rack0 = cluster.n_hosts
     aggregation0 = rack0 + k * half
@@ -50,7 +54,7 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
 
     links: list[tuple[int, int]] = []
     bandwidth: list[float] = []
-    for host, speed in enumerate(cluster.interface_bandwidth.tolist()):
+    for host, speed in enumerate(own.tolist()):
         links.append((host, rack0 + host // half))
         bandwidth.append(speed)
     for pod in range(k):
@@ -60,7 +64,7 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
             bandwidth += [slowed] * half
             links += [(aggregation, core0 + up * half + port) for port in range(half)]
             bandwidth += [trunk] * half
-    return Fabric.from_links(
+    tree = Fabric.from_links(
         name="fattree",
         n_hosts=cluster.n_hosts,
         n_switches=k * half + k * uplinks + uplinks * half,
@@ -69,6 +73,9 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
         latency=cluster.latency,
         max_paths=options.paths,
     )
+    ends = np.minimum(tree.link_src, tree.link_dst)
+    parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(ends, cluster.n_hosts)]
+    return attrs.evolve(tree, link_count=parallel)
 
 
 def _ports(k: int | None, hosts: int) -> int:
@@ -95,5 +102,6 @@ def topoplan_topologies() -> list[Topology]:
             summary="three-level k-ary fat-tree with equal-cost paths, oversubscribed on request",
             options=FatTreeOptions,
             build=build,
+            switched=True,
         )
     ]

@@ -1,14 +1,15 @@
-"""A link between any two hosts: what direct connections could do at most.
+"""Links between any two hosts: what direct connections do without a hop.
 
-One link of one interface's bandwidth for every ordered pair of hosts, however few interfaces they have.
-Between hosts with interfaces of different speed the slower one decides.
+A host shares the bandwidth of its interfaces evenly among the links to all others: whole interfaces, where their number
+is a multiple of the other hosts', else lanes of them.  Between hosts of different shares the smaller one decides.
 """
 
 from __future__ import annotations
 
 import attrs
+import numpy as np
 
-from topoplan import Fabric, Topology, TopologyContext, hookimpl
+from topoplan import Fabric, LinkKind, Topology, TopologyContext, hookimpl
 
 __all__ = ["FullyConnectedOptions", "build"]
 
@@ -21,14 +22,20 @@ class FullyConnectedOptions:
 def build(options: FullyConnectedOptions, context: TopologyContext) -> Fabric:
     """Join every host to every other one."""
     cluster = context.cluster
-    speed = cluster.interface_bandwidth.tolist()
-    pairs = [(a, b) for a in range(cluster.n_hosts) for b in range(cluster.n_hosts) if a != b]
-    return Fabric.from_links(
+    n, interfaces = cluster.n_hosts, cluster.interfaces
+    others = max(n - 1, 1)
+    whole = (interfaces == interfaces[0]).all() and interfaces[0] % others == 0
+    share = interfaces / others * cluster.interface_bandwidth
+    src, dst = np.nonzero(~np.eye(n, dtype=bool))
+    return Fabric(
         name="fully-connected",
-        n_hosts=cluster.n_hosts,
-        links=pairs,
-        bandwidth=[min(speed[a], speed[b]) for a, b in pairs],
-        latency=cluster.latency,
+        n_hosts=n,
+        link_src=src,
+        link_dst=dst,
+        link_count=np.full(len(src), interfaces[0] // others if whole else 1),
+        link_bandwidth=np.minimum(share[src], share[dst]),
+        link_latency=np.full(len(src), cluster.latency),
+        link_kind=np.full(len(src), LinkKind.NETWORK if whole else LinkKind.LANE),
     )
 
 
@@ -38,7 +45,7 @@ def topoplan_topologies() -> list[Topology]:
     return [
         Topology(
             name="fully-connected",
-            summary="one link for every ordered pair of hosts, not limited by interfaces",
+            summary="a link between any two hosts, which share the bandwidth of their interfaces",
             options=FullyConnectedOptions,
             build=build,
         )

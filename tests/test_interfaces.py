@@ -1,0 +1,77 @@
+"""All commands use all interfaces of a host, and have the same number of them where nobody says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from topoplan import ClusterOptions, Experiment, Host, RunOptions, optimize
+from topoplan.cli import comparison
+from topoplan.comparing.measure import measure
+from topoplan.comparing.work import Done
+from topoplan.components import Kind
+
+MODEL = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64", "--budget", "5"]
+SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random", "topoopt")
+
+
+@pytest.fixture
+def compared(run, monkeypatch):
+    """Run `topoplan compare` in this process; return the rows of its networks."""
+
+    def run_all(cells, host, store, jobs, report):
+        results = tuple(measure(str(cell), cell.experiment) for cell in cells)
+        return Done(results=results, kept=0, interrupted=False)
+
+    monkeypatch.setattr(comparison, "run_all", run_all)
+
+    def compared(*words):
+        status, _, err = run("compare", *MODEL, *words, "--json", "a.json")
+        assert (status, err) == (0, "")
+        return {row["network"]: row for row in json.loads(Path("a.json").read_text())["rows"]}
+
+    return compared
+
+
+def test_every_topology_that_ships_is_tried_here():
+    found = {component.name: component.switched for component in Host.discover().components(Kind.TOPOLOGY)}
+    assert found == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False)}
+
+
+@pytest.mark.parametrize(
+    ("networks", "degree", "wanted"),
+    [(SWITCHED, [], 1), (DIRECT, [], 4), ((*SWITCHED, *DIRECT), ["--degree", "3"], 3)],
+    ids=["switched", "direct", "all with three"],
+)
+def test_optimize_and_compare_say_the_same(run, compared, networks, degree, wanted):
+    searchers = ["-s", "mcmc", "-s", "totientperm"]
+    rows = compared("-n", ",".join(networks), *searchers, *degree)
+    for name in networks:
+        wired = name in ("ocs", "topoopt")
+        status, out, err = run("optimize", *MODEL, "-t", name, *searchers[: 4 if wired else 2], *degree, "--json")
+        assert (status, err) == (0, "")
+        one, other = json.loads(out), rows[name]
+        assert one["iteration_time_s"] == other["iteration_time_s"]["median"], name
+        assert [(told["interfaces"], told["interfaces_used"]) for told in (one, other)] == [(wanted, wanted)] * 2
+
+
+def test_switches_beside_direct_networks_have_as_many_interfaces(compared):
+    rows = compared("-n", "bigswitch,topoopt", "--budget", "0")
+    assert {name: row["interfaces"] for name, row in rows.items()} == {"bigswitch": 4, "topoopt": 4}
+
+
+def test_four_interfaces_are_one_of_four_times_the_bandwidth():
+    def seconds(degree, gbps):
+        cluster = ClusterOptions(servers=4, degree=degree, interface_bandwidth_gbps=gbps)
+        return optimize(
+            Experiment(model="dlrm:arch-embedding-size=1000-1000", cluster=cluster, run=RunOptions(budget=0))
+        ).plan.timeline.makespan
+
+    assert seconds(4, 10.0) == seconds(1, 40.0) < seconds(1, 10.0)
+
+
+def test_the_table_says_what_a_host_has(run):
+    _, out, _ = run("optimize", *MODEL, "--degree", "8", "--interface-bandwidth-gbps", "400")
+    assert "8 x 400 Gbps" in out
