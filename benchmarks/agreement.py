@@ -88,7 +88,10 @@ def fabric_of(row: dict[str, str], plan: Plan, host: Host) -> Fabric:
         else:
             k = next(k for k in range(2, 1000, 2) if k**3 // 4 >= int(given["nodes"]))
         options = {"k": k, "oversubscription": k / 2 / int(given["nup"]) if row["network"] == "aggosft" else 1.0}
-    cluster = Cluster.uniform(n_hosts=plan.fabric.n_hosts, interface_bandwidth=speed, latency=latency)
+    interfaces = plan.fabric.n_hosts - 1 if name == "fully-connected" else 1
+    cluster = Cluster.uniform(
+        n_hosts=plan.fabric.n_hosts, interfaces=interfaces, interface_bandwidth=speed, latency=latency
+    )
     component, made = host.make("topology", name, options)
     return component.build(made, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 

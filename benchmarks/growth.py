@@ -38,7 +38,7 @@ def measure(servers: int, layers: int) -> dict[str, float]:
         host = Host.discover()
         frontend, options = host.make("frontend", "transformer", {"num_layers": layers})
         graph = frontend.build(options, BATCH)
-        cluster = build_cluster(ClusterOptions(servers=servers))
+        cluster = build_cluster(ClusterOptions(servers=servers, degree=1))
         estimator, options = host.make("estimator", "roofline")
         costs = estimator.build(options, graph, cluster)
         topology, options = host.make("topology", "bigswitch")

@@ -37,7 +37,7 @@ import numpy as np
 import beside
 from topoplan import Candidate, Choice, ClusterOptions, Experiment, Host, RunOptions, State, TopologyContext, chains
 from topoplan.evaluate import Evaluator, memory_penalty
-from topoplan.experiment import build_cluster
+from topoplan.experiment import build_cluster, interfaces_unless_given
 from topoplan.lowering import Lowering
 from topoplan.problem import Problem
 from topoplan.run import Run, drive
@@ -66,11 +66,12 @@ def problem_of(host, model, preset, servers, topology):
     given = {"preset": preset, **({"dialect": "flexnet"} if model == "dlrm" else {})} if preset else {}
     frontend, options = host.make("frontend", model, given)
     graph = frontend.build(options, None if preset else 16 * servers)
-    cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=4, inter_gpu_bandwidth_gbps=200.0))
+    shape, shape_options = host.make("topology", topology)
+    given = ClusterOptions(servers=servers, big_gpu=4, inter_gpu_bandwidth_gbps=200.0)
+    cluster = build_cluster(interfaces_unless_given(given, [shape]))
     given = {"profile": preset} if preset else {}
     estimator, options = host.make("estimator", "measured" if preset else "roofline", given)
     costs = estimator.build(options, graph, cluster)
-    shape, shape_options = host.make("topology", topology)
 
     def build(demand, rng):
         return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))

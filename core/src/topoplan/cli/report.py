@@ -20,7 +20,7 @@ from rich.table import Table
 from topoplan.cli.memory import memory_json, memory_rows
 from topoplan.cli.notice import compilation_announced
 from topoplan.components import Kind, Topology
-from topoplan.experiment import Experiment, build_cluster
+from topoplan.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan.exporting import Written, check_outputs, write_outputs
 from topoplan.fabric import Fabric
 from topoplan.host import Host
@@ -42,7 +42,8 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     """
     host = Host.discover()
     topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
-    check_outputs(host, experiment.outputs, build_cluster(experiment.cluster), topology)
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]))
+    check_outputs(host, experiment.outputs, cluster, topology)
     with (
         compilation_announced(),
         _progress_bar(experiment.run.budget, quiet=as_json) as report,
