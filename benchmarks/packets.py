@@ -1,7 +1,7 @@
 """Every packet of a task graph, to judge the fluid simulator on networks that nobody has measured.
 
-    .venv/bin/python benchmarks/packets.py 40candle_16.fbuf -t fully-connected
-    .venv/bin/python benchmarks/packets.py 100dlrm_16.fbuf -t fattree:oversubscription=2
+    .venv/bin/python benchmarks/packets.py 40candle_16.fbuf -t fully-connected --degree 15
+    .venv/bin/python benchmarks/packets.py 100dlrm_16.fbuf -t fattree:oversubscription=2 --degree 1
 
 The transport is FlexNetPacket's (TopoOpt, NSDI'23), as far as its iteration times depend on it: packets of 8936 bytes
 in FIFO queues without limit, which mark what leaves while more than 50 wait (on a fat-tree not those of hosts); a first

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from topoplan import (
+    Cluster,
     Estimator,
     Exporter,
     Fabric,
@@ -169,6 +170,37 @@ def full_mesh(options, context):
     return Fabric.from_links(name="mesh", n_hosts=n, links=links, bandwidth=1.0, latency=0.0)
 
 
+def fast_ring(options, context):
+    return reference.faster(build_ring(options, context), 1e15)
+
+
+def ring_of_lost_links(options, context):
+    return attrs.evolve(build_ring(options, context), rings={context.cluster.n_hosts: ((3,),)})
+
+
+def ring_of_half_the_hosts(options, context):
+    return attrs.evolve(build_ring(options, context), rings={context.cluster.n_hosts: ((1, 1),)})
+
+
+def broken_ring(bandwidth):
+    def build(options, context):
+        return reference.faster(build_ring(options, context), bandwidth)
+
+    return build
+
+
+def torus(options, context):
+    if context.cluster.n_hosts != 27:
+        raise TopoplanError(f"topology torus: 3 x 3 x 3 has 27 hosts, not {context.cluster.n_hosts}")
+    places = np.array(list(np.ndindex(3, 3, 3)))
+    links = []
+    for step in (*np.eye(3, dtype=int), *-np.eye(3, dtype=int)):
+        to = np.ravel_multi_index(((places + step) % 3).T, (3, 3, 3))
+        links += list(zip(range(27), to.tolist(), strict=True))
+    speed = context.cluster.interface_bandwidth.min()
+    return Fabric.from_links(name="torus", n_hosts=27, links=links, bandwidth=speed, latency=0.0)
+
+
 def mesh_in_between(options, context):
     ring, mesh = build_ring(options, context), full_mesh(options, context)
     return Fabric.from_phases(Phases(forward=ring, backward=mesh, reduce=ring, delay=0.0))
@@ -268,6 +300,12 @@ CHEATS = [
     ("topology", {"build": full_mesh, "follows_demand": True}, "check_links_stay_within_interfaces"),
     ("topology", {"build": mesh_in_between, "follows_demand": True}, "check_links_stay_within_interfaces"),
     ("topology", {"static": mesh_throughout, "follows_demand": True}, "check_links_stay_within_interfaces"),
+    ("topology", {"build": full_mesh}, "check_links_stay_within_interfaces"),
+    ("topology", {"build": fast_ring}, "check_links_stay_within_interfaces"),
+    ("topology", {"build": ring_of_lost_links}, "check_rings_have_their_links"),
+    ("topology", {"build": ring_of_half_the_hosts}, "check_rings_have_their_links"),
+    ("topology", {"build": torus}, "check_fabric_has_the_hosts_of_the_cluster"),
+    ("topology", {"build": lambda o, c: None}, "check_fabric_has_the_hosts_of_the_cluster"),
     ("estimator", {"build": negative_costs}, "check_prices_are_finite"),
     ("estimator", {"build": one_row_costs}, "check_prices_have_one_row_per_part"),
     ("exporter", {"build": clock_writer}, "check_same_bytes_twice"),
@@ -295,6 +333,28 @@ CHEATS = [
 def test_cheat_is_caught(kind, change, check):
     with pytest.raises((AssertionError, TopoplanError, UnicodeError)):
         checks_for(attrs.evolve(HONEST[kind], **change))[check]()
+
+
+@pytest.mark.parametrize("bandwidth", [-1e6, float("nan"), 0.0, float("inf")])
+def test_why_there_is_no_fabric_is_told(bandwidth):
+    cheat = attrs.evolve(HONEST["topology"], build=broken_ring(bandwidth))
+    with pytest.raises(AssertionError) as told:
+        checks_for(cheat)["check_fabric_has_the_hosts_of_the_cluster"]()
+    for text in ("example_cluster", "2 hosts: fabric 'ring': link 0 -> 1 has bandwidth", "16 hosts: "):
+        assert text in str(told.value)
+    assert f"has bandwidth {bandwidth} bytes/s" in str(told.value)
+
+
+def test_the_author_names_the_cluster_of_the_example():
+    cluster = Cluster.uniform(n_hosts=27, interfaces=6, interface_bandwidth=1e9)
+    honest = attrs.evolve(HONEST["topology"], build=torus, example_cluster=cluster)
+    for name, check in checks_for(honest).items():
+        if name not in BY_NAME:
+            check()
+    few = attrs.evolve(honest, example_cluster=attrs.evolve(cluster, interfaces=np.full(27, 5)))
+    message = "of 27 hosts: fabric 'torus': 6 links of 48 Gbps together lead from host 0, which has 5 interfaces of 8"
+    with pytest.raises(AssertionError, match=message):
+        checks_for(few)["check_links_stay_within_interfaces"]()
 
 
 def test_function_inside_a_function_does_not_pickle():

@@ -20,7 +20,7 @@ from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric, LinkKind
 from topoplan.routing import link_index
 
-__all__ = ["built", "check_fabric", "host_links", "used_interfaces"]
+__all__ = ["built", "check_fabric", "check_interfaces", "check_rings", "host_links", "used_interfaces"]
 
 #: Bandwidths are sums of products: what differs by less than this share is equal.
 _ROUNDING = 1e-9
@@ -39,12 +39,19 @@ def built(topology: Topology, options: Any, context: TopologyContext) -> Fabric:
 
 
 def check_fabric(fabric: Fabric, cluster: Cluster) -> None:
-    """Raise `TopoplanError` where a host lacks interfaces or bandwidth for its links, or a ring lacks links.
+    """Raise `TopoplanError` where a fabric has other hosts, needs more than they have, or has rings without links."""
+    if fabric.n_hosts != cluster.n_hosts:
+        raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
+    check_interfaces(fabric, cluster)
+    for wiring in fabric.wirings:
+        check_rings(wiring)
+
+
+def check_interfaces(fabric: Fabric, cluster: Cluster) -> None:
+    """Raise `TopoplanError` where a host lacks interfaces or bandwidth for its links, out or in, in some phase.
 
     The message names the host, what its links need together, and what it has.
     """
-    if fabric.n_hosts != cluster.n_hosts:
-        raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
     allowed = cluster.interfaces * cluster.interface_bandwidth
     for wiring in fabric.wirings:
         for way, end in (("from", wiring.link_src), ("to", wiring.link_dst)):
@@ -52,14 +59,41 @@ def check_fabric(fabric: Fabric, cluster: Cluster) -> None:
             over = np.flatnonzero((count > cluster.interfaces) | (speed > allowed * (1 + _ROUNDING)))
             if len(over):
                 host = int(over[0])
+                enough = max(int(count[host]), math.ceil(speed[host] / cluster.interface_bandwidth[host] - _ROUNDING))
                 raise TopoplanError(
                     f"fabric {fabric.name!r}: {count[host]} links of {_gbps(speed[host])} together lead {way} host "
                     f"{host}, which has {cluster.interfaces[host]} interfaces of "
                     f"{_gbps(cluster.interface_bandwidth[host])}, {_gbps(allowed[host])} together "
-                    f"(give it more or faster interfaces: degree {count[host]}; or declare links inside a host as "
-                    "LinkKind.INSIDE)"
+                    f"(degree {enough} would do; links inside a host are declared as LinkKind.INSIDE)"
                 )
-        _check_rings(wiring)
+
+
+def check_rings(fabric: Fabric) -> None:
+    """Raise `TopoplanError` for a ring that some host cannot walk, or that does not visit its whole group."""
+    n = fabric.n_hosts
+    hosts = np.arange(n)
+    walked: set[int] = set()
+    for size, rings in fabric.rings.items():
+        for jumps in filter(None, rings):
+            if size < 2 or n % size:
+                raise TopoplanError(
+                    f"fabric {fabric.name!r}: rings of groups of {size}, which do not part {n} hosts evenly "
+                    f"(sizes are divisors of {n}, at least 2)"
+                )
+            stride, total = n // size, sum(jumps)
+            if total % stride or math.gcd(total // stride, size) != 1:
+                raise TopoplanError(
+                    f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} does not visit all of them "
+                    f"(its jumps must sum to {stride} times a number that shares no divisor with {size})"
+                )
+            for jump in {jump % n for jump in jumps} - walked:
+                lost = np.flatnonzero(link_index(fabric, hosts, (hosts + jump) % n) < 0)
+                if len(lost):
+                    raise TopoplanError(
+                        f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} needs a link from host "
+                        f"{lost[0]} to host {(lost[0] + jump) % n} (add it, or leave the ring out)"
+                    )
+                walked.add(jump)
 
 
 def used_interfaces(fabric: Fabric, cluster: Cluster) -> I64:
@@ -97,34 +131,6 @@ def _taken(fabric: Fabric, end: np.ndarray) -> tuple[I64, F64, F64]:
     lane = fabric.link_kind == LinkKind.LANE
     cables = total(fabric.link_count, ~lane).astype(np.int64)
     return cables, total(fabric.link_bandwidth, lane | ~lane), total(fabric.link_bandwidth, lane)
-
-
-def _check_rings(fabric: Fabric) -> None:
-    """Raise `TopoplanError` for a ring that some host cannot walk, or that does not visit its whole group."""
-    n = fabric.n_hosts
-    hosts = np.arange(n)
-    walked: set[int] = set()
-    for size, rings in fabric.rings.items():
-        for jumps in filter(None, rings):
-            if size < 2 or n % size:
-                raise TopoplanError(
-                    f"fabric {fabric.name!r}: rings of groups of {size}, which do not part {n} hosts evenly "
-                    f"(sizes are divisors of {n}, at least 2)"
-                )
-            stride, total = n // size, sum(jumps)
-            if total % stride or math.gcd(total // stride, size) != 1:
-                raise TopoplanError(
-                    f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} does not visit all of them "
-                    f"(its jumps must sum to {stride} times a number that shares no divisor with {size})"
-                )
-            for jump in {jump % n for jump in jumps} - walked:
-                lost = np.flatnonzero(link_index(fabric, hosts, (hosts + jump) % n) < 0)
-                if len(lost):
-                    raise TopoplanError(
-                        f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} needs a link from host "
-                        f"{lost[0]} to host {(lost[0] + jump) % n} (add it, or leave the ring out)"
-                    )
-                walked.add(jump)
 
 
 def _range(values: np.ndarray, form: str) -> str:

@@ -10,7 +10,8 @@ A plugin's whole test file::
         check()
 
 Each check is a function ``check_<promise>(component)`` whose docstring is the promise.  A promise that a
-component cannot keep is excused by name and with a reason (``expected_failures``), never skipped.
+component cannot keep is excused by name and with a reason (``expected_failures``), never skipped.  A topology that
+suits only some clusters names one: ``Topology(..., example_cluster=Cluster.uniform(n_hosts=27, interfaces=6))``.
 """
 
 from __future__ import annotations

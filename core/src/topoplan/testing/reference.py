@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32
@@ -28,6 +29,7 @@ __all__ = [
     "demand",
     "dense",
     "edges_of",
+    "faster",
     "graph",
     "pipelined",
     "plan",
@@ -48,6 +50,11 @@ def ring(n_hosts: int = 4) -> Fabric:
     ahead = [(host, (host + 1) % n_hosts) for host in range(n_hosts)]
     links = sorted({link for a, b in ahead for link in ((a, b), (b, a))})
     return Fabric.from_links(name="ring", n_hosts=n_hosts, links=links, bandwidth=1e9, latency=1e-6)
+
+
+def faster(fabric: Fabric, bandwidth: float) -> Fabric:
+    """Return a fabric all of whose links have so many bytes/s."""
+    return attrs.evolve(fabric, link_bandwidth=np.full(fabric.n_links, bandwidth))
 
 
 def rebuilt(delay: float) -> Fabric:

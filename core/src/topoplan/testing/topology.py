@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from topoplan.cluster import Cluster
 from topoplan.components import Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
+from topoplan.interfaces import check_interfaces, check_rings
 from topoplan.problem import Demand
 from topoplan.testing import reference
 from topoplan.testing.common import example_options
@@ -19,6 +21,7 @@ __all__ = [
     "check_fabric_has_the_hosts_of_the_cluster",
     "check_global_randomness_is_untouched",
     "check_links_stay_within_interfaces",
+    "check_rings_have_their_links",
     "check_routes_lead_from_source_to_destination",
     "check_same_seed_same_fabric",
 ]
@@ -27,30 +30,46 @@ _SIZES = (2, 4, 8, 13, 16)
 
 
 def check_fabric_has_the_hosts_of_the_cluster(component: Topology) -> None:
-    """The example builds a fabric for at least one of 2, 4, 8, 13 and 16 hosts, and for exactly these hosts."""
-    fabrics = list(_fabrics(component))
-    assert fabrics, f"no fabric for any of {_SIZES} hosts"
-    for n_hosts, fabric in fabrics:
+    """The example builds a fabric of exactly the cluster's hosts: of `example_cluster`, or of 2, 4, 8, 13 or 16."""
+    found, refused = 0, []
+    for cluster in _clusters(component):
+        try:
+            fabric = _build(component, cluster, None)
+        except TopoplanError as error:
+            refused.append(f"{cluster.n_hosts} hosts: {error}")
+            continue
+        found += 1
         assert isinstance(fabric, Fabric), f"build returned {type(fabric).__name__}"
-        assert fabric.n_hosts == n_hosts, f"asked for {n_hosts} hosts, got {fabric.n_hosts}"
+        assert fabric.n_hosts == cluster.n_hosts, f"asked for {cluster.n_hosts} hosts, got {fabric.n_hosts}"
+    assert found, (
+        f"no fabric for the example (Topology.example_cluster names a cluster that suits it): {'; '.join(refused)}"
+    )
 
 
 def check_all_hosts_are_connected(component: Topology) -> None:
     """Every host reaches every other one."""
-    for n_hosts, fabric in _fabrics(component):
-        for host in range(n_hosts):
-            lost = set(range(n_hosts)) - _reached(fabric, host)
-            assert not lost, f"of {n_hosts} hosts, host {host} cannot reach {sorted(lost)}"
+    for cluster, fabric in _fabrics(component):
+        for host in range(cluster.n_hosts):
+            lost = set(range(cluster.n_hosts)) - _reached(fabric, host)
+            assert not lost, f"of {cluster.n_hosts} hosts, host {host} cannot reach {sorted(lost)}"
 
 
 def check_links_stay_within_interfaces(component: Topology) -> None:
-    """If the topology follows demand, no host sends or receives on more links than it has interfaces."""
-    if not component.follows_demand:
-        return
-    for n_hosts, fabric in _fabrics(component):
-        for side in (fabric.link_src, fabric.link_dst):
-            used = np.bincount(side, fabric.link_count, minlength=fabric.n_nodes)[:n_hosts]
-            assert used.max() <= 4, f"of {n_hosts} hosts with 4 interfaces, host {used.argmax()} uses {used.max():.0f}"
+    """No host sends or receives over more links, or more bandwidth, than its interfaces have."""
+    for cluster, fabric in _fabrics(component):
+        try:
+            check_interfaces(fabric, cluster)
+        except TopoplanError as error:
+            raise AssertionError(f"of {cluster.n_hosts} hosts: {error}") from None
+
+
+def check_rings_have_their_links(component: Topology) -> None:
+    """Every ring visits its whole group, over links that are there."""
+    for cluster, fabric in _fabrics(component):
+        try:
+            check_rings(fabric)
+        except TopoplanError as error:
+            raise AssertionError(f"of {cluster.n_hosts} hosts: {error}") from None
 
 
 def check_routes_lead_from_source_to_destination(component: Topology) -> None:
@@ -73,16 +92,16 @@ def check_routes_lead_from_source_to_destination(component: Topology) -> None:
 
 def check_same_seed_same_fabric(component: Topology) -> None:
     """A generator in the same state gives the same fabric."""
-    for (n_hosts, one), (_, two) in zip(_fabrics(component), _fabrics(component), strict=True):
-        assert one == two, f"two builds for {n_hosts} hosts differ"
+    for (cluster, one), (_, two) in zip(_fabrics(component), _fabrics(component), strict=True):
+        assert one == two, f"two builds for {cluster.n_hosts} hosts differ"
 
 
 def check_demand_is_ignored_unless_declared(component: Topology) -> None:
     """Only a topology that `follows_demand` builds differently for a demand."""
     if component.follows_demand:
         return
-    for n_hosts, fabric in _fabrics(component):
-        other = _build(component, n_hosts, reference.demand(n_hosts))
+    for cluster, fabric in _fabrics(component):
+        other = _build(component, cluster, reference.demand(cluster.n_hosts))
         assert fabric == other, "the fabric depends on the demand (declare follows_demand)"
 
 
@@ -94,30 +113,39 @@ def check_global_randomness_is_untouched(component: Topology) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), "np.random's own state has changed"
 
 
-def _fabrics(component: Topology) -> Iterator[tuple[int, Fabric]]:
-    """Yield fabrics for the sizes that the topology can have; it refuses others with a `TopoplanError`.
+def _fabrics(component: Topology) -> Iterator[tuple[Cluster, Fabric]]:
+    """Yield fabrics for the clusters that the topology can wire; it refuses others with a `TopoplanError`.
 
-    Of a fabric that is rebuilt during the iteration every phase is one, and so are those that the topology names
-    in its place: each must keep the promises.
+    Why it refuses all of them is for `check_fabric_has_the_hosts_of_the_cluster` to tell.  Of a fabric that is rebuilt
+    during the iteration every phase is one, and so are those that the topology names in its place: each must keep the
+    promises.
     """
-    for n_hosts in _SIZES:
-        for demand in (None, reference.demand(n_hosts)) if component.follows_demand else (None,):
+    for cluster in _clusters(component):
+        demands = (None, reference.demand(cluster.n_hosts)) if component.follows_demand else (None,)
+        for demand in demands:
             try:
-                fabrics = [_build(component, n_hosts, demand)]
+                fabrics = [_build(component, cluster, demand)]
                 if component.static is not None:
-                    fabrics += component.static(example_options(component), _context(n_hosts, demand))
+                    fabrics += component.static(example_options(component), _context(cluster, demand))
             except TopoplanError:
                 continue
             for one in fabrics:
-                yield from ((n_hosts, part) for part in (one.wirings if isinstance(one, Fabric) else (one,)))
+                yield from ((cluster, part) for part in (one.wirings if isinstance(one, Fabric) else (one,)))
 
 
-def _build(component: Topology, n_hosts: int, demand: Demand | None) -> Fabric:
-    return component.build(example_options(component), _context(n_hosts, demand))
+def _clusters(component: Topology) -> Sequence[Cluster]:
+    """Return what the example is built for: the cluster that the component names, or several sizes."""
+    if component.example_cluster is not None:
+        return (component.example_cluster,)
+    return [reference.cluster(n_hosts) for n_hosts in _SIZES]
 
 
-def _context(n_hosts: int, demand: Demand | None) -> TopologyContext:
-    return TopologyContext(cluster=reference.cluster(n_hosts), demand=demand, rng=np.random.default_rng(1))
+def _build(component: Topology, cluster: Cluster, demand: Demand | None) -> Fabric:
+    return component.build(example_options(component), _context(cluster, demand))
+
+
+def _context(cluster: Cluster, demand: Demand | None) -> TopologyContext:
+    return TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(1))
 
 
 def _reached(fabric: Fabric, host: int) -> set[int]:
