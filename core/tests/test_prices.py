@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from topoplan import Fabric, Topology, TopoplanError
+from topoplan import Fabric, LinkKind, Topology, TopoplanError
 from topoplan.fabric import Phases
-from topoplan.prices import Item, affordable, bill, cost, default_prices, read_prices, scaled
+from topoplan.prices import Basis, Item, affordable, bill, cost, default_prices, read_prices, scaled
+from topoplan.prices.book import PARTS
 from topoplan.prices.reach import reached_links
 
 GBPS = 1e9 / 8
@@ -168,7 +169,7 @@ def test_a_part_without_a_price_is_named(prices):
 def test_every_price_that_ships_has_a_source():
     book = default_prices()
     assert book.assumed()
-    assert {"nic", "transceiver", "switch-port", "patch-panel-port", "ocs-port", "fibre"} == set(book.lines)
+    assert set(PARTS) == set(book.lines)
     assert all(line.source for lines in book.lines.values() for line in lines)
 
 
@@ -221,6 +222,45 @@ def test_a_price_file_says_what_an_ideal_switch_is(tmp_path, clos, message):
 def test_a_missing_price_file_is_told(tmp_path):
     with pytest.raises(TopoplanError, match="cannot be read"):
         read_prices(tmp_path / "absent.toml")
+
+
+def test_what_a_price_rests_on(prices):
+    said = [prices.basis("nic", gbps) for gbps in (5, 10, 10 * (1 + 1e-9), 50, 100, 101)]
+    assert [one.name for one in said] == ["SLOWER", "LISTED", "LISTED", "BETWEEN", "LISTED", "BEYOND"]
+    assert prices.basis("fibre", 77) is Basis.LISTED
+    # A port of an ideal switch is a switch port, listed at 10 Gbps alone, and a transceiver, at any.
+    assert prices.basis("ideal-switch-port", 10) is Basis.LISTED
+    assert prices.basis("ideal-switch-port", 40) is Basis.BEYOND
+
+
+@pytest.mark.parametrize(
+    ("gbps", "price"), [(1, 100), (10, 100), (11, 550), (100, 550), (100 * (1 + 1e-9), 550), (101, 1100), (250, 1650)]
+)
+def test_a_catalogue_has_whole_parts(prices, gbps, price):
+    assert prices.catalogue().price("nic", gbps) == price
+    assert prices.catalogue().price("fibre", gbps) == 3
+
+
+def test_what_ships_lists_400_and_800_gbps():
+    book = default_prices()
+    for part in ("nic", "transceiver", "switch-port"):
+        assert book.bandwidths(part) == (10, 25, 40, 100, 200, 400, 800)
+        for gbps in (400, 800):
+            assert book.price(part, gbps) == book.price(part, 200) * gbps / 200
+
+
+def test_links_inside_a_host_are_no_interfaces_and_do_not_become_faster():
+    ends = [(0, 2), (1, 2), (2, 0), (2, 1), (0, 1), (1, 0)]
+    made = Fabric.from_links(
+        name="x", n_hosts=2, n_switches=1, links=ends, bandwidth=[3600 * GBPS] * 4 + [25 * GBPS] * 2, latency=0,
+        kind=[LinkKind.INSIDE] * 4 + [LinkKind.NETWORK] * 2,
+    )  # fmt: skip
+    items = bill(made, "patch-panel")
+    assert counts(items) == {
+        ("inside-link", 3600): 2, ("nic", 25): 2, ("transceiver", 25): 2, ("fibre", 25): 2, ("patch-panel-port", 25): 2,
+    }  # fmt: skip
+    assert counts(scaled(items, 2))["inside-link", 3600] == 2
+    assert counts(scaled(items, 2))["nic", 50] == 2
 
 
 # ── How fast a network may be for its money ─────────────────────────────────────────────────────────────

@@ -8,7 +8,18 @@ a network be so that it costs no more than a given sum.  Nothing here knows a to
 
 from __future__ import annotations
 
-from topoplan.prices.bill import Item, affordable, bill, cost, scaled
-from topoplan.prices.book import Prices, default_prices, read_prices
+from topoplan.prices.bill import Item, affordable, bill, cost, largest_factor, scaled
+from topoplan.prices.book import Basis, Prices, default_prices, read_prices
 
-__all__ = ["Item", "Prices", "affordable", "bill", "cost", "default_prices", "read_prices", "scaled"]
+__all__ = [
+    "Basis",
+    "Item",
+    "Prices",
+    "affordable",
+    "bill",
+    "cost",
+    "default_prices",
+    "largest_factor",
+    "read_prices",
+    "scaled",
+]

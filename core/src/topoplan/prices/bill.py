@@ -7,7 +7,9 @@ Counting, for every physical link at its own bandwidth:
 - a link between two hosts is one ``fibre``, or passes a patch panel or an optical circuit switch, which takes a port
   there and a fibre to it at either end; panels and optical switches need no transceivers;
 - a link to a switch is one ``fibre``;
-- a lane, which is a share of an interface, counts as a link of its own bandwidth.
+- a lane, which is a share of an interface, counts as a link of its own bandwidth;
+- a link inside a host is one ``inside-link``, whatever its ends: it has no interface, transceiver or fibre, and does
+  not become faster with the network.
 
 Links are two-way: the two directions of a link share ports and fibre.  A link of one direction takes the sending half
 of one port and the receiving half of another.  A link between switches counts where a shortest path between two hosts
@@ -16,7 +18,7 @@ crosses it, so that a tree with room for more hosts costs what its hosts use of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import attrs
@@ -24,11 +26,11 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.errors import TopoplanError
-from topoplan.fabric import Fabric
-from topoplan.prices.book import IDEAL_PORT, Prices
+from topoplan.fabric import Fabric, LinkKind
+from topoplan.prices.book import IDEAL_PORT, INSIDE_LINK, Prices
 from topoplan.prices.reach import reached_links
 
-__all__ = ["Item", "affordable", "bill", "cost", "scaled"]
+__all__ = ["Item", "affordable", "bill", "cost", "largest_factor", "scaled"]
 
 Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
 _PANEL_PORTS = {"patch-panel": "patch-panel-port", "ocs": "ocs-port"}
@@ -63,8 +65,9 @@ def _count(fabric: Fabric, switching: Switching) -> dict[tuple[str, float], floa
         [float(f"{gbps:.9g}") for gbps in fabric.link_bandwidth / fabric.link_count * _GBPS], return_inverse=True
     )
     hosts = fabric.n_hosts
-    between_hosts = (fabric.link_src < hosts) & (fabric.link_dst < hosts)
-    used = reached_links(fabric)
+    inside = fabric.link_kind == LinkKind.INSIDE
+    between_hosts = (fabric.link_src < hosts) & (fabric.link_dst < hosts) & ~inside
+    used = reached_links(fabric) & ~inside
     ports = _ports(fabric, speed, len(speeds), used)
     panel = _ports(fabric, speed, len(speeds), between_hosts)[:hosts].sum(axis=0)
     passes = switching in _PANEL_PORTS
@@ -84,6 +87,7 @@ def _count(fabric: Fabric, switching: Switching) -> dict[tuple[str, float], floa
         add("switch-port", switch_ports)
         add("transceiver", switch_ports)
     add("fibre", cables)
+    add(INSIDE_LINK, _cables(fabric, speed, len(speeds), inside))
     if passes:
         add(_PANEL_PORTS[switching], panel)
         add("fibre", panel)
@@ -120,8 +124,8 @@ def cost(items: Iterable[Item], prices: Prices) -> float:
 
 
 def scaled(items: Iterable[Item], factor: float) -> tuple[Item, ...]:
-    """Return the bill of the same network with every link ``factor`` times as fast."""
-    return tuple(attrs.evolve(item, gbps=item.gbps * factor) for item in items)
+    """Return the bill of the same network with every link ``factor`` times as fast, but for those inside hosts."""
+    return tuple(item if item.part == INSIDE_LINK else attrs.evolve(item, gbps=item.gbps * factor) for item in items)
 
 
 def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
@@ -132,12 +136,26 @@ def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
     Raises:
         TopoplanError: the parts cost more even at the lowest bandwidth, or not more at any.
     """
+    return largest_factor(lambda factor: cost(scaled(items, factor), prices), prices, budget, _OCTAVES, 0.0)
 
-    def total(factor: float) -> float:
-        return cost(scaled(items, factor), prices)
 
+def largest_factor(
+    total: Callable[[float], float], prices: Prices, budget: float, octaves: int, precision: float
+) -> float:
+    """Return the largest factor on bandwidths at which a network costs at most ``budget``.
+
+    Args:
+        total: cost at a factor; must not fall.
+        prices: for messages.
+        budget: in the prices' currency.
+        octaves: how often the factor is doubled, or halved, from 1.
+        precision: share of the factor to which it is found; 0 finds it to the last bit.
+
+    Raises:
+        TopoplanError: it costs more at the smallest factor, or not more at the largest.
+    """
     low = high = 1.0
-    for _ in range(_OCTAVES):
+    for _ in range(octaves):
         if total(low) <= budget:
             break
         low /= 2
@@ -146,7 +164,7 @@ def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
             f"prices {prices.name}: the network costs {total(low):,.0f} {prices.currency} however slow, "
             f"more than the {budget:,.0f} that it should"
         )
-    for _ in range(_OCTAVES):
+    for _ in range(octaves):
         if total(high) > budget:
             break
         high *= 2
@@ -155,6 +173,6 @@ def affordable(items: tuple[Item, ...], prices: Prices, budget: float) -> float:
             f"prices {prices.name}: the network costs no more than {total(high):,.0f} {prices.currency} however fast, "
             f"less than the {budget:,.0f} that it should"
         )
-    while low < (middle := (low + high) / 2) < high:
+    while low * (1 + precision) < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if total(middle) <= budget else (low, middle)
     return low

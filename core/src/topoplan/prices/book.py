@@ -2,12 +2,16 @@
 
 A file holds a list of tables for each part, ``[[nic]]`` and so on, each with ``gbps`` (left out where the price
 does not depend on it), ``price`` and ``source``; ``[clos]`` says how many levels stand for an ideal switch.
+
+Bandwidths between the lines of a part are not for sale.  `Prices.price` says what they would cost, and `Prices.basis`
+what that price rests on; a `Prices.catalogue` has whole parts only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import IntEnum
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,14 +23,29 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.experiment import read_toml
 from topoplan.options import option, structure
 
-__all__ = ["IDEAL_PORT", "PARTS", "Line", "Prices", "default_prices", "read_prices"]
+__all__ = ["IDEAL_PORT", "INSIDE_LINK", "PARTS", "Basis", "Line", "Prices", "default_prices", "read_prices"]
 
 #: What can be bought.
-PARTS = ("nic", "transceiver", "switch-port", "patch-panel-port", "ocs-port", "fibre")
+PARTS = ("nic", "transceiver", "switch-port", "patch-panel-port", "ocs-port", "fibre", "inside-link")
+#: A link inside a chassis, whose bandwidth is its own: it is what it is, however fast the network.
+INSIDE_LINK = "inside-link"
 #: A port of a switch that is not for sale, priced as its share of a Clos network.
 IDEAL_PORT = "ideal-switch-port"
 
 _DEFAULT = Path(__file__).with_name("default.toml")
+
+
+#: Bandwidths this close are one: nine digits are kept of them.
+_SAME = 1e-6
+
+
+class Basis(IntEnum):
+    """What the price of a part at a bandwidth rests on, from the best to the worst."""
+
+    LISTED = 0
+    SLOWER = 1  #: the slowest part that is listed, run slower
+    BETWEEN = 2  #: the straight line between two that are listed
+    BEYOND = 3  #: several of the fastest one that is listed
 
 
 @attrs.frozen(kw_only=True)
@@ -55,18 +74,40 @@ class Prices:
         currency: of all prices.
         lines: part -> its prices by rising bandwidth, or the one that holds for any.
         clos_levels: levels of the Clos network that an ideal switch is priced as.
+        whole: parts are bought whole: one that is run slower costs what it costs (`catalogue`).
     """
 
     name: str
     currency: str
     lines: Mapping[str, tuple[Line, ...]]
     clos_levels: int
+    whole: bool = False
+
+    def catalogue(self) -> Prices:
+        """Return the same prices for whole parts: the next faster one that is listed, or several of the fastest."""
+        return attrs.evolve(self, whole=True)
+
+    def bandwidths(self, part: str) -> tuple[float, ...]:
+        """Return the bandwidths at which a part is listed, rising; none where its price holds for any."""
+        return tuple(line.gbps for line in self.lines.get(part, ()) if line.gbps is not None)
+
+    def basis(self, part: str, gbps: float) -> Basis:
+        """Say what the price of a part at a bandwidth rests on."""
+        if part == IDEAL_PORT:
+            return max(self.basis(one, gbps) for one in ("switch-port", "transceiver"))
+        listed = self.bandwidths(part)
+        if not listed or any(abs(gbps - one) <= _SAME * one for one in listed):
+            return Basis.LISTED
+        if gbps < listed[0]:
+            return Basis.SLOWER
+        return Basis.BETWEEN if gbps < listed[-1] else Basis.BEYOND
 
     def price(self, part: str, gbps: float) -> float:
         """Return the price of one piece of a part at a bandwidth.
 
         Between two lines it is interpolated linearly; below the slowest it stays, since nothing smaller is sold;
-        above the fastest it grows in proportion, for several of the fastest side by side.
+        above the fastest it grows in proportion, for several of the fastest side by side.  Of whole parts it is that
+        of the next faster line, and above the fastest of as many as it takes.
 
         A port of an ideal switch costs its share of a folded Clos network of L levels, which has 2L - 1 switch ports
         with a transceiver each and L - 1 fibres between its levels for every port to the outside.
@@ -84,9 +125,13 @@ class Prices:
         points = [(line.gbps or 0.0, line.price or 0.0) for line in lines]
         if lines[0].gbps is None or gbps <= points[0][0]:
             return points[0][1]
+        if self.whole:
+            gbps *= 1 - _SAME
+            dear_enough = [price for speed, price in points if gbps <= speed]
+            return dear_enough[0] if dear_enough else points[-1][1] * math.ceil(gbps / points[-1][0])
         for (low, cheap), (high, dear) in pairwise(points):
             if gbps <= high:
-                return cheap + (dear - cheap) * (gbps - low) / (high - low)
+                return cheap + (dear - cheap) * ((gbps - low) / (high - low))
         fastest, price = points[-1]
         return price * gbps / fastest
 

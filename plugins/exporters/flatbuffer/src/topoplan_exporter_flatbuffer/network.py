@@ -5,16 +5,22 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Fabric, Routes, TaskGraph, TopoplanError
+from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TopoplanError
 from topoplan.arrays import F64, I64
 from topoplan.routing import full_routes, link_index
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 
-__all__ = ["MOST_COPIES", "connections", "copies", "rings", "routes", "shifts"]
+__all__ = ["MOST_COPIES", "connections", "copies", "one_link", "rings", "routes", "shifts"]
 
 #: A pair's paths of unequal shares are listed so often at most, which meets shares to 1/32.
 MOST_COPIES = 16
+
+
+def one_link(fabric: Fabric, cluster: Cluster) -> float:
+    """Return the bytes/s of the links that a file counts: those of an interface, or of its slowest lane."""
+    lanes = fabric.link_bandwidth[fabric.link_kind == LinkKind.LANE]
+    return float(min(cluster.interface_bandwidth.min(), lanes.min(initial=np.inf)))
 
 
 def connections(fabric: Fabric, interface: float) -> Rows:

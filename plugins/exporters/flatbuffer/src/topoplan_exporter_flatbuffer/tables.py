@@ -19,7 +19,7 @@ from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 from topoplan.simulate.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
-from topoplan_exporter_flatbuffer.network import connections, rings, routes, shifts
+from topoplan_exporter_flatbuffer.network import connections, one_link, rings, routes, shifts
 from topoplan_exporter_flatbuffer.pins import pinned
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
@@ -82,7 +82,7 @@ def tables_of(plan: Plan) -> Columns:
     made = unrolled(graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices)
     fabric, written = pinned(fabric, graph, made)
     extra += [CPU] * made.joins
-    interface = float(cluster.interface_bandwidth.min())
+    interface = one_link(fabric, cluster)
     return {
         "ngpupernode": np.array([1], dtype="<u4"),
         "nnode": np.array([fabric.n_hosts], dtype="<u4"),
