@@ -1,12 +1,11 @@
 """How much better than TotientPerms alone a search over the fabric's links is, on the published configurations.
 
-    .venv/bin/python benchmarks/cooptimization.py [--measures FOLDER] [--write docs/cooptimization.md]
+    .venv/bin/python benchmarks/cooptimization.py [--write docs/cooptimization.md]
 
 Six models on 128 servers (`experiments/dedicated-d4.toml`), four and eight interfaces, five bandwidths.  For each,
 `mcmc` and `totientperm` search; then the same two go on for as many proposals again, once by themselves and once with
 `relink`, from the state that was reached.  So the full search is never slower than its first half.  Finished
-cases are kept in ``--runs`` and not run again.  FOLDER has FlexNet's measurement files (``measures`` of
-hipersys-team/FlexFlow); without it, the roofline estimator prices operators.
+cases are kept in ``--runs`` and not run again.  Operators have the times that FlexNet's authors measured.
 """
 
 from __future__ import annotations
@@ -31,16 +30,15 @@ GBPS = (10, 25, 40, 100, 200)
 HALF = 60
 
 
-def experiment_of(model, degree, gbps, measures, seed):
+def experiment_of(model, degree, gbps, seed):
     options = {key: value for key, value in model.items() if key not in ("name", "use", "measured")}
-    file = None if measures is None else measures / model["measured"]["file"]
     return Experiment(
         model=Choice(model["use"], options),
         cluster=ClusterOptions(
             servers=128, degree=degree, big_gpu=4, inter_gpu_bandwidth_gbps=200.0, interface_bandwidth_gbps=float(gbps)
         ),
         topology="topoopt",
-        estimator=Choice("roofline") if file is None else Choice("measured", {"file": str(file)}),
+        estimator=Choice("measured", {"profile": model["measured"]["profile"]}),
         simulator="fluid:memory=ignore",
         searchers=["mcmc", "totientperm", "relink"],
         run=RunOptions(budget=HALF, seed=seed),
@@ -71,7 +69,7 @@ def case(host, experiment):
     }
 
 
-def page(rows, measured):
+def page(rows):
     """Return the table as Markdown."""
     gain = np.array([1 - row["full"] / row["alone"] for row in rows])
     beside = np.array([1 - row["full"] / row["longer"] for row in rows])
@@ -79,7 +77,7 @@ def page(rows, measured):
     lines = [
         "# Co-optimization: TotientPerms, and a local search after it",
         "",
-        f"Six models on 128 servers of four GPUs, {'measured operators' if measured else 'roofline estimates'}, "
+        "Six models on 128 servers of four GPUs, measured operators, "
         "simulator `fluid`, seed 1; milliseconds per iteration.",
         f"*TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals. *Longer*: the same, {2 * HALF} proposals. "
         f"*With relink*: from where TotientPerms ended, {HALF} proposals with `-s relink` as third searcher. "
@@ -113,7 +111,6 @@ def page(rows, measured):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--measures", type=Path)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--runs", type=Path, default=Path(".topoplan-cooptimization.jsonl"))
     parser.add_argument("--seed", type=int, default=1)
@@ -127,12 +124,11 @@ def main() -> None:
             for gbps in GBPS:
                 key = {
                     "model": model["name"], "degree": degree, "gbps": gbps, "seed": given.seed, "half": HALF,
-                    "measured": given.measures is not None,
                 }  # fmt: skip
                 row = next((old for old in done if key.items() <= old.items()), None)
                 if row is None:
                     begin = time.perf_counter()
-                    row = {**key, **case(host, experiment_of(model, degree, gbps, given.measures, given.seed))}
+                    row = {**key, **case(host, experiment_of(model, degree, gbps, given.seed))}
                     row["seconds"] = time.perf_counter() - begin
                     with given.runs.open("a") as file:
                         file.write(json.dumps(row) + "\n")
@@ -144,7 +140,7 @@ def main() -> None:
                     flush=True,
                 )
     if given.write:
-        given.write.write_text(page(rows, given.measures is not None))
+        given.write.write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``reference``
 
+from reference.measurement_files import write
+
 from topoplan.cli import main
-from topoplan_estimator_measured import profiles
 
 
 @pytest.fixture(scope="session")
@@ -30,21 +31,7 @@ def flexnet_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("measures")
 
     def flexnet_file(name):
-        table = profiles.profile(name)
-        measurements = [
-            {
-                "name": row["operator"],
-                "pc_str": "-".join([str(row["degrees"].count("x") + 1), *reversed(row["degrees"].split("x"))]),
-                "fw_time": float(row["forward_ms"]),
-                "bw_time": float(row["backward_ms"]),
-                "mem_req": int(row["memory_bytes"]),
-            }
-            for row in profiles.rows(name)
-        ]
-        path = folder / f"{name}.json"
-        content = {"batch_size": table.batch_size, "ngpus": table.ngpus, "measurements": measurements}
-        path.write_text(json.dumps(content))
-        return path
+        return write(name, folder)
 
     return flexnet_file
 
