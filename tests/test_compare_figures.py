@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from topoplan import Host, TopoplanError
@@ -13,6 +14,7 @@ from topoplan.comparing.claims import Where
 from topoplan.comparing.figure import figure_from
 from topoplan.comparing.rows import Row, Spread
 from topoplan.comparing.store import inputs
+from topoplan.comparing.tables import cells_of
 from topoplan.experiment import read_toml
 from topoplan.prices import default_prices
 from topoplan_estimator_measured import profiles
@@ -119,6 +121,28 @@ def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
         model="m", network=network, at={}, time=Spread(*seconds), exposed=0.0, bound=0.0, fabric_bound=None, tax=tax,
         compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, used=interfaces, gbps=gbps, cost=1.0, runs=(),
     )  # fmt: skip
+
+
+def test_a_plan_that_fits_goes_before_one_that_does_not():
+    fits, lacks = row("panel", (3.0, 3.0, 3.0)), attrs.evolve(row("tree", (1.0, 1.0, 1.0)), fits=False, lacks="1 GB")
+    assert Where(faster=fits, slower=lacks).outcome == "holds"
+    fails = Where(faster=lacks, slower=fits)
+    assert fails.outcome == "fails"
+    assert fails.causes[0] == "the plan of tree does not fit into memory"
+    assert cells_of(lacks)[3] == "1,000 ms (DOES NOT FIT)"
+    assert cells_of(fits)[3] == "3,000 ms"
+
+
+def test_what_does_not_fit_is_marked(run):
+    """AlexNet keeps a gigabyte under Adam, on every device until matrices are cut, which so few proposals do not."""
+    words = ("--networks", "bigswitch,fattree", "--seeds", "1,2", "--budget", "2", "-s", "mcmc", "--memory-gb", "0.4")
+    status, out, _ = run("compare", "alexnet", "--servers", "4", "--batch-size", "64", *words, "--json", "all.json")
+    assert status == 0
+    for found in json.loads(Path("all.json").read_text())["rows"]:
+        assert not found["fits"]
+        assert "what would help" in found["lacks"]
+        assert found["memory_bytes"] > found["memory_capacity_bytes"] == 4e8
+    assert out.count("DOES NOT FIT: alexnet") == 2
 
 
 @pytest.mark.parametrize(

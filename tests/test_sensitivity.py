@@ -13,7 +13,7 @@ from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions, Topop
 from topoplan.distortion import Distortion
 from topoplan.exporting import read_plan
 from topoplan.repeating import experiment_of
-from topoplan.sensitivity import sensitivity
+from topoplan.sensitivity import Row, sensitivity
 
 TABLES = {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"}
 #: A network so slow that a search which believes it to be fast does badly.
@@ -40,6 +40,12 @@ def test_a_search_that_proves_its_answer_loses_by_distortion_only():
     assert study.reference == optimize(EXPERIMENT).plan.timeline.makespan
     assert fast.seconds[0] > study.reference
     assert not study.interrupted
+
+
+def test_a_plan_that_does_not_fit_is_no_slowdown():
+    row = Row(distortion=Distortion(), seeds=(0, 1), seconds=(1.0, 2.0), fits=(False, True), reference=1.0)
+    assert row.slowdowns == (float("inf"), 2.0)
+    assert row.worst == float("inf")
 
 
 def test_a_plan_made_under_distortion_says_so():

@@ -23,7 +23,7 @@ from topoplan.host import Host
 from topoplan.interrupt import interruptible
 from topoplan.optimizing import optimize
 from topoplan.plan import Plan
-from topoplan.search import Candidate, State
+from topoplan.search import Candidate, State, Trial
 
 __all__ = ["Row", "Study", "sensitivity"]
 
@@ -36,18 +36,24 @@ class Row:
         distortion: with the seed of the experiment.
         seeds: of the runs that are finished.
         seconds: of the plan found with each seed, priced under true costs; a memory penalty included.
+        fits: whether each of these plans fits into memory; of those that do not slowdowns are infinite, unless the
+            plan made with true costs does not fit either.
         reference: seconds of the plan made with true costs.
     """
 
     distortion: Distortion
     seeds: tuple[int, ...]
     seconds: tuple[float, ...]
+    fits: tuple[bool, ...]
     reference: float
 
     @property
     def slowdowns(self) -> tuple[float, ...]:
         """Seconds over those of the plan made with true costs; below 1 where chance found a better plan."""
-        return tuple(seconds / self.reference for seconds in self.seconds)
+        return tuple(
+            seconds / self.reference if fits else float("inf")
+            for seconds, fits in zip(self.seconds, self.fits, strict=True)
+        )
 
     @property
     def mean(self) -> float:
@@ -62,9 +68,16 @@ class Row:
 
 @attrs.frozen(kw_only=True)
 class Study:
-    """What `sensitivity` returns: finished rows, the plan made with true costs, and whether the user stopped it."""
+    """What `sensitivity` returns.
+
+    Attributes:
+        reference, fits: seconds of the plan made with true costs, and whether it fits into memory.
+        rows: finished ones.
+        interrupted: the user stopped it.
+    """
 
     reference: float
+    fits: bool
     rows: tuple[Row, ...]
     interrupted: bool
 
@@ -93,7 +106,7 @@ def sensitivity(
     """
     host = host or Host.discover()
     evaluator = assemble(host, experiment).evaluator
-    finished, found, reference = 0, dict[int, list[float]](), float("nan")
+    finished, found, reference, fits = 0, dict[int, list[Trial]](), float("nan"), True
     chosen = range(experiment.run.seed, experiment.run.seed + seeds)
     with interruptible() as stop:
         try:
@@ -101,7 +114,8 @@ def sensitivity(
             if plan is None:
                 outcome = optimize(experiment, host=host)
                 plan, stop.wanted = outcome.plan, stop.wanted or outcome.result.interrupted
-            reference = _true_seconds(evaluator, plan, 1.0)
+            truth = _true_price(evaluator, plan, 1.0)
+            reference, fits = truth.cost, truth.fits
             for index, distortion in enumerate(distortions):
                 for seed in () if stop.wanted else chosen:
                     finished += 1
@@ -117,24 +131,25 @@ def sensitivity(
                     if outcome.result.interrupted:
                         stop.wanted = True
                         break
-                    seconds = _true_seconds(evaluator, outcome.plan, 1 / distortion.communication_scale)
-                    found.setdefault(index, []).append(seconds)
+                    price = _true_price(evaluator, outcome.plan, 1 / distortion.communication_scale)
+                    found.setdefault(index, []).append(price)
         except KeyboardInterrupt:  # the second one, or one that came in between
             stop.wanted = True
         stopped = stop.wanted
     rows = tuple(
         Row(
             distortion=distortions[index],
-            seeds=tuple(chosen[: len(seconds)]),
-            seconds=tuple(seconds),
+            seeds=tuple(chosen[: len(prices)]),
+            seconds=tuple(price.cost for price in prices),
+            fits=tuple(price.fits or not fits for price in prices),
             reference=reference,
         )
-        for index, seconds in found.items()
+        for index, prices in found.items()
     )
-    return Study(reference=reference, rows=rows, interrupted=stopped)
+    return Study(reference=reference, fits=fits, rows=rows, interrupted=stopped)
 
 
-def _true_seconds(evaluator: Evaluator, plan: Plan, scale: float) -> float:
+def _true_price(evaluator: Evaluator, plan: Plan, scale: float) -> Trial:
     """Price a plan under true costs; ``scale`` makes its links as fast as they are."""
     assert plan.strategy is not None
     problem = evaluator.problem
@@ -144,4 +159,4 @@ def _true_seconds(evaluator: Evaluator, plan: Plan, scale: float) -> float:
             f"the plan's network has {plan.fabric.n_hosts} hosts, the cluster {problem.cluster.n_hosts} "
             "(the plan is of another experiment)"
         )
-    return evaluator.price(Candidate(base=State(plan.strategy, at_bandwidth(plan.fabric, scale)))).cost
+    return evaluator.price(Candidate(base=State(plan.strategy, at_bandwidth(plan.fabric, scale))))

@@ -73,6 +73,9 @@ def compare_and_report(
     judged = verdicts(figure, rows)
     measured = all_measured(figure, measures)
     _print(figure, rows, book, measured=measured)
+    for row in rows:
+        if not row.fits:
+            typer.echo(f"DOES NOT FIT: {row.place} on {row.network}: {row.lacks}")
     for verdict in judged:
         typer.echo(f"{verdict.claim.says}: {verdict}")
     if outputs.json is not None:

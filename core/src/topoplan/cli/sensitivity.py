@@ -99,25 +99,34 @@ def _show(study: Study, title: str, *, as_json: bool) -> None:
                 "communication_scale": row.distortion.communication_scale,
                 "seeds": list(row.seeds),
                 "seconds": list(row.seconds),
+                "fits": list(row.fits),
                 "slowdowns": list(row.slowdowns),
                 "mean_slowdown": row.mean,
                 "worst_slowdown": row.worst,
             }
             for row in study.rows
         ]
-        print_json({"iteration_time_s": study.reference, "rows": rows, "interrupted": study.interrupted})
+        print_json(
+            {"iteration_time_s": study.reference, "fits": study.fits, "rows": rows, "interrupted": study.interrupted}
+        )
         return
     if not study.rows:
         return
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(title=f"{title}: {study.reference * 1e3:.4f} ms with true costs", title_justify="left")
+    marked = "" if study.fits else ", which DOES NOT FIT"
+    grid = Table(title=f"{title}: {study.reference * 1e3:.4f} ms with true costs{marked}", title_justify="left")
     for header in ("distortion", "seeds", "mean slowdown", "worst slowdown"):
         grid.add_column(header, justify="left" if header == "distortion" else "right")
     for row in study.rows:
-        grid.add_row(str(row.distortion), str(len(row.seeds)), f"{row.mean:.4f}", f"{row.worst:.4f}")
+        grid.add_row(str(row.distortion), str(len(row.seeds)), _slowdown(row.mean), _slowdown(row.worst))
     Console(markup=False, emoji=False).print(grid)
+
+
+def _slowdown(value: float) -> str:
+    """Return a slowdown as text; infinite ones are those of plans that do not fit."""
+    return f"{value:.4f}" if value < float("inf") else "DOES NOT FIT"
 
 
 @contextmanager

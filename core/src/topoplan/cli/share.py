@@ -69,6 +69,10 @@ def share(
         raise typer.Exit(130) from None
     rows = rows_of(times)
     _print(figure.title, rows, networks)
+    for network in networks:
+        for model, job in zip(figure.models, network.jobs, strict=True):
+            if job.lacks:
+                typer.echo(f"DOES NOT FIT: {model.name} on {network.name}: {job.lacks}")
     judged = verdicts(figure.claims, rows)
     for verdict in judged:
         typer.echo(f"{verdict.claim.says}: {verdict}")

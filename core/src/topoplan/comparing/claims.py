@@ -31,7 +31,9 @@ class Where:
 
     @property
     def outcome(self) -> Literal["holds", "equal", "fails"]:
-        """What the medians say; equal is within `SAME`."""
+        """What the medians say; equal is within `SAME`.  A plan that fits into memory goes before one that does not."""
+        if self.faster.fits is not self.slower.fits:
+            return "holds" if self.faster.fits else "fails"
         if abs(math.log(self.ratio)) <= math.log1p(SAME):
             return "equal"
         return "holds" if self.ratio > 1 else "fails"
@@ -51,6 +53,8 @@ class Where:
         """
         one, other = self.faster, self.slower
         told = []
+        if other.fits and not one.fits:
+            told.append(f"the plan of {one.network} does not fit into memory")
         bandwidth = other.used * other.gbps / (one.used * one.gbps)
         if bandwidth > 1 + SAME:
             told.append(f"{other.network} has {bandwidth:.2f} times the bandwidth at each host")

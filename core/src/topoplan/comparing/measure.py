@@ -11,12 +11,12 @@ import attrs
 import numpy as np
 
 from topoplan.components import Kind, Topology
-from topoplan.errors import TopoplanError
-from topoplan.experiment import Experiment
+from topoplan.errors import NoPlanFitsError, TopoplanError
+from topoplan.experiment import Choice, Experiment
 from topoplan.host import Host
 from topoplan.interfaces import used_interfaces
 from topoplan.network_bounds import fabric_lower_bound
-from topoplan.optimizing import optimize
+from topoplan.optimizing import Outcome, optimize
 from topoplan.plan import Plan
 from topoplan.prices import bill
 from topoplan.problem import Demand
@@ -46,7 +46,7 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
     try:
         # In a thread, because a search in the main one takes Ctrl-C for itself and would end early.
         with ThreadPoolExecutor(1) as thread:
-            outcome = thread.submit(optimize, experiment, host=host).result()
+            outcome, lacks = thread.submit(_outcome, experiment, host).result()
     except TopoplanError as error:
         raise TopoplanError(f"{name}: {error}") from None
     plan, timeline = outcome.plan, outcome.plan.timeline
@@ -63,6 +63,8 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
         "bounds": attrs.asdict(timeline.bounds),
         "fabric_lower_bound_s": _any_wiring(plan),
         "bandwidth_tax": _tax(plan),
+        "fits": not lacks,
+        "lacks": lacks,
         "memory_bytes": float(outcome.memory[fullest]),
         "memory_capacity_bytes": float(plan.cluster.device_memory[fullest]),
         "evaluations": outcome.result.evaluations,
@@ -72,6 +74,25 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric, topology.switching)],
     }
+
+
+def _outcome(experiment: Experiment, host: Host) -> tuple[Outcome, str]:
+    """Return what a run gives, and what it lacks of memory; where no plan fits, the initial strategy as it is.
+
+    Raises:
+        TopoplanError: it cannot be run, or nothing fits a hard limit on memory.
+    """
+    try:
+        outcome = optimize(experiment, host=host)
+    except NoPlanFitsError as error:
+        simulator = experiment.simulator
+        if simulator.options.get("memory") == "limit":  # which refuses what does not fit
+            raise
+        as_it_is = Choice(simulator.name, {**simulator.options, "memory": "ignore"})
+        run = attrs.evolve(experiment.run, budget=0, chains=1, workers=1)
+        first = attrs.evolve(experiment, simulator=as_it_is, searchers=("mcmc",), run=run)
+        return optimize(first, host=host), str(error)
+    return outcome, "" if outcome.memory_ignored else outcome.lacks
 
 
 def _any_wiring(plan: Plan) -> float | None:

@@ -30,11 +30,12 @@ class Row:
 
     Attributes:
         model, network, at: which; ``at`` holds the values of what varies.
-        time: seconds per iteration, over the seeds.
+        time: seconds per iteration, over the seeds; where the plans of some fit, over these.
         exposed, bound, fabric_bound, tax, compute, memory, capacity: of the run in the middle (the lower one of two):
             exposed communication, lower bound of the plan, lower bound of its strategy on any wiring of the interfaces
             (None for switches), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
             and what it holds.
+        fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
         interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
         cost: of the network, in the prices' currency.
         runs: the runs, by seed.
@@ -56,6 +57,8 @@ class Row:
     gbps: float
     cost: float
     runs: tuple[Mapping[str, Any], ...]
+    fits: bool = True
+    lacks: str = ""
 
     @property
     def place(self) -> str:
@@ -77,19 +80,24 @@ class Row:
 def rows_of(cells: Sequence[Cell], results: Sequence[Mapping[str, Any]], prices: Prices) -> list[Row]:
     """Put the seeds of each model, network and variation together, in the order of the cells.
 
+    Networks whose plans do not fit into memory come after those of the same model and variation that do.
+
     Raises:
         TopoplanError: a part of a network has no price.
     """
     groups: dict[tuple[Any, ...], list[tuple[Cell, Mapping[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
         groups.setdefault((cell.model, *cell.at.values(), cell.network), []).append((cell, result))
-    return [_row(group, prices) for group in groups.values()]
+    rows = [_row(group, prices) for group in groups.values()]
+    places = {place: number for number, place in enumerate(dict.fromkeys(row.place for row in rows))}
+    return sorted(rows, key=lambda row: (places[row.place], not row.fits))
 
 
 def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
     cell = group[0][0]
     runs = [{"seed": one.experiment.run.seed, **result} for one, result in group]
-    ordered = sorted(runs, key=lambda run: run["iteration_time_s"])
+    results = [run for run in runs if run["fits"]] or runs
+    ordered = sorted(results, key=lambda run: run["iteration_time_s"])
     middle = ordered[(len(ordered) - 1) // 2]
     times = [run["iteration_time_s"] for run in ordered]
     return Row(
@@ -104,6 +112,8 @@ def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
         compute=middle["bounds"]["device"],
         memory=middle["memory_bytes"],
         capacity=middle["memory_capacity_bytes"],
+        fits=middle["fits"],
+        lacks=middle["lacks"],
         interfaces=middle["interfaces"],
         used=middle["interfaces_used"],
         gbps=middle["interface_bandwidth_gbps"],

@@ -17,9 +17,10 @@ HEADERS = ("network", "Gbps a host", "load", "jobs", "mean", "p99", "max", "slow
 
 def cells_of(row: Row, networks: Sequence[NetworkPlan]) -> list[str]:
     """Return a row as text, under `HEADERS`."""
-    cluster = next(network.cluster for network in networks if network.name == row.network)
+    network = next(network for network in networks if network.name == row.network)
+    cluster = network.cluster
     return [
-        row.network,
+        row.network + ("" if network.fits else " (DOES NOT FIT)"),
         f"{cluster.interfaces.min()} x {cluster.interface_bandwidth.min() * 8e-9:.4g}",
         f"{row.load} %",
         str(row.jobs),

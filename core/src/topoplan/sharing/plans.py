@@ -18,8 +18,7 @@ from topoplan.fabric import Fabric
 from topoplan.host import Host
 from topoplan.interfaces import built
 from topoplan.merging import merged
-from topoplan.optimizing import optimize
-from topoplan.plan import Plan
+from topoplan.optimizing import Outcome, optimize
 from topoplan.prices import Prices
 from topoplan.sharing.share import Share
 from topoplan.taskgraph import TaskGraph
@@ -29,10 +28,17 @@ __all__ = ["JobPlan", "NetworkPlan", "plans"]
 
 @attrs.frozen(kw_only=True, eq=False)
 class JobPlan:
-    """One iteration of a model on a network, and the seconds that it takes alone: there, on the first servers."""
+    """One iteration of a model on a network.
+
+    Attributes:
+        taskgraph: of the plan.
+        alone: seconds that it takes by itself on the network, on the first servers.
+        lacks: what the plan lacks of memory; empty where it fits.
+    """
 
     taskgraph: TaskGraph
     alone: float
+    lacks: str = ""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -53,11 +59,16 @@ class NetworkPlan:
     jobs: tuple[JobPlan, ...]
     simulate: Simulate
 
+    @property
+    def fits(self) -> bool:
+        """Whether the plans of all models fit into memory."""
+        return not any(job.lacks for job in self.jobs)
+
 
 def plans(
     share: Share, host: Host, prices: Prices, measures: Path | None, on_progress: Callable[[str], None]
 ) -> list[NetworkPlan]:
-    """Search the strategies and build the networks.
+    """Search the strategies and build the networks; those with a plan that does not fit into memory come last.
 
     Args:
         share: what to plan.
@@ -71,7 +82,7 @@ def plans(
         KeyboardInterrupt: the user stopped a search.
     """
     figure = share.figure
-    found: dict[tuple[str, str], Plan] = {}
+    found: dict[tuple[str, str], Outcome] = {}
     whole: dict[str, Cluster] = {}
     for cell in cells(figure, host, prices, measures):
         servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
@@ -84,7 +95,7 @@ def plans(
             raise TopoplanError(f"{cell.model} on {servers} servers of {cell.network}: {error}") from None
         if outcome.result.interrupted:
             raise KeyboardInterrupt
-        found[cell.model, cell.network] = outcome.plan
+        found[cell.model, cell.network] = outcome
         on_progress(f"{cell.model} on {cell.network}")
     component, chosen = host.make(Kind.SIMULATOR, figure.simulator.name, figure.simulator.options)
     networks = []
@@ -93,17 +104,18 @@ def plans(
         fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
         jobs = tuple(_job(found[model.name, network.name], fabric, cluster, simulate) for model in figure.models)
         networks.append(NetworkPlan(name=network.name, cluster=cluster, fabric=fabric, jobs=jobs, simulate=simulate))
-    return networks
+    return sorted(networks, key=lambda network: not network.fits)
 
 
-def _job(plan: Plan, fabric: Fabric | None, cluster: Cluster, simulate: Simulate) -> JobPlan:
+def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate) -> JobPlan:
     """Time a plan on its own fabric, or on one that it could share."""
+    plan, lacks = outcome.plan, "" if outcome.memory_ignored else outcome.lacks
     assert plan.timeline is not None
     if fabric is None:
-        return JobPlan(taskgraph=plan.taskgraph, alone=plan.timeline.makespan)
+        return JobPlan(taskgraph=plan.taskgraph, alone=plan.timeline.makespan, lacks=lacks)
     first = np.arange(plan.cluster.n_devices, dtype=np.int32)
     whole = merged([plan.taskgraph], [first], cluster.n_devices)
-    return JobPlan(taskgraph=plan.taskgraph, alone=simulate(whole, fabric, cluster).makespan)
+    return JobPlan(taskgraph=plan.taskgraph, alone=simulate(whole, fabric, cluster).makespan, lacks=lacks)
 
 
 def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:

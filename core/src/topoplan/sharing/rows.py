@@ -119,6 +119,7 @@ def as_json(share: Share, networks: Sequence[NetworkPlan], times: Sequence[JobTi
             {
                 "network": network.name,
                 "shared": network.fabric is not None,
+                "fits": network.fits,
                 "interfaces": int(network.cluster.interfaces.min()),
                 "interface_bandwidth_gbps": float(network.cluster.interface_bandwidth.min()) * 8e-9,
                 "alone_s": {

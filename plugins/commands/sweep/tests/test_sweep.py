@@ -137,3 +137,17 @@ def test_bad_input_is_one_line_and_status_2(here, run, args, message):
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_what_does_not_fit_is_marked(here, run):
+    words = ("alexnet", "--servers", 2, "-s", "mcmc", "--budget", 0, "--batch-sizes", "64,63,128", "--memory-gb", 0.8)
+    status, out, err = run(*words)
+    assert status == 0
+    assert out.count("DOES NOT FIT") == 2
+    assert "global batch 128: " in err
+    assert "what would help" in err
+    found = json.loads(run(*words, "--json")[1])["rows"]
+    assert [row["fits"] for row in found] == [False, None, False]
+    status, _, err = run(*words[:-1], 0.1, "--batch-sizes", "64,128")
+    assert status == 1
+    assert "no plan fits" in err

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
+from topoplan.errors import NoPlanFitsError
 from topoplan.files import check_writable, write_file
 from topoplan.options import listed, pairs, structure
 from topoplan_command_sweep.plot import plot as drawn
@@ -118,8 +119,8 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
     Raises:
         TopoplanError: there is no plan for any batch size.
     """
-    if rows and all(row.problem for row in rows):
-        raise TopoplanError(rows[0].problem)
+    if rows and all(row.seconds is None for row in rows):
+        raise (NoPlanFitsError if rows[0].fits is False else TopoplanError)(rows[0].problem)
     if as_json:
         typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
     elif rows:
@@ -135,6 +136,9 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
         for row in rows:
             grid.add_row(*cells_of(row, names))
         console.print(grid)
+        for row in rows:
+            if row.fits is False and row.problem:
+                typer.echo(f"global batch {row.batch_size}: {row.problem}", err=True)
 
 
 @contextmanager

@@ -33,8 +33,9 @@ def cells_of(row: Row, names: Sequence[str]) -> list[str]:
     values = [*(row.baselines.get(name) for name in names), row.speedup]
     cells = [str(row.batch_size), *("-" if value is None else f"{value:.3f}" for value in values)]
     if row.seconds is None:
-        return [*cells, row.problem, "-"]
-    return [*cells, row.split or "-", f"{row.seconds * 1e3:.2f} ms"]
+        return [*cells, row.problem if row.fits is None else "DOES NOT FIT", "-"]
+    told = f"{row.seconds * 1e3:.2f} ms" + (" (DOES NOT FIT)" if row.problem else "")
+    return [*cells, row.split or "-", told]
 
 
 def as_json(rows: Sequence[Row], interrupted: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from topoplan import Experiment, TopoplanError, optimize
+from topoplan.errors import NoPlanFitsError
 from topoplan.interrupt import interruptible
 
 __all__ = ["Row", "row_of", "rows_of"]
@@ -30,7 +31,8 @@ class Row:
         seconds: of one iteration; None where there is no plan.
         speedup, split, baselines: as the searcher reports them (speedups of the latter alone); None and empty where it
             does not.
-        problem: why there is no plan; empty if there is one.
+        fits: whether a plan fits into memory; None where there is none for another reason.
+        problem: why there is no plan, or what it lacks; empty if there is one that fits.
     """
 
     batch_size: int
@@ -38,6 +40,7 @@ class Row:
     speedup: float | None = None
     split: str | None = None
     baselines: Mapping[str, float | None] = attrs.field(factory=dict)
+    fits: bool | None = None
     problem: str = ""
 
 
@@ -48,9 +51,11 @@ def row_of(experiment: Experiment) -> Row:
     try:
         # In a thread, because a search in the main one takes Ctrl-C for itself and would end early.
         with ThreadPoolExecutor(1) as thread:
-            plan = thread.submit(optimize, experiment).result().plan
+            outcome = thread.submit(optimize, experiment).result()
     except TopoplanError as error:
-        return Row(batch_size=batch_size, problem=str(error))
+        fits = False if isinstance(error, NoPlanFitsError) else None
+        return Row(batch_size=batch_size, fits=fits, problem=str(error))
+    plan = outcome.plan
     assert plan.timeline is not None
     told: dict[str, Any] = {}
     for report in plan.provenance.get("reports", {}).values():
@@ -58,6 +63,8 @@ def row_of(experiment: Experiment) -> Row:
     return Row(
         batch_size=batch_size,
         seconds=plan.timeline.makespan,
+        fits=outcome.fits,
+        problem="" if outcome.memory_ignored else outcome.lacks,
         speedup=told.get("speedup"),
         split=told.get("split"),
         baselines={k: v for k, v in (told.get("baselines") or {}).items() if v is None or isinstance(v, float)},
