@@ -1,0 +1,223 @@
+"""Plans of our own as FlexNet's files: what the plan says, what the file says, and what packet simulation says.
+
+    .venv/bin/python benchmarks/exports.py                              # plans, and replays of their files
+    TOPOPLAN_FLEXNETPACKET=FOLDER .venv/bin/python benchmarks/exports.py --write docs/agreement.md
+    .venv/bin/python benchmarks/exports.py --only bert-sgmoe --only topoopt --keep FOLDER
+
+Every model is planned for every network below, with a short search, and its plan written by the exporter
+``flatbuffer``.  The file is replayed by ``fluid`` at both levels, and where TOPOPLAN_FLEXNETPACKET names the folder of
+FlexNetPacket's programs (``htsim_tcp_flat`` and so on), it runs there, as it is.  Errors are those of the replays.
+``--keep`` leaves the files in a folder.
+
+    experiment -> optimize -> file -> simulate_file (coupled, stepped), FlexNetPacket -> table
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import beside
+from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions, optimize, simulate_file
+from topoplan.comparing.page import replace_section
+from topoplan.exporting import write_outputs
+
+PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
+LEVELS = ("coupled", "stepped")
+#: Median, the ninth of ten and the largest error that the coupled replay may have, in percent.
+TARGET = (0.5, 4.0, 9.0)
+
+
+class Model(NamedTuple):
+    """A model, how it is planned, and on how many servers."""
+
+    model: str
+    batch: int | None
+    servers: int
+    searcher: str = "mcmc"
+    budget: int = 100
+
+
+class Net(NamedTuple):
+    """A topology, the interfaces of a server, and the program and arguments of FlexNetPacket for it."""
+
+    topology: str
+    degree: int
+    gbps: float
+    program: str
+
+
+_TABLES = "-".join(["100000"] * 8)
+MODELS = {
+    "alexnet": Model("alexnet", 1024, 16),
+    "resnet50": Model("resnet50", 512, 8),
+    "dlrm": Model(
+        f"dlrm:arch-sparse-feature-size=128,arch-embedding-size={_TABLES},arch-mlp-bot=1024-1024-128,"
+        "arch-mlp-top=1152-2048-2048-1",
+        8192,
+        8,
+    ),
+    "candle-uno": Model("candle-uno", 1024, 8),
+    "ncf": Model("ncf:ntables=8,unum-per-table=100000,inum-per-table=100000,arch-mlp-top=64-1024-512-256", 16384, 8),
+    "moe": Model("moe:hidden-size=4096", 8192, 8),
+    "transformer, pipeline": Model("transformer:num-layers=4,hidden-size=1024,num-heads=16", 64, 8, "pipeline"),
+    "vit-switch, SPMD": Model("vit-switch:world-size=8", None, 8, "spmd"),
+}
+NETWORKS = {
+    "bigswitch": Net("bigswitch", 1, 100.0, "flat"),
+    "fattree": Net("fattree", 1, 100.0, "fattree"),
+    "topoopt": Net("topoopt", 4, 25.0, "flat"),
+    "random": Net("random", 4, 25.0, "flat"),
+    "fully-connected": Net("fully-connected", 15, 25.0, "flat"),
+}
+
+
+class Export(NamedTuple):
+    """One plan and its file; times in seconds.
+
+    Attributes:
+        tasks: of the file.
+        plan, replays: of the plan, and of its file at each level.
+        packet: FlexNetPacket's time, and its timeouts; None where it was not run.
+    """
+
+    model: str
+    network: str
+    servers: int
+    tasks: int
+    plan: float
+    replays: dict[str, float]
+    packet: tuple[float, int] | None
+
+    def error(self, seconds: float) -> float:
+        """Percent of FlexNetPacket's time."""
+        assert self.packet is not None
+        return 100 * (seconds / self.packet[0] - 1)
+
+
+def export(host: Host, model: str, network: str, file: Path, programs: Path | None) -> Export:
+    """Plan a model for a network, write the plan's file, and time it."""
+    chosen, net = MODELS[model], NETWORKS[network]
+    searchers = [chosen.searcher]
+    if network == "topoopt" and chosen.searcher == "mcmc":
+        searchers.append("totientperm")
+    experiment = Experiment(
+        model=chosen.model,
+        topology=net.topology,
+        searchers=searchers,
+        cluster=ClusterOptions(
+            servers=chosen.servers, degree=net.degree, interface_bandwidth_gbps=net.gbps, latency_us=1.0
+        ),
+        run=RunOptions(batch_size=chosen.batch, budget=chosen.budget),
+    )
+    plan = optimize(experiment, host=host).plan
+    write_outputs(host, plan, ((Choice("flatbuffer"), str(file)),))
+    replays = {level: simulate_file(file, simulator=f"fluid:level={level}", latency_us=1.0) for level in LEVELS}
+    assert plan.timeline is not None
+    return Export(
+        model,
+        network,
+        chosen.servers,
+        replays["coupled"].taskgraph.n_tasks,
+        plan.timeline.makespan,
+        {level: replay.timeline.makespan for level, replay in replays.items() if replay.timeline is not None},
+        None if programs is None else packet_run(programs, net, file, plan.fabric.n_nodes),
+    )
+
+
+def packet_run(programs: Path, net: Net, file: Path, nodes: int) -> tuple[float, int]:
+    """Run a file in FlexNetPacket; return its iteration time in seconds and how many timeouts it had."""
+    program = programs / f"htsim_tcp_{net.program}"
+    if not program.is_file():
+        beside.refuse(f"{PEER[0]}={programs}: no program {program.name}")
+    if net.program == "fattree":  # it builds its own network, of k^3 / 4 hosts
+        hosts = next(k**3 // 4 for k in range(2, 1000, 2) if k**3 // 4 + 5 * k**2 // 4 >= nodes)
+        words = ["-nodes", str(hosts), "-rttnet", "1000", "-rttrack", "1000", "-q", "10000"]
+    else:
+        words = ["-nodes", str(nodes), "-rtt", "1000", "-q", "50000"]
+    words = [*words, "-simtime", "3600.1", "-ssthresh", "10000", "-speed", str(round(net.gbps * 1000))]
+    with tempfile.TemporaryDirectory() as folder:
+        flows, said, log = (Path(folder) / name for name in ("flows", "said", "log"))
+        with said.open("wb") as out, log.open("wb") as error:
+            command = [str(program), "-flowfile", str(file.absolute()), "-ofile", str(flows), *words]
+            status = subprocess.run(command, cwd=folder, stdout=out, stderr=error, check=False).returncode
+        if status or "finished one iter" not in log.read_text()[-1000:]:
+            beside.refuse(f"{program.name} did not finish {file} (status {status})")
+        finish = re.findall(r"^FinalFinish (\d+)$", flows.read_text(), re.MULTILINE)
+        return int(finish[-1]) / 1e12, len(re.findall(r"^At .* RTO ", said.read_text(), re.MULTILINE))
+
+
+def table(exports: Sequence[Export]) -> str:
+    """Return the Markdown table of all exports, and below it what their errors come to."""
+    errors = "".join(f" {level} ms | error % |" for level in LEVELS)
+    lines = [
+        f"| model | network | hosts | tasks | plan ms | error % |{errors} packet ms | timeouts |",
+        "|---|---|--:|--:|--:|--:|" + "--:|--:|" * len(LEVELS) + "--:|--:|",
+    ]
+    for one in exports:
+        cells = [one.model, one.network, str(one.servers), str(one.tasks)]
+        for seconds in (one.plan, *one.replays.values()):
+            cells += [f"{seconds * 1e3:.3f}", "" if one.packet is None else f"{one.error(seconds):+.2f}"]
+        cells += ["", ""] if one.packet is None else [f"{one.packet[0] * 1e3:.3f}", str(one.packet[1])]
+        lines.append(f"| {' | '.join(cells)} |")
+    told = {"plan": [one.plan for one in exports]}
+    told |= {f"file, {level}": [one.replays[level] for one in exports] for level in LEVELS}
+    if all(one.packet is not None for one in exports):
+        lines += ["", "| absolute error, % | median | nine of ten | largest |", "|---|--:|--:|--:|"]
+        for name, several in told.items():
+            found = summary([one.error(seconds) for one, seconds in zip(exports, several, strict=True)])
+            lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary(errors: Sequence[float]) -> tuple[float, float, float]:
+    """Return median, ninth of ten and largest of absolute errors."""
+    size = np.sort(np.abs(errors))
+    return float(np.median(size)), float(size[int(np.ceil(0.9 * len(size))) - 1]), float(size[-1])
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="a model or network; several add up"
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the files there")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
+    given = parser.parse_args()
+    models = [name for name in MODELS if name in given.only] or list(MODELS)
+    networks = [name for name in NETWORKS if name in given.only] or list(NETWORKS)
+    for name in given.only:
+        if name not in MODELS and name not in NETWORKS:
+            parser.error(f"--only {name}: no model and no network (have: {', '.join([*MODELS, *NETWORKS])})")
+    programs = beside.path_in(*PEER)
+    if given.write and programs is None:
+        parser.error(f"--write needs {PEER[0]} ({PEER[1]})")
+    host, exports = Host.discover(), []
+    with tempfile.TemporaryDirectory() as folder:
+        place = given.keep or Path(folder)
+        for model in models:
+            for network in networks:
+                file = place / f"{model.replace(', ', '-')}_{network}.fbuf"
+                exports.append(export(host, model, network, file, programs))
+                print(table(exports[-1:]).splitlines()[2], flush=True)
+    text = table(exports)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(text)
+    print("CPU seconds: ours {:.0f}, FlexNetPacket {:.0f}".format(*(one.ru_utime + one.ru_stime for one in used)))
+    print("aim, coupled: median {} %, nine of ten {} %, largest {} %".format(*TARGET))
+    if given.write:
+        page = given.write.read_text()
+        given.write.write_text(replace_section(page, "exports", text, str(given.write)))
+
+
+if __name__ == "__main__":
+    main()
