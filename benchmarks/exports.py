@@ -55,20 +55,15 @@ class Net(NamedTuple):
     program: str
 
 
-_TABLES = "-".join(["100000"] * 8)
+_NCF = "ncf:ntables=16,unum-per-table=100000,inum-per-table=100000,arch-mlp-top=64-1024-512-256"
 MODELS = {
     "alexnet": Model("alexnet", 1024, 16),
-    "resnet50": Model("resnet50", 512, 8),
-    "dlrm": Model(
-        f"dlrm:arch-sparse-feature-size=128,arch-embedding-size={_TABLES},arch-mlp-bot=1024-1024-128,"
-        "arch-mlp-top=1152-2048-2048-1",
-        8192,
-        8,
-    ),
-    "candle-uno": Model("candle-uno", 1024, 8),
-    "ncf": Model("ncf:ntables=8,unum-per-table=100000,inum-per-table=100000,arch-mlp-top=64-1024-512-256", 16384, 8),
+    "vgg16": Model("vgg16", 1024, 16),
+    "dlrm": Model("dlrm:preset=dlrm16", None, 16),
+    "candle-uno": Model("candle-uno", 4096, 16),
+    "ncf": Model(_NCF, 16384, 16),
     "moe": Model("moe:hidden-size=4096", 8192, 8),
-    "transformer, pipeline": Model("transformer:num-layers=4,hidden-size=1024,num-heads=16", 64, 8, "pipeline"),
+    "transformer, pipeline": Model("transformer:hidden-size=1024,num-heads=16", 128, 8, "pipeline"),
     "vit-switch, SPMD": Model("vit-switch:world-size=8", None, 8, "spmd"),
 }
 NETWORKS = {
