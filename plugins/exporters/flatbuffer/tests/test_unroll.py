@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from topoplan import Cluster, Fabric, Plan, Schedule, Strategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.forms import FULL, REPLICATE, arguments, gather, signatures
 from topoplan.lowering import Lowering
-from topoplan.replay import simulate_file
 from topoplan.simulate.components import FLUID, FluidOptions
 from topoplan.simulate.entities import schedule
 from topoplan.spmd import SpmdProgram, conversions_of
@@ -372,40 +371,3 @@ def test_messages_of_a_cpu_are_refused():
     dst = np.where(found.taskgraph.kind == TRANSFER, 3, -1)
     with pytest.raises(TopoplanError, match="device 3 is no GPU"):
         WRITE(attrs.evolve(found, taskgraph=attrs.evolve(found.taskgraph, dst=dst)))
-
-
-# ── Plans of other simulators than the default ──────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("sync", ["overlap", "barrier"])
-@pytest.mark.parametrize("collective", ["ring", "parameter-server"])
-@pytest.mark.parametrize("fabric", [star(4), circle(4, (1, 2), {4: ((1,), (3,)), 2: ((2,),)})], ids=["star", "rings"])
-def test_gradients_are_written_as_they_were_simulated(fabric, sync, collective):
-    n, sizes = 4, (40_000_000, 10_000_000)
-    backward = [(TaskKind.BACKWARD, {"device": d, "seconds": 1e-3 * (1 + d % 2)}) for _ in sizes for d in range(n)]
-    edges = [(d, n + d) for d in range(n)] + [(layer * n + d, 2 * n + layer) for layer in range(2) for d in range(n)]
-    graph = graph_of(
-        [*backward, *[(ALLREDUCE, {"size": size, "group": layer}) for layer, size in enumerate(sizes)]],
-        sorted(edges),
-        [[0, 1, 2, 3], [0, 2]],
-        n,
-    )
-    options = {"level": "stepped", "gradient_sync": sync, "collective": collective}
-    line = FLUID.build(FluidOptions(**options))(graph, fabric, plan_of(graph, fabric).cluster)
-    told = {"components": [{"kind": "simulator", "options": options}]}
-    again = read(WRITE(plan_of(graph, fabric, timeline=line, provenance=told)), "x")
-    assert simulated(again, "stepped").makespan == pytest.approx(line.makespan, rel=1e-6)
-    barriers = again.taskgraph.device[again.taskgraph.kind == BARRIER]
-    assert ((barriers < n).sum() == n) == (sync == "barrier")
-    assert (TaskKind.UPDATE in again.taskgraph.kind) == (collective == "parameter-server")
-
-
-@pytest.mark.parametrize("option", ["gradient-sync=barrier", "collective=parameter-server"])
-def test_a_replayed_file_is_written_as_it_was_replayed(option, tmp_path):
-    given, written = tmp_path / "given.fbuf", tmp_path / "written.fbuf"
-    data = WRITE(reference.plan())
-    given.write_bytes(data)
-    replayed = simulate_file(given, simulator=f"fluid:{option}")
-    written.write_bytes(WRITE(replayed))
-    assert simulate_file(written).timeline.makespan == pytest.approx(replayed.timeline.makespan, rel=1e-6)
-    assert WRITE(attrs.evolve(simulate_file(given), timeline=None)) == data
