@@ -140,7 +140,7 @@ def run(
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: evaluator.demand(state.strategy)))
     while candidates := search.ask():
         search.tell([evaluator.price(candidate) for candidate in candidates])
-    report = dict(search.report())
+    report = dict(search.report(None))
     report |= {"all": time.process_time() - started}
     simulated = report["simulated_s"]
     best = min(simulated.values())

@@ -194,7 +194,7 @@ def meshes(cases):
         search.adopt(trial)
         while asked := search.ask():
             search.tell([trial] * len(asked))  # nothing is simulated
-        taken, report = time.process_time() - started, search.report()
+        taken, report = time.process_time() - started, search.report(None)
         given_up = report["meshes_outdone"]
         count = len(report["meshes"]) + given_up
         print(

@@ -240,7 +240,10 @@ def test_command_line(capsys):
     with pytest.raises(SystemExit) as left:
         main(words)
     assert left.value.code == 0
-    answer = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    answer = found["planners"]["hidup"]
+    assert (found["plan"], found["planners_figures_are_of"]) == ("constructed by hidup", "this plan")
+    assert found["planning_seconds"] > 0
     assert answer["objective"] == pytest.approx(2.910879204928888, rel=EXACT)
     assert answer["stages"] == 47
     assert answer["collectives"] == {"all_gather": 17, "all_to_all": 9, "dynamic_slice": 1, "replicate": 77}

@@ -8,12 +8,13 @@ assembled by itself from the same experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import attrs
 import numpy as np
 
+from topoplan.bests import Keep
 from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.distortion import distorted
 from topoplan.evaluate import Evaluator, Memory
@@ -42,6 +43,8 @@ class Assembly:
         topology, topology_options: as chosen.
         searchers: (component, options), in the order of their turns.
         evaluator: has priced nothing yet.
+        keep: which searchers construct, and whether the result is what they constructed: where users want it, and no
+            searcher goes from one strategy to the next beside them.
     """
 
     problem: Problem
@@ -54,6 +57,11 @@ class Assembly:
     searchers: tuple[tuple[Searcher, Any], ...]
     evaluator: Evaluator
     seed: int
+    keep: Keep
+
+    def rng(self) -> np.random.Generator:
+        """Return a new stream that draws what the topology draws, as `searches` gives it to every chain."""
+        return np.random.default_rng(self.seed).spawn(1)[0]
 
     def searches(self, chain: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
         """Build the searchers of one chain.
@@ -118,8 +126,17 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
         topology=topology,
         topology_options=topology_options,
         searchers=tuple(searchers),
-        evaluator=Evaluator(problem, simulate, policy),
+        evaluator=Evaluator(problem, simulate, policy, experiment.run.draws, getattr(simulator_options, "seed", 0)),
         seed=experiment.run.seed,
+        keep=_keep(experiment, [component for component, _ in searchers]),
+    )
+
+
+def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:
+    of_strategies = [searcher for searcher in searchers if searcher.axis == "strategy"]
+    return Keep(
+        constructing={number: one.name for number, one in enumerate(searchers) if one.constructs},
+        constructed=experiment.run.keep == "constructed" and all(one.constructs for one in of_strategies),
     )
 
 

@@ -27,12 +27,14 @@ import attrs
 import numpy as np
 
 from topoplan.assembly import Assembly, assemble
+from topoplan.bests import LAST, Finalist, Origin
+from topoplan.compiling import clock, seconds
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Experiment
 from topoplan.host import Host
 from topoplan.interrupt import Stop, interruptible
 from topoplan.run import Progress, Result, Walk, first_state, patience_of
-from topoplan.search import Search, State
+from topoplan.search import State
 from topoplan.space import Space
 
 __all__ = ["search"]
@@ -46,32 +48,43 @@ _POLL = 0.1
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Told:
-    """What a chain says after a round; ``state`` is pickled, and None where it is no other than it said before."""
+    """What a chain says after a round.
+
+    Attributes:
+        state: the best one, pickled; None where it is no other than it said before.
+        cost, origin, rank: of the best state; the chain with the smallest rank has the best of all.
+        planning, compiling: seconds so far: of its searchers, and of the process that it runs in.
+    """
 
     state: bytes | None
     cost: float
-    fits: bool
+    origin: Origin
+    rank: tuple[bool, bool, float]
+    planning: float
+    compiling: float
     evaluations: int
     acceptance: float | None
     more: bool
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """See `Trial.rank`."""
-        return not self.fits, self.cost
+
+#: A state on its way from one chain to another: pickled, its cost, and where it comes from.
+_Passed = tuple[bytes, float, Origin]
+
+#: Proposals that a chain is to make, and the state that it takes over first.
+_Order = tuple[int, _Passed | None]
 
 
 class _Crew(Protocol):
     """Some of the chains."""
 
-    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
-        """Let chains advance: chain -> proposals, and the state (with its cost) that it takes over first."""
+    def start(self, orders: Mapping[int, _Order]) -> None:
+        """Let chains advance."""
 
     def finish(self) -> Mapping[int, _Told]:
         """Return what the chains reached that were started."""
 
-    def reports(self, chain: int) -> list[Any]:
-        """Return what the searchers of a chain report; None for those that say nothing."""
+    def finalists(self, chain: int) -> bytes:
+        """Return `Walk.finalists` and `Walk.reports` of a chain, pickled together."""
 
 
 class _Here:
@@ -79,35 +92,44 @@ class _Here:
 
     def __init__(self, host: Host, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
         run, self._stop = experiment.run, stop
-        self._walks: dict[int, tuple[Assembly, Walk, Sequence[tuple[str, Search]]]] = {}
+        self._walks: dict[int, tuple[Assembly, Walk]] = {}
         self._said: dict[int, State] = {}
+        self._origins: dict[int, Origin] = {}
         self._told: dict[int, _Told] = {}
         for chain in chains:
             made = assemble(host, experiment)
+            started = clock()
             rng, searches = made.searches(chain)
+            planning = clock() - started
             first = first_state(made.evaluator, made.strategy, rng)
             patience = patience_of(run.patience, _share(run.budget, run.chains, chain))
-            self._walks[chain] = (made, Walk(made.evaluator, first, searches, patience), searches)
+            walk = Walk(made.evaluator, first, searches, patience, keep=made.keep, planning=planning)
+            self._walks[chain] = (made, walk)
 
-    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
+    def start(self, orders: Mapping[int, _Order]) -> None:
         self._told = {}
         for chain, (budget, taken) in orders.items():
-            made, walk, _ = self._walks[chain]
+            made, walk = self._walks[chain]
             if taken is not None:
                 state = _interned(made.problem.space, pickle.loads(taken[0]))
-                self._said[chain] = state
-                walk.adopt(state, taken[1])
+                self._said[chain], self._origins[chain] = state, taken[2]
+                walk.adopt(state, *taken[1:])
             more = walk.advance(budget, self._stop)
             self._told[chain] = self._tell(chain, walk, more)
 
     def _tell(self, chain: int, walk: Walk, more: bool) -> _Told:
         state = walk.best.state
         known = self._said.get(chain) is state
-        self._said[chain] = state
+        if not known:
+            self._said[chain] = state
+            self._origins[chain] = walk.finalist(walk.best).origin
         return _Told(
             state=None if known else pickle.dumps(state),
             cost=walk.best.cost,
-            fits=walk.best.fits,
+            origin=self._origins[chain],
+            rank=walk.rank,
+            planning=walk.planning,
+            compiling=seconds(),
             evaluations=walk.evaluations,
             acceptance=walk.acceptance,
             more=more,
@@ -116,8 +138,9 @@ class _Here:
     def finish(self) -> Mapping[int, _Told]:
         return self._told
 
-    def reports(self, chain: int) -> list[Any]:
-        return [s.report() if hasattr(s, "report") else None for _, s in self._walks[chain][2]]
+    def finalists(self, chain: int) -> bytes:
+        walk = self._walks[chain][1]
+        return pickle.dumps((*walk.finalists(), walk.reports()))
 
 
 class _There:
@@ -132,17 +155,17 @@ class _There:
             self._process.start()
         far.close()
 
-    def start(self, orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> None:
+    def start(self, orders: Mapping[int, _Order]) -> None:
         self._pipe.send(("start", orders))
 
     def finish(self) -> Mapping[int, _Told]:
         told: Mapping[int, _Told] = self._receive()
         return told
 
-    def reports(self, chain: int) -> list[Any]:
-        self._pipe.send(("reports", chain))
-        reports: list[Any] = self._receive()
-        return reports
+    def finalists(self, chain: int) -> bytes:
+        self._pipe.send(("finalists", chain))
+        finalists: bytes = self._receive()
+        return finalists
 
     def _receive(self) -> Any:
         try:
@@ -213,7 +236,7 @@ def _serve(pipe: Any, experiment: Experiment, chains: Sequence[int]) -> None:
                 crew.start(given)
                 pipe.send(crew.finish())
             else:
-                pipe.send(crew.reports(given))
+                pipe.send(crew.finalists(given))
         except Exception as error:
             pipe.send(error)
 
@@ -222,7 +245,7 @@ def search(
     host: Host,
     experiment: Experiment,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
-) -> tuple[Result, list[Any]]:
+) -> Result:
     """Search with ``experiment.run.chains`` chains in up to ``experiment.run.workers`` processes.
 
     The budget is all chains' together; each of them prices the initial state.  Observers hear of the
@@ -233,15 +256,12 @@ def search(
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
 
-    Returns:
-        The result, and what the searchers of the chain that found it report.
-
     Raises:
         TopoplanError: something in the experiment is wrong, or a process died.
     """
-    started = time.monotonic()
     run = experiment.run
     workers = min(run.workers, run.chains)
+    started = clock() if workers == 1 else time.monotonic()  # others have compiled nothing yet
     with interruptible() as stop:
         if workers == 1:
             here = _Here(host, experiment, range(run.chains), stop)
@@ -261,16 +281,16 @@ def _rounds(
     on_progress: Callable[[str, Progress], None],
     started: float,
     stop: Stop,
-) -> tuple[Result, list[Any]]:
+) -> Result:
     """Advance all chains round by round, and pass on what they reach."""
     count = experiment.run.chains
     shares = [_share(experiment.run.budget, count, chain) for chain in range(count)]
     states: list[bytes] = [b""] * count
     told: dict[int, _Told] = {}
     history: list[tuple[float, float]] = []
-    reached = (True, float("inf"))
-    taken: dict[int, tuple[bytes, float]] = {}
+    taken: dict[int, _Passed] = {}
     first, first_cost, best = b"", float("inf"), 0
+    reached: tuple[bool, bool, float] | None = None
     for turn in range(_ROUNDS + 1):  # the first one prices initial states only
         going = [chain for chain in range(count) if chain not in told or told[chain].more or chain in taken]
         orders = {chain: (_share(shares[chain], _ROUNDS, turn - 1) if turn else 0, taken.get(chain)) for chain in going}
@@ -285,13 +305,13 @@ def _rounds(
         if turn == 0:
             first, first_cost = states[0], told[0].cost
         taken = {
-            chain: (states[before], told[before].cost)
+            chain: (states[before], told[before].cost, told[before].origin)
             for chain in range(count)
             for before in [(chain - 1) % count]
             if told[before].rank < told[chain].rank
         }
         progress = _progress(told, first_cost, best, started)
-        if not history or told[best].rank < reached:
+        if reached is None or told[best].rank < reached:
             reached = told[best].rank
             history.append((float(progress.evaluations), told[best].cost))
             if turn:
@@ -299,23 +319,50 @@ def _rounds(
         on_progress("evaluated", progress)
         if stop.wanted:
             break
-    reports = crews[best % len(crews)].reports(best)
-    state = pickle.loads(states[best])
-    result = Result(
-        best=state,
-        best_cost=told[best].cost,
-        initial=state if states[best] == first else pickle.loads(first),
+    last, aside, said = _finalists(crews, range(count), best)
+    return Result(
+        best=last[-1].state,
+        best_cost=last[-1].cost,
+        initial=last[-1].state if states[best] == first else pickle.loads(first),
         initial_cost=first_cost,
+        finalists=last,
+        aside=aside,
+        reports=said,
         evaluations=progress.evaluations,
-        elapsed=time.monotonic() - started,
+        planning=sum(one.planning for one in told.values()),
+        elapsed=progress.elapsed,
         acceptance=progress.acceptance,
         history=np.array(history),
         interrupted=stop.wanted,
     )
-    return result, reports
 
 
-def _advance(crews: Sequence[_Crew], orders: Mapping[int, tuple[int, tuple[bytes, float] | None]]) -> dict[int, _Told]:
+def _finalists(
+    crews: Sequence[_Crew], chains: Sequence[int], best: int
+) -> tuple[tuple[Finalist, ...], Finalist | None, Mapping[str, Mapping[str, Any]]]:
+    """Return the last bests of all chains, that of chain ``best`` at the end, and the best one of the other kind.
+
+    A state that several chains had stands there once.  The third value is that chain's `Walk.reports`.
+    """
+    kept: list[Finalist] = []
+    others: list[Finalist] = []
+    seen: set[bytes] = set()
+    said: Mapping[str, Mapping[str, Any]] | None = None
+    for chain in [best, *(chain for chain in chains if chain != best)]:
+        last, aside, of_chain = pickle.loads(crews[chain % len(crews)].finalists(chain))
+        said = of_chain if said is None else said
+        if last[-1].origin.constructed is (kept[0] if kept else last[-1]).origin.constructed:
+            for one in reversed(last):
+                key = pickle.dumps(one.state)
+                if key not in seen:
+                    seen.add(key)
+                    kept.append(one)
+        others += [] if aside is None else [aside]
+    order = [kept[0], *sorted(kept[1:], key=lambda one: one.cost)][:LAST]
+    return tuple(reversed(order)), min(others, key=lambda one: one.cost, default=None), said or {}
+
+
+def _advance(crews: Sequence[_Crew], orders: Mapping[int, _Order]) -> dict[int, _Told]:
     """Let all chains named in ``orders`` advance, those of several processes at a time."""
     for number, crew in enumerate(crews):
         crew.start({chain: order for chain, order in orders.items() if chain % len(crews) == number})
@@ -329,7 +376,7 @@ def _progress(told: Mapping[int, _Told], first_cost: float, best: int, started: 
         best=told[best].cost,
         initial=first_cost,
         acceptance=sum(rates) / len(rates) if rates else None,
-        elapsed=time.monotonic() - started,
+        elapsed=time.monotonic() - started - max(one.compiling for one in told.values()),
     )
 
 

@@ -14,17 +14,50 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 import typing
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core import event
 
-__all__ = ["await_compiled", "compile_beside", "start", "stop", "types_of"]
+__all__ = ["await_compiled", "clock", "compile_beside", "seconds", "start", "stop", "types_of"]
 
 _wanted: list[str] = []
 _running: dict[str, subprocess.Popen[bytes]] = {}
 _started = False
+
+
+class _Watch(event.Listener):  # type: ignore[misc]
+    """Adds up how long this process has compiled; one kernel's compilation may hold those of others."""
+
+    def __init__(self) -> None:
+        self.seconds, self._depth, self._began = 0.0, 0, 0.0
+
+    def on_start(self, event: object) -> None:  # noqa: ARG002
+        if self._depth == 0:
+            self._began = time.monotonic()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:  # noqa: ARG002
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.monotonic() - self._began
+
+
+_watch = _Watch()
+event.register("numba:compile", _watch)
+
+
+def seconds() -> float:
+    """Return the seconds that this process has spent compiling kernels, or waiting for their compilation."""
+    return _watch.seconds
+
+
+def clock() -> float:
+    """Return a time in seconds that stands still while kernels are compiled: for rates and times of planning."""
+    return time.monotonic() - _watch.seconds
 
 
 def compile_beside(module: str) -> None:
@@ -60,8 +93,10 @@ def _cores() -> int:
 
 def await_compiled(module: str) -> None:
     """Wait until the process that compiles a module's kernel, if there is one, has ended."""
-    if _running and module in _running:
+    if _running and module in _running and _running[module].poll() is None:
+        began = time.monotonic()
         _running[module].wait()
+        _watch.seconds += time.monotonic() - began
 
 
 def stop() -> None:

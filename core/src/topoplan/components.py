@@ -271,6 +271,9 @@ class Searcher(Component):
 
     Attributes:
         axis: what its candidates change: the ``strategy`` or the ``network``.
+        constructs: it constructs its answer, rather than going from one strategy to the next: what it proposes is kept
+            even where the strategy that the search started from is faster (see `Candidate.comparison`), unless users
+            want the fastest of all.
         partner: searcher of the other axis that takes turns with it when the user names none.
         whole_batch: its strategies hold the activations of the whole batch at once, as those without micro-batches
             that come and go; where devices cannot hold these together, the search is refused before it begins.
@@ -279,8 +282,13 @@ class Searcher(Component):
     kind: ClassVar[Kind] = Kind.SEARCHER
     build: Callable[[Any, Problem, np.random.Generator], Search]
     axis: Literal["strategy", "network"] = attrs.field(validator=_one_of("strategy", "network"))
+    constructs: bool = False
     partner: str | None = None
     whole_batch: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.constructs and self.axis != "strategy":
+            raise TopoplanError(f"searcher {self.name!r}: constructs strategies, but moves the {self.axis}")
 
 
 @attrs.frozen(kw_only=True)

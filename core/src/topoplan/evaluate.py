@@ -8,7 +8,7 @@ come back to where they were.  A candidate that must beat a time is not lowered 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -52,13 +52,29 @@ class Evaluator:
 
     Attributes:
         evaluations: how many candidates were priced.
+        first_draw: seed of the first draw of paths.
     """
 
-    def __init__(self, problem: Problem, simulate: Simulate, memory: Memory) -> None:
+    def __init__(
+        self, problem: Problem, simulate: Simulate, memory: Memory, draws: int = 1, first_draw: int = 0
+    ) -> None:
+        """Price candidates.
+
+        Args:
+            problem: what they are states of.
+            simulate: runs an iteration.
+            memory: what exceeding a device's memory means.
+            draws: where messages draw their paths, a candidate costs the mean of so many draws.
+            first_draw: the seed of the first one; the others follow.
+        """
         self.problem = problem
         self.evaluations = 0
+        self.first_draw = first_draw
+        # The simulators of the draws after the first.
+        more = range(first_draw + 1, first_draw + draws) if hasattr(simulate, "with_seed") else ()
+        self._others = [_makespan_of(simulate.with_seed(seed)) for seed in more]  # type: ignore[attr-defined]
         self._simulate = simulate
-        self._makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given).makespan)
+        self._makespan = _makespan_of(simulate)
         self._folds: Callable[..., bool] = getattr(simulate, "folds", lambda *given: False)
         self._folded_makespan: Callable[..., float] = getattr(simulate, "folded_makespan", self._makespan)
         self._memory = memory
@@ -92,7 +108,7 @@ class Evaluator:
             return self._trial(*known)
         if strategy.misfit(self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
-        beat = candidate.beat
+        beat, floor = candidate.beat, 0.0
         if wanted > beat and self.fits(strategy):
             beat = wanted
         if (
@@ -100,25 +116,27 @@ class Evaluator:
             and strategy.schedule is None  # floors add up memory that micro-batches use one after the other
             and strategy.program is None
             and beat < float("inf")
-            and self._floors.floor(candidate, state) >= beat
         ):
-            return self._trial(state, float("inf"))
-        cost = self._cost(state, beat if self._floors else float("inf"))
+            floor = self._floors.floor(candidate, state)
+            if floor >= beat:
+                return self._trial(state, float("inf"))
+        cost = self._cost(state, beat if self._floors else float("inf"), floor)
         if cost == float("inf"):
             return self._trial(state, cost)
         _make_room(self._known)
         self._known[key] = (state, cost)
         return self._trial(state, cost)
 
-    def _cost(self, state: State, beat: float) -> float:
+    def _cost(self, state: State, beat: float, floor: float) -> float:
+        """Return what a state costs, or infinity if that is not below ``beat``; it is not below ``floor``."""
         cost = 0.0
         if self._memory != "ignore":
-            cost = memory_penalty(self.memory(state.strategy), self.problem.cluster.device_memory, self._memory)
+            cost = self.penalty(state.strategy)
         if cost < float("inf"):
-            cost += self._seconds(state, beat - cost)
+            cost += self._seconds(state, beat - cost, max(floor - cost, 0.0))
         return cost
 
-    def _seconds(self, state: State, beat: float) -> float:
+    def _seconds(self, state: State, beat: float, floor: float) -> float:
         """Simulate a state.
 
         Strategies that differ only in the numbers of what nothing tells apart take equally long, but for rounding:
@@ -127,7 +145,7 @@ class Evaluator:
         fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # folding pays when more are to come
         if once or not state.strategy.plain or not self._folds(fabric, cluster):
-            return self._unfolded(state, beat)
+            return self._unfolded(state, beat, floor)
         alike = self._lowering.alike(state.strategy)
         key = (id(fabric), alike.classes.key)
         _, known = self._alike.get(key, (fabric, 0.0))
@@ -136,14 +154,25 @@ class Evaluator:
         if alike.worth_folding:
             seconds = self._folded_makespan(self._lowering.fold(alike), fabric, cluster, beat)
         else:
-            seconds = self._unfolded(state, beat)
+            seconds = self._unfolded(state, beat, floor)
         _make_room(self._alike)
         self._alike[key] = (fabric, min(seconds, beat))
         return seconds
 
-    def _unfolded(self, state: State, beat: float) -> float:
+    def _unfolded(self, state: State, beat: float, floor: float) -> float:
+        """Simulate a state, under every draw where its messages draw; none of them takes less than ``floor``."""
         given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
-        return self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat)
+        if not self._others or not self.draws(state):
+            return self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat)
+        count, total = 1 + len(self._others), 0.0
+        for number, makespan in enumerate([self._makespan, *self._others]):
+            if beat == float("inf"):
+                total += makespan(*given)
+            else:
+                total += makespan(*given, count * beat - total - (count - 1 - number) * floor)
+            if total == float("inf"):
+                break
+        return total / count
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of a strategy, which is kept until another one is asked for."""
@@ -179,19 +208,43 @@ class Evaluator:
         """Return the same by what it is for."""
         return self._lowering.memory_use(strategy)
 
-    def plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
-        """Lower and simulate a state once more, in full, as a plan."""
+    def penalty(self, strategy: Strategy) -> float:
+        """Return the seconds that exceeding memory adds to a strategy's cost."""
+        return memory_penalty(self.memory(strategy), self.problem.cluster.device_memory, self._memory)
+
+    def draws(self, state: State) -> bool:
+        """Say whether the time of a state is one draw of many: some message has several paths to take."""
+        fabric, cluster = state.fabric, self.problem.cluster
+        if not hasattr(self._simulate, "draws") or self._folds(fabric, cluster):  # on a star there is one path each
+            return False
+        return bool(self._simulate.draws(self._lower(state.strategy), fabric, cluster))
+
+    def makespans(self, state: State, seeds: Sequence[int]) -> F64:
+        """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
+        given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
+        seconds: F64 = self._simulate.makespans(*given, seeds)  # type: ignore[attr-defined]
+        return seconds
+
+    def plan(self, state: State, provenance: Mapping[str, Any], seed: int | None = None) -> Plan:
+        """Lower and simulate a state once more, in full, as a plan; ``seed`` names a draw of its paths."""
         taskgraph = self._lower(state.strategy)
+        simulate = self._simulate if seed is None else self._simulate.with_seed(seed)  # type: ignore[attr-defined]
         return Plan(
             cluster=self.problem.cluster,
             fabric=state.fabric,
             taskgraph=taskgraph,
             graph=self.problem.graph,
             strategy=state.strategy,
-            timeline=self._simulate(taskgraph, state.fabric, self.problem.cluster),
+            timeline=simulate(taskgraph, state.fabric, self.problem.cluster),
             memory=self.memory_use(state.strategy),
             provenance=provenance,
         )
+
+
+def _makespan_of(simulate: Simulate) -> Callable[..., float]:
+    """Return what gives the iteration time alone."""
+    makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given[:3]).makespan)
+    return makespan
 
 
 def _make_room(known: dict[Any, Any]) -> None:

@@ -172,6 +172,11 @@ class RunOptions:
     patience: float | None = option(
         None, help="share of the budget after which to stop if nothing was better", above=0, maximum=1
     )
+    keep: Literal["constructed", "fastest"] = option(
+        "constructed",
+        help="of searchers that construct a plan: the best that they constructed, or whatever simulates fastest",
+    )
+    draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
     chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
     workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")

@@ -23,6 +23,7 @@ from topoplan.errors import TopoplanError, TopoplanWarning, shown
 if TYPE_CHECKING:
     from topoplan.graph import OperatorGraph
     from topoplan.search import Candidate, Trial
+    from topoplan.strategy import Strategy
     from topoplan.timeline import Timeline
 
 __all__ = ["PluginError", "bare", "calling", "culprit", "guarded", "modules_of", "told"]
@@ -215,13 +216,13 @@ class _Search:
         with calling(f"{self._who}: adopt"):
             self._search.adopt(trial)
 
-    def report(self) -> Mapping[str, Any] | None:
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Return what the searcher reports; None, and a warning, where it cannot: the search is done by then."""
         if not hasattr(self._search, "report"):
             return None
         try:
             with calling(f"{self._who}: report"):
-                said = self._search.report()
+                said = self._search.report(strategy)
             if said is not None:
                 _expect(said, Mapping, f"{self._who}: report", "a mapping of JSON values")
         except TopoplanError as error:

@@ -8,7 +8,7 @@ line and notebooks call this one function.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,19 @@ import attrs
 
 from topoplan import __version__, chains
 from topoplan.arrays import F64
-from topoplan.assembly import assemble, chosen_components, named
+from topoplan.assembly import Assembly, assemble, chosen_components, named
+from topoplan.bests import Finalist, Origin
+from topoplan.compiling import clock
 from topoplan.components import Simulate, Topology, TopologyContext
+from topoplan.draws import Draws, Judged, Verdict, judge
 from topoplan.errors import NoPlanFitsError, TopoplanError, shown
-from topoplan.evaluate import memory_penalty
+from topoplan.evaluate import Evaluator, memory_penalty
 from topoplan.experiment import Experiment, interfaces_unless_given
 from topoplan.exporting import strategy_path
 from topoplan.fitting import no_plan_fits
 from topoplan.host import Host
 from topoplan.interfaces import built, check_fabric
+from topoplan.interrupt import interruptible
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.plan import Plan
 from topoplan.problem import Demand
@@ -40,8 +44,12 @@ class Outcome:
     """What `optimize` returns.
 
     Attributes:
-        plan: the best state, simulated in full.
+        plan: the state that is kept, simulated in full: under the draw of paths that is nearest to its mean.
         initial: the state that the search started from, likewise.
+        draws, initial_draws: what they take over draws of their paths; a single time where nothing is drawn.
+        origin: where the plan's strategy comes from.
+        aside: another state to know of: where a constructed plan is kept, the fastest one, if it is faster; where
+            the fastest one is kept, the best that was constructed, if that is another one.
         result: costs, number of evaluations and history of the search.
         memory: (D,) bytes that the plan keeps on each device; `Plan.memory` says for what.
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
@@ -55,6 +63,10 @@ class Outcome:
 
     plan: Plan
     initial: Plan
+    draws: Draws
+    initial_draws: Draws
+    origin: Origin
+    aside: Judged | None
     result: Result
     memory: F64
     penalty: float
@@ -69,12 +81,21 @@ class Outcome:
         return bool(self.plan.fits)
 
     @property
+    def seconds(self) -> float:
+        """Seconds of the plan's iteration, the mean over its draws."""
+        return self.draws.mean
+
+    @property
+    def initial_seconds(self) -> float:
+        """Seconds of the initial state's iteration, likewise."""
+        return self.initial_draws.mean
+
+    @property
     def speedup(self) -> float | None:
         """Seconds of the initial state over those of the plan; None where one of both is no result: it does not fit."""
-        first, last = self.initial.timeline, self.plan.timeline
-        if first is None or last is None or not (self.memory_ignored or (self.fits and self.initial.fits)):
+        if not (self.memory_ignored or (self.fits and self.initial.fits)):
             return None
-        return first.makespan / last.makespan if last.makespan else 1.0
+        return self.initial_seconds / self.seconds if self.seconds else 1.0
 
 
 def optimize(
@@ -108,7 +129,6 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
     made = assemble(host, experiment)
     problem, evaluator, policy = made.problem, made.evaluator, made.policy
     graph, cluster = problem.graph, problem.cluster
-    rng, searches = made.searches()
     run = Run(
         problem=problem,
         budget=experiment.run.budget,
@@ -122,13 +142,14 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
         hook(run=run, progress=progress)
         on_progress(event, progress)
 
+    rng, started = made.rng(), clock()
+    searches = None if experiment.run.chains > 1 else made.searches()[1]  # chains make their own
+    planning = clock() - started
     host.hook.topoplan_run_started(run=run)
-    if experiment.run.chains > 1:
-        result, reports = chains.search(host, experiment, report)
+    if searches is None:
+        result = chains.search(host, experiment, report)
     else:
-        result = drive(run, evaluator, made.strategy, searches, rng, report)
-        reports = [search.report() if hasattr(search, "report") else None for _, search in searches]
-    memory = evaluator.memory(result.best.strategy)
+        result = drive(run, evaluator, made.strategy, searches, rng, report, made.keep, planning)
     if result.best_cost == float("inf"):
         use = evaluator.memory_use(result.best.strategy)
         raise NoPlanFitsError(
@@ -136,19 +157,30 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
             f"{no_plan_fits(problem, result.best.strategy, use)}; or --simulator {made.simulator.name}:memory=penalty, "
             "which ranks strategies that do not fit by what they lack"
         )
-    record = {**provenance(host, experiment), **_reports(run.searchers, reports)}
-    plan = evaluator.plan(result.best, record)
+    verdict = _verdict(made, result)
+    chosen, aside = verdict.plan.finalist, verdict.aside
+    result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
+    record = {**provenance(host, experiment), **_found(verdict, result)}
+    plan, draws = _in_full(evaluator, verdict.plan, record)
+    initial, initial_draws = plan, draws
+    if verdict.initial is not verdict.plan:
+        initial, initial_draws = _in_full(evaluator, verdict.initial, record)
     pays, bound = None, None
     if made.topology.static is not None or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
-        demand = evaluator.demand(result.best.strategy)
+        demand = evaluator.demand(chosen.state.strategy)
     if problem.reconfigurable:
         bound = _fabric_bound(plan, demand)
     if made.topology.static is not None:
         context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
         pays = _break_even(made.simulate, made.topology, made.topology_options, context, plan)
+    memory = evaluator.memory(chosen.state.strategy)
     outcome = Outcome(
         plan=plan,
-        initial=plan if result.best is result.initial else evaluator.plan(result.initial, record),
+        initial=initial,
+        draws=draws,
+        initial_draws=initial_draws,
+        origin=chosen.origin,
+        aside=None if aside is None or aside.finalist.state is chosen.state else aside,
         result=result,
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
@@ -159,6 +191,48 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
     )
     host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
     return outcome
+
+
+def _verdict(made: Assembly, result: Result) -> Verdict:
+    """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
+    initial = Finalist(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
+    constructed = made.keep.constructed and result.finalists[-1].origin.constructed
+    with interruptible() as stop:
+        return judge(made.evaluator, result.finalists, initial, result.aside, constructed=constructed, stop=stop)
+
+
+def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) -> tuple[Plan, Draws]:
+    """Simulate a state as a plan, under its middle draw; return that, and what it takes over draws."""
+    draws = judged.draws
+    plan = evaluator.plan(judged.finalist.state, record, draws.nearest)
+    assert plan.timeline is not None
+    if not draws.seeds:
+        return plan, Draws(seconds=[plan.timeline.makespan])
+    told = {
+        "mean_s": draws.mean,
+        "standard_deviation_s": draws.deviation,
+        "draws": len(draws.seeds),
+        "timeline_seed": draws.nearest,
+    }
+    return attrs.evolve(plan, provenance={**record, "iteration_time": told}), draws
+
+
+def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
+    """Return what the provenance says of where the plan comes from, and what searchers reckoned of their plans.
+
+    Reports are of the plan itself unless ``reports_are_of`` says of which other one.
+    """
+    told: dict[str, Any] = {"origin": verdict.plan.finalist.origin.name}
+    for judged in (verdict.plan, verdict.aside):
+        origin = None if judged is None else judged.finalist.origin
+        if origin is not None and origin.report is not None and "reports" not in told:
+            told["reports"] = {origin.searcher: json_ready(origin.report)}
+            if judged is not verdict.plan:
+                told["reports_are_of"] = origin.name
+    if "reports" not in told and result.reports:
+        told["reports"] = json_ready(result.reports)
+        told["reports_are_of"] = "a plan that was not simulated"
+    return told
 
 
 def _fabric_bound(plan: Plan, demand: Demand) -> float | None:
@@ -202,6 +276,8 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
     told = {
         "patience": run.patience,
         "chains": run.chains if run.chains > 1 else None,
+        "keep": run.keep if run.keep != "constructed" else None,
+        "draws": run.draws if run.draws > 1 else None,
         "precision": run.precision if run.precision != "fp32" else None,
         "precision_speedup": run.precision_speedup,
         "optimizer": run.optimizer,
@@ -217,9 +293,3 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         "cluster": json_ready(attrs.asdict(cluster)),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }
-
-
-def _reports(names: Sequence[str], reports: Sequence[Any]) -> Mapping[str, Any]:
-    """Return what searchers report, by their names, as the provenance holds it; nothing where none does."""
-    said = {name: json_ready(report) for name, report in zip(names, reports, strict=True) if report is not None}
-    return {"reports": said} if said else {}

@@ -18,7 +18,10 @@ from topoplan.plan import Plan
 __all__ = ["experiment_of"]
 
 #: Keys of a provenance that are options of a run.
-_RUN = ("batch_size", "budget", "seed", "patience", "chains", "precision", "precision_speedup", "optimizer")
+_RUN = (
+    *("batch_size", "budget", "seed", "patience", "keep", "draws", "chains"),
+    *("precision", "precision_speedup", "optimizer"),
+)
 
 
 def experiment_of(plan: Plan, name: str) -> Experiment:

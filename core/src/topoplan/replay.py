@@ -23,14 +23,14 @@ from topoplan.records import component_record
 from topoplan.simulate.phases import FORWARD_PHASE, task_phases
 from topoplan.taskgraph import TaskGraph, TaskKind
 
-__all__ = ["between_ends", "simulate_file", "taskgraph_demand"]
+__all__ = ["between_ends", "simulate_file", "simulator_of", "taskgraph_demand"]
 
 
 def simulate_file(
     path: Path | str,
     *,
     topology: Choice | str | None = None,
-    simulator: Choice | str = "fluid",
+    simulator: Choice | str | None = None,
     interface_bandwidth_gbps: float | None = None,
     latency_us: float | None = None,
     degree: int | None = None,
@@ -42,7 +42,8 @@ def simulate_file(
     Args:
         path: a file that an installed exporter can read.
         topology: network to put the file's hosts on; its own when None.
-        simulator: simulator and options.
+        simulator: simulator and options; None for the one that the file's plan was made with, under the draw of equal
+            paths that its timeline is of, and ``fluid`` where the file does not say.
         interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
             interfaces and of every link.
         seed: of the topology's randomness.
@@ -89,7 +90,8 @@ def simulate_file(
             taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
         )
         fabric = built(wired, options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
-    choice = Choice.parse(simulator, "simulator") if isinstance(simulator, str) else simulator
+    given = simulator_of(plan) if simulator is None else simulator
+    choice = Choice.parse(given, "simulator") if isinstance(given, str) else given
     component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
     try:
         with host.naming_plugins():
@@ -99,6 +101,17 @@ def simulate_file(
     others = [part for part in plan.components if part.get("kind") != Kind.SIMULATOR.value]
     told = {**plan.provenance, "components": [*others, component_record(host, component, options)]}
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline, provenance=told)
+
+
+def simulator_of(plan: Plan) -> Choice:
+    """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none."""
+    record = plan.provenance
+    try:
+        made = next(one for one in record.get("components", ()) if one["kind"] == Kind.SIMULATOR.value)
+        drawn = record.get("iteration_time", {}).get("timeline_seed")
+        return Choice(str(made["name"]), {**made["options"], **({} if drawn is None else {"seed": drawn})})
+    except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
+        return Choice("fluid")
 
 
 def _evolved(fabric: Fabric, columns: Callable[[Fabric], dict[str, Any]]) -> Fabric:

@@ -4,7 +4,9 @@
 the evaluator prices them, the searcher is told.  When a searcher reaches a state better than all before,
 the searchers of the *other* axis adopt it.  So do other network searchers, since another fabric for the same
 strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
-pipeline say, may leave a chain no way on.  The loop ends when the budget is spent, when no searcher proposes
+pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
+(`topoplan.bests.Keep`), the best is the best of them, and network searchers move the fabric for it even where the
+initial state is faster.  The loop ends when the budget is spent, when no searcher proposes
 anything, when nothing was better for long enough, or when the user interrupts it: the best state so far is then
 the result all the same.
 
@@ -15,12 +17,14 @@ The loop is a method of `Walk`, one search under way, so that several of them ca
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
+from topoplan.bests import Bests, Finalist, Keep, Origin
+from topoplan.compiling import clock
 from topoplan.evaluate import Evaluator
 from topoplan.interrupt import Stop, interruptible
 from topoplan.problem import Problem
@@ -57,7 +61,7 @@ class Progress:
         evaluations: candidates priced so far, the initial state included.
         best, initial: seconds per iteration.
         acceptance: share of its proposals that the strategy searcher accepted; None if it does not say.
-        elapsed: seconds since the start.
+        elapsed: seconds since the start, without those that kernels took to compile.
     """
 
     evaluations: int
@@ -72,8 +76,16 @@ class Result:
     """What a search found.
 
     Attributes:
-        best, initial: the states, and in ``*_cost`` their seconds per iteration, memory penalty included.
-        history: (k, 2) float64, rows (evaluations, best cost) at every improvement.
+        best, initial: the states, and in ``*_cost`` their seconds per iteration as the search priced them, memory
+            penalty included.
+        finalists: the last states that were the best, ``best`` at the end.
+        aside: where a constructed plan is kept, the fastest state of all; where the fastest is, the best that was
+            constructed.  None where that is ``best`` itself, or where there is none.
+        reports: where nothing that searchers constructed could be simulated, what they say of it all the same.
+        planning: seconds that searchers took to propose, all chains together.
+        elapsed: seconds that the search took.  Both are without those that kernels took to compile.
+        history: (k, 2) float64, rows (evaluations, best cost): the initial state, and whenever there was a new best
+            one.  The second cost may be above the first where a constructed plan is kept.
         interrupted: the user stopped it.
     """
 
@@ -81,7 +93,11 @@ class Result:
     best_cost: float
     initial: State
     initial_cost: float
+    finalists: tuple[Finalist, ...]
+    aside: Finalist | None
+    reports: Mapping[str, Mapping[str, Any]]
     evaluations: int
+    planning: float
     elapsed: float
     acceptance: float | None
     history: np.ndarray
@@ -92,8 +108,9 @@ class Walk:
     """One search under way.
 
     Attributes:
-        best, initial: trials.
-        history: rows (evaluations, best cost) at every improvement.
+        initial: a trial.
+        history: rows (evaluations, best cost), whenever there was a new best state.
+        planning: seconds that searchers took to propose, compilation of kernels left out.
     """
 
     def __init__(
@@ -103,6 +120,8 @@ class Walk:
         searchers: Sequence[tuple[str, Search]],
         patience: int | None = None,
         on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+        keep: Keep = Keep(),  # noqa: B008 - it is frozen
+        planning: float = 0.0,
     ) -> None:
         """Price the state ``first`` and give it to the searchers.
 
@@ -112,72 +131,152 @@ class Walk:
             searchers: (axis, search) in the order of their turns.
             patience: proposals without a better state after which the walk ends; None for no such end.
             on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
+            keep: which searchers construct, and whether the best that they constructed is the best.
+            planning: seconds that the searchers took to be built.
         """
-        self._started = self._reported = time.monotonic()
+        self._started = self._reported = clock()
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
         self._patience, self._idle = patience, 0
-        self.initial = self.best = evaluator.price(Candidate(base=first))
+        self._keep, self.planning = keep, planning
+        self.initial = evaluator.price(Candidate(base=first))
+        self._fastest, self._constructed = Bests(), Bests()
+        self._fastest.take(self.initial)
+        # Where strategies come from that a searcher constructed; they are held, so that their identities stay theirs.
+        self._origins: dict[int, tuple[Strategy, Origin]] = {}
         self.history = [(1.0, self.best.cost)]
         for _, search in searchers:
             search.adopt(self.initial)
+
+    @property
+    def best(self) -> Trial:
+        """The best state so far: where constructed ones are kept, the best of these, unless no device could hold it."""
+        fastest, constructed = self._fastest.best or self.initial, self._constructed.best
+        kept = self._keep.constructed and constructed is not None and (constructed.fits or not fastest.fits)
+        return constructed if kept and constructed is not None else fastest
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Smaller for the better one of two walks: what fits, then what was constructed if that is kept, then cost."""
+        best = self.best
+        return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
 
     def advance(self, budget: int, stop: Stop) -> bool:
         """Price up to ``budget`` proposals; say whether more is worth asking for."""
         left = budget
         while left > 0 and not stop.wanted:
             asked = 0
-            for axis, search in self._searchers:
-                candidates = list(search.ask())[:left]
+            for number in range(len(self._searchers)):
+                started = clock()
+                candidates = list(self._searchers[number][1].ask())[:left]
+                self.planning += clock() - started
                 if not candidates:
                     continue
                 asked += len(candidates)
                 left -= len(candidates)
-                self._step(axis, search, candidates, stop)
+                self._step(number, candidates, stop)
                 if self._patience is not None and self._idle >= self._patience:
                     return False
             if asked == 0:
                 return False
         return True
 
-    def _step(self, axis: str, search: Search, candidates: Sequence[Candidate], stop: Stop) -> None:
+    def _step(self, number: int, candidates: Sequence[Candidate], stop: Stop) -> None:
         """Price candidates, tell their searcher, and give what is worth it to the others."""
+        axis, search = self._searchers[number]
         trials = []
         for candidate in candidates:
             best = self.best
             trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
+            self._note_origin(number, candidate, trials[-1])
             if stop.wanted:
                 break
+        started = clock()
         search.tell(trials)
+        self.planning += clock() - started
         self._idle += len(trials)
-        top = min(trials, key=lambda t: t.rank)
-        if top.rank < self.best.rank:
-            self._improve(top)
+        before = self.best
+        for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
+            self._take(trial)
+        if self.best is not before:
+            self._improved()
             for across, other in self._searchers:
                 if other is not search and (across != axis or axis == "network"):
-                    other.adopt(top)
+                    other.adopt(self.best)
             self._on_progress("new_best", self.progress())
         reached = getattr(search, "reached", None)
         if reached is not None and reached is not self.best:
             for across, other in self._searchers:
                 if across != axis and getattr(other, "follows", False):
                     other.adopt(reached)
-        now = time.monotonic()
-        if now - self._reported >= _REPORT_EVERY:
-            self._reported = now
+        if clock() - self._reported >= _REPORT_EVERY:
+            self._reported = clock()
             self._on_progress("evaluated", self.progress())
 
-    def adopt(self, state: State, cost: float) -> None:
+    def adopt(self, state: State, cost: float, origin: Origin) -> None:
         """Go on from a better state that another walk reached; ``cost`` in seconds."""
         strategy = state.strategy
+        if origin.constructed:
+            self._origins[id(strategy)] = (strategy, origin)
         fits = self._evaluator.fits(strategy)
         trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
-        self._improve(trial)
+        before = self.best
+        self._take(trial)
+        if self.best is not before:
+            self._improved()
         for _, search in self._searchers:
             search.adopt(trial)
 
-    def _improve(self, trial: Trial) -> None:
-        self.best, self._idle = trial, 0
-        self.history.append((float(self.evaluations), trial.cost))
+    def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
+        """Remember a strategy that was constructed, or that is there for comparison with such ones."""
+        name, strategy = self._keep.constructing.get(number), trial.state.strategy
+        if name is None or id(strategy) in self._origins:
+            return
+        said = candidate.comparison
+        self._origins[id(strategy)] = (strategy, Origin(said) if said else Origin(f"constructed by {name}", name))
+
+    def _take(self, trial: Trial) -> None:
+        self._fastest.take(trial)
+        if self.origin(trial.state.strategy).constructed:
+            self._constructed.take(trial)
+
+    def _improved(self) -> None:
+        self._idle = 0
+        self.history.append((float(self.evaluations), self.best.cost))
+
+    def origin(self, strategy: Strategy) -> Origin:
+        """Say where a strategy comes from."""
+        known = self._origins.get(id(strategy))
+        if known is not None:
+            return known[1]
+        return Origin("initial strategy" if strategy is self.initial.state.strategy else "found by search")
+
+    def finalist(self, trial: Trial) -> Finalist:
+        """Return a trial with its origin, and what its searcher says of it."""
+        origin = self.origin(trial.state.strategy)
+        if origin.constructed and origin.report is None:
+            number = next(number for number, name in self._keep.constructing.items() if name == origin.searcher)
+            origin = attrs.evolve(origin, report=self._report(number, trial.state.strategy))
+        return Finalist(state=trial.state, cost=trial.cost, origin=origin)
+
+    def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Ask a searcher what it says of a strategy."""
+        report = getattr(self._searchers[number][1], "report", None)
+        return None if report is None else report(strategy)
+
+    def reports(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what searchers say of their plans where none of these could be simulated."""
+        if self._constructed.best is not None:
+            return {}
+        said = {name: self._report(number, None) for number, name in self._keep.constructing.items()}
+        return {name: report for name, report in said.items() if report is not None}
+
+    def finalists(self) -> tuple[tuple[Finalist, ...], Finalist | None]:
+        """Return the last bests, the best one at the end, and the best of the other kind where that is another one."""
+        kept = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
+        other = (self._fastest if kept is self._constructed else self._constructed).best
+        last = kept.last or (self.initial,)
+        aside = None if other is None or other.state is last[-1].state else self.finalist(other)
+        return tuple(map(self.finalist, last)), aside
 
     @property
     def evaluations(self) -> int:
@@ -200,7 +299,7 @@ class Walk:
             best=self.best.cost,
             initial=self.initial.cost,
             acceptance=self.acceptance,
-            elapsed=time.monotonic() - self._started,
+            elapsed=clock() - self._started,
         )
 
 
@@ -218,6 +317,8 @@ def drive(
     searchers: Sequence[tuple[str, Search]],
     rng: np.random.Generator,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+    keep: Keep = Keep(),  # noqa: B008 - it is frozen
+    planning: float = 0.0,
 ) -> Result:
     """Search from a strategy, whose fabric the topology builds, or from a state.
 
@@ -228,22 +329,30 @@ def drive(
         searchers: (axis, search) in the order of their turns.
         rng: draws the first fabric.
         on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
+        keep: which searchers construct, and whether what they constructed is kept.
+        planning: seconds that the searchers took to be built.
 
     The initial state and every candidate that a searcher proposes are one evaluation each; the budget
     counts the proposals, so a budget of 0 prices the initial state only.
     """
     first = start if isinstance(start, State) else first_state(evaluator, start, rng)
-    walk = Walk(evaluator, first, searchers, patience_of(run.patience, run.budget), on_progress)
+    patience = patience_of(run.patience, run.budget)
+    walk = Walk(evaluator, first, searchers, patience, on_progress, keep, planning)
     with interruptible() as stop:
         walk.advance(run.budget, stop)
     done = walk.progress()
     on_progress("evaluated", done)
+    finalists, aside = walk.finalists()
     return Result(
         best=walk.best.state,
         best_cost=walk.best.cost,
         initial=first,
         initial_cost=walk.initial.cost,
+        finalists=finalists,
+        aside=aside,
+        reports=walk.reports(),
         evaluations=done.evaluations,
+        planning=walk.planning,
         elapsed=done.elapsed,
         acceptance=done.acceptance,
         history=np.array(walk.history),

@@ -43,12 +43,15 @@ class Candidate:
         fabric: the fabric, where it differs from the base's.
         beat: seconds that the candidate has to stay below to be of use; the evaluator may stop as soon
             as a bound proves that it does not, and answer with ``inf``.
+        comparison: what it is, in a word or two, where a searcher that constructs its answer has it priced for
+            comparison only, and does not stand for it; empty otherwise.
     """
 
     base: State
     placements: Mapping[int, Placement] = attrs.field(factory=dict)
     fabric: Fabric | None = None
     beat: float = float("inf")
+    comparison: str = ""
 
     def state(self) -> State:
         """Return the state that the candidate describes; the base itself when nothing changes."""
@@ -87,9 +90,11 @@ class Search(Protocol):
     One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
     States that are no new best are shared where both sides say so: one that has ``reached``, a trial that `tell` moved
     it to (else None), offers it, and one with a true ``follows`` is given what searchers of the other axis offer.
-    One that constructs its answer may have ``report() -> Mapping[str, Any]``: JSON values that say what it found,
-    asked for after the search.  They stand in the plan's provenance, and beside the figures of the simulation in
-    what the command line prints, where a key that both have is the searcher's.
+    One that constructs its answer may have ``report(strategy) -> Mapping[str, Any] | None``: JSON values that say what
+    it reckoned of a strategy that it proposed, or, asked with None because nothing that it proposed could be simulated,
+    of its best one; None for a strategy that it does not know.  They stand in the plan's
+    provenance, and apart from the figures of the simulation in what the command line prints.  ``speedup`` there is its
+    own estimate over one device, ``one_device_s`` what that device takes, from which the simulated one follows.
     """
 
     def ask(self) -> Sequence[Candidate]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from topoplan.assembly import assemble
 from topoplan.distortion import Distortion, at_bandwidth
+from topoplan.draws import mean_trial
 from topoplan.errors import TopoplanError
 from topoplan.evaluate import Evaluator
 from topoplan.experiment import Experiment
@@ -23,7 +24,7 @@ from topoplan.host import Host
 from topoplan.interrupt import interruptible
 from topoplan.optimizing import optimize
 from topoplan.plan import Plan
-from topoplan.search import Candidate, State, Trial
+from topoplan.search import State, Trial
 
 __all__ = ["Row", "Study", "sensitivity"]
 
@@ -35,7 +36,8 @@ class Row:
     Attributes:
         distortion: with the seed of the experiment.
         seeds: of the runs that are finished.
-        seconds: of the plan found with each seed, priced under true costs; a memory penalty included.
+        seconds: of the plan found with each seed, priced under true costs, the mean over draws of equal paths; a memory
+            penalty included.
         fits: whether each of these plans fits into memory; of those that do not slowdowns are infinite, unless the
             plan made with true costs does not fit either.
         reference: seconds of the plan made with true costs.
@@ -159,4 +161,4 @@ def _true_price(evaluator: Evaluator, plan: Plan, scale: float) -> Trial:
             f"the plan's network has {plan.fabric.n_hosts} hosts, the cluster {problem.cluster.n_hosts} "
             "(the plan is of another experiment)"
         )
-    return evaluator.price(Candidate(base=State(plan.strategy, at_bandwidth(plan.fabric, scale))))
+    return mean_trial(evaluator, State(plan.strategy, at_bandwidth(plan.fabric, scale)))

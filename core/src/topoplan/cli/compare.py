@@ -56,6 +56,10 @@ def compare(
     batch_size: str = typer.Option(None, help="Samples per iteration over all devices; several with commas."),
     budget: int = typer.Option(None, help="Candidates to price on each network."),
     seeds: str = typer.Option(None, help="A run for each, with commas between."),
+    keep: str = typer.Option(
+        None, help="Of searchers that construct a plan: the best that they constructed (unless given), or the fastest."
+    ),
+    draws: int = typer.Option(None, help="Draws of equal paths whose mean a candidate costs."),
     precision: str = typer.Option(None, help="Of the model: fp32; fp16 or bf16 are mixed precision."),
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
@@ -103,6 +107,8 @@ def compare(
         "estimator": estimator,
         "simulator": simulator,
         "budget": budget,
+        "keep": keep,
+        "draws": draws,
         "precision": precision,
         "precision-speedup": precision_speedup,
         "optimizer": optimizer,

@@ -48,6 +48,11 @@ def optimize(
     patience: float = typer.Option(
         None, metavar="SHARE", help="Share of the budget after which to stop if nothing was better."
     ),
+    keep: str = typer.Option(
+        "constructed",
+        help="Of searchers that construct a plan: the best that they constructed, or (fastest) what simulates fastest.",
+    ),
+    draws: int = typer.Option(1, help="Draws of equal paths whose mean a candidate costs."),
     chains: int = typer.Option(1, help="Searches that share the budget and pass on what they reach."),
     workers: int = typer.Option(1, help="Processes for the chains; the result does not depend on it."),
     precision: str = typer.Option("fp32", help="Of the model: fp32; fp16 or bf16 are mixed precision."),
@@ -87,6 +92,8 @@ def optimize(
         "seed": seed,
         "strategy": strategy,
         "patience": patience,
+        "keep": keep,
+        "draws": draws,
         "chains": chains,
         "workers": workers,
         "precision": precision,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +12,13 @@ import attrs
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from topoplan.cli.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan.cli.memory import memory_json, memory_rows
 from topoplan.cli.notice import compilation_announced
-from topoplan.components import Kind, Topology
+from topoplan.cli.progress import progress_shown
+from topoplan.components import Kind, Searcher, Topology
 from topoplan.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan.exporting import Written, check_outputs, write_outputs
 from topoplan.fabric import Fabric
@@ -27,7 +26,6 @@ from topoplan.host import Host
 from topoplan.interfaces import host_links, used_interfaces
 from topoplan.optimizing import Outcome, optimize
 from topoplan.plan import Plan
-from topoplan.run import Progress as SearchProgress
 from topoplan.simulate.breakeven import BreakEven
 
 __all__ = ["exit_after", "print_json", "run_and_report", "simulation_rows", "table"]
@@ -46,7 +44,9 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     check_outputs(host, experiment.outputs, cluster, topology)
     with (
         compilation_announced(),
-        _progress_bar(experiment.run.budget, quiet=as_json) as report,
+        progress_shown(
+            experiment.run.budget, planning=_constructs(host, experiment), quiet=as_json, say=_time
+        ) as report,
     ):
         outcome = optimize(experiment, host=host, on_progress=report)
     outputs = write_outputs(host, outcome.plan, experiment.outputs)
@@ -71,42 +71,22 @@ def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
         raise typer.Exit(2)
 
 
-@contextmanager
-def _progress_bar(budget: int, *, quiet: bool) -> Iterator[Callable[[str, SearchProgress], None]]:
-    """Show a bar on standard error, where it is a terminal."""
-    console = Console(stderr=True, markup=False, emoji=False)
-    columns = (
-        TextColumn("searching"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("search", total=budget, best="-", accepted="-", speed="-")
-
-        def report(event: str, progress: SearchProgress) -> None:
-            bar.update(
-                task,
-                completed=progress.evaluations - 1,
-                best=_time(progress.best),
-                accepted="-" if progress.acceptance is None else f"{progress.acceptance:.0%}",
-                speed=f"{progress.evaluations / max(progress.elapsed, 1e-9):.0f}",
-            )
-
-        yield report
+def _constructs(host: Host, experiment: Experiment) -> bool:
+    """Say whether all searchers of strategies construct their answer."""
+    chosen = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in experiment.searchers]
+    of_strategies = [searcher.constructs for searcher in chosen if searcher.axis == "strategy"]
+    return bool(of_strategies) and all(of_strategies)
 
 
 def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:
     """Return the JSON object of a run."""
     plan, result = outcome.plan, outcome.result
-    first = outcome.initial.timeline
     assert plan.timeline is not None
-    assert first is not None
     return {
-        "iteration_time_s": plan.timeline.makespan,
-        "initial_iteration_time_s": first.makespan,
+        "iteration_time_s": outcome.seconds,
+        "initial_iteration_time_s": outcome.initial_seconds,
         "speedup": outcome.speedup,
+        **kept_json(outcome, experiment),
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": plan.timeline.exposed_communication,
@@ -116,6 +96,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "initial_fits": outcome.initial.fits,
         "evaluations": result.evaluations,
         "evaluations_per_s": result.evaluations / max(result.elapsed, 1e-9),
+        "planning_seconds": result.planning,
         "acceptance": result.acceptance,
         "seed": experiment.run.seed,
         "budget": experiment.run.budget,
@@ -136,18 +117,18 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         **_any_wiring(outcome),
         "outputs": outputs.paths,
         **({"refused": outputs.refused} if outputs.refused else {}),
-        **{key: value for report in plan.provenance.get("reports", {}).values() for key, value in report.items()},
+        **planner_json(outcome),
     }
 
 
 def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -> None:
     plan, result = outcome.plan, outcome.result
-    first = outcome.initial.timeline
-    assert plan.timeline is not None
-    assert first is not None
+    first = iteration_time(outcome.initial_draws, _time)
     rows = [
-        ("initial iteration time", _time(first.makespan) + ("" if outcome.initial.fits else " (does not fit)")),
-        *simulation_rows(plan),
+        ("initial iteration time", first + ("" if outcome.initial.fits else " (does not fit)")),
+        ("iteration time", iteration_time(outcome.draws, _time)),
+        *kept_rows(outcome, experiment, _time),
+        *simulation_rows(plan)[1:],
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *_rebuilding_rows(outcome.break_even),
@@ -157,9 +138,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
     ]
     if result.acceptance is not None:
         rows.append(("accepted", f"{result.acceptance:.1%}"))
-    for name, report in plan.provenance.get("reports", {}).items():
-        told = {key: f"{v:.6g}" if isinstance(v, float) else str(v) for key, v in report.items()}
-        rows += [(f"{name}: {key}", text) for key, text in told.items() if isinstance(report[key], str | int | float)]
+    rows += planner_rows(outcome)
     searchers = "+".join(choice.name for choice in experiment.searchers)
     title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
     table(title, rows)
@@ -205,7 +184,7 @@ def _any_wiring(outcome: Outcome) -> dict[str, Any]:
     """Return what the JSON object of a run says about all wirings of the cluster's interfaces."""
     if outcome.fabric_bound is None or outcome.plan.timeline is None:
         return {}
-    bound, reached = outcome.fabric_bound, outcome.plan.timeline.makespan
+    bound, reached = outcome.fabric_bound, outcome.seconds
     return {"fabric_lower_bound_s": bound, "above_fabric_lower_bound": reached / bound - 1 if bound else None}
 
 

@@ -22,7 +22,9 @@ def simulate(
     topology: str = typer.Option(
         None, "-t", "--topology", help="Network for the file's hosts; the file's own unless given."
     ),
-    simulator: str = typer.Option("fluid", "--simulator", help="NAME or NAME:key=value,..."),
+    simulator: str = typer.Option(
+        None, "--simulator", help="NAME or NAME:key=value,...; the plan's own unless given, else fluid."
+    ),
     interface_bandwidth_gbps: float = typer.Option(None, help="Of one link; the file's own unless given."),
     latency_us: float = typer.Option(None, help="Of one link, one way; the file's own (or 1) unless given."),
     degree: int = typer.Option(
@@ -40,7 +42,7 @@ def simulate(
     from topoplan.experiment import Choice
     from topoplan.exporting import check_outputs, write_outputs
     from topoplan.host import Host
-    from topoplan.replay import simulate_file
+    from topoplan.replay import simulate_file, simulator_of
 
     host = Host.discover()
     outputs = tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items())
@@ -57,6 +59,7 @@ def simulate(
             host=host,
         )
     assert plan.timeline is not None
+    used = simulator or simulator_of(plan).name
     written = write_outputs(host, plan, outputs)
     if as_json:
         print_json(
@@ -69,14 +72,14 @@ def simulate(
                 "events": plan.timeline.events,
                 "file": str(file),
                 "topology": plan.fabric.name,
-                "simulator": simulator,
+                "simulator": used,
                 "outputs": written.paths,
                 **({"refused": written.refused} if written.refused else {}),
             }
         )
     else:
         table(
-            f"{file.name} on {plan.fabric.name}, {simulator}",
+            f"{file.name} on {plan.fabric.name}, {used}",
             [*simulation_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
         )
     exit_after(written)

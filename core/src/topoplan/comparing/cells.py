@@ -87,6 +87,8 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
                         batch_size=batch,
                         budget=figure.budget,
                         seed=seed,
+                        keep=figure.keep,
+                        draws=figure.draws,
                         precision=figure.precision,
                         precision_speedup=figure.precision_speedup,
                         optimizer=figure.optimizer,

@@ -40,6 +40,11 @@ class _Settings:
     source: str = option("", help="publication and figure that is repeated")
     budget: int = option(1000, help="candidates to price in every run", minimum=0)
     seeds: tuple[int, ...] = option((0,), help="a run for each", minimum=0, maximum=SEEDS)
+    keep: Literal["constructed", "fastest"] = option(
+        "constructed",
+        help="of searchers that construct a plan: the best that they constructed, or whatever simulates fastest",
+    )
+    draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the models; the last two are mixed precision")
     precision_speedup: float | None = option(
         None, help="how much faster they compute than fp32, for estimators that know times in fp32 only", above=0
@@ -94,6 +99,7 @@ class Figure:
     Attributes:
         name: of the file without suffix, or of the model.
         title, source: headline, and what is repeated.
+        keep, draws: of all runs; see `topoplan.experiment.RunOptions`.
         precision, precision_speedup, optimizer: of all models; see `topoplan.experiment.RunOptions`.
         vary: option of the cluster (or ``batch-size``) -> the values that it takes; all combinations are run.
         estimator: prices operators; None leaves it to the model's frontend.
@@ -105,6 +111,8 @@ class Figure:
     source: str
     budget: int
     seeds: tuple[int, ...]
+    keep: Literal["constructed", "fastest"]
+    draws: int
     precision: Literal["fp32", "fp16", "bf16"]
     precision_speedup: float | None
     optimizer: Literal["adam", "momentum", "sgd"] | None
@@ -163,6 +171,8 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
         source=settings.source,
         budget=settings.budget,
         seeds=settings.seeds,
+        keep=settings.keep,
+        draws=settings.draws,
         precision=settings.precision,
         precision_speedup=settings.precision_speedup,
         optimizer=settings.optimizer,

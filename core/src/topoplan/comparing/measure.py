@@ -50,14 +50,18 @@ def measure(name: str, experiment: Experiment) -> dict[str, Any]:
     except TopoplanError as error:
         raise TopoplanError(f"{name}: {error}") from None
     plan, timeline = outcome.plan, outcome.plan.timeline
-    first = outcome.initial.timeline
     assert timeline is not None
-    assert first is not None
     topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
     fullest = int(np.argmax(outcome.memory / plan.cluster.device_memory))
     return {
-        "iteration_time_s": timeline.makespan,
-        "initial_iteration_time_s": first.makespan,
+        "iteration_time_s": outcome.seconds,
+        "draws": max(1, len(outcome.draws.seeds)),
+        "standard_deviation_s": outcome.draws.deviation,
+        "initial_iteration_time_s": outcome.initial_seconds,
+        "plan": outcome.origin.name,
+        "aside": None
+        if outcome.aside is None
+        else {"plan": outcome.aside.finalist.origin.name, "iteration_time_s": outcome.aside.draws.mean},
         "exposed_communication_s": timeline.exposed_communication,
         "lower_bound_s": timeline.bounds.best,
         "bounds": attrs.asdict(timeline.bounds),

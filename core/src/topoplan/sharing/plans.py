@@ -110,9 +110,8 @@ def plans(
 def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate) -> JobPlan:
     """Time a plan on its own fabric, or on one that it could share."""
     plan, lacks = outcome.plan, "" if outcome.memory_ignored else outcome.lacks
-    assert plan.timeline is not None
     if fabric is None:
-        return JobPlan(taskgraph=plan.taskgraph, alone=plan.timeline.makespan, lacks=lacks)
+        return JobPlan(taskgraph=plan.taskgraph, alone=outcome.seconds, lacks=lacks)
     first = np.arange(plan.cluster.n_devices, dtype=np.int32)
     whole = merged([plan.taskgraph], [first], cluster.n_devices)
     return JobPlan(taskgraph=plan.taskgraph, alone=simulate(whole, fabric, cluster).makespan, lacks=lacks)

@@ -209,7 +209,7 @@ class TestProgram:
 class TestSearch:
     def test_work_is_shared_and_the_loss_is_in_partial_sums(self):
         problem = problem_of()
-        found = HidupSearch(HidupOptions(), problem).report()
+        found = HidupSearch(HidupOptions(), problem).report(None)
         program = write_down(problem.graph, released)
         assert found["objective"] == search(program, Prices(problem)).objective
         operators = {c["operator"]: c for stage in found["program"] for c in stage["computations"]}

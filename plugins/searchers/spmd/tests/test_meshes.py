@@ -180,7 +180,7 @@ class TestSearch:
         search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
         while asked := search.ask():
             search.tell([evaluator.price(candidate) for candidate in asked])
-        return search.report()
+        return search.report(None)
 
     def test_meshes_that_are_given_up_could_not_have_been_finalists(self):
         problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))

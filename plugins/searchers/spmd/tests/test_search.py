@@ -150,7 +150,7 @@ def searched(problem, **options):
         told = [evaluator.price(candidate) for candidate in asked]
         search.tell(told)
         trials += told
-    return trials, search.report()
+    return trials, search.report(None)
 
 
 def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
@@ -318,4 +318,4 @@ def test_where_nothing_is_better_the_initial_strategy_is_chosen():
     search.adopt(first := Trial(state=state, cost=1e-9, demand=lambda: None))
     while asked := search.ask():
         search.tell([attrs.evolve(first, cost=1.0)] * len(asked))
-    assert search.report()["chosen"] == "initial strategy"
+    assert search.report(None)["chosen"] == "initial strategy"

@@ -17,7 +17,7 @@ from topoplan.files import check_writable, write_file
 from topoplan.options import listed, pairs, structure
 from topoplan_command_sweep.plot import plot as drawn
 from topoplan_command_sweep.table import as_json as json_of
-from topoplan_command_sweep.table import baselines_of, cells_of, headers_of
+from topoplan_command_sweep.table import cells_of, headers_of
 from topoplan_command_sweep.work import Row, rows_of
 
 __all__ = ["application"]
@@ -56,6 +56,11 @@ def sweep(
     memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),
     budget: int = typer.Option(1000, help="Candidates to price for each batch size."),
     seed: int = typer.Option(0, help="Of all randomness."),
+    keep: str = typer.Option(
+        "constructed",
+        help="Of searchers that construct a plan: the best that they constructed, or (fastest) what simulates fastest.",
+    ),
+    draws: int = typer.Option(1, help="Draws of equal paths whose mean a candidate costs."),
     precision: str = typer.Option("fp32", help="Of the model: fp32; fp16 or bf16 are mixed precision."),
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
@@ -92,6 +97,8 @@ def sweep(
     run = {
         "budget": budget,
         "seed": seed,
+        "keep": keep,
+        "draws": draws,
         "precision": precision,
         "precision-speedup": precision_speedup,
         "optimizer": optimizer,
@@ -130,11 +137,11 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
         console = Console(markup=False, emoji=False)
         if not console.is_terminal:
             console = Console(width=200, markup=False, emoji=False)
-        grid, names = Table(), baselines_of(rows)
+        grid = Table()
         for header in headers_of(rows):
-            grid.add_column(header, justify="left" if header == "plan" else "right")
+            grid.add_column(header, justify="left" if header in ("plan", "beside it") else "right")
         for row in rows:
-            grid.add_row(*cells_of(row, names))
+            grid.add_row(*cells_of(row, rows))
         console.print(grid)
         for row in rows:
             if row.fits is False and row.problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,24 +19,44 @@ def baselines_of(rows: Sequence[Row]) -> list[str]:
 
 
 def headers_of(rows: Sequence[Row]) -> list[str]:
-    """Return the headers of the table."""
+    """Return the headers of the table: speedups as the searcher reckons them, and what was simulated."""
     return [
         "global batch",
         *(name.replace("_", " ") for name in baselines_of(rows)),
         "best hybrid",
+        *(["simulated"] if _simulated(rows) else []),
         "plan",
         "iteration",
+        *(["beside it"] if _beside(rows) else []),
     ]
 
 
-def cells_of(row: Row, names: Sequence[str]) -> list[str]:
-    """Return a row as text, under `headers_of`; ``names`` are those of all baselines."""
-    values = [*(row.baselines.get(name) for name in names), row.speedup]
+def _simulated(rows: Sequence[Row]) -> bool:
+    """Whether a searcher's own speedups are not what was simulated."""
+    told = [(row.speedup, row.simulated_speedup) for row in rows if row.simulated_speedup is not None]
+    return any(own is None or not math.isclose(own, simulated, rel_tol=1e-9) for own, simulated in told if simulated)
+
+
+def _beside(rows: Sequence[Row]) -> bool:
+    return any(row.aside is not None for row in rows)
+
+
+def cells_of(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Return a row, one of ``rows``, as text, under `headers_of`."""
+    values = [*(row.baselines.get(name) for name in baselines_of(rows)), row.speedup]
+    values += [row.simulated_speedup] if _simulated(rows) else []
     cells = [str(row.batch_size), *("-" if value is None else f"{value:.3f}" for value in values)]
+    beside = [] if row.aside is None else [f"{row.aside}: {_milliseconds(row.aside_seconds)}"]
+    if _beside(rows):
+        beside = beside or ["-"]
     if row.seconds is None:
-        return [*cells, row.problem if row.fits is None else "DOES NOT FIT", "-"]
-    told = f"{row.seconds * 1e3:.2f} ms" + (" (DOES NOT FIT)" if row.problem else "")
-    return [*cells, row.split or "-", told]
+        return [*cells, row.problem if row.fits is None else "DOES NOT FIT", "-", *beside]
+    told = _milliseconds(row.seconds) + (" (DOES NOT FIT)" if row.problem else "")
+    return [*cells, row.split or row.plan or "-", told, *beside]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
 
 
 def as_json(rows: Sequence[Row], interrupted: bool) -> dict[str, Any]:

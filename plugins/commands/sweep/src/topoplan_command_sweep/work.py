@@ -28,18 +28,26 @@ class Row:
 
     Attributes:
         batch_size: samples of an iteration.
-        seconds: of one iteration; None where there is no plan.
-        speedup, split, baselines: as the searcher reports them (speedups of the latter alone); None and empty where it
-            does not.
+        seconds: of one iteration of the plan, as simulated; None where there is no plan.
+        plan: where it comes from.
+        speedup: as the searcher reckons it for this plan; None where it does not, or where it constructed another one.
+        simulated_speedup: what one device takes, as the searcher reports it, over ``seconds``.
+        split: the plan in short, as the searcher reports it; empty likewise.
+        baselines: speedups of other plans, as the searcher reports them.
+        aside, aside_seconds: the other plan to know of (`topoplan.Outcome`), and what it takes as simulated.
         fits: whether a plan fits into memory; None where there is none for another reason.
         problem: why there is no plan, or what it lacks; empty if there is one that fits.
     """
 
     batch_size: int
     seconds: float | None = None
+    plan: str = ""
     speedup: float | None = None
+    simulated_speedup: float | None = None
     split: str | None = None
     baselines: Mapping[str, float | None] = attrs.field(factory=dict)
+    aside: str | None = None
+    aside_seconds: float | None = None
     fits: bool | None = None
     problem: str = ""
 
@@ -55,19 +63,23 @@ def row_of(experiment: Experiment) -> Row:
     except TopoplanError as error:
         fits = False if isinstance(error, NoPlanFitsError) else None
         return Row(batch_size=batch_size, fits=fits, problem=str(error))
-    plan = outcome.plan
-    assert plan.timeline is not None
-    told: dict[str, Any] = {}
-    for report in plan.provenance.get("reports", {}).values():
+    record, told = outcome.plan.provenance, dict[str, Any]()
+    for report in record.get("reports", {}).values():
         told.update(report)
+    own = "reports_are_of" not in record
+    one, aside = told.get("one_device_s"), outcome.aside
     return Row(
         batch_size=batch_size,
-        seconds=plan.timeline.makespan,
+        seconds=outcome.seconds,
         fits=outcome.fits,
         problem="" if outcome.memory_ignored else outcome.lacks,
-        speedup=told.get("speedup"),
-        split=told.get("split"),
+        plan=outcome.origin.name,
+        speedup=told.get("speedup") if own else None,
+        simulated_speedup=one / outcome.seconds if one and outcome.seconds else None,
+        split=told.get("split") if own else None,
         baselines={k: v for k, v in (told.get("baselines") or {}).items() if v is None or isinstance(v, float)},
+        aside=None if aside is None else aside.finalist.origin.name,
+        aside_seconds=None if aside is None else aside.draws.mean,
     )
 
 

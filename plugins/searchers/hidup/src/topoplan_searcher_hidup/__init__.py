@@ -43,6 +43,7 @@ HIDUP = Searcher(
     build=_build,
     axis="strategy",
     whole_batch=True,
+    constructs=True,
 )
 
 

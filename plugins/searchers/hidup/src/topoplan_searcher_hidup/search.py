@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Placement, Problem, State, Trial
+from topoplan import Candidate, Placement, Problem, State, Strategy, Trial
 from topoplan.conversions import convert
 from topoplan.forms import Signature, signatures
 from topoplan_searcher_hidup import HidupOptions
@@ -52,7 +52,7 @@ class HidupSearch:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the plan's price, which changes nothing."""
 
-    def report(self) -> Mapping[str, Any]:
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:  # noqa: ARG002 - there is one plan
         """Return the objective, what it is made of, and the plan: stages of conversions, then of computations."""
         return {
             "objective": self._plan.outcome.objective,

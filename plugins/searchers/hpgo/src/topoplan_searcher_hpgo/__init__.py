@@ -53,6 +53,7 @@ HPGO = Searcher(
     options=HpgoOptions,
     build=_build,
     axis="strategy",
+    constructs=True,
 )
 
 

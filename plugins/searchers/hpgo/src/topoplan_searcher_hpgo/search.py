@@ -24,7 +24,7 @@ __all__ = ["HpgoSearch", "strategy_of"]
 
 
 class HpgoSearch:
-    """Proposes the best plan, then the best of each other family; learns nothing from their prices."""
+    """Proposes its plan, and for comparison the best of each other family; learns nothing from their prices."""
 
     def __init__(self, options: HpgoOptions, problem: Problem) -> None:
         graph, cluster = problem.graph, problem.cluster
@@ -38,8 +38,6 @@ class HpgoSearch:
         self._plan = best_of(found)
         self._left = [self._plan, *(plan for plan in found if plan is not self._plan)]
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
-        self._asked: list[HpgoPlan] = []
-        self._seconds: float | None = None
         self._state: State | None = None
 
     def adopt(self, trial: Trial) -> None:
@@ -51,23 +49,20 @@ class HpgoSearch:
         if self._state is None:
             return []
         candidates = []
-        self._asked = []
         for plan in self._left:
             strategy = strategy_of(plan, self._layers, self._problem.graph)
             if all(self._problem.costs.supports(op, placed.degrees) for op, placed in enumerate(strategy.placements)):
-                candidates.append(Candidate(base=State(strategy, self._state.fabric)))
-                self._asked.append(plan)
+                other = "" if plan is self._plan else f"hpgo's best of its family {plan.family}, {plan.split}"
+                candidates.append(Candidate(base=State(strategy, self._state.fabric), comparison=other))
         self._left = []
         return candidates
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Keep what the best plan took."""
-        for plan, trial in zip(self._asked, trials, strict=False):
-            if plan is self._plan:
-                self._seconds = trial.cost
+        """Take the prices, which change nothing."""
 
-    def report(self) -> Mapping[str, Any]:
-        """Return the best plan; the simulated seconds are None where it could not be priced."""
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:  # noqa: ARG002 - it stands for one plan
+        """Return the plan as HPGO reckons it; its ``speedup`` is over the seconds ``one_device_s``."""
+        one_device = float(self._layers.seconds[-1])
         names = [op.name for op in self._problem.graph.operators]
         layers, devices = self._layers.count, self._machine.n_devices
         return {
@@ -77,7 +72,8 @@ class HpgoSearch:
             "pipelines": self._plan.pipelines,
             "micro_batches": self._plan.micro_batches,
             "early_backward_speedup": early_backward_speedup(self._plan, self._layers, self._machine),
-            "planned_iteration_time_s": self._seconds,
+            "planned_iteration_time_s": one_device / self._plan.speedup if self._plan.speedup else None,
+            "one_device_s": one_device,
             "layers": layers,
             "left_out": f"one device each: {layers} layers for {devices} devices" if layers < devices else None,
             "stages": [

@@ -47,6 +47,7 @@ PIPELINE = Searcher(
     options=PipelineOptions,
     build=_build,
     axis="strategy",
+    constructs=True,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, Problem, State, TopoplanError, Trial
+from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.fitting import no_plan_fits, size_text
 from topoplan.lowering import Lowering
@@ -115,6 +115,7 @@ class PipelineSearch:
         self._seen: set[tuple[object, ...]] = set()
         self._next = self._new(self._first())
         self._simulated: dict[Planned, float] = {}
+        self._proposed: list[tuple[Strategy, Planned]] = []
         self._expanded: set[Planned] = set()
         self._best: Planned | None = None
         self._state: State | None = None
@@ -129,25 +130,25 @@ class PipelineSearch:
             return []
         self._asked, self._next = self._next, []
         planner, graph = self._finalists.planner, self._problem.graph
-        return [
-            Candidate(base=State(strategy_of(plan, graph, planner.columns, planner.machine), self._state.fabric))
-            for plan in self._asked
-        ]
+        strategies = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
+        self._proposed += zip(strategies, self._asked, strict=True)
+        return [Candidate(base=State(strategy, self._state.fabric)) for strategy in strategies]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Keep what plans took; go on from the best one where it is new."""
         for plan, trial in zip(self._asked, trials, strict=False):
             self._simulated[plan] = trial.cost
+        self._next = self._asked[len(trials) :]  # there was no time for these
         if not self._simulated:
             return
         ranked = sorted(self._simulated, key=lambda plan: self._simulated[plan])
         best = self._simulated[ranked[0]]
         if best <= self._finalists.floor * _GOOD_ENOUGH:
-            self._best = ranked[0]
+            self._best, self._next = ranked[0], []
             return
         if self._finalists.stopped:
             self._finalists = plan_pipelines(self._options, self._problem, stop=False)
-            self._next = self._new(self._first())
+            self._next += self._new(self._first())
         if best == float("inf"):
             return
         self._best = ranked[0]
@@ -188,10 +189,17 @@ class PipelineSearch:
                 new.append(plan)
         return new
 
-    def report(self) -> Mapping[str, Any]:
-        """Return the best plan; ``speedup`` is over one device that runs the whole batch, None before simulation."""
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Return the plan that a strategy is of; without one, the best.
+
+        ``speedup`` is over one device that runs the whole batch, as the search priced the plan; None before that.
+        """
         planner = self._finalists.planner
-        best = self._best or min(self._first(), key=lambda p: p.seconds)
+        best: Planned | None = self._best or min(self._first(), key=lambda p: p.seconds)
+        if strategy is not None:
+            best = next((plan for proposed, plan in self._proposed if proposed == strategy), None)
+        if best is None:
+            return None
         one = planner.columns.seconds
         speedups = {plan: one / cost for plan, cost in self._simulated.items() if cost < float("inf")}
         return {

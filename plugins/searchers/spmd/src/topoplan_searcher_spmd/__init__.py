@@ -57,6 +57,7 @@ SPMD = Searcher(
     build=_build,
     axis="strategy",
     whole_batch=True,
+    constructs=True,
 )
 
 

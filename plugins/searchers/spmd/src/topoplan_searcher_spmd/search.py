@@ -75,10 +75,15 @@ class SpmdSearch:
         for proposal, trial in zip(self._asked, trials, strict=False):
             proposal.seconds, proposal.fits = trial.cost, trial.fits
 
-    def report(self) -> Mapping[str, Any]:
-        """Return the plans with what they were reckoned and simulated to take, and the best one in full."""
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
+        """Return the plans with what they were reckoned and simulated to take, and the chosen one in full.
+
+        That is the one of a strategy; without it, the fastest of all.
+        """
         done = [proposal for proposal in self._proposals if proposal.seconds is not None]
         best = min(done, key=lambda proposal: (not proposal.fits, proposal.seconds or 0.0), default=None)
+        if strategy is not None:
+            best = next((one for one in done if one.candidate.state().strategy == strategy), None)
         answer: dict[str, Any] = {
             "chosen": None if best is None else best.name,
             "meshes": [
@@ -97,9 +102,9 @@ class SpmdSearch:
             "meshes_outdone": self._outdone,
             "simulated_s": {proposal.name: proposal.seconds for proposal in done},
         }
-        strategy = None if best is None else best.candidate.state().strategy
-        if strategy is not None and strategy.program is not None:
-            answer |= self._told(strategy)
+        chosen = None if best is None else best.candidate.state().strategy
+        if chosen is not None and chosen.program is not None:
+            answer |= self._told(chosen)
         return answer
 
     def _told(self, strategy: Strategy) -> dict[str, Any]:
@@ -125,7 +130,8 @@ class SpmdSearch:
         if (hidup := self._hidup(trial)) is not None:
             known.append(_Proposal("hidup", hidup))
         if (plain := self._data_parallel()) is not None:
-            known.append(_Proposal("data parallelism", Candidate(base=State(plain, fabric))))
+            state = State(plain, fabric)
+            known.append(_Proposal("data parallelism", Candidate(base=state, comparison="data parallelism")))
         if known:
             yield known
         refused: TopoplanError | None = None
