@@ -47,10 +47,10 @@ class Model(NamedTuple):
 
 
 class Net(NamedTuple):
-    """A topology, the interfaces of a server, and the program and arguments of FlexNetPacket for it."""
+    """A topology, the interfaces of a server (None: one for each other server), and FlexNetPacket's program for it."""
 
     topology: str
-    degree: int
+    degree: int | None
     gbps: float
     program: str
 
@@ -71,7 +71,7 @@ NETWORKS = {
     "fattree": Net("fattree", 1, 100.0, "fattree"),
     "topoopt": Net("topoopt", 4, 25.0, "flat"),
     "random": Net("random", 4, 25.0, "flat"),
-    "fully-connected": Net("fully-connected", 15, 25.0, "flat"),
+    "fully-connected": Net("fully-connected", None, 25.0, "flat"),
 }
 
 
@@ -109,7 +109,10 @@ def export(host: Host, model: str, network: str, file: Path, programs: Path | No
         topology=net.topology,
         searchers=searchers,
         cluster=ClusterOptions(
-            servers=chosen.servers, degree=net.degree, interface_bandwidth_gbps=net.gbps, latency_us=1.0
+            servers=chosen.servers,
+            degree=net.degree or chosen.servers - 1,
+            interface_bandwidth_gbps=net.gbps,
+            latency_us=1.0,
         ),
         run=RunOptions(batch_size=chosen.batch, budget=chosen.budget),
     )

@@ -19,15 +19,16 @@ MOST_COPIES = 16
 
 def one_link(fabric: Fabric, cluster: Cluster) -> float:
     """Return the bytes/s of the links that a file counts: those of an interface, or of its slowest lane."""
+    interface = float(cluster.interface_bandwidth.min())
     lanes = fabric.link_bandwidth[fabric.link_kind == LinkKind.LANE]
-    return float(min(cluster.interface_bandwidth.min(), lanes.min(initial=np.inf)))
+    speeds = (interface, *lanes[lanes == lanes.min(initial=np.inf)][:1].tolist())
+    return next((speed for speed in speeds if not len(_fractions(fabric, speed)[1])), interface)
 
 
-def connections(fabric: Fabric, interface: float) -> Rows:
+def connections(fabric: Fabric, link: float) -> Rows:
     """List each linked pair of nodes once, from the higher to the lower, with its number of parallel links.
 
-    The number counts interfaces of ``interface`` bytes/s, for FlexNetPacket gives a pair this number
-    times one link's speed.
+    The number counts links of ``link`` bytes/s, for FlexNetPacket gives a pair this number times one link's speed.
     """
     a, b = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
     back = link_index(fabric, b, a)
@@ -37,13 +38,11 @@ def connections(fabric: Fabric, interface: float) -> Rows:
             f"flatbuffer: link {a[one_way[0]]} -> {b[one_way[0]]} has no equal link back, but connections of this "
             "format go both ways"
         )
-    exact = fabric.link_bandwidth / interface
-    count = np.rint(exact)
-    bad = np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(exact - count) > 1e-6 * count))
+    count, bad = _fractions(fabric, link)
     if len(bad):
         raise TopoplanError(
             f"flatbuffer: link {a[bad[0]]} -> {b[bad[0]]} of {fabric.link_bandwidth[bad[0]] * 8e-9:g} Gbps is no whole "
-            f"number of interfaces of {interface * 8e-9:g} Gbps, as connections of this format must be"
+            f"number of interfaces of {link * 8e-9:g} Gbps, as connections of this format must be"
         )
     lower = a > b
     columns = {
@@ -52,6 +51,13 @@ def connections(fabric: Fabric, interface: float) -> Rows:
         "nconn": count[lower].astype("<u4"),
     }
     return Rows(np.array([0, lower.sum()]), columns)
+
+
+def _fractions(fabric: Fabric, link: float) -> tuple[F64, I64]:
+    """Return how many links of this speed each one stands for, and those that are no whole number of them."""
+    exact = fabric.link_bandwidth / link
+    count = np.rint(exact)
+    return count, np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(exact - count) > 1e-6 * count))
 
 
 def routes(fabric: Fabric) -> Rows:
