@@ -35,6 +35,7 @@ from topoplan.problem import Demand
 from topoplan.records import component_record, json_ready
 from topoplan.run import Progress, Result, Run, drive
 from topoplan.simulate.breakeven import BreakEven, break_even, rebuilds
+from topoplan.timeline import Timeline
 
 __all__ = ["Outcome", "optimize", "provenance"]
 
@@ -76,6 +77,16 @@ class Outcome:
     fabric_bound: float | None = None
 
     @property
+    def timeline(self) -> Timeline:
+        """When everything of the plan runs: what `plan` holds, which `optimize` has always simulated."""
+        return _simulated(self.plan)
+
+    @property
+    def initial_timeline(self) -> Timeline:
+        """When everything of the initial state runs."""
+        return _simulated(self.initial)
+
+    @property
     def fits(self) -> bool:
         """Whether every device holds what the plan keeps on it, even where the search was to ignore memory."""
         return bool(self.plan.fits)
@@ -96,6 +107,12 @@ class Outcome:
         if not (self.memory_ignored or (self.fits and self.initial.fits)):
             return None
         return self.initial_seconds / self.seconds if self.seconds else 1.0
+
+
+def _simulated(plan: Plan) -> Timeline:
+    if plan.timeline is None:
+        raise TopoplanError("a plan of this outcome was not simulated")
+    return plan.timeline
 
 
 def optimize(

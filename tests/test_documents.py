@@ -1,0 +1,183 @@
+"""Every command and every Python block of the documents runs, in an empty folder, with what a fresh clone has.
+
+Commands are those in blocks of shells and consoles, in indented lines and in backquotes, as far as they begin with
+``topoplan``, name what to do, and have no placeholder.  They run as they stand, but with few proposals; those of the
+README run with all of them where slow tests do.  `SMALLER` and `LEFT_OUT` say what is different here, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from topoplan.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path
+    for pattern in ("README.md", "ARCHITECTURE.md", "docs/*.md", "docs/decisions/*.md", "plugins/*/*/README.md")
+    for path in ROOT.glob(pattern)
+)
+#: Words that follow; the last value of an option counts.
+QUICK = {
+    "optimize": ["--budget", "2"],
+    "compare": ["--budget", "0", "--seeds", "1"],
+    "sweep": ["--batch-sizes", "64,128", "--jobs", "1"],
+    "flexnet": ["--search-budget", "2"],
+}
+#: Command -> words of it that are replaced, because it takes minutes or gigabytes as it is.
+SMALLER = {
+    "topoplan optimize transformer --servers 65536 --batch-size 65536 --budget 0": {"65536": "64"},
+}
+#: What a command cannot have here.
+LEFT_OUT = {
+    "topoplan profile collectives": "needs PyTorch, which is no dependency (tests/test_profile_command.py)",
+    "topoplan share": "takes minutes with its 128 servers (tests/test_share_command.py runs a smaller one)",
+    "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
+    "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",
+}
+#: Files that a command reads, and the command of ours that writes it first.
+NEEDS = {
+    "plan.json": [
+        "optimize",
+        "alexnet",
+        "--batch-size",
+        "64",
+        "--servers",
+        "4",
+        "--budget",
+        "2",
+        "-x",
+        "json=plan.json",
+    ],
+    "dlrm.fbuf": [
+        "optimize",
+        "dlrm",
+        "--batch-size",
+        "64",
+        "--servers",
+        "4",
+        "--budget",
+        "0",
+        "-x",
+        "flatbuffer=dlrm.fbuf",
+    ],
+}
+
+
+def commands(path):
+    """Every command of a page, once, without what stands before ``topoplan`` and without remarks."""
+    text = path.read_text(encoding="utf-8")
+    blocks = [
+        body for kind, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) if kind in ("sh", "console")
+    ]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    lines = [part for body in blocks for line in body.splitlines() for part in line.split("&&")]
+    lines += re.findall(r"^    (.*topoplan .*)$", prose, re.M)
+    lines += re.findall(r"`([^`\n]*topoplan [^`\n]*)`", prose)
+    found = (re.match(r"\s*(?:uv run )?(?:\.venv/bin/)?(topoplan .*?)\s*(?:#.*)?$", line) for line in lines)
+    return list(dict.fromkeys(one[1] for one in found if one and not re.search(r"[…<>]| [A-Z]+(\s|$)", one[1])))
+
+
+CASES = [(path, command) for path in PAGES for command in commands(path)]
+ONCE = list({command: (path, command) for path, command in reversed(CASES)}.values())[::-1]
+
+
+def label(case):
+    return f"{case[0].relative_to(ROOT)}: {case[1]}"
+
+
+def reason(command):
+    return next((why for start, why in LEFT_OUT.items() if command.startswith(start)), None)
+
+
+def is_whole(command):
+    """Say whether the words of a command are one, and not just the name of a word."""
+    words = command.split()[1:]
+    return words == ["plugins"] or (len(words) > 1 and words != ["plugins", "show"])
+
+
+RUN = [
+    pytest.param(case, id=label(case), marks=[pytest.mark.slow] if "experiments/" in case[1] else [])
+    for case in ONCE
+    if is_whole(case[1]) and reason(case[1]) is None
+]
+
+
+def run(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    _, err = capsys.readouterr()
+    return ended.value.code or 0, err
+
+
+def test_the_documents_have_commands():
+    readme = commands(ROOT / "README.md")
+    assert len(readme) >= 10
+    assert {command.split()[1] for command in readme} >= {"optimize", "sweep", "compare", "plugins", "sensitivity"}
+    assert len(RUN) >= 20
+
+
+@pytest.mark.parametrize("start", LEFT_OUT)
+def test_what_is_left_out_is_still_there(start):
+    assert any(command.startswith(start) for _, command in CASES)
+
+
+@pytest.mark.parametrize("case", RUN)
+def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
+    for name, before in NEEDS.items():
+        if any(name == word.split("=")[-1] for word in words) and "-x" not in words and "--taskgraph" not in words:
+            assert run(before, capsys)[0] == 0
+    servers = ["--servers", "4"] if "experiments/" in case[1] else []  # of 128
+    status, err = run([*words, *QUICK.get(words[0], []), *servers], capsys)
+    assert status == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", commands(ROOT / "README.md"), ids=str)
+def test_a_command_of_the_readme_runs_with_its_whole_budget(command, capsys, monkeypatch, tmp_path):
+    if not is_whole(command) or reason(command) or command.split()[1] not in QUICK:
+        return  # is run above, or not at all
+    monkeypatch.chdir(tmp_path)
+    status, err = run(shlex.split(command)[1:], capsys)
+    assert status == 0, err
+
+
+PYTHON = [
+    (path, number, body)
+    for path in PAGES
+    if path != ROOT / "README.md"  # tests/test_readme.py
+    for number, body in enumerate(re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize(("path", "number", "body"), PYTHON, ids=[f"{p.relative_to(ROOT)}-{n}" for p, n, _ in PYTHON])
+def test_a_python_block_runs(path, number, body, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(body, str(path), "exec"), {"__name__": "block"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [["agreement.py", "--level", "coupled"], ["planning.py", "vgg-19"], ["search_speed.py"]],
+    ids=lambda words: words[0],
+)
+def test_a_benchmark_runs(words):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPOPLAN_")}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / words[0]), *words[1:]],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
