@@ -79,6 +79,7 @@ LAYERS = (
         "scaling",
         "precision",
         "fitting",
+        "throughput",
         "distortion",
         "lowering",
         "simulate",

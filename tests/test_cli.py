@@ -141,11 +141,6 @@ def test_a_strategy_file_of_any_name_is_read_where_its_format_is_named(run):
         ([*SMALL, "-x", "flatbufer=a.fbuf"], "no exporter named 'flatbufer'; did you mean 'flatbuffer'?"),
         ([*SMALL, "-x", "flatbuffer=no/such/folder/a.fbuf"], "does not exist"),
         ([*SMALL, "--strategy", "missing.strategy"], "missing.strategy: cannot be read"),
-        (
-            ["optimize", "dlrm", "-o", "arch-sparse-feature-size=512", "-o", "arch-mlp-bot=4-512", "-o",
-             "arch-embedding-size=" + "-".join(["100000000"] * 4), "--servers", "4"],
-            "GB together",
-        ),
         (["simulate", "missing.fbuf"], "missing.fbuf: cannot be read"),
         (["simulate", "plan.txt"], "no installed format reads this suffix"),
         (["run", "missing.toml"], "missing.toml: cannot be read"),

@@ -81,3 +81,12 @@ def test_every_searcher_says_what_would_help(run, experiment, searcher, megabyte
     assert "Traceback" not in err
     (line,) = [line for line in err.splitlines() if "what would help" in line]
     assert "devices of" in line
+
+
+def test_a_model_that_fits_nowhere_is_refused_at_once(run):
+    tables = ("-o", "arch-sparse-feature-size=512", "-o", "arch-mlp-bot=4-512")
+    tables += ("-o", "arch-embedding-size=" + "-".join(["100000000"] * 4))
+    status, out, err = run("optimize", "dlrm", *tables, "--servers", "4")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: model 'dlrm': no plan fits: its weights take 819.2 GB, ")
+    assert "but the 4 devices hold 160.0 GB together; what would help: (1) at least 21 devices of 40.0 GB" in err

@@ -202,7 +202,11 @@ class PartCosts:
 
 
 class CostFunction(Protocol):
-    """What an estimator builds: compiled once for a problem, called for many placements."""
+    """What an estimator builds: compiled once for a problem, called for many placements.
+
+    It may have ``assumptions``, a mapping of JSON values, such as the share of a device's peak that it reckons with:
+    they stand in the provenance of plans and beside the figures of a run.
+    """
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether operator ``op`` cut by ``degrees`` can be priced."""

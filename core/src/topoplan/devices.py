@@ -32,6 +32,8 @@ class DevicePreset:
         memory_bandwidth: bytes/s of the device memory.
         memory: bytes of the device memory (a GB of a data sheet is 1e9 bytes).
         kernel_overhead: seconds that the smallest kernel takes.
+        matmul_efficiency: precision -> share of that peak that the best matrix product reaches which was measured; a
+            precision that is missing was not measured.
         sources: where the figures come from.
     """
 
@@ -41,6 +43,7 @@ class DevicePreset:
     memory: float
     kernel_overhead: float
     sources: tuple[str, ...]
+    matmul_efficiency: Mapping[str, float] = attrs.field(factory=dict, converter=_read_only, hash=False)
 
 
 #: The shortest kernels among FlexNet's published A100 measurements (softmax over ten classes, CUDA events)
@@ -50,6 +53,19 @@ _KERNEL_SOURCE = "kernel overhead: shortest kernels in FlexNet's (TopoOpt, NSDI'
 _AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
 _HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp16": 989.4e12}
 _HOPPER_SOURCE = "peaks: NVIDIA H100 Tensor Core GPU Architecture white paper, table of the SXM5 board, dense columns"
+_MATMUL_SOURCE = (
+    "best matrix product, bf16, of many shapes: stas00/ml-engineering@744d01e18b79, compute/accelerator/README.md; "
+    "fp16 has the same units and peak"
+)
+
+
+def _best_matmul(measured: float, data_sheet: float) -> Mapping[str, float]:
+    """Return the share of the peak that was measured in bf16, which is fp16's, too; both in TFLOP/s."""
+    return {"bf16": measured / data_sheet, "fp16": measured / data_sheet}
+
+
+_AMPERE_MATMUL = _best_matmul(271.2, 312)  # A100-SXM, 1024 x 10240 x 5120
+_HOPPER_MATMUL = _best_matmul(794.5, 989)  # H100-SXM, 2048 x 2048 x 13312
 
 _PRESETS = (
     DevicePreset(
@@ -69,7 +85,12 @@ _PRESETS = (
         memory_bandwidth=1555e9,
         memory=40e9,
         kernel_overhead=_SMALLEST_KERNEL,
-        sources=("NVIDIA A100 Tensor Core GPU data sheet, A100 40GB SXM, without sparsity", _KERNEL_SOURCE),
+        matmul_efficiency=_AMPERE_MATMUL,
+        sources=(
+            "NVIDIA A100 Tensor Core GPU data sheet, A100 40GB SXM, without sparsity",
+            _MATMUL_SOURCE,
+            _KERNEL_SOURCE,
+        ),
     ),
     DevicePreset(
         name="A100-80",
@@ -77,7 +98,12 @@ _PRESETS = (
         memory_bandwidth=2039e9,
         memory=80e9,
         kernel_overhead=_SMALLEST_KERNEL,
-        sources=("NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM, without sparsity", _KERNEL_SOURCE),
+        matmul_efficiency=_AMPERE_MATMUL,
+        sources=(
+            "NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM, without sparsity",
+            _MATMUL_SOURCE,
+            _KERNEL_SOURCE,
+        ),
     ),
     DevicePreset(
         name="H100",
@@ -85,7 +111,13 @@ _PRESETS = (
         memory_bandwidth=3.35e12,
         memory=80e9,
         kernel_overhead=_SMALLEST_KERNEL,
-        sources=(_HOPPER_SOURCE, "memory: NVIDIA H100 Tensor Core GPU data sheet, H100 SXM", _KERNEL_SOURCE),
+        matmul_efficiency=_HOPPER_MATMUL,
+        sources=(
+            _HOPPER_SOURCE,
+            "memory: NVIDIA H100 Tensor Core GPU data sheet, H100 SXM",
+            _MATMUL_SOURCE,
+            _KERNEL_SOURCE,
+        ),
     ),
     DevicePreset(
         name="H200",
@@ -93,9 +125,11 @@ _PRESETS = (
         memory_bandwidth=4.8e12,
         memory=141e9,
         kernel_overhead=_SMALLEST_KERNEL,
+        matmul_efficiency=_HOPPER_MATMUL,
         sources=(
             _HOPPER_SOURCE,
             "memory: NVIDIA H200 Tensor Core GPU data sheet, H200 SXM (same chip as H100)",
+            _MATMUL_SOURCE,
             _KERNEL_SOURCE,
         ),
     ),
@@ -105,9 +139,11 @@ _PRESETS = (
         memory_bandwidth=8e12,
         memory=180e9,
         kernel_overhead=_SMALLEST_KERNEL,
+        matmul_efficiency=_best_matmul(1745, 2250),  # B200-SXM, 1792 x 16128 x 3072
         sources=(
             "peaks: NVIDIA HGX B200 specifications, an eighth of the board, half of the figures with sparsity",
             "memory: NVIDIA DGX B200 data sheet, an eighth of 1440 GB and 64 TB/s",
+            _MATMUL_SOURCE,
             _KERNEL_SOURCE,
         ),
     ),

@@ -35,6 +35,7 @@ from topoplan.problem import Demand
 from topoplan.records import component_record, json_ready
 from topoplan.run import Progress, Result, Run, drive
 from topoplan.simulate.breakeven import BreakEven, break_even, rebuilds
+from topoplan.throughput import Throughput, throughput
 from topoplan.timeline import Timeline
 
 __all__ = ["Outcome", "optimize", "provenance"]
@@ -58,6 +59,7 @@ class Outcome:
         lacks: what the plan lacks of memory, and what would help, in one paragraph; empty where it fits.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
             plan's strategy.
+        throughput: samples and tokens a second, and model FLOPs over the devices' peak.
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
             strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
     """
@@ -73,6 +75,7 @@ class Outcome:
     penalty: float
     memory_ignored: bool = False
     lacks: str = ""
+    throughput: Throughput | None = None
     break_even: BreakEven | None = None
     fabric_bound: float | None = None
 
@@ -177,7 +180,12 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
     verdict = _verdict(made, result)
     chosen, aside = verdict.plan.finalist, verdict.aside
     result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
-    record = {**provenance(host, experiment), **_found(verdict, result)}
+    assumptions = dict(getattr(problem.costs, "assumptions", {}))
+    record = {
+        **provenance(host, experiment),
+        **({"assumptions": assumptions} if assumptions else {}),
+        **_found(verdict, result),
+    }
     plan, draws = _in_full(evaluator, verdict.plan, record)
     initial, initial_draws = plan, draws
     if verdict.initial is not verdict.plan:
@@ -202,6 +210,7 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
         memory_ignored=policy == "ignore",
+        throughput=_throughput(plan, draws.mean, assumptions),
         lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, result.best.strategy, plan.memory),
         break_even=pays,
         fabric_bound=bound,
@@ -250,6 +259,14 @@ def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
         told["reports"] = json_ready(result.reports)
         told["reports_are_of"] = "a plan that was not simulated"
     return told
+
+
+def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> Throughput | None:
+    """Return what the plan's time means; of costs that say no precision no peak is known."""
+    if plan.graph is None:
+        return None
+    precision, device = assumptions.get("precision", "unknown"), assumptions.get("device", "")
+    return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device)
 
 
 def _fabric_bound(plan: Plan, demand: Demand) -> float | None:

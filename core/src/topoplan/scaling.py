@@ -5,6 +5,9 @@ Mixed precision (`topoplan.precision`) and studies of wrong profiles (`topoplan.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 
 from topoplan.arrays import F64, I32, f64
@@ -20,6 +23,7 @@ class _Scaled:
     def __init__(self, costs: CostFunction, factors: F64) -> None:
         self._costs = costs
         self._factors = factors
+        self.assumptions: Mapping[str, Any] = getattr(costs, "assumptions", {})
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether the other one can price it."""

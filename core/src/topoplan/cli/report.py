@@ -18,6 +18,7 @@ from topoplan.cli.kept import iteration_time, kept_json, kept_rows, planner_json
 from topoplan.cli.memory import memory_json, memory_rows
 from topoplan.cli.notice import compilation_announced
 from topoplan.cli.progress import progress_shown
+from topoplan.cli.throughput import throughput_json, throughput_rows
 from topoplan.components import Kind, Searcher, Topology
 from topoplan.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan.exporting import Written, check_outputs, write_outputs
@@ -90,6 +91,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": plan.timeline.exposed_communication,
+        **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,
         **memory_json(plan),
         "lacks": outcome.lacks or None,
@@ -133,6 +135,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *_rebuilding_rows(outcome.break_even),
         *_any_wiring_rows(outcome),
+        *throughput_rows(outcome),
         *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
     ]

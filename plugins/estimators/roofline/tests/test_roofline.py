@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
+from topoplan.devices import device_preset
 from topoplan.graph import OperatorGraph
 from topoplan.options import structure
+from topoplan.precision import in_precision
 from topoplan_estimator_roofline import Options, topoplan_estimators
 
 IDEAL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 0.0}
@@ -181,6 +183,27 @@ def test_work_of_the_parts_adds_up(sizes, degrees, share):
     assert (shared.flops * share >= whole.flops).all()
     assert (shared.outputs <= whole.outputs).all()
     np.testing.assert_array_equal(shared.weights, whole.weights)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "share"),
+    [
+        ("H100", "bf16", 794.5 / 989),
+        ("A100-80", "bf16", 271.2 / 312),
+        ("B200", "fp16", 1745 / 2250),
+        ("H100", "fp32", 0.9),
+        ("V100", "fp16", 0.9),
+    ],
+)
+def test_kernels_reach_what_was_measured_on_the_device(device, precision, share):
+    graph = in_precision(chain(linear("a", 4096, 4096, 4096)), precision)
+    cluster = Cluster.uniform(n_hosts=1, device_preset=device)
+    function = costs(graph, cluster, kernel_overhead_us=0.0)
+    peak = device_preset(device).peak_flops[precision]
+    flops = 2 * 4096**3 + 4096 * 4096
+    np.testing.assert_allclose(price(function, 0, (1, 1, 1)).forward, flops / (share * peak), rtol=1e-3)
+    assert function.assumptions["compute_efficiency"] == {device: share}
+    assert costs(graph, cluster, compute_efficiency=0.5).assumptions["compute_efficiency"] == {device: 0.5}
 
 
 def test_results_cannot_be_changed():

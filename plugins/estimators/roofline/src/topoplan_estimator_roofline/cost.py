@@ -6,13 +6,16 @@ Work is cached by (operator, degrees); where all devices are equal, so are the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, f64
 from topoplan.cluster import Cluster
 from topoplan.components import PartCosts
-from topoplan.devices import device_preset
+from topoplan.devices import DevicePreset, device_preset
 from topoplan.errors import TopoplanError
 from topoplan.graph import Operator, OperatorGraph
 from topoplan.precision import weight_states
@@ -20,6 +23,9 @@ from topoplan_estimator_roofline import Options
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
 
 __all__ = ["Roofline"]
+
+#: Share of the arithmetic peak where no matrix product was measured.
+_NOT_MEASURED = 0.9
 
 
 @attrs.frozen(eq=False)
@@ -32,14 +38,26 @@ class _Rates:
 
 
 class Roofline:
-    """A `topoplan.CostFunction`: see the module."""
+    """A `topoplan.CostFunction`: see the module.
+
+    Attributes:
+        assumptions: precision and efficiencies, as plans record them.
+    """
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._share = cluster.big_gpu
         self._states = weight_states(graph, options.optimizer_state)
         self._table_states = weight_states(graph, 0, gradient=False)
-        self._rates = _rates(options, cluster, options.precision or graph.precision)
+        precision = options.precision or graph.precision
+        self._rates = _rates(options, cluster, precision)
+        presets = {preset.name: preset for preset in map(device_preset, _device_names(options, cluster))}
+        self.assumptions: Mapping[str, Any] = {
+            "precision": precision,
+            **({"device": options.device} if options.device else {}),
+            "compute_efficiency": {name: _efficiency(options, one, precision) for name, one in presets.items()},
+            "memory_efficiency": options.memory_efficiency,
+        }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
         counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
@@ -86,9 +104,21 @@ class Roofline:
         return self._table_states if operator.kind == "embedding" else self._states
 
 
+def _device_names(options: Options, cluster: Cluster) -> list[str]:
+    """Return the kind that each device is priced as."""
+    return [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
+
+
+def _efficiency(options: Options, preset: DevicePreset, precision: str) -> float:
+    """Return the share of the arithmetic peak that kernels reach."""
+    if options.compute_efficiency is not None:
+        return options.compute_efficiency
+    return preset.matmul_efficiency.get(precision, _NOT_MEASURED)
+
+
 def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
-    names = [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
+    names = _device_names(options, cluster)
     columns: dict[str, tuple[float, float, float]] = {}
     for name in set(names):
         preset = device_preset(name)
@@ -99,7 +129,7 @@ def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
             )
         overhead = preset.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
         columns[name] = (
-            preset.peak_flops[precision] * options.compute_efficiency,
+            preset.peak_flops[precision] * _efficiency(options, preset, precision),
             preset.memory_bandwidth * options.memory_efficiency,
             overhead,
         )
