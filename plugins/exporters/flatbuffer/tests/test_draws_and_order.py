@@ -1,4 +1,4 @@
-"""Paths and messages are listed so that FlexNetPacket draws and starts them as the plan means it."""
+"""Links, paths and messages are listed so that FlexNetPacket runs them as the plan means it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
+from topoplan import Cluster, Fabric, LinkKind, Plan, TaskGraph, TaskKind
 from topoplan.routing import routes_from_nodes
 from topoplan.testing import reference
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
@@ -132,3 +132,13 @@ def test_senders_begin_with_different_receivers():
     listed_order = [[b for b in range(n) if b != host] for host in range(n)]
     assert receivers(attrs.evolve(sent, graph=attrs.evolve(sent.graph, dialect="flexnet"))) == listed_order
     assert receivers(attrs.evolve(sent, graph=None)) == listed_order
+
+
+@pytest.mark.parametrize("gbps", [57.0, 100.0, 142.0])
+def test_lanes_of_interfaces_are_links_of_their_own_speed(gbps):
+    whole = shared(0.5, 0.5)
+    lanes = {"link_kind": np.full(8, LinkKind.LANE), "link_bandwidth": np.full(8, gbps * 1.25e8)}
+    cluster = Cluster.uniform(n_hosts=4, interface_bandwidth=1.25e10)
+    columns = columns_of(Plan(cluster=cluster, fabric=attrs.evolve(whole, **lanes), taskgraph=nothing_sent(4)))
+    assert columns["netbw"].tolist() == [np.float32(gbps * 1.25e5)]
+    assert columns["conn"].values["nconn"].tolist() == [1] * 4

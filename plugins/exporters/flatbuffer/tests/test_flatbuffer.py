@@ -13,7 +13,7 @@ from flatbuffers import number_types as number
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, LinkKind, Plan, TaskGraph, TaskKind, Timeline, TopoplanError
+from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind, Timeline, TopoplanError
 from topoplan.testing import reference
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.encode import encode
@@ -136,14 +136,6 @@ def test_connections_once_per_pair_with_their_links():
     assert conn["fromnode"].tolist() == [4] * 4
     assert conn["tonode"].tolist() == [0, 1, 2, 3]
     assert conn["nconn"].tolist() == [3] * 4
-
-
-@pytest.mark.parametrize("speed", [57.0, 100.0, 142.0])
-def test_lanes_of_interfaces_are_links_of_their_own_speed(speed):
-    lanes = attrs.evolve(ring(), link_kind=np.full(8, LinkKind.LANE), link_bandwidth=np.full(8, speed * GBPS))
-    columns = columns_of(plan(lanes))
-    assert columns["netbw"].tolist() == [np.float32(speed * GBPS / 1000)]
-    assert columns["conn"].values["nconn"].tolist() == [1] * 4
 
 
 def test_every_ordered_pair_has_an_entry():
