@@ -7,6 +7,8 @@
 Every model is planned for every network below, with a short search, and its plan written by the exporter
 ``flatbuffer``.  The file is replayed by ``fluid`` at both levels, and where TOPOPLAN_FLEXNETPACKET names the folder of
 FlexNetPacket's programs (``htsim_tcp_flat`` and so on), it runs there, as it is.  Errors are those of the replays.
+FlexNetPacket draws one of the paths of a pair for each message, always from the same stream; ``--draws`` runs a file so
+many times more with the paths of each pair in another order, and the table says how far that takes it.
 ``--keep`` leaves the files in a folder.
 
     experiment -> optimize -> file -> simulate_file (coupled, stepped), FlexNetPacket -> table
@@ -29,6 +31,10 @@ import beside
 from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions, optimize, simulate_file
 from topoplan.comparing.page import replace_section
 from topoplan.exporting import write_outputs
+from topoplan_exporter_flatbuffer.encode import encode
+from topoplan_exporter_flatbuffer.links import take
+from topoplan_exporter_flatbuffer.schema import Rows
+from topoplan_exporter_flatbuffer.wire import decode
 
 PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 LEVELS = ("coupled", "stepped")
@@ -82,6 +88,7 @@ class Export(NamedTuple):
         tasks: of the file.
         plan, replays: of the plan, and of its file at each level.
         packet: FlexNetPacket's time, and its timeouts; None where it was not run.
+        draws: FlexNetPacket's times with the paths in other orders.
     """
 
     model: str
@@ -91,6 +98,7 @@ class Export(NamedTuple):
     plan: float
     replays: dict[str, float]
     packet: tuple[float, int] | None
+    draws: list[float]
 
     def error(self, seconds: float) -> float:
         """Percent of FlexNetPacket's time."""
@@ -98,7 +106,7 @@ class Export(NamedTuple):
         return 100 * (seconds / self.packet[0] - 1)
 
 
-def export(host: Host, model: str, network: str, file: Path, programs: Path | None) -> Export:
+def export(host: Host, model: str, network: str, file: Path, programs: Path | None, draws: int) -> Export:
     """Plan a model for a network, write the plan's file, and time it."""
     chosen, net = MODELS[model], NETWORKS[network]
     searchers = [chosen.searcher]
@@ -120,6 +128,7 @@ def export(host: Host, model: str, network: str, file: Path, programs: Path | No
     write_outputs(host, plan, ((Choice("flatbuffer"), str(file)),))
     replays = {level: simulate_file(file, simulator=f"fluid:level={level}", latency_us=1.0) for level in LEVELS}
     assert plan.timeline is not None
+    other = other_draws(file, draws) if programs is not None and net.program == "flat" else []
     return Export(
         model,
         network,
@@ -128,7 +137,28 @@ def export(host: Host, model: str, network: str, file: Path, programs: Path | No
         plan.timeline.makespan,
         {level: replay.timeline.makespan for level, replay in replays.items() if replay.timeline is not None},
         None if programs is None else packet_run(programs, net, file, plan.fabric.n_nodes),
+        [packet_run(programs, net, one, plan.fabric.n_nodes)[0] for one in other if programs is not None],
     )
+
+
+def other_draws(file: Path, count: int) -> list[Path]:
+    """Write a file with the paths of each pair in other orders, beside it; nothing where no pair has several."""
+    columns = decode(file.read_bytes(), str(file))
+    routes = columns["routes"].values
+    paths = routes["paths"]
+    owner = np.repeat(np.arange(len(paths.ptr) - 1), np.diff(paths.ptr))
+    if len(np.unique(owner)) == len(owner):
+        return []
+    hops = paths.values["hopnode"]
+    written = []
+    for draw in range(count):
+        order = np.lexsort((np.random.default_rng(draw).random(len(owner)), owner))
+        hop_ptr, hop = take(hops.ptr, order)
+        listed = {"hopnode": Rows(hop_ptr, hops.values[hop]), "chance": paths.values["chance"][order]}
+        changed = Rows(columns["routes"].ptr, {**routes, "paths": Rows(paths.ptr, listed)})
+        written.append(file.with_suffix(f".{draw}.fbuf"))
+        written[-1].write_bytes(encode({**columns, "routes": changed}))
+    return written
 
 
 def packet_run(programs: Path, net: Net, file: Path, nodes: int) -> tuple[float, int]:
@@ -157,14 +187,15 @@ def table(exports: Sequence[Export]) -> str:
     """Return the Markdown table of all exports, and below it what their errors come to."""
     errors = "".join(f" {level} ms | error % |" for level in LEVELS)
     lines = [
-        f"| model | network | hosts | tasks | plan ms | error % |{errors} packet ms | timeouts |",
-        "|---|---|--:|--:|--:|--:|" + "--:|--:|" * len(LEVELS) + "--:|--:|",
+        f"| model | network | hosts | tasks | plan ms | error % |{errors} packet ms | other draws | timeouts |",
+        "|---|---|--:|--:|--:|--:|" + "--:|--:|" * len(LEVELS) + "--:|---|--:|",
     ]
     for one in exports:
         cells = [one.model, one.network, str(one.servers), str(one.tasks)]
         for seconds in (one.plan, *one.replays.values()):
             cells += [f"{seconds * 1e3:.3f}", "" if one.packet is None else f"{one.error(seconds):+.2f}"]
-        cells += ["", ""] if one.packet is None else [f"{one.packet[0] * 1e3:.3f}", str(one.packet[1])]
+        spread = f"{min(one.draws) * 1e3:.3f}–{max(one.draws) * 1e3:.3f}" if one.draws else ""
+        cells += [""] * 3 if one.packet is None else [f"{one.packet[0] * 1e3:.3f}", spread, str(one.packet[1])]
         lines.append(f"| {' | '.join(cells)} |")
     told = {"plan": [one.plan for one in exports]}
     told |= {f"file, {level}": [one.replays[level] for one in exports] for level in LEVELS}
@@ -188,6 +219,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a model or network; several add up"
     )
+    parser.add_argument("--draws", type=int, default=4, metavar="N", help="other orders of paths; 4 unless given")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the files there")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
     given = parser.parse_args()
@@ -205,7 +237,7 @@ def main() -> None:
         for model in models:
             for network in networks:
                 file = place / f"{model.replace(', ', '-')}_{network}.fbuf"
-                exports.append(export(host, model, network, file, programs))
+                exports.append(export(host, model, network, file, programs, given.draws))
                 print(table(exports[-1:]).splitlines()[2], flush=True)
     text = table(exports)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
