@@ -19,10 +19,10 @@ import numpy as np
 
 from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions
 from topoplan.assembly import assemble
-from topoplan.experiment import read_toml
 from topoplan.interrupt import Stop
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.run import Run, Walk, drive, first_state
+from topoplan.tomlfiles import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 DEGREES = (4, 8)

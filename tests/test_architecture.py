@@ -71,8 +71,6 @@ LAYERS = (
     ("memory", "problem", "plan", "search", "components", "hookspecs"),
     (
         "operators",
-        "experts",
-        "layout",
         "partition",
         "routing",
         "interfaces",
@@ -100,6 +98,7 @@ LAYERS = (
         "bests",
         "experiment",
         "files",
+        "tomlfiles",
         "chart",
         "prices",
     ),

@@ -15,8 +15,8 @@ from topoplan.comparing.figure import figure_from
 from topoplan.comparing.rows import Row, Spread
 from topoplan.comparing.store import inputs
 from topoplan.comparing.tables import cells_of
-from topoplan.experiment import read_toml
 from topoplan.prices import default_prices
+from topoplan.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
 
 ROOT = Path(__file__).parents[1]

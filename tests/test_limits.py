@@ -8,10 +8,11 @@ import pytest
 
 import topoplan
 from topoplan import Axis, ClusterOptions, Dimension, Experiment, RunOptions, Tensor, TopoplanError, optimize
-from topoplan.experiment import HostGroup, build_cluster, experiment_from_toml, read_toml
+from topoplan.experiment import HostGroup, build_cluster, experiment_from_toml
 from topoplan.host import Host
 from topoplan.options import parse_component, structure
 from topoplan.testing import reference
+from topoplan.tomlfiles import read_toml
 
 HOST = Host.discover()
 

@@ -209,7 +209,7 @@ def test_code_that_is_called_often_is_found_in_the_traceback():
 
 def test_a_report_that_fails_costs_the_report_alone():
     host = Host.discover()
-    host.add(bad(Searcher, build=search(report=boom), axis="strategy"), name="mine")
+    host.add(bad(Searcher, build=search(report=boom), axis="strategy", constructs=True), name="mine")
     with pytest.warns(TopoplanWarning, match="report raised ValueError: boom; it is left out"):
         outcome = optimize(attrs.evolve(SMALL, searchers="bad"), host=host)
     assert "reports" not in outcome.plan.provenance

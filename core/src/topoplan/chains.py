@@ -32,7 +32,8 @@ from topoplan.compiling import clock, seconds
 from topoplan.errors import TopoplanError
 from topoplan.experiment import Experiment
 from topoplan.host import Host
-from topoplan.interrupt import Stop, interruptible
+from topoplan.interrupt import Stop, end_with_parent, interruptible
+from topoplan.packing import packed, sendable, unpacked
 from topoplan.run import Progress, Result, Walk, first_state, patience_of
 from topoplan.search import State
 from topoplan.space import Space
@@ -146,11 +147,11 @@ class _Here:
 class _There:
     """Chains of another process, at the other end of a pipe."""
 
-    def __init__(self, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
+    def __init__(self, plugins: bytes, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop, self._asked_to_stop = stop, False
         self._pipe, far = context.Pipe()
-        self._process = context.Process(target=_serve, args=(far, experiment, list(chains)), daemon=True)
+        self._process = context.Process(target=_serve, args=(far, plugins, experiment, list(chains)), daemon=True)
         with _ignoring_interrupts():
             self._process.start()
         far.close()
@@ -216,29 +217,33 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _serve(pipe: Any, experiment: Experiment, chains: Sequence[int]) -> None:
-    """Advance chains as asked, until the pipe is closed.
-
-    Ctrl-C reaches every process of a terminal; here it is ignored, and the first process passes it on.
-    """
+def _serve(pipe: Any, plugins: bytes, experiment: Experiment, chains: Sequence[int]) -> None:
+    """Advance chains as asked, until the pipe is closed; Ctrl-C is the first process's, which passes it on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    host: Host | None = None
     crew: _Here | None = None
     while True:
         try:
             order, given = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         if order == "stop":  # came too late to stop anything
             continue
+        said: Any
         try:
-            crew = crew or _Here(Host.discover(), experiment, chains, _FromAfar(pipe))
-            if order == "start":
-                crew.start(given)
-                pipe.send(crew.finish())
-            else:
-                pipe.send(crew.finalists(given))
+            host = host or unpacked(plugins)
+            with host.naming_plugins():
+                crew = crew or _Here(host, experiment, chains, _FromAfar(pipe))
+                if order == "start":
+                    crew.start(given)
+            said = crew.finish() if order == "start" else crew.finalists(given)
         except Exception as error:
-            pipe.send(error)
+            said = error if isinstance(error, TopoplanError) else sendable(error)
+        try:
+            pipe.send(said)
+        except OSError:  # nobody listens any more
+            return
 
 
 def search(
@@ -252,7 +257,7 @@ def search(
     progress after each round.
 
     Args:
-        host: where the components of this process come from; other processes discover the installed ones.
+        host: where components come from; other processes have the same ones.
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
 
@@ -267,8 +272,11 @@ def search(
             here = _Here(host, experiment, range(run.chains), stop)
             return _rounds([here], experiment, on_progress, started, stop)
         crews: list[_There] = []
+        plugins = packed(host)
         try:
-            crews.extend(_There(experiment, range(first, run.chains, workers), stop) for first in range(workers))
+            crews.extend(
+                _There(plugins, experiment, range(first, run.chains, workers), stop) for first in range(workers)
+            )
             return _rounds(crews, experiment, on_progress, started, stop)
         finally:
             for crew in crews:

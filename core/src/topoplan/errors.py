@@ -26,7 +26,7 @@ class TopoplanError(Exception):
     status = 2
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_cut(str(message), _LONGEST))
+        super().__init__(_one_line(_cut(str(message), _LONGEST)))
 
 
 class NoPlanFitsError(TopoplanError):
@@ -56,6 +56,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f" (have: {', '.join(names) or 'none'})"
+
+
+def _one_line(text: str) -> str:
+    """Write what a terminal does not show, or would obey, in letters; a file may hold anything."""
+    if text.isprintable():
+        return text
+    plain = " ".join(text.split("\n"))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
 def _cut(text: str, longest: int) -> str:

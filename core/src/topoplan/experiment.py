@@ -6,8 +6,6 @@ converts them to seconds and bytes/s.  `topoplan.optimize` runs an experiment.
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +18,8 @@ from topoplan.components import Component, Kind, Topology
 from topoplan.devices import device_preset
 from topoplan.distortion import Distortion
 from topoplan.errors import TopoplanError, nearest, shown
-from topoplan.files import read_text
 from topoplan.options import SEEDS, check, option, parse_component, structure
+from topoplan.tomlfiles import MOST_PARTS, read_toml, toml_value
 
 __all__ = [
     "Choice",
@@ -33,21 +31,12 @@ __all__ = [
     "choice_from",
     "experiment_from_toml",
     "interfaces_unless_given",
-    "read_toml",
 ]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
 #: Larger clusters than anybody has; what is beyond would take hours and memory without end.
 _MOST_HOSTS, _MOST_GPUS, _MOST_INTERFACES = 65_536, 1024, 1024
 _MOST_DEVICES = 262_144
-
-
-#: Bytes of the largest TOML file, and parts of its longest key (``a.b.c``).
-_LARGEST_TOML, _MOST_PARTS = 4 << 20, 64
-#: Characters of the longest value that ``--set`` reads as TOML.
-_LONGEST_VALUE = 10_000
-_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_PARTS}}}")
 #: Interfaces of a host where nobody says: one to a switch, several where hosts are wired to each other.
 _ON_SWITCHES, _ON_HOSTS = 1, 4
 
@@ -317,33 +306,12 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
     return _experiment(document, str(path))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises:
-        TopoplanError: it cannot be read or is not TOML.
-    """
-    text = read_text(path, "TOML", _LARGEST_TOML)
-    if _LONG_KEY.search(text):  # takes time that grows with the square of its length
-        raise TopoplanError(f"{path}: is not TOML that can be read (a key of more than {_MOST_PARTS} parts)")
-    return _toml(text, str(path))
-
-
-def _toml(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise TopoplanError(f"{where}: is not TOML that can be read (nested too deeply)") from None
-    except ValueError as error:  # also a number of thousands of digits
-        raise TopoplanError(f"{where}: is not TOML ({error})") from None
-
-
 def _apply(document: dict[str, Any], change: str) -> None:
     """Apply one ``section.key=value``; ``searcher.0.every=9`` reaches into a list."""
     key, equals, text = change.partition("=")
     *way, last = key.split(".")
     flag = f"--set {shown(change)}"
-    if not equals or not way or len(way) > _MOST_PARTS:
+    if not equals or not way or len(way) > MOST_PARTS:
         raise TopoplanError(f"{flag}: expected section.key=value, e.g. cluster.degree=8")
     table: Any = document
     for step in way:
@@ -359,18 +327,7 @@ def _apply(document: dict[str, Any], change: str) -> None:
         table = table[0]
     if not isinstance(table, dict):
         raise TopoplanError(f"{flag}: {shown('.'.join(way))} is not a table")
-    table[last] = _value(text)
-
-
-def _value(text: str) -> Any:
-    """Read a value as TOML would; what is none is a text."""
-    line = f"value = {text}"
-    if "\n" in text or len(text) > _LONGEST_VALUE or _LONG_KEY.search(line):
-        return text
-    try:
-        return tomllib.loads(line)["value"]
-    except (ValueError, RecursionError):
-        return text
+    table[last] = toml_value(text)
 
 
 def _experiment(document: Mapping[str, Any], where: str) -> Experiment:

@@ -35,8 +35,8 @@ from topoplan.registering import (
     check_markers,
     check_requirements,
     checked,
-    concerns,
     name_of,
+    unknown,
 )
 
 __all__ = ["GROUP", "Added", "Broken", "Conflict", "Host", "Provider", "Row"]
@@ -290,6 +290,19 @@ class Host:
                 raise
             raise PluginError(f"{who} raised {told(error)}") from error
 
+    def packed(self) -> bytes:
+        """Return what `unpacked` makes an equal host of, in another process; see `topoplan.packing`."""
+        from topoplan.packing import packed
+
+        return packed(self)
+
+    @staticmethod
+    def unpacked(data: bytes) -> Host:
+        """Return a host with the plugins of the one that was `packed`."""
+        from topoplan.packing import unpacked
+
+        return unpacked(data)
+
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
 
     def _load(self, provider: Provider, point: importlib.metadata.EntryPoint) -> None:
@@ -374,18 +387,7 @@ class Host:
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        parts = [f"no {kind.value} named {shown(name)}{nearest(name, known)}"]
-        own = [broken for broken in self.broken if concerns(broken, kind, name)] or self.broken[:1]
-        parts += map(str, own)
-        if more := len(self.broken) - len(own):
-            parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
-        if self.broken:
-            parts.append("`topoplan plugins doctor` tells the causes")
-        if self.disabled:
-            off = sorted(self.disabled, key=lambda one: name not in one)
-            more_off = f" and {len(off) - 3} more" if len(off) > 3 else ""
-            parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{more_off}")
-        return "; ".join(parts)
+        return unknown(kind, name, known, self.broken, self.disabled)
 
 
 def _kind(kind: Kind | str) -> Kind:

@@ -177,6 +177,8 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         if not isinstance(items, list | tuple):
             items = [items]
         return tuple(_coerce(item, arguments[0], where) for item in items)
+    if attrs.has(hint):
+        return structure(hint, raw, where)
     try:
         if hint is bool:
             return (

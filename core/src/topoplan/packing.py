@@ -10,7 +10,10 @@ from topoplan.errors import TopoplanError
 from topoplan.guard import told
 from topoplan.host import Host
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["INSTALLED", "packed", "sendable", "unpacked"]
+
+#: What `unpacked` makes a host of the installed plugins of.
+INSTALLED = pickle.dumps((True, []))
 
 _INSTEAD = "(use one worker, or put it into a module that can be imported)"
 
@@ -57,6 +60,15 @@ def unpacked(data: bytes) -> Host:
                 f"plugin {name!r} cannot be used in a worker process: {told(error)} {_INSTEAD}"
             ) from error
     return host
+
+
+def sendable(error: Exception) -> Exception:
+    """Return an exception that another process can read, whatever its class."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of a plugin, perhaps
+        return TopoplanError(f"a worker process: {told(error)}")
+    return error
 
 
 def _importable(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,8 +21,8 @@ from topoplan.components import (
     Simulator,
     Topology,
 )
-from topoplan.errors import TopoplanError
-from topoplan.installed import Provider
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.installed import ALLOW, DENY, Provider
 
 __all__ = [
     "REGISTRATION",
@@ -33,8 +33,8 @@ __all__ = [
     "check_markers",
     "check_requirements",
     "checked",
-    "concerns",
     "name_of",
+    "unknown",
 ]
 
 _CORE = "topoplan-core"
@@ -133,7 +133,23 @@ def checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Regi
     return returned
 
 
-def concerns(broken: Broken, kind: Kind, name: str) -> bool:
+def unknown(kind: Kind, name: str, known: Iterable[str], broken: Sequence[Broken], disabled: Sequence[str]) -> str:
+    """Say that there is no such component, and which broken or disabled plugin may be the one that has it."""
+    parts = [f"no {kind.value} named {shown(name)}{nearest(name, known)}"]
+    own = [one for one in broken if _concerns(one, kind, name)] or broken[:1]
+    parts += map(str, own)
+    if more := len(broken) - len(own):
+        parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
+    if broken:
+        parts.append("`topoplan plugins doctor` tells the causes")
+    if disabled:
+        off = sorted(disabled, key=lambda one: name not in one)
+        rest = f" and {len(off) - 3} more" if len(off) > 3 else ""
+        parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{rest}")
+    return "; ".join(parts)
+
+
+def _concerns(broken: Broken, kind: Kind, name: str) -> bool:
     """Say whether a broken plugin is, by its name, likely to be the one that brings a component."""
     words = {*broken.name.split("-"), *broken.dist.split("-")} - {"topoplan", kind.value}
     return bool(words & {name, *name.split("-")})

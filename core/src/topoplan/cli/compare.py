@@ -85,8 +85,8 @@ def compare(
     """
     from topoplan.cli.comparison import Outputs, compare_and_report
     from topoplan.comparing.figure import figure_from
-    from topoplan.experiment import read_toml
     from topoplan.host import Host
+    from topoplan.tomlfiles import read_toml
 
     host = Host.discover()
     path = Path(target)

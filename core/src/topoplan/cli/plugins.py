@@ -115,7 +115,7 @@ def _named(host: Host, name: str) -> list[Registered]:
     kinds = sorted({row.kind for row in host.listing() if row.name == name})
     if not kinds:
         known = {row.name for row in host.listing()}
-        broken = "".join(f"\n  {broken}" for broken in host.broken)
+        broken = "".join(f"; {broken}" for broken in host.broken[:2])
         raise TopoplanError(f"no component named {name!r}{nearest(name, known)}{broken}")
     return [host.get(kind, name) for kind in kinds]
 

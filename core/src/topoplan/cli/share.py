@@ -41,7 +41,6 @@ def share(
     from topoplan.cli.notice import compilation_announced
     from topoplan.comparing.cells import all_measured
     from topoplan.comparing.page import premises, replace_section
-    from topoplan.experiment import read_toml
     from topoplan.files import check_writable, read_file, write_file
     from topoplan.host import Host
     from topoplan.prices import default_prices, read_prices
@@ -51,6 +50,7 @@ def share(
     from topoplan.sharing.plot import plot as drawn
     from topoplan.sharing.rows import as_json, measured, rows_of
     from topoplan.sharing.share import share_from
+    from topoplan.tomlfiles import read_toml
 
     shared = share_from(read_toml(file), file.stem, str(file))
     book = default_prices() if prices is None else read_prices(prices)

@@ -15,8 +15,10 @@ from topoplan.errors import NoPlanFitsError, TopoplanError
 from topoplan.experiment import Choice, Experiment
 from topoplan.host import Host
 from topoplan.interfaces import used_interfaces
+from topoplan.interrupt import end_with_parent
 from topoplan.network_bounds import fabric_lower_bound
 from topoplan.optimizing import Outcome, optimize
+from topoplan.packing import INSTALLED, unpacked
 from topoplan.plan import Plan
 from topoplan.prices import bill
 from topoplan.problem import Demand
@@ -24,25 +26,27 @@ from topoplan.replay import taskgraph_demand
 
 __all__ = ["measure", "start_worker"]
 
-_host = cache(Host.discover)
+_host = cache(unpacked)
 
 
 def start_worker() -> None:
     """Prepare a worker process: Ctrl-C is the parent's, who lets the run under way finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
-def measure(name: str, experiment: Experiment) -> dict[str, Any]:
+def measure(name: str, experiment: Experiment, plugins: bytes = INSTALLED) -> dict[str, Any]:
     """Run an experiment and return what tables need; the same experiment gives the same values.
 
     Args:
         name: of the run, for messages.
         experiment: what to run.
+        plugins: where components come from, `topoplan.packing.packed`.
 
     Raises:
         TopoplanError: it cannot be run.
     """
-    host = _host()
+    host = _host(plugins)
     try:
         # In a thread, because a search in the main one takes Ctrl-C for itself and would end early.
         with ThreadPoolExecutor(1) as thread:

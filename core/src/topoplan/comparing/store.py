@@ -68,15 +68,17 @@ class Store:
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:32]
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the result of a finished run; None where there is none, or none that can be read."""
+        """Return the result of a finished run; None where there is none, or none that is as it was kept."""
         path = self.folder / f"{key}.json"
         if not path.is_file():
             return None
         try:
-            result = json.loads(read_file(path))["result"]
-        except (ValueError, KeyError, TypeError):
+            document = json.loads(read_file(path))
+            result, digest = document["result"], document["digest"]
+            whole = isinstance(result, dict) and digest == _digest(result)
+        except (TopoplanError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return result if isinstance(result, dict) else None
+        return result if whole else None
 
     def put(self, key: str, given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         """Keep a finished run, and return its result as `get` will.
@@ -91,10 +93,15 @@ class Store:
         hidden = self.folder / ".gitignore"
         if not hidden.exists():
             write_file(hidden, b"*\n")
-        text = json.dumps({"inputs": given, "result": result}, sort_keys=True, indent=1)
+        kept: dict[str, Any] = json.loads(json.dumps(result))
+        text = json.dumps({"inputs": given, "result": kept, "digest": _digest(kept)}, sort_keys=True, indent=1)
         write_file(self.folder / f"{key}.json", text.encode() + b"\n")
-        kept: dict[str, Any] = json.loads(text)["result"]
         return kept
+
+
+def _digest(result: dict[str, Any]) -> str:
+    """Return what tells a result that somebody changed, or that was cut off, from the one that was kept."""
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
 @cache

@@ -22,6 +22,7 @@ from topoplan.comparing.store import Store, inputs
 from topoplan.errors import TopoplanError
 from topoplan.host import Host
 from topoplan.interrupt import Stop, interruptible
+from topoplan.packing import packed
 
 __all__ = ["Done", "run_all"]
 
@@ -55,7 +56,7 @@ def run_all(
 
     Args:
         cells: what to run; equal ones are run once.
-        host: for the check of all inputs before the first run.
+        host: where components come from, here for the check of all inputs and in the workers.
         store: keeps what is finished.
         jobs: worker processes.
         on_progress: called with the number of finished cells and the name of the one that just did.
@@ -77,12 +78,17 @@ def run_all(
 
     with interruptible() as stop:
         if missing:
-            _work(cells, missing, min(jobs, len(missing)), finish, stop)
+            _work(cells, missing, packed(host), min(jobs, len(missing)), finish, stop)
     return Done(results=tuple(results.get(key) for key in keys), kept=kept, interrupted=stop.wanted)
 
 
 def _work(
-    cells: Sequence[Cell], missing: deque[int], jobs: int, finish: Callable[[int, dict[str, Any]], None], stop: Stop
+    cells: Sequence[Cell],
+    missing: deque[int],
+    plugins: bytes,
+    jobs: int,
+    finish: Callable[[int, dict[str, Any]], None],
+    stop: Stop,
 ) -> None:
     """Hand one run at a time to each worker, so that there is nothing to call back when the user stops."""
     running: dict[Future[dict[str, Any]], int] = {}
@@ -92,7 +98,7 @@ def _work(
         while True:
             while missing and len(running) < jobs and not stop.wanted and failed is None:
                 index = missing.popleft()
-                running[pool.submit(measure, str(cells[index]), cells[index].experiment)] = index
+                running[pool.submit(measure, str(cells[index]), cells[index].experiment, plugins)] = index
             if not running:
                 break
             for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:

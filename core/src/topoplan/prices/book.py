@@ -20,8 +20,8 @@ from typing import Any
 import attrs
 
 from topoplan.errors import TopoplanError, nearest, shown
-from topoplan.experiment import read_toml
 from topoplan.options import option, structure
+from topoplan.tomlfiles import read_toml
 
 __all__ = ["IDEAL_PORT", "INSIDE_LINK", "PARTS", "Basis", "Line", "Prices", "default_prices", "read_prices"]
 

@@ -52,9 +52,9 @@ def here(monkeypatch):
         def __init__(self, *given, **more):
             pass
 
-        def submit(self, function, given):
+        def submit(self, function, *given):
             future = work.Future()
-            future.set_result(function(given))
+            future.set_result(function(*given))
             return future
 
         def shutdown(self, cancel_futures):

@@ -12,7 +12,6 @@ import pytest
 
 from topoplan import Cluster, GraphBuilder, Problem, State, TopologyContext, Trial
 from topoplan.evaluate import Evaluator
-from topoplan.experts import expert_dims
 from topoplan.forms import FULL, REDUCE, REPLICATE, gather
 from topoplan.lowering import Lowering
 from topoplan.operators import losses
@@ -26,6 +25,7 @@ from topoplan_searcher_hidup.columns import forms_of
 from topoplan_searcher_hidup.planning import solve
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.bounds import bounded
+from topoplan_searcher_spmd.experts import expert_dims
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, priced
@@ -182,7 +182,6 @@ class TestSearch:
             search.tell([evaluator.price(candidate) for candidate in asked])
         return search.report(None)
 
-    @pytest.mark.slow
     def test_meshes_that_are_given_up_could_not_have_been_finalists(self):
         problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))
         few, all_ = (self.searched(problem, finalists=count) for count in (2, 100))

@@ -8,16 +8,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from typing import Any
 
 import attrs
 
-from topoplan import Experiment, TopoplanError, optimize
+from topoplan import Experiment, Host, TopoplanError, optimize
 from topoplan.errors import NoPlanFitsError
-from topoplan.interrupt import interruptible
+from topoplan.interrupt import end_with_parent, interruptible
 
 __all__ = ["Row", "row_of", "rows_of"]
 
+_host = cache(Host.unpacked)
 #: Seconds between two looks at whether the user wants to stop.
 _LOOK = 0.2
 
@@ -52,14 +54,15 @@ class Row:
     problem: str = ""
 
 
-def row_of(experiment: Experiment) -> Row:
-    """Run an experiment; what is wrong with it becomes a row, too."""
+def row_of(experiment: Experiment, plugins: bytes | None = None) -> Row:
+    """Run an experiment with the components of a `Host.packed`; what is wrong with it becomes a row, too."""
+    host = None if plugins is None else _host(plugins)
     batch_size = experiment.run.batch_size
     assert batch_size is not None
     try:
         # In a thread, because a search in the main one takes Ctrl-C for itself and would end early.
         with ThreadPoolExecutor(1) as thread:
-            outcome = thread.submit(optimize, experiment).result()
+            outcome = thread.submit(optimize, experiment, host=host).result()
     except TopoplanError as error:
         fits = False if isinstance(error, NoPlanFitsError) else None
         return Row(batch_size=batch_size, fits=fits, problem=str(error))
@@ -84,7 +87,10 @@ def row_of(experiment: Experiment) -> Row:
 
 
 def rows_of(
-    experiments: Sequence[Experiment], jobs: int, on_progress: Callable[[Row], None] = lambda row: None
+    experiments: Sequence[Experiment],
+    jobs: int,
+    on_progress: Callable[[Row], None] = lambda row: None,
+    host: Host | None = None,
 ) -> tuple[list[Row], bool]:
     """Run experiments and return their rows in order, and whether the user stopped: then some are missing.
 
@@ -92,10 +98,12 @@ def rows_of(
         experiments: with a batch size each.
         jobs: processes.
         on_progress: called with every row as it is finished.
+        host: where components come from; all installed plugins unless given.
 
     Raises:
         TopoplanError: a process died.
     """
+    plugins = (host or Host.discover()).packed()
     found: dict[int, Row] = {}
     left = deque(enumerate(experiments))
     running: dict[Future[Row], int] = {}
@@ -106,7 +114,7 @@ def rows_of(
             while True:
                 while left and len(running) < jobs and not stop.wanted:
                     index, experiment = left.popleft()
-                    running[pool.submit(row_of, experiment)] = index
+                    running[pool.submit(row_of, experiment, plugins)] = index
                 if not running:
                     break
                 for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
@@ -127,3 +135,4 @@ def rows_of(
 def _start_worker() -> None:
     """Prepare a process: Ctrl-C is the parent's, who lets the rows under way finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()

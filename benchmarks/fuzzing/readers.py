@@ -1,0 +1,289 @@
+"""Everything that reads, each with a few inputs that are right, how to change them, and how it is read.
+
+What can be simulated is simulated, by both simulators, and what was read is written and read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fuzzing import draws
+from fuzzing.draws import HOST, fbufs, folder, graph_of, json_files, jsons, options_of, plans, stored, texts, written
+from fuzzing.mutators import bytes_of, json_of, text_of
+from fuzzing.watch import Reader
+from topoplan import ClusterOptions, Experiment, RunOptions, TopoplanError, optimize
+from topoplan.cli.compare import _networks, _vary
+from topoplan.comparing.figure import figure_from
+from topoplan.comparing.store import Store
+from topoplan.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan.exporting import read_plan, read_strategy, write_outputs
+from topoplan.options import listed, pairs, parse_component, structure
+from topoplan.plan import Plan
+from topoplan.prices import read_prices
+from topoplan.replay import simulate_file
+from topoplan.sharing.share import share_from
+from topoplan.testing import reference
+from topoplan.tomlfiles import read_toml
+
+__all__ = ["readers"]
+
+KINDS = ("frontend", "topology", "estimator", "simulator", "searcher", "exporter")
+
+
+class NonsenseError(Exception):
+    """What was read gives what cannot be."""
+
+
+def read_again(plan: Plan, exporter: str, suffix: str) -> None:
+    """Write what was read, and read that."""
+    path = folder() / f"again{suffix}"
+    done = write_outputs(HOST, plan, ((Choice(exporter), str(path)),))
+    if done.paths:
+        try:
+            read_plan(HOST, path)
+        except TopoplanError as error:
+            raise NonsenseError(f"{exporter} that was written cannot be read: {error}") from None
+
+
+def simulated(name: str, data: bytes) -> None:
+    """Simulate a file with both simulators, and write it again in both formats."""
+    path = stored(name, data)
+    for simulator in ("fluid", "flexnet"):
+        plan = simulate_file(path, simulator=simulator, host=HOST)
+        times = [plan.timeline.makespan, *plan.timeline.finish.tolist()]
+        if not all(math.isfinite(time) and time >= 0 for time in times):
+            raise NonsenseError(f"{simulator}: a time of {plan.timeline.makespan}")
+    for exporter, suffix in (("json", ".json"), ("flatbuffer", ".fbuf")):
+        read_again(plan, exporter, suffix)
+
+
+def read_as_strategy(name: str, data: bytes) -> None:
+    """Read a strategy, alone or out of a plan, and check it."""
+    graph = plans()[2].graph
+    read_strategy(HOST, str(stored(name, data)), graph).check(graph, 4)
+
+
+def read_measurements(data: bytes) -> None:
+    """Read measurements, and price every operator in several cuts."""
+    path = stored("measured.json", data)
+    estimator, options = HOST.make("estimator", "measured", {"file": str(path)})
+    costs = estimator.build(options, graph_of("alexnet", 64), _cluster(4))
+    for op in range(len(graph_of("alexnet", 64).operators)):
+        for degree in (1, 2, 3, 4):
+            degrees = (degree,) + (1,) * (len(graph_of("alexnet", 64).operators[op].dims) - 1)
+            if costs.supports(op, degrees):
+                price = costs.price(op, degrees, np.arange(degree, dtype=np.int32))
+                _finite(price.forward, price.backward, price.memory)
+
+
+def read_profile(text: str) -> None:
+    """Read a layer profile, price it, and simulate its initial strategy."""
+    path = stored("profile-pbs-4.txt", text)
+    experiment = Experiment(
+        model=Choice("torchgraph", {"file": str(path)}),
+        cluster=ClusterOptions(servers=2),
+        simulator="fluid:memory=ignore",
+        run=RunOptions(budget=0, batch_size=4),
+    )
+    plan = optimize(experiment, host=HOST).plan
+    _finite(plan.timeline.finish)
+
+
+def readcollectives(data: bytes) -> None:
+    """Read measured collectives, and price an operator with them."""
+    path = stored("collectives.json", data)
+    estimator, options = HOST.make("estimator", "hidup", {"file": str(path)})
+    estimator.build(options, graph_of("bert-sgmoe", 8), _cluster(8))
+
+
+def read_experiment(text: str, changes: tuple[str, ...] = ()) -> None:
+    """Read an experiment; build its cluster and its network, and look up its components."""
+    experiment = experiment_from_toml(stored("experiment.toml", text), changes)
+    cluster = build_cluster(experiment.cluster)
+    for kind, choice in (("frontend", experiment.model), ("simulator", experiment.simulator)):
+        HOST.make(kind, choice.name, choice.options)
+    for choice in experiment.searchers:
+        HOST.make("searcher", choice.name, choice.options)
+    _fabric(experiment.topology, cluster)
+
+
+def read_comparison(text: str) -> None:
+    """Read what is compared."""
+    figure = figure_from(read_toml(stored("figure.toml", text)), "figure", "figure.toml")
+    for network in figure.networks:
+        HOST.make("topology", network.choice.name, network.choice.options)
+
+
+def read_price_file(text: str) -> None:
+    """Read prices, and ask for some."""
+    prices = read_prices(stored("prices.toml", text))
+    for part in ("nic", "switch-port", "ideal-switch-port", "fibre"):
+        _finite([prices.price(part, gbps) for gbps in (1e-6, 25.0, 1e9)])
+
+
+def read_options(text: str) -> None:
+    """Read a component with options, of any kind, and the texts around it."""
+    kind, _, choice = text.partition(" ")
+    listed(choice)
+    _, options = parse_component(choice, kind)
+    pairs([f"{key}={value}" for key, value in options.items() if value], "-x")
+    if kind in KINDS:
+        HOST.make(kind, choice)
+
+
+def read_values(given: tuple[str, dict[str, Any]]) -> None:
+    """Read options of a component, or of a cluster, and build what is cheap to build."""
+    name, options = given
+    kind, _, component = name.partition(":")
+    if kind == "cluster":
+        build_cluster(structure(ClusterOptions, options, "--"))
+    elif kind == "hosts":
+        build_cluster(ClusterOptions(hosts=(structure(HostGroup, options, "cluster.hosts"),)))
+    elif kind == "run":
+        structure(RunOptions, options, "--")
+    elif kind == "topology":
+        _fabric(Choice(component, options), _cluster(4))
+    else:
+        HOST.make(kind, component, options)
+
+
+def read_flags(words: list[str]) -> None:
+    """Read a command line of FlexNet."""
+    from topoplan_command_flexnet.flags import FLAGS
+    from topoplan_command_flexnet.programs import program_of
+    from topoplan_command_flexnet.scan import scan
+    from topoplan_command_flexnet.spell import command_line
+    from topoplan_command_flexnet.story import rows_of, warnings_of
+    from topoplan_command_flexnet.translate import experiment_of, settings_of
+
+    program = program_of(words[0])
+    found = scan(words[1:], (*FLAGS, *program.flags))
+    settings = settings_of(found)
+    rows_of(found, settings)
+    warnings_of(found, settings)
+    experiment = experiment_of(program, settings, 0)
+    command_line(experiment)
+    HOST.make("frontend", experiment.model.name, experiment.model.options)
+
+
+def read_words(words: tuple[str, str, str]) -> None:
+    """Read the networks and the numbers with commas of a comparison."""
+    networks, key, values = words
+    _networks(networks, True, HOST)
+    _vary({}, key, values)
+
+
+def read_kept(data: bytes) -> None:
+    """Ask for a kept run; it is there whole, or not at all."""
+    stored("0.json", data)
+    result = Store(folder()).get("0")
+    if result is not None and result != {"iteration_time_s": 0.5, "parts": [["nic", 25.0, 4.0]]}:
+        raise NonsenseError(f"a kept run that was changed: {result}")
+
+
+def _cluster(hosts: int) -> Any:
+    return reference.cluster(hosts)
+
+
+def _fabric(choice: Choice, cluster: Any) -> None:
+    from topoplan import TopologyContext
+
+    topology, options = HOST.make("topology", choice.name, choice.options)
+    if cluster.n_hosts <= 64:
+        demand = reference.demand(cluster.n_hosts) if topology.follows_demand else None
+        topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(0)))
+
+
+def _finite(*columns: Any) -> None:
+    for column in columns:
+        if not (np.isfinite(column).all() and (np.asarray(column) >= 0).all()):
+            raise NonsenseError(f"a number that is none: {column}")
+
+
+def readers() -> tuple[Reader, ...]:
+    """Return all readers, with their shares of the inputs; the cheap ones have the most."""
+    words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
+    profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
+    strategy = [data.decode() for data in written("strategy", plans()[2:3])]
+    measured, collectives = draws.measured(), draws.collectives()
+    toml: Callable[..., Callable[[Random], str]] = lambda *names: lambda rng: text_of(rng, texts(*names), words)  # noqa: E731
+    return (
+        Reader("options", "name:key=value texts", 400, draws.draw_option_text, read_options),
+        Reader("values", "options of components, clusters and runs", 300, draws.draw_values, read_values),
+        Reader("flexnet", "flags of `topoplan flexnet`", 10, draws.draw_flags, read_flags),
+        Reader("compare", "networks and numbers of `topoplan compare`", 90, draws.draw_words, read_words),
+        Reader("set", "--set texts", 50, draws.draw_change, lambda given: read_experiment(*given)),
+        Reader("experiment", "experiment TOML", 12, toml("examples/*.toml"), read_experiment),
+        Reader("figure", "figure TOML", 10, toml("experiments/d*.toml", "experiments/a*.toml"), read_comparison),
+        Reader(
+            "share",
+            "share TOML",
+            8,
+            toml("experiments/shared-cluster.toml"),
+            lambda text: share_from(read_toml(stored("share.toml", text)), "share", "share.toml"),
+        ),
+        Reader("prices", "price TOML", 10, toml("core/src/topoplan/prices/default.toml"), read_price_file),
+        Reader("kept", "kept runs", 30, draws.draw_kept, read_kept),
+        Reader("collectives", "collectives JSON", 20, lambda rng: json_of(rng, collectives), readcollectives),
+        Reader("measured", "measurement JSON", 6, lambda rng: json_of(rng, measured), read_measurements),
+        Reader(
+            "strategy",
+            "strategy text",
+            60,
+            lambda rng: text_of(rng, strategy, words),
+            lambda text: read_as_strategy("a.strategy", text),
+        ),
+        Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
+        Reader(
+            "fbuf-bytes",
+            "task graph files, bytes changed",
+            12,
+            lambda rng: bytes_of(rng, fbufs()),
+            lambda data: read_plan(HOST, stored("a.fbuf", data)),
+        ),
+        Reader("fbuf-values", "task graph files, values changed, simulated", 1.5, draws.draw_columns, _take_fbuf),
+        Reader(
+            "fbuf-simulated",
+            "task graph files, bytes changed, simulated",
+            2,
+            lambda rng: bytes_of(rng, fbufs()),
+            _take_fbuf,
+        ),
+        Reader(
+            "fbuf-strategy",
+            "task graph files as strategies",
+            2,
+            lambda rng: bytes_of(rng, fbufs()),
+            lambda data: read_as_strategy("b.fbuf", data),
+        ),
+        Reader(
+            "plan-bytes",
+            "plan JSON, bytes changed",
+            10,
+            lambda rng: bytes_of(rng, json_files()),
+            lambda data: read_plan(HOST, stored("a.json", data)),
+        ),
+        Reader(
+            "plan-values", "plan JSON, values changed, simulated", 1.5, lambda rng: json_of(rng, jsons()), _take_json
+        ),
+        Reader(
+            "plan-strategy",
+            "plan JSON as a strategy",
+            1.5,
+            lambda rng: json_of(rng, jsons()[2:]),
+            lambda data: read_as_strategy("b.json", data),
+        ),
+    )
+
+
+def _take_fbuf(data: bytes) -> None:
+    simulated("c.fbuf", data)
+
+
+def _take_json(data: bytes) -> None:
+    simulated("c.json", data)

@@ -1,0 +1,139 @@
+"""Worker processes: plugins that were added in the first one are there, too, and no worker outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+
+import attrs
+import pytest
+
+from topoplan import ClusterOptions, Experiment, Host, RunOptions, Searcher, TopoplanError, hookimpl, optimize
+from topoplan.experiment import Choice
+from topoplan.packing import packed, unpacked
+
+SMALL = Experiment(
+    model="alexnet",
+    cluster=ClusterOptions(servers=2, interface_bandwidth_gbps=10.0),
+    run=RunOptions(batch_size=16, budget=4, seed=1, chains=2, workers=2),
+)
+
+
+@attrs.frozen
+class Nothing:
+    """No options."""
+
+
+class Still:
+    """A search that asks for nothing."""
+
+    def ask(self):
+        return []
+
+    def tell(self, trials):
+        pass
+
+    def adopt(self, trial):
+        pass
+
+    def report(self, strategy):
+        return {"pid": os.getpid()}
+
+
+def own():
+    """Return a searcher that exists in this process alone."""
+    return Searcher(
+        name="still", summary="s", options=Nothing, build=lambda *given: Still(), axis="strategy", constructs=True
+    )
+
+
+@pytest.mark.parametrize("how", ["plugin", "object in the experiment"])
+def test_chains_in_workers_have_the_plugins_of_this_process(how):
+    host, experiment = Host.discover(), attrs.evolve(SMALL, searchers="still")
+    if how == "plugin":
+        plugin = types.SimpleNamespace(topoplan_searchers=hookimpl(lambda: [own()]))
+        plugin.topoplan_searchers.__name__ = "topoplan_searchers"
+        host.add(plugin, name="mine")
+    else:
+        experiment = attrs.evolve(SMALL, searchers=[own()])
+    report = optimize(experiment, host=host).plan.provenance["reports"]["still"]
+    assert report["pid"] != os.getpid()
+
+
+def test_what_cannot_be_sent_is_told_with_what_to_do():
+    host = Host()
+    held = threading.Lock()
+    host.add(attrs.evolve(own(), build=lambda *given: held))
+    with pytest.raises(TopoplanError, match=r"plugin 'searcher-still' cannot be sent.*use one worker"):
+        packed(host)
+
+
+def test_a_replaced_component_is_replaced_in_workers_too():
+    host = Host()
+    host.add(own())
+    host.add(attrs.evolve(own(), summary="second"), replace=True)
+    assert unpacked(packed(host)).get("searcher", "still").summary == "second"
+
+
+def test_an_error_in_a_worker_comes_back_in_one_line(capfd):
+    def refuse(*given):
+        raise ZeroDivisionError("by zero")
+
+    host = Host.discover()
+    host.add(attrs.evolve(own(), build=refuse), name="mine")
+    with pytest.raises(TopoplanError, match=r"searcher 'still' \(plugin 'mine'\): build raised ZeroDivisionError"):
+        optimize(attrs.evolve(SMALL, searchers=Choice("still")), host=host)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+PARENT = """
+import multiprocessing, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from START import START_WORKER as start
+
+def pid(_):
+    import os
+    return os.getpid()
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=start)
+    print(*pool.map(pid, range(1)), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the system for processes")
+@pytest.mark.parametrize(
+    ("start", "number"),
+    [
+        (("topoplan.comparing.measure", "start_worker"), signal.SIGKILL),
+        (("topoplan_command_sweep.work", "_start_worker"), signal.SIGTERM),
+    ],
+)
+def test_no_worker_outlives_its_parent(tmp_path, start, number):
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent(PARENT).replace("START_WORKER", start[1]).replace("START", start[0]))
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        workers = {int(word) for word in parent.stdout.readline().split()}
+        parent.send_signal(number)
+    assert workers
+    for _ in range(200):
+        if not any(_alive(pid) for pid in workers):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"still there: {workers}")
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
