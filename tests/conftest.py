@@ -155,7 +155,7 @@ def finished(comparison, comparison_runs, tmp_path):
 def rows():
     """Read the rows of a comparison's JSON, by network and by what varies."""
 
-    def rows(path):
-        return {(row["network"], *row["at"].values()): row for row in json.loads(Path(path).read_text())["rows"]}
+    def rows(text):
+        return {(row["network"], *row["at"].values()): row for row in json.loads(text)["rows"]}
 
     return rows

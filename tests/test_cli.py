@@ -177,3 +177,29 @@ def test_interrupt_writes_what_was_found(interrupted, tmp_path):
     assert json.loads(out)["interrupted"] is True
     assert "interrupted" in err
     assert (tmp_path / "plan.json").exists()
+
+
+def test_several_components_are_listed_with_commas_or_again(run):
+    found = [
+        json.loads(run(*SMALL, "--budget", "20", *words, "--json")[1])
+        for words in (["-s", "mcmc,random"], ["-s", "mcmc", "-s", "random"])
+    ]
+    assert [one["searcher"] for one in found] == ["mcmc+random"] * 2
+    assert found[0]["iteration_time_s"] == found[1]["iteration_time_s"]
+
+
+def test_a_second_topology_is_refused_and_not_dropped(run):
+    status, out, err = run(*SMALL, "-t", "bigswitch", "--budget", "5", "-t", "fattree")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: --topology: is given 2 times (a run has one; topoplan compare -n NAME,NAME sets")
+
+
+def test_the_help_of_compare_says_the_defaults(run):
+    from topoplan import ClusterOptions
+
+    out = " ".join(run("compare", "--help")[1].split())
+    defaults = ClusterOptions()
+    for name in ("servers", "gpus_per_server", "big_gpu", "inter_gpu_bandwidth_gbps", "interface_bandwidth_gbps"):
+        assert f"[default: {getattr(defaults, name)}]" in out.partition(f"--{name.replace('_', '-')} ")[2][:200]
+    assert f"[default: {defaults.device}]" in out
+    assert "[default: 1 where all networks are switched, else 4]" in out

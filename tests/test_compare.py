@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def searchers_of(folder):
 
 
 def test_every_network_has_its_row(run, rows, tmp_path):
-    status, out, err = run(*SMALL, "--json", "a.json")
+    status, out, err = run(*SMALL)
     assert (status, err) == (0, "")
     for word in (
         "topoopt",
@@ -40,7 +39,7 @@ def test_every_network_has_its_row(run, rows, tmp_path):
         assert word in out
     assert "operator times: estimated" in out
     assert "prices of topoplan hold assumptions" in out
-    found = rows("a.json")
+    found = rows(run(*SMALL, "--json")[1])
     assert [name for name, *_ in found] == ["topoopt", "fattree:k=4", "bigswitch", "random:paths=2"]
     for row in found.values():
         time_ = row["iteration_time_s"]
@@ -61,21 +60,37 @@ def test_every_network_has_its_row(run, rows, tmp_path):
 
 
 def test_all_networks_have_the_same_interfaces(run):
-    run(*SMALL, "--budget", "0", "--degree", "4", "--interface-bandwidth-gbps", "25", "--json", "a.json")
+    _, out, _ = run(*SMALL, "--budget", "0", "--degree", "4", "--interface-bandwidth-gbps", "25", "--json")
     speeds = {
         row["network"]: (row["interfaces"], row["interfaces_used"], row["interface_bandwidth_gbps"])
-        for row in json.loads(Path("a.json").read_text())["rows"]
+        for row in json.loads(out)["rows"]
     }
     assert set(speeds.values()) == {(4, 4, 25)}
 
 
 def test_at_equal_cost_all_that_is_for_sale_costs_the_same(run):
-    run(*SMALL, "--budget", "0", "--at-equal-cost", "--json", "a.json")
-    found = {row["network"]: row for row in json.loads(Path("a.json").read_text())["rows"]}
+    words = [*SMALL, "--budget", "0", "--at-equal-cost"]
+    _, out, _ = run(*words)
+    found = {row["network"]: row for row in json.loads(run(*words, "--json")[1])["rows"]}
     cost_of = {name: row["network_cost"] for name, row in found.items()}
     assert cost_of["fattree:k=4"] == pytest.approx(cost_of["topoopt"], rel=1e-6)
     assert cost_of["random:paths=2"] == pytest.approx(cost_of["topoopt"], rel=1e-6)
     assert cost_of["bigswitch"] > cost_of["topoopt"]
+    times = f"{cost_of['bigswitch'] / cost_of['topoopt']:.2f}"
+    reason = "an ideal switch is not for sale, and keeps its bandwidth"
+    assert f"not of equal cost: bigswitch costs {times} times as much as topoopt: {reason}" in out
+    assert f"({times}x)" in out
+    assert found["topoopt"]["equal_cost"] is None
+    assert found["fattree:k=4"]["equal_cost"] == {
+        "network": "topoopt", "cost": cost_of["topoopt"], "equal": True, "reason": None
+    }  # fmt: skip
+    assert (found["bigswitch"]["equal_cost"]["equal"], found["bigswitch"]["equal_cost"]["reason"]) == (False, reason)
+    # What is bought between two bandwidths of the price list is marked.
+    assert [found[name]["priced"] for name in ("topoopt", "random:paths=2", "bigswitch")] == [
+        "listed", "between", "listed"
+    ]  # fmt: skip
+    assert f"{found['random:paths=2']['interface_bandwidth_gbps']:.4g}* " in out
+    assert "* not for sale at this bandwidth" in out
     # An expander needs no panel, so the same money buys it faster links.
     assert found["random:paths=2"]["interface_bandwidth_gbps"] > found["topoopt"]["interface_bandwidth_gbps"]
 
@@ -117,7 +132,14 @@ BAD = [
     ([*SMALL, "--plot", "absent/a.svg"], "does not exist"),
     ([*SMALL, "--write", "."], "is a folder"),
     ([*SMALL, "--measures", "absent"], "--measures absent: is not a folder"),
-    ([*SMALL, "--json", "absent/a.json"], "does not exist"),
+    ([*SMALL, "--plot", "a.png"], "--plot a.png: pictures are SVG (name a file that ends in .svg)"),
+    ([*SMALL, "-e", "roofline", "-e", "roofline"], "--estimator: is given 2 times (a run has one)"),
+    ([*MODEL, "-n", "topoopt,,fattree"], "-n 'topoopt,,fattree': nothing stands before or behind a comma"),
+    ([*MODEL, "-n", "fattree,k=4"], "-n 'fattree,k=4': options follow a colon (fattree:k=4)"),
+    (
+        [*SMALL, "--catalogue", "--interface-bandwidth-gbps", "30"],
+        "30: prices of topoplan list no [[nic]] of it (have: 10, 25",
+    ),
     ([*SMALL, "-s", "totientperm"], "cannot be rewired and needs a searcher of strategies"),
     (["compare", "absent.toml"], "absent.toml: cannot be read"),
 ]

@@ -15,7 +15,7 @@ from topoplan.comparing.figure import figure_from
 from topoplan.comparing.rows import Row, Spread
 from topoplan.comparing.store import inputs
 from topoplan.comparing.tables import cells_of
-from topoplan.prices import default_prices
+from topoplan.prices import Basis, default_prices
 from topoplan.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
 
@@ -73,10 +73,19 @@ def test_a_broken_file_ends_with_one_line(run, tmp_path, text, message):
     assert err.count("\n") == 1
 
 
-def test_a_network_that_cannot_be_as_cheap_is_told_with_its_place(comparison):
+def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(comparison):
     dear = {"name": "all", "use": "fully-connected", "costs-as": "tree"}
     comparison.update(network=[{"name": "tree", "use": "bigswitch"}, dear], cluster={"servers": 32}, claim=[])
-    with pytest.raises(TopoplanError, match=r"network 'all', interface-bandwidth-gbps 10: cannot cost as 'tree'"):
+    found = cells(figure_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+    slow = next(cell for cell in found if cell.network == "all" and cell.at["interface-bandwidth-gbps"] == 10)
+    assert slow.experiment.cluster.interface_bandwidth_gbps == 10
+    assert slow.target.network == "tree"
+    assert "it keeps its bandwidth, as prices of topoplan: the network costs" in slow.target.reason
+
+
+def test_a_network_that_cannot_be_built_is_told_with_its_place(comparison):
+    comparison.update(network=[{"name": "odd", "use": "fattree", "k": 3}], claim=[])
+    with pytest.raises(TopoplanError, match=r"network 'odd', interface-bandwidth-gbps 10: .*k 3 is odd"):
         cells(figure_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
 
 
@@ -94,17 +103,19 @@ def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
 
 
 def test_seeds_are_repeated_and_their_spread_shown(run, rows, finished):
-    assert run("compare", "small.toml", "--json", "a.json")[0] == 0
-    for row in rows("a.json").values():
+    status, out, _ = run("compare", "small.toml", "--json")
+    assert status == 0
+    for row in rows(out).values():
         times = sorted(one["iteration_time_s"] for one in row["runs"])
         assert [one["seed"] for one in row["runs"]] == [1, 2]
         assert row["iteration_time_s"] == {"least": times[0], "median": sum(times) / 2, "most": times[1]}
 
 
 def test_a_claim_is_judged_at_every_place(run, rows, finished):
-    _, out, _ = run("compare", "small.toml", "--json", "a.json")
+    _, out, _ = run("compare", "small.toml")
     assert "\npanel is faster than tree: holds in " in out
-    found, by_place = json.loads(Path("a.json").read_text())["claims"][0], rows("a.json")
+    _, out, _ = run("compare", "small.toml", "--json")
+    found, by_place = json.loads(out)["claims"][0], rows(out)
     assert found["claim"] == "panel is faster than tree"
     assert found["holds"] + found["equal"] + found["fails"] == len(found["places"]) == 2
     for one in found["places"]:
@@ -119,7 +130,8 @@ def test_a_claim_is_judged_at_every_place(run, rows, finished):
 def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
     return Row(
         model="m", network=network, at={}, time=Spread(*seconds), exposed=0.0, bound=0.0, fabric_bound=None, tax=tax,
-        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, used=interfaces, gbps=gbps, cost=1.0, runs=(),
+        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, used=interfaces, gbps=gbps, cost=1.0, target=None,
+        basis=Basis.LISTED, runs=(),
     )  # fmt: skip
 
 
@@ -136,9 +148,10 @@ def test_a_plan_that_fits_goes_before_one_that_does_not():
 def test_what_does_not_fit_is_marked(run):
     """AlexNet keeps a gigabyte under Adam, on every device until matrices are cut, which so few proposals do not."""
     words = ("--networks", "bigswitch,fattree", "--seeds", "1,2", "--budget", "2", "-s", "mcmc", "--memory-gb", "0.4")
-    status, out, _ = run("compare", "alexnet", "--servers", "4", "--batch-size", "64", *words, "--json", "all.json")
+    words = ("compare", "alexnet", "--servers", "4", "--batch-size", "64", *words)
+    status, out, _ = run(*words)
     assert status == 0
-    for found in json.loads(Path("all.json").read_text())["rows"]:
+    for found in json.loads(run(*words, "--json")[1])["rows"]:
         assert not found["fits"]
         assert "what would help" in found["lacks"]
         assert found["memory_bytes"] > found["memory_capacity_bytes"] == 4e8
@@ -206,11 +219,12 @@ def test_an_experiment_has_its_measurements(path):
 
 
 def test_an_experiment_runs_as_it_is(run):
-    words = ["--servers", "4", "--budget", "0", "--seeds", "1", "--interface-bandwidth-gbps", "100", "--json", "a.json"]
+    words = ["--servers", "4", "--budget", "0", "--seeds", "1", "--interface-bandwidth-gbps", "100"]
     status, out, err = run("compare", str(ROOT / "experiments/dedicated-d4.toml"), *words)
     assert status == 0, err
     assert "operator times: measured" in out
-    assert len(json.loads(Path("a.json").read_text())["rows"]) == 6 * 5
+    _, out, _ = run("compare", str(ROOT / "experiments/dedicated-d4.toml"), *words, "--json")
+    assert len(json.loads(out)["rows"]) == 6 * 5
 
 
 def test_there_are_experiments():

@@ -36,7 +36,7 @@ def test_a_page_with_half_a_section_is_left_alone(run, finished):
 
 
 def test_the_plot_has_a_point_for_every_row(run, rows, finished):
-    run("compare", "small.toml", "--plot", "p.svg", "--json", "a.json")
+    _, out, _ = run("compare", "small.toml", "--plot", "p.svg", "--json")
     root = ET.fromstring(Path("p.svg").read_text())
-    assert len(root.findall(".//{*}circle")) == len(rows("a.json")) == 4
+    assert len(root.findall(".//{*}circle")) == len(rows(out)) == 4
     assert {"panel", "tree", "D"} <= {text.text for text in root.findall(".//{*}text")}

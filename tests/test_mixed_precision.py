@@ -114,9 +114,9 @@ def test_networks_are_compared_in_it(run, tmp_path):
         "fp16": ("alexnet", *words, "--precision", "fp16", "--write", "page.md"),
         "figure": ("figure.toml",),
     }.items():
-        code, _, err = run("compare", *given, "--json", f"{name}.json")
+        code, out, err = run("compare", *given, "--json")
         assert code == 0, err
-        document = json.loads((tmp_path / f"{name}.json").read_text())
+        document = json.loads(out)
         found[name] = (document["precision"], document["rows"][0]["iteration_time_s"]["median"])
     assert found["figure"] == found["fp16"]
     assert (found["fp32"][0], found["fp16"][0]) == ("fp32", "fp16")

@@ -72,15 +72,16 @@ def small(tmp_path):
 def test_all_outputs_and_the_same_twice(capsys, small, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Results\n\nkept\n")
-    outputs = ["--json", tmp_path / "share.json", "--plot", tmp_path / "share.svg", "--write", page]
+    outputs = ["--plot", tmp_path / "share.svg", "--write", page]
     code, out, err = command(capsys, small, *outputs)
     assert code == 0, err
     assert err == "" or "compiling" in err
     assert "tree of equal cost" in out
-    found = json.loads((tmp_path / "share.json").read_text())
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(first) == {"small.toml", "share.json", "share.svg", "page.md", "page-small.svg"}
-    assert command(capsys, small, *outputs)[:2] == (0, out)
+    assert set(first) == {"small.toml", "share.svg", "page.md", "page-small.svg"}
+    code, out, _ = command(capsys, small, *outputs, "--json")
+    found = json.loads(out)
+    assert code == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
 
     text = page.read_text()
@@ -119,16 +120,16 @@ def test_all_outputs_and_the_same_twice(capsys, small, tmp_path):
 def test_bad_files_end_in_one_line(capsys, small, tmp_path, old, new, message):
     assert old in SMALL
     small.write_text(SMALL.replace(old, new, 1))
-    code, out, err = command(capsys, small, "--json", tmp_path / "share.json")
+    code, out, err = command(capsys, small, "--write", tmp_path / "page.md")
     assert code == 2
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-    assert not (tmp_path / "share.json").exists()
+    assert not (tmp_path / "page.md").exists()
 
 
 def test_a_path_that_cannot_be_written_is_told_before_the_work(capsys, small, tmp_path):
-    code, _, err = command(capsys, small, "--json", tmp_path / "no" / "share.json")
+    code, _, err = command(capsys, small, "--write", tmp_path / "no" / "page.md")
     assert code == 2
     assert "does not exist" in err
 
@@ -138,10 +139,10 @@ def test_ctrl_c_writes_nothing(capsys, small, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("topoplan.sharing.rows.measured", stop)
-    code, _, err = command(capsys, small, "--json", tmp_path / "share.json")
+    code, _, err = command(capsys, small, "--write", tmp_path / "page.md")
     assert code == 130
     assert "interrupted" in err
-    assert not (tmp_path / "share.json").exists()
+    assert not (tmp_path / "page.md").exists()
 
 
 def test_the_example_can_be_read():

@@ -156,7 +156,9 @@ def job_plan(hosts, seed, slower=1.0):
 
 def network(fabric, hosts=16):
     jobs = (job_plan(4, 3), job_plan(8, 3, slower=5.0), job_plan(2, 3))
-    return NetworkPlan(name="n", cluster=reference.cluster(hosts), fabric=fabric, jobs=jobs, simulate=SIMULATE)
+    return NetworkPlan(
+        name="n", cluster=reference.cluster(hosts), fabric=fabric, jobs=jobs, simulate=SIMULATE, target=None
+    )
 
 
 JOBS = [Job(0, [0, 5, 6, 7], 0.25), Job(1, [1, 2, 3, 4, 8, 9, 10, 11], 0.5), Job(2, [12, 13], 0.0)]

@@ -1,17 +1,28 @@
-"""Lines over an axis, as SVG: what commands draw where one panel is enough."""
+"""Lines over an axis, as SVG: what commands draw where one panel is enough; and where such a picture may be put."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["COLOURS", "Line", "line_chart"]
+from topoplan.errors import TopoplanError
+from topoplan.files import check_writable
+
+__all__ = ["COLOURS", "Line", "check_plot", "line_chart"]
 
 #: Colours that people of all kinds of sight tell apart (Okabe and Ito, 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDTH, _HEIGHT, _LEFT, _KEY = 560, 320, 60, 18
+
+
+def check_plot(path: Path, flag: str = "--plot") -> None:
+    """Raise `TopoplanError` where no picture can be written, or one of another format is asked for."""
+    if path.suffix.lower() != ".svg":
+        raise TopoplanError(f"{flag} {path}: pictures are SVG (name a file that ends in .svg)")
+    check_writable(path)
 
 
 class Line(NamedTuple):

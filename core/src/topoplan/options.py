@@ -22,7 +22,18 @@ import attrs
 
 from topoplan.errors import TopoplanError, nearest, shown
 
-__all__ = ["SEEDS", "OptionInfo", "check", "describe", "listed", "option", "pairs", "parse_component", "structure"]
+__all__ = [
+    "SEEDS",
+    "OptionInfo",
+    "check",
+    "describe",
+    "listed",
+    "listed_components",
+    "option",
+    "pairs",
+    "parse_component",
+    "structure",
+]
 
 T = TypeVar("T")
 
@@ -159,6 +170,30 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
     wanted: Any = {int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}.get(hint, hint)
     return isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
+
+
+def listed_components(texts: Sequence[str], flag: str) -> list[str]:
+    """Split components that an option takes several of: given again, or with commas between, or both.
+
+    ``a:k=1,l=2,b`` is two of them: a piece without ``=``, or with ``:`` before it, begins one.
+
+    Raises:
+        TopoplanError: there is nothing between two commas, or an option where a name is expected.
+    """
+    words: list[str] = []
+    for text in texts:
+        first = len(words)
+        for piece in (part.strip() for part in text.split(",")):
+            if not piece:
+                raise TopoplanError(f"{flag} {text!r}: nothing stands before or behind a comma (write NAME,NAME)")
+            if ":" in piece.partition("=")[0] or "=" not in piece:
+                words.append(piece)
+            elif len(words) > first and ":" in words[-1]:
+                words[-1] += f",{piece}"
+            else:
+                name = words[-1] if len(words) > first else "NAME"
+                raise TopoplanError(f"{flag} {text!r}: options follow a colon ({name}:{piece})")
+    return words
 
 
 def _coerce(raw: Any, hint: Any, where: str) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 import typer
 
 from topoplan import __version__
-from topoplan.cli.words import Words, debugging
+from topoplan.cli.words import OneValue, Words, debugging
 from topoplan.components import CORE_COMMANDS
 from topoplan.errors import TopoplanError
 
@@ -40,6 +40,8 @@ def application() -> typer.Typer:
     app.callback()(_topoplan)
     for name in CORE_COMMANDS:
         importlib.import_module(f"topoplan.cli.{name}").register(app)
+    for command in app.registered_commands:
+        command.cls = OneValue
     return app
 
 

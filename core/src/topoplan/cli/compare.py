@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,38 +28,50 @@ def compare(
     context: typer.Context,
     target: str = typer.Argument(metavar="MODEL|FILE.toml", help="Frontend that builds the model, or a figure."),
     option: list[str] = typer.Option([], "-o", "--option", metavar="KEY=VALUE", help="Option of the model."),
-    networks: str = typer.Option(
-        None, "-n", "--networks", help="NAME or NAME:key=value,...; several with commas between."
+    networks: list[str] = typer.Option(
+        None, "-n", "--networks", help="NAME or NAME:key=value,...; several with commas between, or the option again."
     ),
     at_equal_cost: bool = typer.Option(
         False, "--at-equal-cost", help="Give every network that is for sale the bandwidth that costs as the first one."
     ),
     searcher: list[str] = typer.Option(
-        None, "-s", "--searcher", help="NAME or NAME:key=value,...; those of the network axis only where they apply."
+        None,
+        "-s",
+        "--searcher",
+        help="NAME or NAME:key=value,...; several with commas between, or the option again; those of the network axis "
+        "only where they apply.  [default: mcmc,totientperm]",
     ),
-    estimator: str = typer.Option(None, "-e", "--estimator", help="NAME or NAME:key=value,..."),
-    simulator: str = typer.Option(None, "--simulator", help="NAME or NAME:key=value,..."),
-    servers: str = typer.Option(None, help="Number of hosts; several with commas between."),
-    gpus_per_server: int = typer.Option(None, help="Devices of each host, modelled one by one."),
-    big_gpu: int = typer.Option(None, help="Real GPUs that one device stands for, with an all-reduce among them."),
-    inter_gpu_bandwidth_gbps: float = typer.Option(None, help="Between two GPUs of one host."),
-    interface_bandwidth_gbps: str = typer.Option(None, help="Of one network interface; several with commas."),
+    estimator: str = typer.Option(
+        None, "-e", "--estimator", help="NAME or NAME:key=value,...  [default: the model's own]"
+    ),
+    simulator: str = typer.Option(None, "--simulator", help="NAME or NAME:key=value,...  [default: fluid]"),
+    servers: str = typer.Option(None, help="Number of hosts; several with commas between.  [default: 16]"),
+    gpus_per_server: int = typer.Option(None, help="Devices of each host, modelled one by one.  [default: 1]"),
+    big_gpu: int = typer.Option(
+        None, help="Real GPUs that one device stands for, with an all-reduce among them.  [default: 1]"
+    ),
+    inter_gpu_bandwidth_gbps: float = typer.Option(None, help="Between two GPUs of one host.  [default: 2400.0]"),
+    interface_bandwidth_gbps: str = typer.Option(
+        None, help="Of one network interface; several with commas.  [default: 100.0]"
+    ),
     degree: str = typer.Option(
         None,
-        help="Network interfaces of each host, all used; several with commas; unless given 1 where all networks are "
-        "switched, else 4.",
+        help="Network interfaces of each host, all used; several with commas.  [default: 1 where all networks are "
+        "switched, else 4]",
     ),
-    latency_us: float = typer.Option(None, help="Of one network link, one way."),
-    device: str = typer.Option(None, help="Kind of device."),
-    memory_gb: float = typer.Option(None, help="Memory of a device."),
-    batch_size: str = typer.Option(None, help="Samples per iteration over all devices; several with commas."),
-    budget: int = typer.Option(None, help="Candidates to price on each network."),
-    seeds: str = typer.Option(None, help="A run for each, with commas between."),
+    latency_us: float = typer.Option(None, help="Of one network link, one way.  [default: 1.0]"),
+    device: str = typer.Option(None, help="Kind of device.  [default: A100-40]"),
+    memory_gb: float = typer.Option(None, help="Memory of a device.  [default: as its kind has]"),
+    batch_size: str = typer.Option(
+        None, help="Samples per iteration over all devices; several with commas.  [default: the model's own]"
+    ),
+    budget: int = typer.Option(None, help="Candidates to price on each network.  [default: 1000]"),
+    seeds: str = typer.Option(None, help="A run for each, with commas between.  [default: 0]"),
     keep: str = typer.Option(
         None, help="Of searchers that construct a plan: the best that they constructed (unless given), or the fastest."
     ),
     draws: int = typer.Option(None, help="Draws of equal paths whose mean a candidate costs."),
-    precision: str = typer.Option(None, help="Of the model: fp32; fp16 or bf16 are mixed precision."),
+    precision: str = typer.Option(None, help="Of the model: fp32; fp16 or bf16 are mixed precision.  [default: fp32]"),
     precision_speedup: float = typer.Option(
         None, help="How much faster it computes than fp32; for estimators that know times in fp32 only."
     ),
@@ -70,22 +81,26 @@ def compare(
     prices: Path = typer.Option(
         None, help="Prices of network parts, TOML; those that come with topoplan unless given."
     ),
+    catalogue: bool = typer.Option(
+        False, "--catalogue", help="Take only parts that the prices list, whole; nothing in between."
+    ),
     measures: Path = typer.Option(None, help="Folder with the measurement files that a figure names."),
     runs: Path = typer.Option(Path(".topoplan-runs"), help="Folder that keeps finished runs; they are not repeated."),
     jobs: int = typer.Option(1, "-j", "--jobs", min=1, help="Worker processes."),
-    json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write everything as JSON."),
-    plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw iteration times."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+    plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw iteration times, and times against costs."),
     write: Path = typer.Option(
         None, metavar="PAGE.md", help="Write a section of a Markdown page, and its plot beside."
     ),
 ) -> None:
     """Compare networks for a model: each is searched for by itself, with the same budget, and priced.
 
-    What is given on the command line goes over what a figure says.
+    What is given on the command line goes over what a figure says; the defaults are for what neither says.
     """
     from topoplan.cli.comparison import Outputs, compare_and_report
     from topoplan.comparing.figure import figure_from
     from topoplan.host import Host
+    from topoplan.options import listed_components
     from topoplan.tomlfiles import read_toml
 
     host = Host.discover()
@@ -96,13 +111,13 @@ def compare(
         document = read_toml(path)
     else:
         document = {"title": f"{target} on several networks", "model": [_component(target, option)]}
-    if networks is not None:
+    if networks:
         document["network"] = _networks(networks, at_equal_cost, host)
         document.pop("claim", None)
     elif at_equal_cost:
         raise TopoplanError("--at-equal-cost: needs --networks (a figure says costs-as for each network)")
     if searcher:
-        document["searcher"] = list(searcher)
+        document["searcher"] = listed_components(searcher, "-s")
     given = {
         "estimator": estimator,
         "simulator": simulator,
@@ -133,10 +148,12 @@ def compare(
         figure_from(document, path.stem, target),
         host,
         prices=prices,
+        catalogue=catalogue,
         measures=measures,
         runs=runs,
         jobs=jobs,
-        outputs=Outputs(json=json_file, plot=plot, page=write),
+        outputs=Outputs(plot=plot, page=write),
+        as_json=as_json,
         command=_typed(context),
     )
 
@@ -163,18 +180,14 @@ def _component(text: str, options: list[str]) -> dict[str, Any]:
     return {"use": name, **own, **pairs(options, "-o")}
 
 
-def _networks(text: str, at_equal_cost: bool, host: Host) -> list[dict[str, Any]]:
-    """Split ``a:k=1,l=2,b``: a piece without ``=``, or with ``:`` before it, begins a network."""
+def _networks(texts: list[str], at_equal_cost: bool, host: Host) -> list[dict[str, Any]]:
+    """Return the tables of networks that a figure would have."""
     from typing import cast
 
     from topoplan.components import Kind, Topology
+    from topoplan.options import listed_components
 
-    words: list[str] = []
-    for piece in text.split(","):
-        if words and not re.match(r"[a-z0-9-]+\s*(:|$)", piece.strip()):
-            words[-1] += f",{piece}"
-        else:
-            words.append(piece.strip())
+    words = listed_components(texts, "-n")
     tables: list[dict[str, Any]] = []
     for word in words:
         table = _component(word, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from topoplan.chart import check_plot
+from topoplan.cli.report import print_json
 from topoplan.comparing.cells import all_measured, cells
 from topoplan.comparing.claims import verdicts
 from topoplan.comparing.figure import Figure
+from topoplan.comparing.notes import notes
 from topoplan.comparing.page import replace_section, section
 from topoplan.comparing.plot import plot
 from topoplan.comparing.rows import Row, rows_of
 from topoplan.comparing.store import Store
-from topoplan.comparing.tables import as_json, cells_of, headers
+from topoplan.comparing.tables import as_json as json_of
+from topoplan.comparing.tables import cells_of, headers
 from topoplan.comparing.work import run_all
 from topoplan.errors import TopoplanError
 from topoplan.files import check_writable, read_file, write_file
@@ -34,7 +37,6 @@ __all__ = ["Outputs", "compare_and_report"]
 class Outputs:
     """Files to write; None for those that are not wanted."""
 
-    json: Path | None
     plot: Path | None
     page: Path | None
 
@@ -44,22 +46,26 @@ def compare_and_report(
     host: Host,
     *,
     prices: Path | None,
+    catalogue: bool,
     measures: Path | None,
     runs: Path,
     jobs: int,
     outputs: Outputs,
+    as_json: bool,
     command: str,
 ) -> None:
-    """Run all that is not kept yet, print the table, and write the files; ``command`` is what was typed.
+    """Run all that is not kept yet, print the table or JSON, and write the files; ``command`` is what was typed.
 
     After Ctrl-C nothing is printed or written but how to go on; the exit status is 130.
     """
     book = default_prices() if prices is None else read_prices(prices)
+    book = book.catalogue() if catalogue else book
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
-    for path in (outputs.json, outputs.plot, outputs.page):
-        if path is not None:
-            check_writable(path)
+    if outputs.plot is not None:
+        check_plot(outputs.plot)
+    if outputs.page is not None:
+        check_writable(outputs.page)
     todo = cells(figure, host, book, measures)
     with _bar(len(todo)) as report:
         done = run_all(todo, host, Store(runs), jobs, report)
@@ -72,15 +78,15 @@ def compare_and_report(
     rows = rows_of(todo, results, book)
     judged = verdicts(figure, rows)
     measured = all_measured(figure, measures)
-    _print(figure, rows, book, measured=measured)
-    for row in rows:
-        if not row.fits:
-            typer.echo(f"DOES NOT FIT: {row.place} on {row.network}: {row.lacks}")
-    for verdict in judged:
-        typer.echo(f"{verdict.claim.says}: {verdict}")
-    if outputs.json is not None:
-        text = json.dumps(as_json(figure, rows, judged, book, measured), indent=2)
-        write_file(outputs.json, text.encode() + b"\n")
+    if as_json:
+        print_json(json_of(figure, rows, judged, book, measured))
+    else:
+        _print(figure, rows, book, measured=measured)
+        for row in rows:
+            if not row.fits:
+                typer.echo(f"DOES NOT FIT: {row.place} on {row.network}: {row.lacks}")
+        for verdict in judged:
+            typer.echo(f"{verdict.claim.says}: {verdict}")
     if outputs.plot is not None:
         write_file(outputs.plot, plot(figure, rows).encode())
     if outputs.page is not None:
@@ -133,3 +139,5 @@ def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -
     if prices.assumed():
         told.append(f"prices {prices.name} hold assumptions; --prices FILE takes yours")
     typer.echo("; ".join(told))
+    for note in notes(rows, prices):
+        typer.echo(note)

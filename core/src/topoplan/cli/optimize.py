@@ -21,7 +21,10 @@ def optimize(
     ),
     topology: str = typer.Option("bigswitch", "-t", "--topology", help="NAME or NAME:key=value,..."),
     searcher: list[str] = typer.Option(
-        ["mcmc"], "-s", "--searcher", help="NAME or NAME:key=value,...; several take turns."
+        ["mcmc"],
+        "-s",
+        "--searcher",
+        help="NAME or NAME:key=value,...; several, with commas between or the option again, take turns.",
     ),
     estimator: str = typer.Option(
         None, "-e", "--estimator", help="NAME or NAME:key=value,...; the model's own unless given: most have roofline."
@@ -70,7 +73,7 @@ def optimize(
     """Search the best strategy (and network) for a model on a cluster."""
     from topoplan.cli.report import run_and_report
     from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions
-    from topoplan.options import listed, pairs, structure
+    from topoplan.options import listed, listed_components, pairs, structure
 
     # Numbers pass through the same checks as a TOML file's, so that both say the same about a bad one.
     cluster: dict[str, Any] = {
@@ -108,7 +111,7 @@ def optimize(
             topology=Choice.parse(topology, "topology"),
             estimator=None if estimator is None else Choice.parse(estimator, "estimator"),
             simulator=Choice.parse(simulator, "simulator"),
-            searchers=[Choice.parse(text, "searcher") for text in searcher],
+            searchers=[Choice.parse(text, "searcher") for text in listed_components(searcher, "-s")],
             run=structure(RunOptions, run, "--"),
             outputs=tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items()),
         ),

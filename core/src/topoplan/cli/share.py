@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,10 @@ def share(
         None, help="Prices of network parts, TOML; those that come with topoplan unless given."
     ),
     measures: Path = typer.Option(None, help="Folder with the measurement files that the models name."),
-    json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write everything as JSON."),
+    catalogue: bool = typer.Option(
+        False, "--catalogue", help="Take only parts that the prices list, whole; nothing in between."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
     plot: Path = typer.Option(None, metavar="FILE.svg", help="Draw mean and tail over load."),
     write: Path = typer.Option(
         None, metavar="PAGE.md", help="Write a section of a Markdown page, and its plot beside."
@@ -38,25 +40,30 @@ def share(
 
     A network that is wired for its job gives every job a partition; on all others jobs share links.
     """
+    from topoplan.chart import check_plot
     from topoplan.cli.notice import compilation_announced
+    from topoplan.cli.report import print_json
     from topoplan.comparing.cells import all_measured
     from topoplan.comparing.page import premises, replace_section
     from topoplan.files import check_writable, read_file, write_file
     from topoplan.host import Host
     from topoplan.prices import default_prices, read_prices
     from topoplan.sharing.claims import verdicts
-    from topoplan.sharing.page import section
+    from topoplan.sharing.page import cost_notes, section
     from topoplan.sharing.plans import plans
     from topoplan.sharing.plot import plot as drawn
-    from topoplan.sharing.rows import as_json, measured, rows_of
+    from topoplan.sharing.rows import as_json as json_of
+    from topoplan.sharing.rows import measured, rows_of
     from topoplan.sharing.share import share_from
     from topoplan.tomlfiles import read_toml
 
     shared = share_from(read_toml(file), file.stem, str(file))
     book = default_prices() if prices is None else read_prices(prices)
-    for path in (json_file, plot, write):
-        if path is not None:
-            check_writable(path)
+    book = book.catalogue() if catalogue else book
+    if plot is not None:
+        check_plot(plot)
+    if write is not None:
+        check_writable(write)
     figure, options = shared.figure, shared.options
     searches = len(figure.models) * len(figure.networks)
     draws = len(figure.networks) * len(options.loads) * options.trials
@@ -68,18 +75,17 @@ def share(
         typer.echo("interrupted: nothing was written", err=True)
         raise typer.Exit(130) from None
     rows = rows_of(times)
-    _print(figure.title, rows, networks)
-    for network in networks:
-        for model, job in zip(figure.models, network.jobs, strict=True):
-            if job.lacks:
-                typer.echo(f"DOES NOT FIT: {model.name} on {network.name}: {job.lacks}")
     judged = verdicts(figure.claims, rows)
-    for verdict in judged:
-        typer.echo(f"{verdict.claim.says}: {verdict}")
-    if json_file is not None:
-        told = as_json(shared, networks, times)
-        told["claims"] = [verdict.as_json() for verdict in judged]
-        write_file(json_file, json.dumps(told, indent=2).encode() + b"\n")
+    if as_json:
+        print_json({**json_of(shared, networks, times), "claims": [verdict.as_json() for verdict in judged]})
+    else:
+        _print(figure.title, rows, networks)
+        for network in networks:
+            for model, job in zip(figure.models, network.jobs, strict=True):
+                if job.lacks:
+                    typer.echo(f"DOES NOT FIT: {model.name} on {network.name}: {job.lacks}")
+        for line in (*(f"{verdict.claim.says}: {verdict}" for verdict in judged), *cost_notes(networks)):
+            typer.echo(line)
     if plot is not None:
         write_file(plot, drawn(rows).encode())
     if write is not None:

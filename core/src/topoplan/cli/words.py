@@ -16,10 +16,17 @@ from typer.core import TyperCommand, TyperGroup
 from topoplan.errors import TopoplanError
 from topoplan.installed import command_words
 
-__all__ = ["Words", "debugging"]
+__all__ = ["OneValue", "Words", "debugging", "refuse_twice"]
 
 _DEBUG = "--debug"
 _asked_for: list[str] = []
+#: Options that name a component -> what is right where they name several.
+_OF_ONE = {
+    "topology": "a run has one; topoplan compare -n NAME,NAME sets networks side by side",
+    "estimator": "a run has one",
+    "simulator": "a run has one",
+    "searcher": "this command takes one",
+}
 
 
 def debugging() -> bool:
@@ -63,6 +70,29 @@ class Words(TyperGroup):
         return super().get_command(ctx, cmd_name) or _Deferred(name=cmd_name, help=command_words().get(cmd_name))
 
 
+class OneValue(TyperCommand):
+    """A command that refuses a second component where it takes one; of a number that is given again the last counts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words, then look for components that were there twice."""
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        refuse_twice(self, ctx, given)
+        return rest
+
+
+def refuse_twice(command: Any, ctx: Any, args: list[str]) -> None:
+    """Raise `TopoplanError` where ``args``, which the command could read, name two components for an option of one."""
+    if ctx.resilient_parsing:
+        return
+    _, _, order = command.make_parser(ctx).parse_args(args=list(args))
+    for option in order:
+        if option.name not in _OF_ONE or option.multiple or order.count(option) == 1:
+            continue
+        right = _OF_ONE[option.name]
+        raise TopoplanError(f"{max(option.opts, key=len)}: is given {order.count(option)} times ({right})")
+
+
 class _Deferred(TyperCommand):
     """Stands for a plugin's command until it runs."""
 
@@ -75,4 +105,7 @@ class _Deferred(TyperCommand):
         from topoplan.host import Host
 
         command = cast("Command", Host.discover().get(Kind.COMMAND, str(self.name)))
-        return typer.main.get_command(command.app()).make_context(info_name, args, parent=parent, **extra)
+        own, given = typer.main.get_command(command.app()), list(args)
+        context = own.make_context(info_name, args, parent=parent, **extra)
+        refuse_twice(own, context, given)
+        return context

@@ -1,13 +1,6 @@
 """From a figure to its runs: one `Experiment` for every model, network, variation and seed.
 
-Two rules make networks comparable:
-
-- *Equal interfaces.*  ``degree`` and ``interface-bandwidth-gbps`` say what a host has, and every network uses all of
-  it.  Where the figure does not say ``degree``, all networks have that of `interfaces_unless_given`.
-- *Equal cost.*  A network that has to cost as much as another one is built at the figure's bandwidth, priced, and
-  made faster or slower until it costs the same (`topoplan.prices.affordable`).  One of switches then has one
-  interface a host, as fast as the money buys.  What a network that follows demand costs is taken from the fabric that
-  it builds for no demand at all.
+What makes networks comparable, equal interfaces or equal cost, is the matter of `clusters`.
 """
 
 from __future__ import annotations
@@ -15,19 +8,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import attrs
-import numpy as np
 
+from topoplan.comparing.clusters import Target, cluster_of
 from topoplan.comparing.figure import BATCH, Figure, Model, Network, number
-from topoplan.components import Kind, Searcher, Topology, TopologyContext
+from topoplan.components import Kind, Searcher, Topology
 from topoplan.errors import TopoplanError
-from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions, build_cluster, interfaces_unless_given
-from topoplan.fabric import Fabric
+from topoplan.experiment import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan.host import Host
-from topoplan.interfaces import built
-from topoplan.prices import Item, Prices, affordable, bill, cost
+from topoplan.prices import Prices
 
 __all__ = ["Cell", "all_measured", "cells"]
 
@@ -42,12 +33,14 @@ class Cell:
         model, network: names in the figure.
         at: the values of what varies.
         experiment: what is run.
+        target: what the network's cost stands beside; None where it stands for itself.
     """
 
     model: str
     network: str
     at: At
     experiment: Experiment
+    target: Target | None = None
 
     def __str__(self) -> str:
         where = "".join(f", {key} {number(value)}" for key, value in self.at.items())
@@ -60,25 +53,26 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
     Args:
         figure: what to run.
         host: where components come from.
-        prices: for networks that have to cost as much as others.
+        prices: for networks that have to cost as much as others; a catalogue holds parts that exist only.
         measures: folder with the measurement files that models name; None leaves these to the figure's estimator.
 
     Raises:
-        TopoplanError: a component or file is missing, or a cost cannot be met.
+        TopoplanError: a component or file is missing, or a network cannot be built or priced.
     """
     found = []
-    speeds: dict[tuple[str, tuple[float, ...]], ClusterOptions] = {}
+    clusters: dict[tuple[str, tuple[float, ...]], tuple[ClusterOptions, Target | None]] = {}
     for model, at in itertools.product(figure.models, _variations(figure)):
         batch = cast("int | None", at.get(BATCH, model.batch_size))
         estimator = _estimator(figure, model, batch, measures)
         for network in figure.networks:
             key = (network.name, tuple(value for name, value in at.items() if name != BATCH))
-            if key not in speeds:
-                speeds[key] = _cluster(figure, network, at, host, prices)
+            if key not in clusters:
+                clusters[key] = _cluster(figure, network, at, host, prices)
+            cluster, target = clusters[key]
             for seed in figure.seeds:
                 experiment = Experiment(
                     model=model.choice,
-                    cluster=speeds[key],
+                    cluster=cluster,
                     topology=network.choice,
                     estimator=estimator,
                     simulator=figure.simulator,
@@ -94,8 +88,19 @@ def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> 
                         optimizer=figure.optimizer,
                     ),
                 )
-                found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment))
+                found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment, target=target))
     return found
+
+
+def _cluster(
+    figure: Figure, network: Network, at: At, host: Host, prices: Prices
+) -> tuple[ClusterOptions, Target | None]:
+    """Name the network and the variation in what is wrong with them."""
+    try:
+        return cluster_of(figure, network, at, host, prices)
+    except TopoplanError as error:
+        where = "".join(f", {key} {number(value)}" for key, value in at.items())
+        raise TopoplanError(f"network {network.name!r}{where}: {error}") from None
 
 
 def _variations(figure: Figure) -> Iterator[At]:
@@ -146,77 +151,3 @@ def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ..
             f"network {network.name!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc"
         )
     return chosen
-
-
-def _cluster(figure: Figure, network: Network, at: At, host: Host, prices: Prices) -> ClusterOptions:
-    """Return the cluster of a network at a variation, as fast as its cost allows."""
-    options = _options(figure, at, host)
-    if network.costs_as is None:
-        _build(network, options, host)  # what it refuses is said before anything runs
-        return options
-    other = next(candidate for candidate in figure.networks if candidate.name == network.costs_as)
-    budget = cost(_parts(other, options, host), prices)
-    options = _on_one_interface(network, options, host)
-    try:
-        return _faster(options, affordable(_parts(network, options, host), prices, budget))
-    except TopoplanError as error:
-        where = "".join(f", {key} {number(value)}" for key, value in at.items())
-        raise TopoplanError(f"network {network.name!r}{where}: cannot cost as {other.name!r}: {error}") from None
-
-
-def _options(figure: Figure, at: At, host: Host) -> ClusterOptions:
-    """Return the cluster at a variation, the same for all networks."""
-    changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in at.items() if key != BATCH}
-    topologies = [cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)) for network in figure.networks]
-    return interfaces_unless_given(attrs.evolve(figure.cluster, **changes), topologies)
-
-
-def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
-    """Return the cluster with the bandwidth of a host on one interface, where the network's switches can do with it."""
-    assert options.degree is not None
-    if not cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)).switched:
-        return options
-    one = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
-    try:
-        _build(network, one, host)
-    except TopoplanError:
-        return options
-    return one
-
-
-def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
-    fabric, topology = _build(network, options, host)
-    return bill(fabric, topology.switching)
-
-
-def _build(network: Network, options: ClusterOptions, host: Host) -> tuple[Fabric, Topology]:
-    component, chosen = host.make(Kind.TOPOLOGY, network.choice.name, network.choice.options)
-    topology = cast("Topology", component)
-    context = TopologyContext(cluster=build_cluster(options), demand=None, rng=np.random.default_rng(0))
-    return built(topology, chosen, context), topology
-
-
-def _regrouped(options: ClusterOptions) -> tuple[Any, ...]:
-    """Give groups of hosts that state a number of interfaces one, as many times as fast in proportion to the others."""
-    assert options.degree is not None
-    groups = []
-    for group in options.hosts:
-        own = group.degree or options.degree
-        speed = (group.interface_bandwidth_gbps or options.interface_bandwidth_gbps) * own / options.degree
-        groups.append(attrs.evolve(group, degree=1, interface_bandwidth_gbps=speed))
-    return tuple(groups)
-
-
-def _faster(options: ClusterOptions, factor: float) -> ClusterOptions:
-    """Return a cluster whose interfaces are ``factor`` times as fast, to nine digits."""
-
-    def times(gbps: float) -> float:
-        return float(f"{gbps * factor:.9g}")
-
-    groups = tuple(
-        group
-        if group.interface_bandwidth_gbps is None
-        else attrs.evolve(group, interface_bandwidth_gbps=times(group.interface_bandwidth_gbps))
-        for group in options.hosts
-    )
-    return attrs.evolve(options, interface_bandwidth_gbps=times(options.interface_bandwidth_gbps), hosts=groups)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from topoplan.comparing.claims import Verdict
 from topoplan.comparing.figure import BATCH, Figure, number
+from topoplan.comparing.notes import mark, notes
 from topoplan.comparing.rows import Row
-from topoplan.comparing.tables import cells_of, headers, money, spread
+from topoplan.comparing.tables import cells_of, cost_of, headers, spread
 from topoplan.errors import TopoplanError
 from topoplan.prices import Prices
 
@@ -62,6 +63,7 @@ def section(
         _times(figure, rows) + "\n",
         "### Bandwidth and cost\n",
         _costs(figure, rows, prices) + "\n",
+        *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(rows, prices)),
         *_overfull(rows),
         "<details><summary>All columns</summary>\n",
         _markdown(headers(figure, prices), [cells_of(row) for row in rows]) + "\n",
@@ -74,7 +76,8 @@ def premises(measured: bool, prices: Prices) -> str:
     """Say where times of operators and prices of parts come from."""
     priced = "measured on the GPUs of the publication" if measured else "estimated from FLOPs and bytes"
     book = f"{prices.name}, which are assumptions" if prices.assumed() else prices.name
-    return f"Operator times: {priced}.  Prices: {book}."
+    whole = "; whole parts only" if prices.whole else ""
+    return f"Operator times: {priced}.  Prices: {book}{whole}."
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -119,7 +122,7 @@ def _costs(figure: Figure, rows: Sequence[Row], prices: Prices) -> str:
     seen: dict[tuple[str, ...], list[str]] = {}
     for at in _places(rows):
         key = tuple(number(at[networks[0]].at[name]) for name in vary)
-        told = [f"{at[n].links} Gbps, {money(at[n].cost)} {prices.currency}" for n in networks]
+        told = [f"{at[n].links}{mark(at[n])} Gbps, {cost_of(at[n])} {prices.currency}" for n in networks]
         seen.setdefault(key, told)
     return _markdown([*vary, *networks], [[*key, *told] for key, told in seen.items()])
 

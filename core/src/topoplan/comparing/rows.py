@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 
 from topoplan.comparing.cells import Cell
+from topoplan.comparing.clusters import Target
 from topoplan.comparing.figure import number
-from topoplan.prices import Item, Prices, cost
+from topoplan.prices import Basis, Item, Prices, cost
 
 __all__ = ["Row", "Spread", "rows_of"]
 
@@ -38,6 +39,8 @@ class Row:
         fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
         interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
         cost: of the network, in the prices' currency.
+        target: what that stands beside; None where the network stands for itself.
+        basis: what the price of its worst part rests on.
         runs: the runs, by seed.
     """
 
@@ -56,6 +59,8 @@ class Row:
     used: int
     gbps: float
     cost: float
+    target: Target | None
+    basis: Basis
     runs: tuple[Mapping[str, Any], ...]
     fits: bool = True
     lacks: str = ""
@@ -100,6 +105,7 @@ def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
     ordered = sorted(results, key=lambda run: run["iteration_time_s"])
     middle = ordered[(len(ordered) - 1) // 2]
     times = [run["iteration_time_s"] for run in ordered]
+    parts = [Item(*item) for item in middle["parts"]]
     return Row(
         model=cell.model,
         network=cell.network,
@@ -117,6 +123,8 @@ def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
         interfaces=middle["interfaces"],
         used=middle["interfaces_used"],
         gbps=middle["interface_bandwidth_gbps"],
-        cost=cost((Item(*item) for item in middle["parts"]), prices),
+        cost=cost(parts, prices),
+        target=cell.target,
+        basis=max((prices.basis(item.part, item.gbps) for item in parts), default=Basis.LISTED),
         runs=tuple(runs),
     )

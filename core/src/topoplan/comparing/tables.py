@@ -10,10 +10,11 @@ import attrs
 
 from topoplan.comparing.claims import Verdict
 from topoplan.comparing.figure import Figure, number
+from topoplan.comparing.notes import differs, mark, notes
 from topoplan.comparing.rows import Row, Spread
 from topoplan.prices import Prices
 
-__all__ = ["as_json", "cells_of", "headers", "milliseconds", "money", "spread"]
+__all__ = ["as_json", "cells_of", "cost_of", "headers", "milliseconds", "money", "spread"]
 
 #: Spreads narrower than this share of the median are not shown.
 _NARROW = 0.002
@@ -42,15 +43,22 @@ def cells_of(row: Row) -> list[str]:
         row.model,
         *(number(value) for value in row.at.values()),
         row.network,
-        row.links,
+        row.links + mark(row),
         spread(row.time) + ("" if row.fits else " (DOES NOT FIT)"),
         milliseconds(row.exposed),
         milliseconds(row.bound),
         "-" if row.fabric_bound is None else milliseconds(row.fabric_bound),
         "-" if row.tax is None else f"{row.tax:.2f}",
-        money(row.cost),
+        cost_of(row),
         _four(row.time_cost),
     ]
+
+
+def cost_of(row: Row) -> str:
+    """Return the cost, and how many times another network's it is, where the two should be equal and are not."""
+    if row.target is None or not differs(row):
+        return money(row.cost)
+    return f"{money(row.cost)} ({row.cost / row.target.cost:.2f}x)"
 
 
 def spread(time: Spread) -> str:
@@ -89,7 +97,13 @@ def as_json(
         "seeds": list(figure.seeds),
         "precision": figure.precision,
         "measured": measured,
-        "prices": {"file": prices.name, "currency": prices.currency, "assumptions": prices.assumed()},
+        "prices": {
+            "file": prices.name,
+            "currency": prices.currency,
+            "assumptions": prices.assumed(),
+            "catalogue": prices.whole,
+        },
+        "notes": notes(rows, prices),
         "rows": [_row(row) for row in rows],
         "claims": [_verdict(verdict) for verdict in judged],
     }
@@ -113,8 +127,23 @@ def _row(row: Row) -> dict[str, Any]:
         "interfaces_used": row.used,
         "interface_bandwidth_gbps": row.gbps,
         "network_cost": row.cost,
+        "priced": row.basis.name.lower(),
+        "equal_cost": _equal_cost(row),
         "time_cost": row.time_cost,
         "runs": [dict(run) for run in row.runs],
+    }
+
+
+def _equal_cost(row: Row) -> dict[str, Any] | None:
+    """Return what the cost stands beside, whether it is equal, and why if not."""
+    if row.target is None:
+        return None
+    equal = not differs(row)
+    return {
+        "network": row.target.network,
+        "cost": row.target.cost,
+        "equal": equal,
+        "reason": None if equal else row.target.reason,
     }
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from topoplan.comparing.notes import unequal
 from topoplan.comparing.tables import milliseconds
+from topoplan.interfaces import used_interfaces
 from topoplan.sharing.claims import verdicts
 from topoplan.sharing.plans import NetworkPlan
 from topoplan.sharing.rows import Row
 from topoplan.sharing.share import Share
 
-__all__ = ["HEADERS", "cells_of", "section"]
+__all__ = ["HEADERS", "cells_of", "cost_notes", "section"]
 
 HEADERS = ("network", "Gbps a host", "load", "jobs", "mean", "p99", "max", "slowdown", "worst")
 
 
 def cells_of(row: Row, networks: Sequence[NetworkPlan]) -> list[str]:
     """Return a row as text, under `HEADERS`."""
-    network = next(network for network in networks if network.name == row.network)
-    cluster = network.cluster
+    plan = next(network for network in networks if network.name == row.network)
+    cluster = plan.cluster
+    used = int((cluster.interfaces if plan.fabric is None else used_interfaces(plan.fabric, cluster)).max())
+    taken = f"{used} of " if used < cluster.interfaces.min() else ""
     return [
-        row.network + ("" if network.fits else " (DOES NOT FIT)"),
-        f"{cluster.interfaces.min()} x {cluster.interface_bandwidth.min() * 8e-9:.4g}",
+        row.network + ("" if plan.fits else " (DOES NOT FIT)"),
+        f"{taken}{cluster.interfaces.min()} x {cluster.interface_bandwidth.min() * 8e-9:.4g}",
         f"{row.load} %",
         str(row.jobs),
         milliseconds(row.mean),
@@ -30,6 +34,11 @@ def cells_of(row: Row, networks: Sequence[NetworkPlan]) -> list[str]:
         f"{row.slowdown:.2f}x",
         f"{row.worst:.2f}x",
     ]
+
+
+def cost_notes(networks: Sequence[NetworkPlan]) -> list[str]:
+    """Return a line for each network that does not cost what it should."""
+    return unequal([(one.name, one.target, one.target.planned) for one in networks if one.target is not None])
 
 
 def section(
@@ -63,6 +72,7 @@ def section(
             if apart
             else []
         ),
+        *(f"{note[:1].upper()}{note[1:]}.\n" for note in cost_notes(networks)),
         f"![{figure.title}]({picture})\n",
         *(f"**{verdict.claim.says}**: {verdict}\n" for verdict in verdicts(figure.claims, rows)),
         _markdown(HEADERS, [cells_of(row, networks) for row in rows]) + "\n",

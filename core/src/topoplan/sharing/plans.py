@@ -11,6 +11,7 @@ import numpy as np
 
 from topoplan.cluster import Cluster
 from topoplan.comparing.cells import cells
+from topoplan.comparing.clusters import Target
 from topoplan.components import Kind, Simulate, Simulator, Topology, TopologyContext
 from topoplan.errors import TopoplanError
 from topoplan.experiment import build_cluster
@@ -51,6 +52,7 @@ class NetworkPlan:
         fabric: that all jobs share; None where each gets a partition of its own.
         jobs: for each model of the figure.
         simulate: runs task graphs.
+        target: what the network's cost stands beside; None where it stands for itself.
     """
 
     name: str
@@ -58,6 +60,7 @@ class NetworkPlan:
     fabric: Fabric | None
     jobs: tuple[JobPlan, ...]
     simulate: Simulate
+    target: Target | None
 
     @property
     def fits(self) -> bool:
@@ -84,10 +87,11 @@ def plans(
     figure = share.figure
     found: dict[tuple[str, str], Outcome] = {}
     whole: dict[str, Cluster] = {}
+    targets: dict[str, Target | None] = {}
     for cell in cells(figure, host, prices, measures):
         servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
         options = cell.experiment.cluster
-        whole[cell.network] = build_cluster(options)
+        whole[cell.network], targets[cell.network] = build_cluster(options), cell.target
         experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
         try:
             outcome = optimize(experiment, host=host)
@@ -103,7 +107,16 @@ def plans(
         cluster, simulate = whole[network.name], cast("Simulator", component).build(chosen)
         fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
         jobs = tuple(_job(found[model.name, network.name], fabric, cluster, simulate) for model in figure.models)
-        networks.append(NetworkPlan(name=network.name, cluster=cluster, fabric=fabric, jobs=jobs, simulate=simulate))
+        networks.append(
+            NetworkPlan(
+                name=network.name,
+                cluster=cluster,
+                fabric=fabric,
+                jobs=jobs,
+                simulate=simulate,
+                target=targets[network.name],
+            )
+        )
     return sorted(networks, key=lambda network: not network.fits)
 
 

@@ -122,6 +122,7 @@ def as_json(share: Share, networks: Sequence[NetworkPlan], times: Sequence[JobTi
                 "fits": network.fits,
                 "interfaces": int(network.cluster.interfaces.min()),
                 "interface_bandwidth_gbps": float(network.cluster.interface_bandwidth.min()) * 8e-9,
+                "equal_cost": None if network.target is None else attrs.asdict(network.target),
                 "alone_s": {
                     model.name: plan.alone for model, plan in zip(share.figure.models, network.jobs, strict=True)
                 },

@@ -12,8 +12,9 @@ from typing import Any
 import typer
 
 from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
+from topoplan.chart import check_plot
 from topoplan.errors import NoPlanFitsError
-from topoplan.files import check_writable, write_file
+from topoplan.files import write_file
 from topoplan.options import listed, pairs, structure
 from topoplan_command_sweep.plot import plot as drawn
 from topoplan_command_sweep.table import as_json as json_of
@@ -109,7 +110,7 @@ def sweep(
         for size in listed(batch_sizes)
     ]
     if plot is not None:
-        check_writable(plot)
+        check_plot(plot)
     with _bar(len(experiments), quiet=as_json) as report:
         rows, interrupted = rows_of(experiments, jobs or os.cpu_count() or 1, report)
     _show(rows, interrupted, as_json=as_json)
