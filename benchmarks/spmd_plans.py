@@ -90,9 +90,9 @@ both plans and data parallelism are simulated with all their collectives.  One c
   its rate was fitted to; collectives take what the simulator `fluid` makes of them.
 - *hidup*: HiDup's plan under its own prices, which are of one cluster of eight devices, with both micro-batches.
   *data parallel*: every operator cut by samples, gradients summed as soon as they are there.  *spmd*: the best of its
-  own plans and these two, which it simulates as well; *by* says whose it is (a mesh, outermost axis first, and whether
-  micro-batches overlap or the whole batch goes through at once; *ahead*: planned with computation counted for less);
-  *reckoned*: what it expected of its own best one.
+  own plans and these two, which it simulates as well (what `--keep fastest` takes); *by* says whose it is (a mesh,
+  outermost axis first, and whether micro-batches overlap or the whole batch goes through at once; *ahead*: planned
+  with computation counted for less); *reckoned*: what it expected of its own best one.
 - *-*: does not fit the memory.  *measured*: HiDup on 8 hosts over about 9.7 Gbps (figure 6), and in brackets the
   better of DeepSpeed and FastMoE.
 """

@@ -58,7 +58,7 @@ class Outcome:
         memory_ignored: the simulator's options say that memory does not matter.
         lacks: what the plan lacks of memory, and what would help, in one paragraph; empty where it fits.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
-            plan's strategy.
+            plan's strategy, under the draw of paths that `plan` is simulated under.
         throughput: samples and tokens a second, and model FLOPs over the devices' peak.
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
             strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
@@ -197,7 +197,8 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
         bound = _fabric_bound(plan, demand)
     if made.topology.static is not None:
         context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
-        pays = _break_even(made.simulate, made.topology, made.topology_options, context, plan)
+        simulate = made.simulate if draws.nearest is None else made.simulate.with_seed(draws.nearest)  # type: ignore[attr-defined]
+        pays = _break_even(simulate, made.topology, made.topology_options, context, plan)
     memory = evaluator.memory(chosen.state.strategy)
     outcome = Outcome(
         plan=plan,

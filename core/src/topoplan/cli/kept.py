@@ -57,6 +57,7 @@ def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
             "standard_deviation_s": draws.deviation,
             "standard_error_s": draws.error,
             "initial_standard_deviation_s": outcome.initial_draws.deviation,
+            "searched_iteration_time_s": outcome.result.best_cost - outcome.penalty,
             "written_seed": draws.nearest,
             "written_iteration_time_s": told.makespan,
         },
