@@ -10,9 +10,9 @@ import attrs
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from topoplan.chart import check_plot
+from topoplan.cli.columns import print_columns
 from topoplan.cli.report import print_json
 from topoplan.comparing.cells import all_measured, cells
 from topoplan.comparing.claims import verdicts
@@ -123,18 +123,14 @@ def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
 
 
 def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -> None:
-    """Print the table; as wide as it is, where standard output is a file."""
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(width=400, markup=False, emoji=False)
-    titles = headers(figure, prices)
-    grid = Table(title=figure.title, title_justify="left")
-    for title in titles:
-        text = title in ("model", "network")
-        grid.add_column(title, justify="left" if text else "right", overflow="fold")
-    for row in rows:
-        grid.add_row(*cells_of(row))
-    console.print(grid)
+    """Print the table, and what its figures rest on."""
+    print_columns(
+        figure.title,
+        headers(figure, prices),
+        [cells_of(row) for row in rows],
+        names=("model", *figure.vary, "network"),
+        once=("Gbps a host",),
+    )
     told = ["operator times: measured" if measured else "operator times: estimated, not measured"]
     if prices.assumed():
         told.append(f"prices {prices.name} hold assumptions; --prices FILE takes yours")

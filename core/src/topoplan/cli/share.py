@@ -118,18 +118,9 @@ def _bar(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _print(title: str, rows: list[Row], networks: list[NetworkPlan]) -> None:
-    """Print the table; as wide as it is, where standard output is a file."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Print the table."""
+    from topoplan.cli.columns import print_columns
     from topoplan.sharing.page import HEADERS, cells_of
 
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(width=200, markup=False, emoji=False)
-    grid = Table(title=title, title_justify="left")
-    for header in HEADERS:
-        grid.add_column(header, justify="left" if header == "network" else "right")
-    for row in rows:
-        grid.add_row(*cells_of(row, networks))
-    console.print(grid)
+    cells = [cells_of(row, networks) for row in rows]
+    print_columns(title, HEADERS, cells, names=("network", "load"), once=("Gbps a host",))

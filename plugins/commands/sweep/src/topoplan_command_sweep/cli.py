@@ -132,18 +132,9 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
     elif rows:
-        from rich.console import Console
-        from rich.table import Table
+        from topoplan.cli.columns import print_columns
 
-        console = Console(markup=False, emoji=False)
-        if not console.is_terminal:
-            console = Console(width=200, markup=False, emoji=False)
-        grid = Table()
-        for header in headers_of(rows):
-            grid.add_column(header, justify="left" if header in ("plan", "beside it") else "right")
-        for row in rows:
-            grid.add_row(*cells_of(row, rows))
-        console.print(grid)
+        print_columns("", headers_of(rows), [cells_of(row, rows) for row in rows], names=("global batch",))
         for row in rows:
             if row.fits is False and row.problem:
                 typer.echo(f"global batch {row.batch_size}: {row.problem}", err=True)
