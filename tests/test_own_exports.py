@@ -1,0 +1,42 @@
+"""The fluid simulator on task graphs that topoplan wrote, beside what the packet simulator made of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from reference import own_exports
+
+from topoplan import Host
+from topoplan.simulate.components import FLUID, FluidOptions
+
+#: Median, the ninth of ten rows and the largest error, in percent.
+LIMITS = (1.5, 4.0, 9.0)
+
+
+@pytest.fixture(scope="module")
+def fabric_of():
+    """Return what makes the network of a row, from the benchmark that shows the rows."""
+    folder = str(Path(__file__).resolve().parents[1] / "benchmarks")
+    sys.path.insert(0, folder)
+    try:
+        import agreement
+    finally:
+        sys.path.remove(folder)
+    return agreement.fabric_of
+
+
+def test_iteration_times_of_our_own_exports_agree(fabric_of):
+    host, simulate, errors = Host.discover(), FLUID.build(FluidOptions()), {}
+    for row, plan in own_exports.rows():
+        arguments = f"-nodes {row['hosts']} " + ("-rttnet 1000" if row["network"] == "fattree" else "-rtt 1000")
+        fabric = fabric_of({**row, "args": arguments}, plan, host)
+        seconds = simulate.makespan(plan.taskgraph, fabric, attrs.evolve(plan.cluster, latency=0.0))
+        errors[row["export"], row["network"]] = 100 * (seconds * 1e3 / float(row["counts_ms"]) - 1)
+    size = np.sort(np.abs(list(errors.values())))
+    assert len(size) == 36
+    found = np.median(size), size[int(np.ceil(0.9 * len(size))) - 1], size[-1]
+    assert all(one <= limit for one, limit in zip(found, LIMITS, strict=True)), errors
