@@ -28,7 +28,7 @@ __all__ = ["Draws", "Judged", "Verdict", "judge", "mean_trial"]
 
 #: Draws that choose among finalists, and those that say what the winner takes, counted from those of the search.
 _CHOOSING = range(1000, 1008)
-_REPORTING = range(2000, 2064)
+_REPORTING = range(2000, 2256)
 
 #: Draws that are reported at least, and are taken at a time.
 _AT_LEAST = 8

@@ -1,0 +1,240 @@
+"""A plan's time is the mean over draws of equal paths: of problems, of what chooses, and of what is reported."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
+from topoplan.assembly import assemble
+from topoplan.bests import Finalist, Origin
+from topoplan.comparing.measure import measure
+from topoplan.draws import Draws, judge, mean_trial
+from topoplan.interrupt import Stop
+from topoplan.run import first_state
+from topoplan.simulate.run import Simulation
+from topoplan.strategy import Strategy
+
+#: Seeds that neither a search nor the choice of a plan has seen.
+FRESH = range(90_000, 90_040)
+
+
+@pytest.fixture(scope="module")
+def host():
+    return Host.discover()
+
+
+def job(model, topology, servers, gbps, batch, *searchers, degree=4, **run):
+    return Experiment(
+        model=model,
+        topology=topology,
+        cluster=ClusterOptions(servers=servers, degree=degree, interface_bandwidth_gbps=gbps),
+        searchers=searchers or ("mcmc",),
+        run=RunOptions(**{"batch_size": batch, "budget": 60, "seed": 1, **run}),
+    )
+
+
+PROBLEMS = {
+    "alexnet on topoopt": job("alexnet", "topoopt", 8, 25.0, 512, "mcmc", "totientperm"),
+    "ncf on topoopt": job("ncf", "topoopt", 8, 25.0, 4096),
+    "ncf on fattree": job("ncf", "fattree", 16, 25.0, 4096),
+    "candle-uno on topoopt": job("candle-uno", "topoopt", 8, 25.0, 512),
+    "vgg16 on topoopt": job("vgg16", "topoopt", 6, 10.0, 96),
+    "moe on topoopt": job("moe", "topoopt", 8, 25.0, 512, degree=3),
+    "moe on random": job("moe", "random", 8, 25.0, 512, degree=3),
+    "a program on topoopt": job(
+        "vit-switch:world-size=8,layers=2", "topoopt", 8, 25.0, None, "hidup:signatures=derived", degree=3
+    ),
+}
+
+SIXTEEN = {
+    f"{name} on 16 hosts": job(model, "topoopt", 16, 25.0, batch, "mcmc", "totientperm", budget=500)
+    for name, model, batch in (
+        ("dlrm16", "dlrm:preset=dlrm16", 1024),
+        ("candle-uno", "candle-uno", 4096),
+        ("ncf", "ncf", 16384),
+        ("alexnet", "alexnet", 1024),
+    )
+}
+
+
+def means(host, experiment, *plans):
+    evaluator = assemble(host, experiment).evaluator
+    return [evaluator.makespans(State(plan.strategy, plan.fabric), FRESH).mean() for plan in plans]
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [*PROBLEMS.values(), *(pytest.param(one, marks=pytest.mark.slow) for one in SIXTEEN.values())],
+    ids=[*PROBLEMS, *SIXTEEN],
+)
+def test_the_reported_time_is_that_of_fresh_draws_and_no_plan_is_slower_than_its_start(host, experiment):
+    outcome = optimize(experiment, host=host)
+    assert len(outcome.draws.seeds) >= 8
+    plan, start = means(host, experiment, outcome.plan, outcome.initial)
+    assert outcome.seconds == pytest.approx(plan, rel=0.01)
+    assert outcome.seconds <= outcome.initial_seconds
+    assert plan <= start * 1.005
+
+
+class Drawn:
+    """An evaluator of states with known times: the search's draw, the mean and the deviation of others."""
+
+    first_draw = 0
+
+    def __init__(self, times):
+        self.times, self.asked = times, []
+
+    def draws(self, state):
+        return self.times[state][1] is not None
+
+    def makespans(self, state, seeds):
+        self.asked.append((state, tuple(seeds)))
+        _, mean, deviation = self.times[state]
+        noise = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds])
+        return mean + deviation * noise
+
+    def penalty(self, strategy):
+        return 0.0
+
+    def fits(self, strategy):
+        return True
+
+
+def verdict(times, *, constructed=False, aside=None, stop=None):
+    """Judge states, the first of which is the initial one and the last the best of the search."""
+    states = [State(Strategy(()), None) for _ in times]
+    evaluator = Drawn(dict(zip(states, times, strict=True)))
+    origin = Origin("constructed by x", "x") if constructed else Origin("found by search")
+    finalists = [Finalist(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
+    initial = attrs.evolve(finalists[0], origin=Origin("initial strategy"))
+    given = (evaluator, finalists[1:] or [initial], initial, initial if aside else None)
+    return judge(*given, constructed=constructed, stop=stop or Stop()), states, evaluator
+
+
+def test_a_lucky_draw_does_not_win():
+    found, states, evaluator = verdict([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
+    assert found.plan.finalist.state is states[1]
+    assert found.plan.draws.mean == pytest.approx(0.98, rel=0.01)
+    choosing = {seed for _, seeds in evaluator.asked[:3] for seed in seeds}
+    assert len(choosing) == 8
+    assert not choosing & set(found.plan.draws.seeds)  # what is reported did not choose
+    assert found.initial.draws.seeds[:8] == found.plan.draws.seeds[:8]
+
+
+def test_the_start_wins_where_nothing_is_better_in_the_mean():
+    found, states, _ = verdict([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
+    assert found.plan.finalist.state is states[0]
+    assert found.initial is found.plan
+
+
+def test_a_constructed_plan_is_kept_and_the_faster_start_told():
+    found, states, _ = verdict([(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)], constructed=True, aside=True)
+    assert found.plan.finalist.state is states[1]
+    assert found.aside is found.initial
+    assert found.aside.finalist.origin.name == "initial strategy"
+
+
+def test_as_many_draws_are_taken_as_the_mean_needs():
+    def count(deviation):
+        draws = verdict([(1.0, 1.0, deviation)])[0].plan.draws
+        assert draws.error <= 0.0025 * draws.mean or len(draws.seeds) == 256
+        return len(draws.seeds)
+
+    counts = [count(deviation) for deviation in (0.0, 0.01, 0.02, 0.5)]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (8, 256)
+
+
+def test_nothing_is_priced_again_where_nothing_is_drawn():
+    found, states, evaluator = verdict([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
+    assert found.plan.finalist.state is states[2]
+    assert (found.plan.draws.mean, found.plan.draws.seeds, found.plan.draws.nearest) == (0.8, (), None)
+    assert evaluator.asked == []
+
+
+def test_one_who_wants_to_stop_waits_for_no_more_draws_than_there_must_be():
+    stop = Stop()
+    stop.wanted = True
+    found, states, evaluator = verdict([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
+    assert found.plan.finalist.state in (states[0], states[2])
+    assert [len(seeds) for _, seeds in evaluator.asked] == [8, 8, 8]
+
+
+def test_the_draw_that_is_written_is_nearest_to_the_mean():
+    draws = Draws(seconds=[1.0, 2.0, 4.0], seeds=(5, 6, 7))
+    assert (draws.mean, draws.nearest) == (pytest.approx(7 / 3), 6)
+    assert draws.error == pytest.approx(draws.deviation / np.sqrt(3))
+
+
+def test_a_candidate_may_cost_the_mean_of_several_draws(host):
+    one, four = (job("ncf", "topoopt", 8, 25.0, 4096, draws=draws, budget=10) for draws in (1, 4))
+    made = assemble(host, four)
+    state = first_state(made.evaluator, made.strategy, made.rng())
+    mean = made.evaluator.makespans(state, range(4)).mean()
+    assert made.evaluator.price(Candidate(base=state)).cost == pytest.approx(mean, rel=1e-12)
+    single = assemble(host, one).evaluator.price(Candidate(base=state)).cost
+    assert single == made.evaluator.makespans(state, [0])[0] != mean
+    for factor, cost in ((0.99, float("inf")), (1.01, mean)):
+        evaluator = assemble(host, four).evaluator
+        assert evaluator.price(Candidate(base=state, beat=mean * factor)).cost == pytest.approx(cost, rel=1e-12)
+    outcome = optimize(four, host=host)
+    assert outcome.plan.provenance["draws"] == 4
+    costs = assemble(host, four).evaluator.makespans(outcome.result.best, range(4))
+    assert outcome.result.best_cost == pytest.approx(costs.mean(), rel=1e-12)
+
+
+def test_a_switch_draws_nothing(host, monkeypatch):
+    def never(*given):
+        raise AssertionError("asked for draws")
+
+    monkeypatch.setattr(Simulation, "makespans", never)
+    monkeypatch.setattr(Simulation, "draws", never)
+    outcome = optimize(job("alexnet", "bigswitch", 4, 25.0, 64, draws=4), host=host)
+    assert outcome.seconds == outcome.plan.timeline.makespan
+    assert "iteration_time" not in outcome.plan.provenance
+
+
+@pytest.mark.parametrize("more", [{}, {"chains": 2}], ids=["one chain", "two chains"])
+def test_what_is_written_is_one_of_the_draws(host, more):
+    experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 20, **more})
+    outcome = optimize(experiment, host=host)
+    told = outcome.plan.provenance["iteration_time"]
+    assert told["mean_s"] == outcome.seconds == outcome.draws.seconds.mean()
+    assert told["draws"] == len(outcome.draws.seeds)
+    evaluator = assemble(host, experiment).evaluator
+    written = evaluator.makespans(State(outcome.plan.strategy, outcome.plan.fabric), [told["timeline_seed"]])[0]
+    assert outcome.plan.timeline.makespan == written
+    assert abs(written - outcome.seconds) == np.abs(outcome.draws.seconds - outcome.seconds).min()
+    again = optimize(experiment, host=host)
+    assert (again.draws, again.plan.provenance) == (outcome.draws, outcome.plan.provenance)
+
+
+def test_tables_and_json_tell_the_spread(run):
+    words = ("ncf", "--batch-size", "4096", "-t", "topoopt", "--servers", "8", "--budget", "10")
+    words = (*words, "--interface-bandwidth-gbps", "25")
+    found = json.loads(run("optimize", *words, "--json", "-x", "json=p.json", "-x", "flatbuffer=p.fbuf")[1])
+    draws = found["draws"]
+    assert draws["count"] >= 8
+    assert draws["standard_error_s"] == pytest.approx(draws["standard_deviation_s"] / draws["count"] ** 0.5)
+    assert found["iteration_time_s"] != draws["written_iteration_time_s"]
+    again = json.loads(run("simulate", "p.json", "--json")[1])
+    assert again["iteration_time_s"] == draws["written_iteration_time_s"]
+    seed = f"fluid:seed={draws['written_seed']}"
+    again = json.loads(run("simulate", "p.fbuf", "--simulator", seed, "--json")[1])
+    assert again["iteration_time_s"] == pytest.approx(draws["written_iteration_time_s"], rel=1e-3)
+    out = run("optimize", *words)[1]
+    assert f"over {draws['count']} draws of equal paths" in out
+    assert f"(seed {draws['written_seed']})" in out
+
+
+def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
+    experiment = job("ncf", "topoopt", 8, 25.0, 4096, budget=10)
+    outcome, told = optimize(experiment, host=host), measure("one", experiment)
+    assert told["iteration_time_s"] == outcome.seconds
+    assert (told["draws"], told["standard_deviation_s"]) == (len(outcome.draws.seeds), outcome.draws.deviation)
+    trial = mean_trial(assemble(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
+    assert trial.cost == pytest.approx(outcome.seconds, rel=1e-12)
