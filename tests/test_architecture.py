@@ -71,6 +71,8 @@ LAYERS = (
     ("memory", "problem", "plan", "search", "components", "hookspecs"),
     (
         "operators",
+        "experts",
+        "layout",
         "partition",
         "routing",
         "interfaces",

@@ -18,6 +18,7 @@ from topoplan.cli.kept import iteration_time, kept_json, kept_rows, planner_json
 from topoplan.cli.memory import memory_json, memory_rows
 from topoplan.cli.notice import compilation_announced
 from topoplan.cli.progress import progress_shown
+from topoplan.cli.strategy import print_strategy, strategy_json
 from topoplan.cli.throughput import throughput_json, throughput_rows
 from topoplan.components import Kind, Searcher, Topology
 from topoplan.experiment import Experiment, build_cluster, interfaces_unless_given
@@ -115,6 +116,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         "busiest_link": _busiest_link(plan),
         **_scheduling(plan),
+        **strategy_json(plan),
         **_rebuilding(outcome.break_even),
         **_any_wiring(outcome),
         "outputs": outputs.paths,
@@ -145,6 +147,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
     searchers = "+".join(choice.name for choice in experiment.searchers)
     title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
     table(title, rows)
+    print_strategy(plan)
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         typer.echo(f"no plan that was tried fits{ignored}: {outcome.lacks}", err=True)

@@ -12,6 +12,7 @@ import pytest
 
 from topoplan import Cluster, GraphBuilder, Problem, State, TopologyContext, Trial
 from topoplan.evaluate import Evaluator
+from topoplan.experts import expert_dims
 from topoplan.forms import FULL, REDUCE, REPLICATE, gather
 from topoplan.lowering import Lowering
 from topoplan.operators import losses
@@ -25,7 +26,6 @@ from topoplan_searcher_hidup.columns import forms_of
 from topoplan_searcher_hidup.planning import solve
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.bounds import bounded
-from topoplan_searcher_spmd.experts import expert_dims
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, priced

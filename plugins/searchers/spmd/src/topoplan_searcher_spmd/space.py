@@ -16,11 +16,11 @@ import attrs
 import numpy as np
 
 from topoplan import Cluster, Problem
+from topoplan.experts import expert_dims
 from topoplan.forms import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
 from topoplan.graph import Operator, OperatorGraph
 from topoplan.spmd import Forms
 from topoplan_searcher_hidup.program import Instruction, Program, Verb, write_down
-from topoplan_searcher_spmd.experts import expert_dims
 
 __all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]
 
