@@ -1,7 +1,8 @@
 """How the tests run: the same examples every time, side by side, on kernels that are compiled once.
 
 A run of the whole suite uses a process for each core, eight at most; a run of named files uses one.  ``-n`` of
-pytest-xdist overrides this.  ``HYPOTHESIS_PROFILE=explore`` draws new examples of property-based tests.
+pytest-xdist overrides this.  Property-based tests try two of five of the examples that they ask for, always the same;
+``HYPOTHESIS_PROFILE=thorough`` tries all of them, ``HYPOTHESIS_PROFILE=explore`` new ones.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("thorough", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "repeatable")
+settings.load_profile(PROFILE)
 
 MOST_PROCESSES = 8
 CONFORMANCE = Path(__file__).parent / "tests" / "test_conformance.py"
@@ -85,3 +88,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if twice:
         config.hook.pytest_deselected(items=list(twice))
         items[:] = [item for item in items if item not in twice]
+    if PROFILE == "repeatable":
+        for function in {
+            getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)
+        }:
+            _fewer_examples(function)
+
+
+def _fewer_examples(function: Any) -> None:
+    """Have a property-based test try two of five examples, but at least ten (or what it asks for, if that is less)."""
+    asked = getattr(function, "_hypothesis_internal_use_settings", None)
+    if asked is not None:
+        count = max(min(10, asked.max_examples), asked.max_examples * 2 // 5)
+        function._hypothesis_internal_use_settings = settings(asked, max_examples=count)

@@ -99,7 +99,15 @@ def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
     assert network.best_cost <= network.initial_cost
 
 
-@pytest.mark.parametrize("more", [[], ["--chains", "2"], ["-s", "totientperm:after=accepted"]], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        ["--chains", "2"],
+        pytest.param(["-s", "totientperm:after=accepted"], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
     words = [
         "--servers",

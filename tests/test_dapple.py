@@ -170,7 +170,8 @@ ETHERNET = ("--interface-bandwidth-gbps", 25)
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "ends", "least"), [("vgg-19", 1024, TWO_HOSTS, 14.4), ("bert-24", 64, FLAT, 10.8)]
+    ("name", "batch", "ends", "least"),
+    [pytest.param("vgg-19", 1024, TWO_HOSTS, 14.4, marks=pytest.mark.slow), ("bert-24", 64, FLAT, 10.8)],
 )
 def test_pipelines_are_never_slower_than_what_they_replace(run, name, batch, ends, least):
     file = f"profile={name}"

@@ -59,6 +59,10 @@ def fluid(host):
     return component.build(options)
 
 
+#: Changes that are tried: a quarter of them, or all.
+SHARES = [pytest.param(4, id="a quarter"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
 def walk(problem, rng, steps):
     """Random changes, about a quarter of them kept, starting anew from the initial strategy at times."""
     strategy = problem.space.initial()
@@ -84,15 +88,16 @@ def class_of_task(alike, folded, n_tasks):
     return result
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("servers", [4, 16])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_task_runs_when_the_whole_simulation_says(host, model, servers):
+def test_every_task_runs_when_the_whole_simulation_says(host, model, servers, share):
     problem, simulate = problem_of(host, model, servers), fluid(host)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     assert simulate.folds(fabric, problem.cluster)
     shorter = 0
-    for strategy in walk(problem, np.random.default_rng(servers), STEPS.get(model, 120)):
+    for strategy in walk(problem, np.random.default_rng(servers), STEPS.get(model, 120) // share):
         alike = lowering.alike(strategy)
         folded, taskgraph = lowering.fold(alike), lowering.lower(strategy)
         outcome, whole = (
@@ -118,13 +123,14 @@ def test_classes_are_those_of_the_reference(host, model):
         assert classes(columns, problem.cluster.n_devices).part.tolist() == part_classes(columns, 4)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("model", MODELS)
-def test_strategies_that_only_number_otherwise_share_their_price(host, model):
+def test_strategies_that_only_number_otherwise_share_their_price(host, model, share):
     """Renaming the devices of a strategy changes neither its key nor, but for rounding, its time."""
     problem, simulate = problem_of(host, model, 8), fluid(host)
     fabric, rng = problem.build_fabric(None, np.random.default_rng(0)), np.random.default_rng(2)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-    for strategy in walk(problem, np.random.default_rng(3), STEPS.get(model, 120)):
+    for strategy in walk(problem, np.random.default_rng(3), STEPS.get(model, 120) // share):
         renamed = rng.permutation(8).astype(np.int32)
         other = strategy.with_changes(
             {op: Placement(p.degrees, renamed[p.devices]) for op, p in enumerate(strategy.placements)}

@@ -176,10 +176,11 @@ def test_states_of_eight_layers():
     assert len(program.instructions) / len(found.stages) == pytest.approx(4.78, abs=0.005)
 
 
-def test_default_runs():
+@pytest.mark.parametrize("step", [pytest.param(5, id="four"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_default_runs(step):
     runs = [run for run in rows("hidup_searches") if run["set"] == "default"]
     assert len(runs) == 16
-    for run in runs:
+    for run in runs[::step]:
         program, found = solve_run(run)
         where = f"{run['model']} on {run['devices']}"
         assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
@@ -193,10 +194,11 @@ def test_default_runs():
         assert empty == [0], where
 
 
-def test_other_profiles_depths_and_experts():
+@pytest.mark.parametrize("step", [pytest.param(24, id="six"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_other_profiles_depths_and_experts(step):
     runs = [run for run in rows("hidup_searches") if run["set"] != "default"]
     assert len(runs) == 132
-    for run in runs[::12]:
+    for run in runs[::step]:
         _, found = solve_run(run)
         where = f"{run['model']} on {run['devices']}, {run['layers']} layers"
         assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where

@@ -21,7 +21,7 @@ def job(**changes):
         "topology": "topoopt",
         "estimator": "measured:profile=dlrm16",
         "searchers": ["totientperm"],
-        "run": RunOptions(budget=4000, seed=1),
+        "run": RunOptions(budget=1000, seed=1),
         **changes,
     }
     return Experiment(**fields)
@@ -50,7 +50,7 @@ def test_the_search_beats_data_parallelism_on_one_switch(host):
         "topology": "bigswitch",
         "cluster": ClusterOptions(servers=16, interface_bandwidth_gbps=100.0),
         "searchers": ["mcmc"],
-        "run": RunOptions(budget=4000, seed=2),
+        "run": RunOptions(budget=1200, seed=2),
     }
     outcome = optimize(job(**changes), host=host)
     assert outcome.plan.timeline.makespan < 0.9 * outcome.initial.timeline.makespan

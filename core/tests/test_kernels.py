@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import topoplan
 from topoplan import compiling
 
@@ -32,6 +34,7 @@ def test_the_first_process_compiles_and_says_so_and_the_second_does_neither(tmp_
     assert run(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[0] == "[0]"
 
 
+@pytest.mark.slow
 def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
     package = tmp_path / "topoplan"
     shutil.copytree(Path(topoplan.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -252,6 +252,7 @@ def test_a_link_that_nothing_uses_changes_nothing(simulate, shape, hosts, speed,
         link_count=np.append(fabric.link_count, [1, 1]),
         link_bandwidth=np.append(fabric.link_bandwidth, [speed / 7, speed / 7]),
         link_latency=np.append(fabric.link_latency, [0.0, 0.0]),
+        link_kind=np.append(fabric.link_kind, [0, 0]),
     )
     before, after = simulate(tasks, fabric, cluster), simulate(tasks, more, cluster)
     np.testing.assert_array_equal(after.start, before.start)

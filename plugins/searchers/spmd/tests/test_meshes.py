@@ -182,6 +182,7 @@ class TestSearch:
             search.tell([evaluator.price(candidate) for candidate in asked])
         return search.report(None)
 
+    @pytest.mark.slow
     def test_meshes_that_are_given_up_could_not_have_been_finalists(self):
         problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))
         few, all_ = (self.searched(problem, finalists=count) for count in (2, 100))

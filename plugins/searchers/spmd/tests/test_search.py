@@ -278,6 +278,7 @@ def wide_problem(memory):
     return attrs.evolve(small, graph=graph, costs=Costs(graph), space=Space(graph, small.cluster, Costs(graph)))
 
 
+@pytest.mark.slow
 def test_of_many_states_the_fastest_go_on():
     problem = wide_problem(1e9)
     with pytest.raises(TopoplanError, match="more than 20000 states"):
