@@ -111,3 +111,19 @@ def test_the_page_shows_every_row():
     table = page.partition("<!-- table -->")[2].partition("<!-- end -->")[0]
     rows = [line for line in table.splitlines() if "| flat |" in line or "| fattree |" in line]
     assert len(rows) == 41
+
+
+def test_the_page_sums_its_exports_up():
+    page = (Path(__file__).resolve().parents[1] / "docs" / "agreement.md").read_text()
+    section = page.partition("<!-- begin exports -->")[2].partition("<!-- end exports -->")[0]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line]
+    rows = [cells for cells in lines if len(cells) == 13 and cells[3].isdigit()]
+    assert len({(model, network) for model, network, *_ in rows}) == len(rows) >= 40
+    sums = {cells[0]: cells[1:] for cells in lines if len(cells) == 4}
+    for name, time in (("plan", 4), ("file, coupled", 6), ("file, stepped", 8)):
+        errors = [float(cells[time]) / float(cells[10]) * 100 - 100 for cells in rows]
+        said = [float(cells[time + 1]) for cells in rows]
+        assert said == pytest.approx(errors, abs=0.06)
+        size = np.sort(np.abs(errors))
+        told = [float(cell) for cell in sums[name]]
+        assert told == pytest.approx([np.median(size), size[int(np.ceil(0.9 * len(size))) - 1], size[-1]], abs=0.06)
