@@ -37,6 +37,8 @@ EQUAL = 0.01
 #: How often the bandwidth is doubled, or halved, where the network has to be built to know its cost; and how exactly
 #: the bandwidth is then found.
 _OCTAVES, _PRECISION = 20, 1e-6
+#: A larger share of the cost says that not all links follow the bandwidth of interfaces.
+_MISSED = 1e-5
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +112,7 @@ def _for_money(
 
     try:
         factor = affordable(parts, prices, budget)
-        if abs(total(factor) - budget) > EQUAL * budget:  # links with a bandwidth of their own
+        if abs(total(factor) - budget) > _MISSED * budget:  # links with a bandwidth of their own
             factor = largest_factor(total, prices, budget, _OCTAVES, _PRECISION)
         return _faster(bundled, factor), "its cost comes no closer at any bandwidth"
     except TopoplanError as error:

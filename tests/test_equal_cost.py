@@ -1,0 +1,138 @@
+"""Networks of equal cost: links with a speed of their own, networks that do not scale, and parts from a catalogue."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from topoplan import Cluster, Fabric, Host, LinkKind, Topology, TopologyContext, TopoplanError
+from topoplan.comparing.cells import cells
+from topoplan.comparing.figure import figure_from
+from topoplan.comparing.notes import unequal
+from topoplan.prices import bill, cost, default_prices
+
+GBPS = 1e9 / 8
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    pass
+
+
+def build_rail(options, context):
+    """Every host is a GPU: four of a server share an NVSwitch, and the first, second, ... of all servers a switch."""
+    cluster = context.cluster
+    n, servers = cluster.n_hosts, cluster.n_hosts // 4
+    inside = [(host, n + host // 4) for host in range(n)]
+    rails = [(host, n + servers + host % 4) for host in range(n)]
+    links = [*inside, *rails]
+    links += [(b, a) for a, b in links]
+    kind = ([LinkKind.INSIDE] * n + [LinkKind.NETWORK] * n) * 2
+    own = float((cluster.interfaces * cluster.interface_bandwidth).min())
+    return Fabric.from_links(
+        name="rail", n_hosts=n, n_switches=servers + 4, links=links, bandwidth=([3600 * GBPS] * n + [own] * n) * 2,
+        latency=cluster.latency, kind=kind,
+    )  # fmt: skip
+
+
+def build_star(options, context):
+    """A tree of two switches whose trunk is as fast as it is, whatever the hosts have."""
+    cluster = context.cluster
+    n = cluster.n_hosts
+    own = float((cluster.interfaces * cluster.interface_bandwidth).min())
+    links = [(host, n + host % 2) for host in range(n)] + [(n, n + 1)]
+    bandwidth = [own] * n + [800 * GBPS]
+    return Fabric.from_links(
+        name="star", n_hosts=n, n_switches=2, links=links + [(b, a) for a, b in links], bandwidth=bandwidth * 2,
+        latency=cluster.latency,
+    )  # fmt: skip
+
+
+def build_dear(options, context):
+    """A star whose trunk is worth more than all networks here."""
+    star = build_star(options, context)
+    trunk = (star.link_src >= star.n_hosts) & (star.link_dst >= star.n_hosts)
+    count = star.link_count.copy()
+    count[trunk] = 1000
+    return attrs.evolve(star, link_count=count)
+
+
+TOPOLOGIES = [
+    Topology(name=name, summary="a test", options=Options, build=build, switched=name != "rail")
+    for name, build in (("rail", build_rail), ("star", build_star), ("dear", build_dear))
+]
+
+
+@pytest.fixture(scope="module")
+def host():
+    found = Host.discover()
+    found.add(TOPOLOGIES)
+    return found
+
+
+def targets(host, prices, *networks, **cluster):
+    """Return the cluster of each network, and what its cost stands beside, at the cost of the first one."""
+    first, *others = networks
+    tables = [{"name": first, "use": first}, *({"name": name, "use": name, "costs-as": first} for name in others)]
+    document = {
+        "model": [{"use": "dlrm"}], "network": tables, "searcher": ["mcmc"],
+        "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100, **cluster},
+    }  # fmt: skip
+    found = cells(figure_from(document, "f", "f"), host, prices, None)
+    return {cell.network: (cell.experiment.cluster, cell.target) for cell in found}
+
+
+def test_links_inside_a_host_stay_as_they_are_and_the_rest_costs_the_same(host):
+    cluster, target = targets(host, default_prices(), "topoopt", "rail")["rail"]
+    assert target.planned == pytest.approx(target.cost, rel=1e-6)
+    assert cluster.interface_bandwidth_gbps != 100
+    assert unequal([("rail", target, target.planned)]) == []
+
+
+def test_a_link_of_its_own_speed_is_paid_for_and_the_hosts_get_what_is_left(host):
+    cluster, target = targets(host, default_prices(), "topoopt", "star")["star"]
+    assert target.planned == pytest.approx(target.cost, rel=1e-4)
+    assert cluster.degree == 1
+
+
+def test_what_costs_more_at_any_bandwidth_says_so(host):
+    cluster, target = targets(host, default_prices(), "topoopt", "dear")["dear"]
+    assert (cluster.degree, cluster.interface_bandwidth_gbps) == (4, 100)
+    (line,) = unequal([("dear", target, target.planned)])
+    assert line.startswith(
+        f"not of equal cost: dear costs {target.planned / target.cost:.2f} times as much as topoopt: "
+    )
+    assert "it keeps its bandwidth, as prices of topoplan: the network costs" in line
+
+
+def test_a_catalogue_gives_the_most_that_is_listed_for_the_money(host):
+    book = default_prices().catalogue()
+    found = targets(host, book, "topoopt", "fattree", "random")
+    for name, interfaces in (("fattree", (1, 2, 3, 4)), ("random", (4,))):
+        cluster, target = found[name]
+        assert cluster.interface_bandwidth_gbps in book.bandwidths("nic")
+        assert cluster.degree in interfaces
+        assert target.planned <= target.cost
+        assert target.reason == "parts that are for sale come no closer without costing more"
+    # No other offer of the tree is within the sum and faster.
+    cluster, target = found["fattree"]
+    bandwidth = cluster.degree * cluster.interface_bandwidth_gbps
+    component, options = host.make("topology", "fattree")
+    for degree in (1, 2, 3, 4):
+        for gbps in book.bandwidths("nic"):
+            if degree * gbps > bandwidth:
+                other = Cluster.uniform(n_hosts=16, interfaces=degree, interface_bandwidth=gbps * GBPS)
+                fabric = component.build(options, TopologyContext(cluster=other, demand=None, rng=None))
+                assert cost(bill(fabric, "packet"), book) > target.cost
+
+
+def test_a_catalogue_has_nothing_cheap_enough_for_some(host):
+    _, target = targets(host, default_prices().catalogue(), "topoopt", "dear")["dear"]
+    assert target.planned > target.cost
+    assert target.reason == "nothing cheaper is for sale"
+
+
+def test_a_catalogue_refuses_what_it_does_not_list(host):
+    wrong = {"interface-bandwidth-gbps": 30}
+    with pytest.raises(TopoplanError, match="network 'topoopt': --catalogue: interface-bandwidth-gbps 30: prices of"):
+        targets(host, default_prices().catalogue(), "topoopt", **wrong)
