@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from topoplan.comparing.bars import front
 
 
 def test_a_section_is_replaced_between_its_markers_and_nothing_else(run, finished):
@@ -40,3 +46,29 @@ def test_the_plot_has_a_point_for_every_row(run, rows, finished):
     root = ET.fromstring(Path("p.svg").read_text())
     assert len(root.findall(".//{*}circle")) == len(rows(out)) == 4
     assert {"panel", "tree", "D"} <= {text.text for text in root.findall(".//{*}text")}
+
+
+def test_networks_at_one_place_have_bars_and_stand_beside_their_costs(run):
+    words = ["--servers", "4", "--batch-size", "64", "--budget", "0", "-n", "topoopt,fattree,bigswitch"]
+    _, out, _ = run("compare", "dlrm", "-o", "arch-embedding-size=1000-1000", *words, "--plot", "p.svg", "--json")
+    found = {row["network"]: row for row in json.loads(out)["rows"]}
+    root = ET.fromstring(Path("p.svg").read_text())
+    bars = root.findall(".//{*}rect[@class='bar']")
+    assert [bar.find("{*}title").text for bar in bars] == list(found)
+    heights = {bar.find("{*}title").text: float(bar.get("height")) for bar in bars}
+    times = {name: row["iteration_time_s"]["median"] for name, row in found.items()}
+    for one in found:
+        for other in found:
+            assert heights[one] / heights[other] == pytest.approx(times[one] / times[other], rel=1e-2)
+    points = {dot.find("{*}title").text: float(dot.get("cx")) for dot in root.findall(".//{*}circle")}
+    assert points["bigswitch"] > points["topoopt"]
+    texts = [text.text for text in root.findall(".//{*}text")]
+    assert {"topoopt", "fattree", "bigswitch", "cost (USD)", "dlrm: over cost"} <= set(texts)
+
+
+def test_the_front_holds_what_nothing_beats_in_time_and_cost():
+    def row(name, cost, seconds):
+        return SimpleNamespace(network=name, cost=cost, time=SimpleNamespace(median=seconds))
+
+    found = [row("dear", 9, 1.0), row("slow", 3, 5.0), row("cheap", 1, 4.0), row("even", 9, 1.0), row("fast", 5, 2.0)]
+    assert [one.network for one in front(found)] == ["cheap", "fast", "dear"]

@@ -88,7 +88,7 @@ def compare_and_report(
         for verdict in judged:
             typer.echo(f"{verdict.claim.says}: {verdict}")
     if outputs.plot is not None:
-        write_file(outputs.plot, plot(figure, rows).encode())
+        write_file(outputs.plot, plot(figure, rows, book.currency).encode())
     if outputs.page is not None:
         picture = outputs.page.with_name(f"{outputs.page.stem}-{figure.name}.svg")
         page = read_file(outputs.page).decode() if outputs.page.exists() else ""
@@ -102,7 +102,7 @@ def compare_and_report(
             picture=picture.name,
         )
         page = replace_section(page, figure.name, body, str(outputs.page))
-        write_file(picture, plot(figure, rows).encode())
+        write_file(picture, plot(figure, rows, book.currency).encode())
         write_file(outputs.page, page.encode())
 
 

@@ -1,56 +1,68 @@
-"""A figure as SVG: a panel for each model, iteration time over what varies, a line for each network."""
+"""A figure as SVG: a panel for each model, iteration time over what varies, a line (or a bar) for each network."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 
 from topoplan.chart import COLOURS
+from topoplan.comparing.bars import HEIGHT, WIDTH, bars, costs
 from topoplan.comparing.figure import Figure, number
 from topoplan.comparing.rows import Row
 
 __all__ = ["plot"]
 
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
-_COLUMNS, _WIDTH, _HEIGHT, _LEFT, _TOP, _LINE = 3, 300, 240, 56, 26, 18
+_COLUMNS, _LEFT, _TOP, _LINE = 3, 56, 26, 18
 
 
-def plot(figure: Figure, rows: Sequence[Row]) -> str:
+def plot(figure: Figure, rows: Sequence[Row], currency: str) -> str:
     """Return the SVG.
 
-    The last thing that varies is the x axis, every value at the same distance; each combination of the others has
-    panels of its own.  Times are medians on a logarithmic axis; a bar from the least to the most shows the seeds.
+    The last thing that takes several values is the x axis, every value at the same distance; each combination of the
+    others has panels of its own.  Times are medians on a logarithmic axis; a bar from the least to the most shows the
+    seeds.  Where nothing does, networks have bars instead of lines, and stand beside their costs in ``currency``.
     """
-    axis = list(figure.vary)[-1] if figure.vary else ""
+    varying = [key for key in figure.vary if len({row.at[key] for row in rows}) > 1]
+    axis = varying[-1] if varying else ""
     panels: dict[str, list[Row]] = {}
     for row in rows:
-        others = [f"{key} {number(value)}" for key, value in row.at.items() if key != axis]
+        others = [f"{key} {number(value)}" for key, value in row.at.items() if key in varying[:-1]]
         panels.setdefault(", ".join([row.model, *others]), []).append(row)
     networks = [network.name for network in figure.networks]
-    count = len(panels)
-    width = min(_COLUMNS, count) * _WIDTH
+    if axis:
+        drawn = [partial(_panel, title, found, networks, axis) for title, found in panels.items()]
+    else:
+        drawn = [partial(bars, title, found, networks) for title, found in panels.items()]
+        priced = {title: found for title, found in panels.items() if any(row.cost for row in found)}
+        drawn += [partial(costs, f"{title}: over cost", found, networks, currency) for title, found in priced.items()]
+    width = min(_COLUMNS, len(drawn)) * WIDTH
     head = _LINE * (1 + len(networks)) + 8
-    height = head + math.ceil(count / _COLUMNS) * _HEIGHT
+    height = head + math.ceil(len(drawn) / _COLUMNS) * HEIGHT
     size = f'width="{width}" height="{height}"'
+    over = f" over {axis}" if axis else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width} {height}" font-family="sans-serif" '
         f'font-size="11">',
         f'<rect {size} fill="white"/>',
-        f'<text x="8" y="{_LINE}" font-weight="bold">iteration time (ms){f" over {axis}" if axis else ""}</text>',
+        f'<text x="8" y="{_LINE}" font-weight="bold">iteration time (ms){over}</text>',
     ]
     for i, name in enumerate(networks):
         y = _LINE * (i + 2)
-        parts += [_line(i, f"12,{y - 4} 44,{y - 4}"), f'<text x="52" y="{y}">{escape(name)}</text>']
-    for i, (title, found) in enumerate(panels.items()):
-        x, y = (i % _COLUMNS) * _WIDTH, head + (i // _COLUMNS) * _HEIGHT
-        parts += _panel(title, found, networks, axis, x, y)
+        colour = COLOURS[i % len(COLOURS)]
+        key = _line(i, f"12,{y - 4} 44,{y - 4}")
+        swatch = f'<rect x="12" y="{y - 10}" width="32" height="10" fill="{colour}"/>'
+        parts += [key if axis else swatch, f'<text x="52" y="{y}">{escape(name)}</text>']
+    for i, panel in enumerate(drawn):
+        parts += panel((i % _COLUMNS) * WIDTH, head + (i // _COLUMNS) * HEIGHT)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _panel(title: str, rows: Sequence[Row], networks: Sequence[str], axis: str, x0: float, y0: float) -> list[str]:
-    left, right = x0 + _LEFT, x0 + _WIDTH - 12
-    top, bottom = y0 + _TOP, y0 + _HEIGHT - 30
+    left, right = x0 + _LEFT, x0 + WIDTH - 12
+    top, bottom = y0 + _TOP, y0 + HEIGHT - 30
     values = list(dict.fromkeys(row.at.get(axis, 0.0) for row in rows))
     low = math.log10(min(row.time.least for row in rows) * 1e3)
     high = math.log10(max(row.time.most for row in rows) * 1e3)
