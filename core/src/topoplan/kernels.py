@@ -16,7 +16,7 @@ from numba.core import event
 
 from topoplan import compiling
 
-__all__ = ["kernel", "on_compilation", "part"]
+__all__ = ["interrupted", "kernel", "on_compilation", "part"]
 
 #: Decorates a function over arrays that it is given; it makes no array and returns none.
 #:
@@ -27,6 +27,22 @@ kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True)
 
 #: Likewise, for a part of a kernel that is not called from Python.
 part: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+
+_check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
+_forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())
+
+
+@part
+def interrupted() -> bool:
+    """Let Python's signal handlers run; whether one of them raised, as that of Ctrl-C does.
+
+    A loop that may take seconds asks now and then.  What was raised is forgotten, for compiled code cannot return
+    with it: the kernel must end, and who called it raise `KeyboardInterrupt`.
+    """
+    if _check_signals() != 0:
+        _forget_error()
+        return True
+    return False
 
 
 @contextmanager

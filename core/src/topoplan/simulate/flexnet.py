@@ -23,7 +23,8 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, f64, i32
-from topoplan.kernels import part
+from topoplan.errors import TopoplanError
+from topoplan.kernels import interrupted, part
 from topoplan.simulate.columns import Outcome, TaskColumns, columns
 from topoplan.simulate.flexnet_least import alone, flow_bytes, sure_bytes, sure_uses
 from topoplan.simulate.lookahead import Uses, look_ahead
@@ -32,6 +33,10 @@ from topoplan.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["Model", "Prepared", "directions", "flexnet_task_count"]
 
+#: Segments of all messages that are simulated at most; 1e8 take some ten seconds.
+MOST_SEGMENTS = 2e8
+#: Events between two looks for a signal, less one.
+_ASK = (1 << 18) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
 _ALLREDUCE = int(TaskKind.ALLREDUCE)
 
@@ -63,7 +68,7 @@ class Model(NamedTuple):
         """Make the columns of one iteration.
 
         Raises:
-            TopoplanError: a pair that must communicate cannot.
+            TopoplanError: a pair that must communicate cannot, or messages have too many segments.
         """
         traffic = network.lower(taskgraph)
         if self.seed is not None:
@@ -71,6 +76,7 @@ class Model(NamedTuple):
             ring = np.where(directions(taskgraph, self.seed) == 1, backward, traffic.ring)
             traffic = Traffic(traffic.row, i32(ring))
         tasks, paths = columns(taskgraph), network.paths
+        _check_segments(taskgraph, self.segment_bytes)
         return Prepared(
             tasks._replace(seconds=_single(tasks.seconds * 1e3)),
             traffic,
@@ -95,6 +101,8 @@ class Model(NamedTuple):
 
     def _outcome(self, prepared: Prepared, behind: F64, stop: float) -> Outcome:
         start, finish, link_bytes, makespan, events = _run(*prepared, behind, stop)
+        if events < 0:
+            raise KeyboardInterrupt
         return Outcome(start / 1e3, finish / 1e3, link_bytes, makespan / 1e3, events)
 
     def beats(self, prepared: Prepared, time: float) -> Outcome | None:
@@ -122,6 +130,23 @@ class Model(NamedTuple):
         size, paths, rings = taskgraph.size, network.paths, network.rings_in_full
         sent: F64 = sure_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
         return sent
+
+
+def _check_segments(taskgraph: TaskGraph, segment: int) -> None:
+    """Refuse messages of more segments than can be simulated: each takes one event."""
+    if 2.0 * float(taskgraph.size.sum(dtype=np.float64)) / segment * max(1, taskgraph.n_devices) < MOST_SEGMENTS:
+        return
+    reduces = taskgraph.kind == TaskKind.ALLREDUCE
+    members = np.zeros(taskgraph.n_tasks)
+    members[reduces] = np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]]
+    sent = np.where(reduces, 2.0 * np.maximum(members - 1, 0), taskgraph.kind == TaskKind.TRANSFER) * taskgraph.size
+    if (needed := float(sent.sum()) / segment) > MOST_SEGMENTS:
+        task, larger = int(np.argmax(sent)), 2 ** int(np.ceil(np.log2(sent.sum() / MOST_SEGMENTS)))
+        raise TopoplanError(
+            f"task graph: {taskgraph.label(task)} sends {sent[task]:.3g} bytes, all messages {sent.sum():.3g}: "
+            f"{needed:.3g} segments of {segment} bytes, of which flexnet simulates {MOST_SEGMENTS:.0e} at most "
+            f"(take --simulator flexnet:segment-bytes={larger} or more, or --simulator fluid)"
+        )
 
 
 def directions(taskgraph: TaskGraph, seed: int) -> I8:
@@ -288,6 +313,8 @@ def _events(
         t = ids[0]
         count = _pop(times, ids, count)
         events += 1
+        if events & _ASK == 0 and interrupted():
+            return now, -1
         if stop < np.inf and t < n_tasks and began[t] < 0 and ready[t] + behind[t] >= stop:
             return np.inf, events
         done = -1  # task of the graph that ends here, if any

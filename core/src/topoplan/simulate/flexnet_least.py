@@ -22,8 +22,8 @@ _ALLREDUCE = int(TaskKind.ALLREDUCE)
 @numba.njit(cache=True, inline="always")
 def flow_bytes(size: int, members: int, rings: int) -> int:
     """Bytes of each flow of an all-reduce of ``size`` bytes."""
-    if rings == 1:
-        return 2 * (members - 1) * size // members
+    if rings == 1:  # 2 (members - 1) size // members, with factors that stay small
+        return 2 * (members - 1) * (size // members) + 2 * (members - 1) * (size % members) // members
     return int(np.ceil(2.0 * (members - 1) * size / members / rings))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.compiling import await_compiled, types_of
-from topoplan.kernels import part
+from topoplan.kernels import interrupted, part
 from topoplan.simulate.columns import TaskColumns
 from topoplan.simulate.entities import Entities, path_times
 from topoplan.simulate.fluid_rows import Sharing, idle
@@ -35,6 +35,8 @@ TOGETHER = 1e-12
 
 #: 2^64 / golden ratio: the step of SplitMix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+#: Instants between two looks for a signal, less one: some hundredths of a second.
+_ASK = (1 << 15) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
 _ALLREDUCE = int(TaskKind.ALLREDUCE)
 
@@ -42,7 +44,10 @@ _ALLREDUCE = int(TaskKind.ALLREDUCE)
 def run(*given: Any) -> Any:
     """Run one iteration: `_run`, which another process may be compiling (`compile_ahead`)."""
     await_compiled(__name__)
-    return _run(*given)
+    outcome = _run(*given)
+    if outcome[-1] < 0:
+        raise KeyboardInterrupt
+    return outcome
 
 
 def compile_ahead() -> None:
@@ -70,6 +75,8 @@ def _run(
         seed: draws paths.
         behind: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
         stop: seconds; when the end is proven to come no earlier, the makespan returned is infinite.
+
+    The number of events is -1 where the user has interrupted the loop.
     """
     n_tasks, n_entities, n_links = len(tasks.kind), len(entities.task), len(paths.bandwidth)
     start = np.full(n_tasks, -1.0)
@@ -135,9 +142,12 @@ def _loop(
             ready[n_ready] = t
             n_ready += 1
 
-    events = 0
+    events, instants = 0, 0
     now, makespan, limit = 0.0, 0.0, TOGETHER
     while True:
+        instants += 1
+        if instants & _ASK == 0 and interrupted():
+            return makespan, -1
         n_ended = end_flows(sharing, limit, ended)
         events += n_ended
         for i in range(n_ended):

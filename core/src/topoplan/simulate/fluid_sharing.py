@@ -85,7 +85,10 @@ def end_flows(s: Sharing, limit: float, ended: Any) -> int:
         of = s.links[link]
         replace(s.ends, link, np.inf)
         soonest = np.inf
-        near = of.served + (limit - of.since) * s.share[link] * (1 + 1e-6) + 1.0  # tags beyond are not worth a division
+        # Tags beyond are not worth a division.  Late in a long iteration, times are rounded to many bytes: what
+        # `_next_end` takes for an end must be found here, too, or the clock would stand still.
+        late = limit - of.since + limit * 1e-15
+        near = of.served + late * s.share[link] * (1 + 1e-6) + 1.0
         for position in range(of.row + of.own - 1, of.row - 1, -1):
             tag = s.tags[position]
             if tag <= near and of.since + max(tag - of.served, 0.0) / s.share[link] <= limit:
