@@ -17,7 +17,9 @@ from topoplan import Cluster, Fabric
 from topoplan.simulate.components import FLUID, FluidOptions
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
-LIMITS = {"coupled": (0.5, 5.0, 9.0), "stepped": (0.4, 4.0, 8.0)}
+LIMITS = {"coupled": (0.25, 2.8, 7.0), "stepped": (0.2, 2.5, 5.0)}
+#: Draws of paths; the packet simulator's times are one each.
+DRAWS = 8
 
 
 def fattree(hosts, bandwidth):
@@ -70,7 +72,8 @@ def test_iteration_times_agree(rows, level):
     for name, taskgraph, fabric, cluster, expected in rows:
         if level == "stepped" and taskgraph.n_tasks > 20_000:
             continue  # takes seconds
-        errors[name] = 100 * (simulate.makespan(taskgraph, fabric, cluster) / expected - 1)
+        seconds = simulate.makespans(taskgraph, fabric, cluster, range(DRAWS)).mean()
+        errors[name] = 100 * (seconds / expected - 1)
     size = np.sort(np.abs(list(errors.values())))
     median, most, worst = LIMITS[level]
     assert np.median(size) <= median, errors
@@ -97,13 +100,13 @@ def test_pure_data_parallel_bert_is_exact(rows, level):
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 @pytest.mark.parametrize(("name", "milliseconds"), [("40candle_16", 727), ("100candle_16", 292), ("40vgg_16", 431.7)])
 def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, level):
-    """With equal shares the first two are 17 % and 8 to 10 % below packet simulation."""
+    """Within 1 %; with equal shares the first two are 17 % and 8 to 10 % below packet simulation."""
     plan = task_graphs.plan(name)
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
     found = FLUID.build(FluidOptions(level=level)).makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
-    assert found * 1e3 == pytest.approx(milliseconds, rel=0.04)
+    assert found * 1e3 == pytest.approx(milliseconds, rel=0.01)
 
 
 def test_the_page_shows_every_row():

@@ -99,6 +99,19 @@ def test_fluid_small_allreduce_is_one_round(level):
     assert above == pytest.approx(6 * below, rel=1e-6)
 
 
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
+    """FlexNetPacket: the ring ends at 16.45 ms, the transfers at 20.42 ms; with equal shares they would at 10.7 ms."""
+    hosts = 16
+    rows = [transfer(h, (h + 5) % hosts, 67_000_000) for h in range(hosts)]
+    rows.append(reduce(0, 100_000_000))
+    taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
+    simulate = FLUID.build(FluidOptions(level=level))
+    finish = simulate(taskgraph, star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
+    assert finish[:-1] == pytest.approx(20.42, rel=0.01)
+    assert finish[-1] == pytest.approx(16.45, rel=0.07)
+
+
 def test_flexnet_latency_is_paid_per_hop():
     timeline = flexnet(segment_bytes=64 << 20)(graph([transfer(0, 1, 4_194_304)]), star(), CLUSTER)
     assert timeline.makespan * 1e3 == pytest.approx(0.337544, abs=1e-6)

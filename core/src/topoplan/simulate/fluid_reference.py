@@ -67,7 +67,8 @@ class _Fluid:
         self.served: dict[int, float] = {}
         self.since: dict[int, float] = {}
         self.touched: set[int] = set()
-        self.windows = max(self._hops(), default=0) <= 1
+        hops = max(self._hops(), default=0)
+        self.windows, self.least = hops <= 2, 8.0 if hops == 2 else 2.0
         for t in range(taskgraph.n_tasks):
             self.flows[t] = self._make(t)
             self.by_number.update({flow.number: flow for flow in self.flows[t]})
@@ -119,7 +120,7 @@ class _Fluid:
                 continue
             flow = _Flow(self._number(), t, _wire(share / k) * rounds)
             used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
-            flow.unit = self._unit(_wire(share / k))
+            flow.unit = self._unit(_wire(share / k), 13)
             raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
             flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
             for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
@@ -132,19 +133,19 @@ class _Fluid:
             made.append(flow)
         return made
 
-    def _unit(self, volume: float) -> int:
+    def _unit(self, volume: float, present: int = 16) -> int:
         """Load that a flow of these bytes puts on a link: where windows decide, sixteenths of its mean one."""
         if not self.windows:
             return LOAD
         packets, sent, trips = volume / _PACKET, 0.0, 0.0
-        windows, marked = 100.0, 0.0
-        while sent < packets and windows > 2.001:
-            trips += 1.0 if sent == 0.0 else min(1.0, (packets - sent) / windows)
-            sent += windows
+        window, marked = 100.0, 0.0
+        while sent < packets and window > 1.0005 * self.least:
+            trips += 1.0 if sent == 0.0 else min(1.0, (packets - sent) / window)
+            sent += window
             marked += (1.0 - marked) / 16.0
-            windows = windows * (1.0 - marked / 2.0) + 1.0
-        trips += max(0.0, packets - sent) / windows
-        return round(16.0 * packets / trips) * (LOAD // 16)
+            window = max(self.least, window * (1.0 - marked / 2.0) + 1.0)
+        trips += max(0.0, packets - sent) / window
+        return round(present * packets / trips) * (LOAD // 16)
 
     def _number(self) -> int:
         self.numbers += 1
