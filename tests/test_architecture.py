@@ -102,6 +102,7 @@ LAYERS = (
         "files",
         "tomlfiles",
         "chart",
+        "columns",
         "prices",
     ),
     ("run", "draws", "exporting"),

@@ -8,8 +8,8 @@ import re
 import pytest
 from rich import console as rich_console
 
-from topoplan.cli import columns
-from topoplan.cli.columns import print_columns
+from topoplan import columns
+from topoplan.columns import print_columns
 
 HEADERS = ["model", "servers", "network", "Gbps a host", "iteration time", "exposed", "any wiring", "cost (USD)", "tax"]
 ROWS = [

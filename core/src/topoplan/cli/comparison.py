@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from topoplan.chart import check_plot
-from topoplan.cli.columns import print_columns
 from topoplan.cli.report import print_json
+from topoplan.columns import print_columns
 from topoplan.comparing.cells import all_measured, cells
 from topoplan.comparing.claims import verdicts
 from topoplan.comparing.figure import Figure

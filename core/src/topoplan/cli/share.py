@@ -119,7 +119,7 @@ def _bar(total: int) -> Iterator[Callable[[str], None]]:
 
 def _print(title: str, rows: list[Row], networks: list[NetworkPlan]) -> None:
     """Print the table."""
-    from topoplan.cli.columns import print_columns
+    from topoplan.columns import print_columns
     from topoplan.sharing.page import HEADERS, cells_of
 
     cells = [cells_of(row, networks) for row in rows]

@@ -132,7 +132,7 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
     elif rows:
-        from topoplan.cli.columns import print_columns
+        from topoplan.columns import print_columns
 
         print_columns("", headers_of(rows), [cells_of(row, rows) for row in rows], names=("global batch",))
         for row in rows:
