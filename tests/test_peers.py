@@ -332,10 +332,10 @@ def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
     with pytest.raises(SystemExit):
         agreement.packet_seconds(tmp_path, row | {"network": "fattree"}, plan, host)
     assert "no program htsim_tcp_fattree, which row a.fbuf ran in" in capsys.readouterr().err
-    replayed = agreement.Row("a.fbuf", "flat", 10.0, 1.0, 1.01, None, 0.01, 0.005)
-    agreement.show([replayed], "coupled")
+    replayed = agreement.Row("a.fbuf", "flat", 10.0, 1.0, (1.01,), None, 0.01, 0.005)
+    agreement.show([replayed], "files", "coupled")
     assert "packet/first" not in capsys.readouterr().out
-    agreement.show([replayed._replace(packet_cpu=2.0)], "coupled")
+    agreement.show([replayed._replace(packet_cpu=2.0)], "files", "coupled")
     out = capsys.readouterr().out
     assert "packet simulator's CPU seconds over ours, first: 200" in out
     assert "packet simulator's CPU seconds over ours, again: 400" in out
