@@ -93,7 +93,7 @@ class Store:
         hidden = self.folder / ".gitignore"
         if not hidden.exists():
             write_file(hidden, b"*\n")
-        kept: dict[str, Any] = json.loads(json.dumps(result))
+        kept: dict[str, Any] = json.loads(json.dumps(result, sort_keys=True))
         text = json.dumps({"inputs": given, "result": kept, "digest": _digest(kept)}, sort_keys=True, indent=1)
         write_file(self.folder / f"{key}.json", text.encode() + b"\n")
         return kept
