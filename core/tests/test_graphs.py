@@ -29,6 +29,7 @@ def fabrics(draw):
         kind=[kinds[(a + b) % 3] for a, b in links],
         max_paths=draw(st.integers(1, 4)),
         rings={hosts: ((1,), (hosts - 1,))} if hosts > 1 else {},
+        cycles=draw(st.lists(st.permutations(range(hosts)), max_size=2)) if hosts > 1 else (),
     )
 
 

@@ -9,7 +9,7 @@ A fabric that is rebuilt between the phases of an iteration has `Phases`: the fa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,9 @@ class Fabric:
         rings: group size -> the rings of an all-reduce over a group of that size, each a sequence of
             node offsets modulo ``n_hosts`` that one ring step walks (FlexNet's jumps).  A group whose
             size is absent runs one ring in listed order over the routes.
+        cycles: rings that no jumps can say, as in a torus: hosts in the order in which data goes round, each over a
+            direct link to the next one, and from the last to the first.  A group on exactly the hosts of some cycles
+            runs all of these at a time, unless it has ``rings``.
         phases: the fabrics that take turns, where it is rebuilt during the iteration.  The links above are then
             those of all phases, each as fast as it ever is: a list for reports, and no network to route in.
     """
@@ -99,6 +102,7 @@ class Fabric:
     routes: Routes | None = None
     max_paths: int = 1
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
+    cycles: tuple[tuple[int, ...], ...] = ()
     phases: Phases | None = None
 
     @link_kind.default
@@ -169,6 +173,11 @@ class Fabric:
                 )
             if any(not jumps or any(abs(jump) >= 2**31 for jump in jumps) for jumps in rings):
                 raise TopoplanError(f"fabric {self.name!r}: a ring of {size} members has no jumps, or one beyond 2^31")
+        for cycle in self.cycles:
+            if not 1 < len(set(cycle)) == len(cycle) or not 0 <= min(cycle) <= max(cycle) < self.n_hosts:
+                raise TopoplanError(
+                    f"fabric {self.name!r}: the cycle {cycle} must be two or more of {self.n_hosts} hosts, each once"
+                )
 
     @classmethod
     def from_links(
@@ -184,6 +193,7 @@ class Fabric:
         routes: Routes | None = None,
         max_paths: int = 1,
         rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
+        cycles: Sequence[Sequence[int]] = (),
     ) -> Fabric:
         """Make a fabric from physical links; rows for the same ordered pair are merged.
 
@@ -230,6 +240,7 @@ class Fabric:
             routes=routes,
             max_paths=max_paths,
             rings=dict(rings or {}),
+            cycles=tuple(tuple(map(int, cycle)) for cycle in cycles),
         )
 
     @classmethod
@@ -298,6 +309,21 @@ class Fabric:
         stride = n // size
         visits = all(sum(jumps) % stride == 0 and math.gcd(sum(jumps) // stride, size) == 1 for jumps in rings)
         return rings if visits else []
+
+    def cycles_of(self, hosts: I32) -> I64:
+        """Return the cycles for a group on ``hosts``, as (cycles, members) places in it to which each member sends.
+
+        None where no cycle is on exactly these hosts, and where the group has `rings_of` its own.
+        """
+        members = hosts.tolist()
+        place = {host: number for number, host in enumerate(members)}
+        found: list[list[int]] = []
+        if self.cycles and 1 < len(place) == len(members) and not self.rings_of(hosts):
+            for cycle in self.cycles:
+                if len(cycle) == len(members) and place.keys() == set(cycle):
+                    after = dict(zip(cycle, (*cycle[1:], cycle[0]), strict=True))
+                    found.append([place[after[host]] for host in members])
+        return i64(np.array(found, dtype=np.int64).reshape(len(found), len(members)))
 
     def same_wires(self, other: Fabric) -> bool:
         """Say whether nothing has to be rewired to get from one fabric to the other; routes and rings may differ."""

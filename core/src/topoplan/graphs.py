@@ -32,7 +32,7 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
     """Return the links of a fabric as a directed graph.
 
     Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``).  The graph
-    has the attributes ``name``, ``max_paths`` and ``rings``.  Explicit routes are not part of it.
+    has the attributes ``name``, ``max_paths``, ``rings`` and ``cycles``.  Explicit routes are not part of it.
 
     Raises:
         TopoplanError: the fabric is rebuilt during the iteration; convert those of its phases.
@@ -45,7 +45,8 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
             "(convert each of fabric.phases.fabrics)"
         )
     rings = {size: [list(jumps) for jumps in rings] for size, rings in fabric.rings.items()}
-    graph = nx.DiGraph(name=fabric.name, max_paths=fabric.max_paths, rings=rings)
+    cycles = [list(cycle) for cycle in fabric.cycles]
+    graph = nx.DiGraph(name=fabric.name, max_paths=fabric.max_paths, rings=rings, cycles=cycles)
     graph.add_nodes_from(range(fabric.n_hosts), kind=_HOST)
     graph.add_nodes_from(range(fabric.n_hosts, fabric.n_nodes), kind=_SWITCH)
     ends, numbers = (fabric.link_src, fabric.link_dst), (fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
@@ -105,6 +106,7 @@ def from_networkx(
         kind=np.array(kinds, dtype=np.int32),
         max_paths=max_paths or int(graph.graph.get("max_paths", 1)),
         rings=kept,
+        cycles=graph.graph.get("cycles", ()),
     )
 
 

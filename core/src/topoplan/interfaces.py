@@ -69,8 +69,18 @@ def check_interfaces(fabric: Fabric, cluster: Cluster) -> None:
 
 
 def check_rings(fabric: Fabric) -> None:
-    """Raise `TopoplanError` for a ring that some host cannot walk, or that does not visit its whole group."""
+    """Raise `TopoplanError` for a ring that some host cannot walk, or that does not visit its whole group.
+
+    Cycles (`Fabric.cycles`) need a link from each host to the next one, too.
+    """
     n = fabric.n_hosts
+    for cycle in fabric.cycles:
+        lost = np.flatnonzero(link_index(fabric, cycle, np.roll(cycle, -1)) < 0)
+        if len(lost):
+            raise TopoplanError(
+                f"fabric {fabric.name!r}: the cycle {cycle} needs a link from host {cycle[lost[0]]} to host "
+                f"{cycle[(lost[0] + 1) % len(cycle)]} (add it, or leave the cycle out)"
+            )
     hosts = np.arange(n)
     walked: set[int] = set()
     for size, rings in fabric.rings.items():

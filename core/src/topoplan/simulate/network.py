@@ -12,6 +12,7 @@ Two devices of one host talk over up(a) and down(b); devices of different hosts 
 Rings: where the fabric has rings for the size of a group, and the group is one device on each of the hosts
 ``h, h + stride, h + 2 stride, ...`` with stride = hosts / size, every member sends along each of these rings,
 over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
+A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links.
 All other groups run one ring over the routes, in the order in which their members are listed.
 """
 
@@ -250,7 +251,7 @@ class Network:
         numbers: dict[bytes, int] = {}  # kept once all of them are known to work
         for g in range(len(result)):
             listed = members[ends[g] : ends[g + 1]]
-            if backward and not self.fabric.rings_of(self._host[listed]):
+            if backward and not self._has_rings(listed):
                 listed = np.concatenate([listed[:1], listed[:0:-1]])
             key = listed.tobytes()
             number = self._groups.get(key, numbers.get(key, -1))
@@ -262,6 +263,11 @@ class Network:
             self._append_rings(self._ring_rows(taskgraph, new))
             self._groups.update(numbers)
         return result
+
+    def _has_rings(self, listed: I32) -> bool:
+        """Say whether the fabric has rings or cycles for a group."""
+        hosts = self._host[listed]
+        return bool(self.fabric.rings_of(hosts)) or len(self.fabric.cycles_of(hosts)) > 0
 
     def _part(self, rows: I32) -> None:
         """Tell apart all links that these rows of transfers can take."""
@@ -318,22 +324,22 @@ class Network:
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
         """The number of rings of each new group, and the rows of its flows, ring by ring."""
-        jumps = [self.fabric.rings_of(self._host[listed]) for _, listed in new]
-        walks = [listed for (_, listed), rings in zip(new, jumps, strict=True) if not rings]
+        own = [self._own_rows(self._host[listed]) for _, listed in new]
+        walks = [listed for (_, listed), rings in zip(new, own, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
         dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
-            group = [g for (g, listed), rings in zip(new, jumps, strict=True) if not rings for _ in listed][lost[0]]
+            group = [g for (g, listed), rings in zip(new, own, strict=True) if not rings for _ in listed][lost[0]]
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
         plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
-        return [
-            (len(rings), np.concatenate([self._jump_rows(self._host[listed], ring) for ring in rings]))
-            if rings
-            else (1, next(plain))
-            for (_, listed), rings in zip(new, jumps, strict=True)
-        ]
+        return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in own]
+
+    def _own_rows(self, hosts: I32) -> list[I32]:
+        """The rows of the rings, or cycles, that the fabric has for a group on ``hosts``, ring by ring."""
+        rings = [self._jump_rows(hosts, jumps) for jumps in self.fabric.rings_of(hosts)]
+        return rings or [self._cycle_rows(hosts, hosts[receivers]) for receivers in self.fabric.cycles_of(hosts)]
 
     def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
         """Append one explicit path per member of a ring and return their rows."""
@@ -346,16 +352,29 @@ class Network:
                 f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
                 f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
             )
-        size = len(hosts)
+        return self._walk_rows(links, len(hosts))
+
+    def _cycle_rows(self, hosts: I32, receivers: I32) -> I32:
+        """Append the direct link of each member of a cycle to the host that it sends to, and return their rows."""
+        links = link_index(self.fabric, hosts, receivers)
+        if (absent := np.flatnonzero(links < 0)).size:
+            raise TopoplanError(
+                f"fabric {self.fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "
+                f"{hosts[absent[0]]} to host {receivers[absent[0]]} (add it, or leave the cycle out)"
+            )
+        return self._walk_rows(links, len(hosts))
+
+    def _walk_rows(self, links: I64, members: int) -> I32:
+        """Append one explicit path per member, all of as many links, and return their rows."""
         first = len(self.paths.row_ptr) - 1
         self._append(
-            np.ones(size, dtype=np.int64),
-            np.full(size, len(jumps), dtype=np.int64),
+            np.ones(members, dtype=np.int64),
+            np.full(members, len(links) // members, dtype=np.int64),
             i32(links),
-            np.ones(size),
-            np.full(size, -1),
+            np.ones(members),
+            np.full(members, -1),
         )
-        return np.arange(first, first + size, dtype=np.int32)
+        return np.arange(first, first + members, dtype=np.int32)
 
 
 class NetworkCache:

@@ -20,7 +20,7 @@ from topoplan.simulate.entities import schedule
 from topoplan.spmd import SpmdProgram, conversions_of
 from topoplan.testing import reference
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
-from topoplan_exporter_flatbuffer.network import shifts
+from topoplan_exporter_flatbuffer.network import receivers, shifts
 from topoplan_exporter_flatbuffer.unroll import unrolled
 from topoplan_exporter_flatbuffer.wire import decode
 
@@ -337,6 +337,27 @@ def test_rings_of_the_fabric_are_those_that_simulators_run():
     fabric = circle(4, (1, 2), {4: ((1,), (1, 2), (3, 0, 2)), 2: ((2,), (1, 1))})
     assert shifts(fabric, graph) == [(1, 3, 1), (1, 1), (1, 1), (1,), (1,), (1,)]
     assert shifts(circle(4, (1, 2), {4: ((1,), (2,))}), graph)[0] == (1,)  # a ring that does not visit everybody
+
+
+def test_cycles_are_written_out_as_simulators_run_them():
+    one = graph_of([(ALLREDUCE, {"size": 10**6, "group": 0})], [], [[0, 1, 2, 3]], 4)
+    jumps, cycles = circle(4, (1, 2), {4: ((1,), (3,))}), circle(4, (1, 2))
+    cycles = attrs.evolve(cycles, cycles=((0, 1, 2, 3), (3, 2, 1, 0)))
+    assert shifts(cycles, one) == [(1, 1)]
+    made = [
+        unrolled(one, whole(one), shifts(fabric, one), 4, receivers(fabric, one)).taskgraph
+        for fabric in (jumps, cycles)
+    ]
+    assert made[0] == made[1]
+    # A path that no jumps can say, in a group that is listed in another order.
+    odd = attrs.evolve(circle(4, (1, 2)), cycles=((0, 2, 1, 3),))
+    listed = graph_of([(ALLREDUCE, {"size": 10**7, "group": 0})], [], [[1, 0, 3, 2]], 4)
+    plan = plan_of(listed, odd)
+    again = read(WRITE(plan), "x")
+    flows = again.taskgraph.kind == TRANSFER
+    pairs = set(zip(again.taskgraph.src[flows].tolist(), again.taskgraph.dst[flows].tolist(), strict=True))
+    assert pairs == {(0, 2), (2, 1), (1, 3), (3, 0)}
+    assert simulated(again, "coupled").makespan == pytest.approx(simulated(plan, "coupled").makespan, rel=0.02)
 
 
 def test_plans_without_programs_are_written_as_ever():

@@ -11,7 +11,7 @@ from topoplan.routing import full_routes, link_index
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 
-__all__ = ["MOST_COPIES", "connections", "copies", "one_link", "rings", "routes", "shifts"]
+__all__ = ["MOST_COPIES", "connections", "copies", "one_link", "receivers", "rings", "routes", "shifts"]
 
 #: A pair's paths of unequal shares are listed so often at most, which meets shares to 1/32.
 MOST_COPIES = 16
@@ -152,12 +152,22 @@ def rings(fabric: Fabric) -> Rows:
 def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
     """For every group, how many members ahead each one sends, on each of the rings that simulators run for it.
 
-    Those are the fabric's if it has some for the group, else one ring in listed order.
+    Those are the fabric's if it has some for the group, else one ring in listed order.  For cycles, which `receivers`
+    says, only their number counts.
     """
     return [
-        tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in fabric.rings_of(members)) or (1,)
+        tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in fabric.rings_of(members))
+        or (1,) * max(1, len(fabric.cycles_of(members)))
         for members in np.split(graph.group_members, graph.group_ptr[1:-1])
     ]
+
+
+def receivers(fabric: Fabric, graph: TaskGraph) -> dict[int, I64]:
+    """Return group -> (cycles, members) the member to which each one sends, of groups that run cycles of the fabric."""
+    if not fabric.cycles:
+        return {}
+    groups = enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups])
+    return {group: found for group, members in groups if len(found := fabric.cycles_of(members))}
 
 
 def _pointer(lengths: list[int]) -> I64:

@@ -55,15 +55,19 @@ def pinned(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[Fabric, Ta
 
 def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, list[_Path]]:
     """Find the transfers of rings of the fabric, and their paths as simulators walk them: the first jump last."""
-    rings = [fabric.rings_of(members) for members in np.split(graph.group_members, graph.group_ptr[1:-1])]
-    has = np.array([len(several) > 0 for several in rings], dtype=bool)
+    groups = np.split(graph.group_members, graph.group_ptr[1:-1])
+    rings = [fabric.rings_of(members) for members in groups]
+    cycles = [len(fabric.cycles_of(members)) > 0 for members in groups]
+    has = np.array([len(several) > 0 for several in rings], dtype=bool) | cycles
     group = graph.group[made.origin]
     flows = np.flatnonzero((made.ring >= 0) & np.append(has, False)[group])
     walked: dict[tuple[int, tuple[int, ...]], _Path] = {}
     paths = []
-    for source, g, ring in zip(
-        made.taskgraph.src[flows].tolist(), group[flows].tolist(), made.ring[flows].tolist(), strict=True
-    ):
+    ends = (made.taskgraph.src[flows].tolist(), made.taskgraph.dst[flows].tolist())
+    for source, target, g, ring in zip(*ends, group[flows].tolist(), made.ring[flows].tolist(), strict=True):
+        if cycles[g]:
+            paths.append((source, target))
+            continue
         jumps = rings[g][ring]
         if (source, jumps) not in walked:
             steps = itertools.accumulate((*jumps[1:], jumps[0]), initial=source)

@@ -19,7 +19,7 @@ from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 from topoplan.simulate.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
-from topoplan_exporter_flatbuffer.network import connections, one_link, rings, routes, shifts
+from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
 from topoplan_exporter_flatbuffer.pins import pinned
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
@@ -79,7 +79,9 @@ def tables_of(plan: Plan) -> Columns:
     ends = max(int(used.max(initial=0)) for used in (graph.src[transfer], graph.dst[transfer], graph.group_members))
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
-    made = unrolled(graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices)
+    made = unrolled(
+        graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices, receivers(fabric, graph)
+    )
     fabric, written = pinned(fabric, graph, made)
     extra += [CPU] * made.joins
     interface = one_link(fabric, cluster)
@@ -129,7 +131,7 @@ def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
 
     Besides, FlexNetPacket runs all-reduces either as rings over the routes, in listed order, or where a file has a
     table of rings (`topoplan_exporter_flatbuffer.network.rings`), all as these, and from hosts 0, 1, ... on, whoever
-    the members are.  Which of the two is not what simulators run is said as transfers.
+    the members are.  Which of the two is not what simulators run is said as transfers, and so are cycles.
     """
     ring = graph.kind == TaskKind.ALLREDUCE
     once = np.zeros(graph.n_tasks, dtype=bool) if graph.turns is None else graph.turns == 1
@@ -137,8 +139,8 @@ def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
     alike = np.zeros(graph.n_groups + 1, dtype=bool)
     for group, members in enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups]):
         everybody = np.array_equal(members, np.arange(fabric.n_hosts))
-        rings = fabric.rings_of(members)
-        alike[group] = len(members) < 2 or (bool(rings) and everybody if table else not rings)
+        rings, cycles = fabric.rings_of(members), len(fabric.cycles_of(members))
+        alike[group] = len(members) < 2 or (bool(rings) and everybody if table else not rings and not cycles)
     unsayable: NDArray[np.bool_] = ring & (once | (np.diff(graph.succ_ptr) > 0) | ~alike[graph.group])
     return unsayable
 

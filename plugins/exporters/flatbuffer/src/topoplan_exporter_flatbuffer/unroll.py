@@ -14,7 +14,8 @@ programs for all devices begin and end all-to-alls, become joins alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import attrs
@@ -48,7 +49,11 @@ class Unrolled:
 
 
 def unrolled(
-    graph: TaskGraph, chosen: NDArray[np.bool_], shifts: Sequence[tuple[int, ...]], n_devices: int
+    graph: TaskGraph,
+    chosen: NDArray[np.bool_],
+    shifts: Sequence[tuple[int, ...]],
+    n_devices: int,
+    receivers: Mapping[int, I64] = MappingProxyType({}),
 ) -> Unrolled:
     """Write the chosen collectives of a task graph out.
 
@@ -58,6 +63,7 @@ def unrolled(
         shifts: for every group, how many members ahead each one sends, on each of the rings that it runs at a time;
             all of them coprime to the number of members, so that each ring visits everybody.
         n_devices: number of the first device for joins.
+        receivers: for groups whose rings are no shifts, group -> (rings, members) the member to which each one sends.
     """
     if not chosen.any():
         none = np.full(graph.n_tasks, -1)
@@ -79,6 +85,9 @@ def unrolled(
     ring, member = np.divmod(at, shape.members[of])
     ahead, before = np.concatenate(shifts), np.cumsum([0, *map(len, shifts)])
     receiver = (member + ahead[before[graph.group[of]] + ring]) % shape.members[of]
+    for group, table in receivers.items():
+        own = graph.group[of] == group
+        receiver[own] = table[ring[own], member[own]]
     listed = graph.group_ptr[graph.group[of]].astype(np.int64)
 
     join = chosen[origin]
