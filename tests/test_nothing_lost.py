@@ -24,9 +24,11 @@ from topoplan import (
     optimize,
 )
 from topoplan.cli import main
+from topoplan.comparing.store import Store
 from topoplan.errors import TopoplanWarning
 from topoplan.experiment import Choice
 from topoplan.exporting import write_outputs
+from topoplan.testing import reference
 
 SMALL = Experiment(
     model="alexnet",
@@ -270,3 +272,36 @@ def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, c
         warnings.simplefilter("ignore")
         assert status(["--debug", *FLAGS, "-t", "nosuch"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_page_that_is_no_text_and_a_plot_in_its_place_are_told_before_the_search(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("topoplan.cli.comparison.run_all", boom)
+    page = tmp_path / "page.md"
+    page.write_bytes(b"\xff")
+    words = ["compare", "alexnet", "-n", "fattree", "--budget", "0", "--runs", str(tmp_path / "runs")]
+    assert status([*words, "--write", str(page)]) == 2
+    assert "byte 0 is not UTF-8" in capsys.readouterr().err
+    page.write_text("")
+    assert status([*words, "--write", str(page), "--plot", str(tmp_path / "page-alexnet.svg")]) == 2
+    assert "both write to it" in capsys.readouterr().err
+
+
+def test_a_kept_run_that_was_changed_or_is_damaged_is_no_result(tmp_path):
+    store = Store(tmp_path)
+    assert store.put("key", {}, {"iteration_time_s": 0.5}) == {"iteration_time_s": 0.5}
+    path = tmp_path / "key.json"
+    whole = path.read_text()
+    assert store.get("key") == {"iteration_time_s": 0.5}
+    for text in (whole.replace("0.5", "0.25"), whole[:-9], "", "[]", "null", '{"result":{}}', "[" * 99_999):
+        path.write_text(text)
+        assert store.get("key") is None
+
+
+def test_names_with_markup_are_printed_as_they_are(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    plan = reference.plan()
+    fabric = attrs.evolve(plan.fabric, name="[/x] :warning:")
+    written = write_outputs(Host.discover(), attrs.evolve(plan, fabric=fabric), ((Choice("json"), str(path)),))
+    assert not written.refused
+    assert status(["simulate", str(path)]) in (0, None)
+    assert "[/x] :warning:" in capsys.readouterr().out

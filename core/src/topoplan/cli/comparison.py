@@ -26,11 +26,11 @@ from topoplan.comparing.tables import as_json as json_of
 from topoplan.comparing.tables import cells_of, headers
 from topoplan.comparing.work import run_all
 from topoplan.errors import TopoplanError
-from topoplan.files import check_writable, read_file, write_file
+from topoplan.files import check_different, check_writable, read_text, write_file
 from topoplan.host import Host
 from topoplan.prices import Prices, default_prices, read_prices
 
-__all__ = ["Outputs", "compare_and_report"]
+__all__ = ["Outputs", "check_pages", "compare_and_report", "old_page"]
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +39,29 @@ class Outputs:
 
     plot: Path | None
     page: Path | None
+
+
+def old_page(path: Path | None) -> str:
+    """Return the page that a section goes into; empty where there is none yet.
+
+    Raises:
+        TopoplanError: it is no text.
+    """
+    return read_text(path, "a Markdown page") if path is not None and path.exists() else ""
+
+
+def check_pages(drawing: Path | None, page: Path | None, picture: str) -> None:
+    """Raise `TopoplanError` for outputs that are sure not to be written; ``picture`` belongs to the page."""
+    given = []
+    if drawing is not None:
+        check_plot(drawing)
+        given.append(("--plot", drawing))
+    if page is not None:
+        given += [("--write", page), ("the picture of --write", page.with_name(f"{page.stem}-{picture}.svg"))]
+    for _, path in given:
+        check_writable(path)
+    check_different(given)
+    old_page(page)
 
 
 def compare_and_report(
@@ -62,10 +85,7 @@ def compare_and_report(
     book = book.catalogue() if catalogue else book
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
-    if outputs.plot is not None:
-        check_plot(outputs.plot)
-    if outputs.page is not None:
-        check_writable(outputs.page)
+    check_pages(outputs.plot, outputs.page, figure.name)
     todo = cells(figure, host, book, measures)
     with _bar(len(todo)) as report:
         done = run_all(todo, host, Store(runs), jobs, report)
@@ -91,7 +111,7 @@ def compare_and_report(
         write_file(outputs.plot, plot(figure, rows, book.currency).encode())
     if outputs.page is not None:
         picture = outputs.page.with_name(f"{outputs.page.stem}-{figure.name}.svg")
-        page = read_file(outputs.page).decode() if outputs.page.exists() else ""
+        page = old_page(outputs.page)
         body = section(
             figure,
             rows,

@@ -40,12 +40,12 @@ def share(
 
     A network that is wired for its job gives every job a partition; on all others jobs share links.
     """
-    from topoplan.chart import check_plot
+    from topoplan.cli.comparison import check_pages, old_page
     from topoplan.cli.notice import compilation_announced
     from topoplan.cli.report import print_json
     from topoplan.comparing.cells import all_measured
     from topoplan.comparing.page import premises, replace_section
-    from topoplan.files import check_writable, read_file, write_file
+    from topoplan.files import write_file
     from topoplan.host import Host
     from topoplan.prices import default_prices, read_prices
     from topoplan.sharing.claims import verdicts
@@ -60,10 +60,7 @@ def share(
     shared = share_from(read_toml(file), file.stem, str(file))
     book = default_prices() if prices is None else read_prices(prices)
     book = book.catalogue() if catalogue else book
-    if plot is not None:
-        check_plot(plot)
-    if write is not None:
-        check_writable(write)
+    check_pages(plot, write, shared.figure.name)
     figure, options = shared.figure, shared.options
     searches = len(figure.models) * len(figure.networks)
     draws = len(figure.networks) * len(options.loads) * options.trials
@@ -90,7 +87,7 @@ def share(
         write_file(plot, drawn(rows).encode())
     if write is not None:
         picture = write.with_name(f"{write.stem}-{figure.name}.svg")
-        page = read_file(write).decode() if write.exists() else ""
+        page = old_page(write)
         command = f"topoplan share {file} --write {write}"
         known = all_measured(figure, measures)
         body = section(shared, networks, rows, told=premises(known, book), command=command, picture=picture.name)
