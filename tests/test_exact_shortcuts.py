@@ -120,14 +120,14 @@ def a_change_gives_the_timeline_of_a_fresh_start(host, model, topologies, simula
 @pytest.mark.parametrize("place", range(len(TOPOLOGIES)), ids=TOPOLOGIES.__getitem__)
 def test_early_rejection_leaves_the_chain_as_it_is(host, place, simulator):
     models = list(MODELS)[place % 3 :: 3]
-    early_rejection_leaves_the_chain_as_it_is(host, models, TOPOLOGIES[place], simulator, steps=20)
+    early_rejection_leaves_the_chain_as_it_is(host, models, TOPOLOGIES[place], simulator, steps=12)
 
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
 @pytest.mark.parametrize("place", range(len(MODELS)), ids=list(MODELS).__getitem__)
 def test_a_change_gives_the_timeline_of_a_fresh_start(host, place, simulator):
     topologies = [TOPOLOGIES[place % 6], TOPOLOGIES[(place + 3) % 6]]
-    a_change_gives_the_timeline_of_a_fresh_start(host, list(MODELS)[place], topologies, simulator, changes=6)
+    a_change_gives_the_timeline_of_a_fresh_start(host, list(MODELS)[place], topologies, simulator, changes=4)
 
 
 @pytest.mark.slow

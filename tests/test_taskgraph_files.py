@@ -19,7 +19,7 @@ from reference.task_graphs import names, plan
 from topoplan import TaskKind
 from topoplan.host import Host
 
-FILES = names()
+FILES = [pytest.param(name, marks=pytest.mark.slow if name == "100dlrm_128" else ()) for name in names()]
 
 MESSAGE = 5
 
@@ -117,7 +117,7 @@ def test_writing_what_was_read_loses_nothing(name, load, exporters):
         assert value == after[field], field
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "100dlrm_128"])
+@pytest.mark.parametrize("name", [name for name in names() if name != "100dlrm_128"])
 def test_without_the_foreign_columns_the_meaning_stays(name, load, exporters):
     _, plan = load(name)
     exporter = exporters["flatbuffer"]
