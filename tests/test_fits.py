@@ -42,6 +42,9 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp
     saved = json.loads((tmp_path / "plan.json").read_text())["memory"]
     columns = ("weights", "gradients", "optimizer", "activations", "undivided")
     assert sum(saved[name][device] for name in columns) == found["memory_bytes"]
+    again = json.loads(run("simulate", "plan.json", "--json")[1])
+    assert (again["fits"], again["memory"]) == (False, {"device": device, **parts})
+    assert "DOES NOT FIT" in run("simulate", "plan.json")[1]
     status, out, err = run("run", experiment, *short)
     assert status == 1
     assert "DOES NOT FIT" in out
@@ -90,3 +93,13 @@ def test_a_model_that_fits_nowhere_is_refused_at_once(run):
     assert (status, out) == (1, "")
     assert err.startswith("error: model 'dlrm': no plan fits: its weights take 819.2 GB, ")
     assert "but the 4 devices hold 160.0 GB together; what would help: (1) at least 21 devices of 40.0 GB" in err
+
+
+def test_a_toy_is_called_one(run):
+    """The published DLRM script without options has tables of four rows: nothing that one would plan for."""
+    status, out, err = run("optimize", "dlrm", "--servers", "2", "--batch-size", "64", "--budget", "0")
+    assert status == 0
+    assert "28 parameters" in out
+    assert "is a toy; published configurations are -o preset=dlrm16, " in err
+    for words in (("alexnet",), ("dlrm", "-o", "arch-embedding-size=100000-100000")):
+        assert "toy" not in run("optimize", *words, "--servers", "2", "--batch-size", "64", "--budget", "0")[2]

@@ -33,9 +33,10 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def memory_json(plan: Plan) -> dict[str, Any]:
-    """Return what the JSON object of a run says about memory: of the fullest device."""
+    """Return what the JSON object of a run says about memory: of the fullest device; nothing where it is not known."""
     memory, capacity = plan.memory, plan.cluster.device_memory
-    assert memory is not None
+    if memory is None:
+        return {}
     device = memory.fullest(capacity)
     return {
         "fits": plan.fits,

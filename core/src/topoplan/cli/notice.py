@@ -1,4 +1,7 @@
-"""Word of the one wait that a user meets on a new machine: kernels are compiled once and then kept."""
+"""Word of the wait that a user meets on a new machine: kernels are compiled on their first use and then kept.
+
+Commands use different ones, so that there may be a wait more than once, but for no kernel again.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +16,5 @@ def compilation_announced() -> AbstractContextManager[None]:
     """Say on standard error when kernels are compiled, where that happens while the context lasts."""
     from topoplan.kernels import on_compilation
 
-    return on_compilation(lambda: typer.echo("compiling kernels for this machine, once (about 15 s) ...", err=True))
+    told = "compiling kernels that this machine has not run before; they are kept (up to 15 s) ..."
+    return on_compilation(lambda: typer.echo(told, err=True))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from topoplan.cli.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan.cli.memory import memory_json, memory_rows
+from topoplan.cli.model import model_rows, toy
 from topoplan.cli.notice import compilation_announced
 from topoplan.cli.progress import progress_shown
 from topoplan.cli.strategy import print_strategy, strategy_json
@@ -56,6 +57,8 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
         print_json(_summary(experiment, outcome, outputs))
     else:
         _print_outcome(experiment, outcome, outputs)
+        if (hint := toy(host, experiment, outcome.plan)) is not None:
+            typer.echo(hint, err=True)
     if outcome.result.interrupted:
         typer.echo("interrupted: this is the best of what was priced", err=True)
     exit_after(outputs, interrupted=outcome.result.interrupted)
@@ -105,6 +108,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "budget": experiment.run.budget,
         "interrupted": result.interrupted,
         "model": experiment.model.name,
+        "parameters": plan.graph.parameters if plan.graph else None,
         "batch_size": plan.graph.batch_size if plan.graph else None,
         "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,
@@ -129,6 +133,7 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
     plan, result = outcome.plan, outcome.result
     first = iteration_time(outcome.initial_draws, _time)
     rows = [
+        *model_rows(plan),
         ("initial iteration time", first + ("" if outcome.initial.fits else " (does not fit)")),
         ("iteration time", iteration_time(outcome.draws, _time)),
         *kept_rows(outcome, experiment, _time),

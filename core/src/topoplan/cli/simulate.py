@@ -37,6 +37,7 @@ def simulate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
     """Simulate one iteration of a task graph."""
+    from topoplan.cli.memory import memory_json, memory_rows
     from topoplan.cli.notice import compilation_announced
     from topoplan.cli.report import exit_after, print_json, simulation_rows, table
     from topoplan.experiment import Choice
@@ -68,6 +69,7 @@ def simulate(
                 "lower_bound_s": plan.timeline.bounds.best,
                 "bounds": attrs.asdict(plan.timeline.bounds),
                 "exposed_communication_s": plan.timeline.exposed_communication,
+                **memory_json(plan),
                 "tasks": plan.taskgraph.n_tasks,
                 "events": plan.timeline.events,
                 "file": str(file),
@@ -80,6 +82,6 @@ def simulate(
     else:
         table(
             f"{file.name} on {plan.fabric.name}, {used}",
-            [*simulation_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
+            [*simulation_rows(plan), *memory_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
         )
     exit_after(written)
