@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import attrs
 import numpy as np
@@ -12,6 +13,7 @@ from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
 from topoplan.replay import between_ends
 from topoplan.simulate.components import FLUID, FluidOptions
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_exporter_flatbuffer.pins import RING_SHARE
 from topoplan_exporter_flatbuffer.wire import decode
 
 WRITE = build(FlatbufferOptions())
@@ -103,11 +105,17 @@ def test_every_pair_has_a_way_back():
 
 def test_where_no_pair_is_left_rings_share_theirs_with_messages():
     everybody = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b]
+    plain = {(paths[0][0], paths[0][-1]): paths for paths in paths_taken(WRITE(plan(everybody, [])))}
     taken = paths_taken(WRITE(plan(everybody, [[1, 3, 5, 7]])))
-    ways = {(paths[0][0], paths[0][-1]): set(paths) for paths in taken}
-    assert len(ways) == len(everybody)
-    assert ways[1, 3] == {(1, 2, 3), (1, 4, 3)}
-    assert ways[0, 2] == set(paths_taken(WRITE(plan([(0, 2)], [])))[0])
+    ways = {(paths[0][0], paths[0][-1]): paths for paths in taken}
+    assert ways.keys() == plain.keys()
+    assert ways[0, 2] == plain[0, 2]
+    # Two rings go from 1 to 3: (1, 2, 3) and (1, 4, 3).  They get two of three draws, of 16 at most.
+    assert set(ways[1, 3]) == set(plain[1, 3]) | {(1, 2, 3), (1, 4, 3)}
+    own = 1 / len(plain[1, 3])
+    for path, count in Counter(ways[1, 3]).items():
+        share = (1 - RING_SHARE) * own * (path in plain[1, 3]) + RING_SHARE / 2 * (path in {(1, 2, 3), (1, 4, 3)})
+        assert count / len(ways[1, 3]) == pytest.approx(share, abs=1 / 32)
 
 
 @pytest.mark.parametrize("transfers", [[], [(1, 3), (3, 1), (0, 2), (5, 7), (2, 6)]], ids=["rings", "beside messages"])

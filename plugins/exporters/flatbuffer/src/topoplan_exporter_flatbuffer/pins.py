@@ -4,7 +4,7 @@ FlexNetPacket draws one of the paths that ``routes`` lists for the pair of a tra
 has one path, and several rings of a group may join the same two hosts on different ones.  So `pinned` gives every path
 of a ring a pair of hosts: its own where no other message needs that pair, else one that nobody uses.  FlexNetPacket
 follows the nodes that a path lists, whatever pair it stands for; such a pair is a name and no more.  Where no pair is
-left, paths share the one that they join, and all of its messages draw among them.
+left, paths share the one that they join, and all of its messages draw among them (`RING_SHARE`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ from topoplan.arrays import I64
 from topoplan.routing import full_routes, link_index
 from topoplan_exporter_flatbuffer.unroll import Unrolled
 
-__all__ = ["pinned"]
+__all__ = ["RING_SHARE", "pinned"]
 
+#: Share of the draws of a pair that its paths of rings get, all together, where other messages use it as well.  With
+#: all draws, these messages lose their paths (a plan of 116 ms became a file of 102 ms); with half of them, rings stray
+#: too often (120 ms).
+RING_SHARE = 2 / 3
 #: Nodes of a path, both ends included.
 _Path = tuple[int, ...]
+#: Paths of each pair, ``source * hosts + destination``, and their shares of its draws.
+_Ways = dict[int, dict[_Path, float]]
 
 
 def pinned(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[Fabric, TaskGraph]:
@@ -76,14 +82,12 @@ def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, 
     return flows, paths
 
 
-def _named(
-    paths: Mapping[_Path, int], used: set[int], known: Mapping[int, list[_Path]], hosts: int
-) -> tuple[dict[_Path, int], dict[int, list[_Path]]]:
+def _named(paths: Mapping[_Path, int], used: set[int], known: _Ways, hosts: int) -> tuple[dict[_Path, int], _Ways]:
     """Give each path a pair.
 
     Args:
         paths: how many transfers take each.
-        used: pairs, ``source * hosts + destination``, between which other messages go.
+        used: pairs between which other messages go.
         known: the paths that these take, for all pairs that reach each other.
         hosts: number of hosts.
 
@@ -91,48 +95,49 @@ def _named(
         The pair of each path, and the pairs whose routes change, with their new ones.
     """
     joined = {path: path[0] * hosts + path[-1] for path in paths}
-    names = {path: pair for path, pair in joined.items() if known.get(pair) == [path]}
-    taken = set(names.values())
-    routes: dict[int, list[_Path]] = {}
+    names = {path: pair for path, pair in joined.items() if list(known.get(pair, ())) == [path]}
+    taken = used.union(names.values())
+    routes: _Ways = {}
     for path, pair in joined.items():
-        if path not in names and pair not in used | taken:
-            names[path], routes[pair] = pair, [path]
+        if path not in names and pair not in taken:
+            names[path], routes[pair] = pair, {path: 1.0}
             taken.add(pair)
     # Of the other direction FlexNetPacket asks for a path, too, though nothing is sent over it.
-    taken |= used
     free = (pair for pair in known if pair not in taken and pair % hosts * hosts + pair // hosts in known)
     # Rings that draw among each other's paths are slowest of all, so they come first.
     several = Counter(joined.values())
     left = sorted((path for path in paths if path not in names), key=lambda path: -several[joined[path]] * paths[path])
     for path, name in zip(left, free, strict=False):
-        names[path], routes[name] = name, [path]
-    for path in paths:
-        if path not in names:
-            pair = joined[path]
-            routes.setdefault(pair, [one for one, name in names.items() if name == pair]).append(path)
-            names[path] = pair
+        names[path], routes[name] = name, {path: 1.0}
+    names |= {path: joined[path] for path in left if path not in names}
+    for pair in {joined[path] for path in left if names[path] == joined[path]}:
+        rings = [path for path, name in names.items() if name == pair]
+        share = RING_SHARE if pair in used else 1.0
+        ways = {path: (1.0 - share) * part for path, part in known[pair].items() if share < 1.0}
+        routes[pair] = ways | {path: ways.get(path, 0.0) + share / len(rings) for path in rings}
     return names, routes
 
 
-def _node_paths(fabric: Fabric, routes: Routes) -> dict[int, list[_Path]]:
+def _node_paths(fabric: Fabric, routes: Routes) -> _Ways:
     """List the nodes of all paths of all pairs that reach each other."""
     src, dst, links = fabric.link_src.tolist(), fabric.link_dst.tolist(), routes.links.tolist()
     steps = itertools.pairwise(routes.path_ptr.tolist())
     paths = [(src[links[a]], *(dst[link] for link in links[a:b])) for a, b in steps]
+    ways = list(zip(paths, routes.weight.tolist(), strict=True))
     ends = itertools.pairwise(routes.pair_ptr.tolist())
     return {
-        a * fabric.n_hosts + b: paths[begin:end]
+        a * fabric.n_hosts + b: dict(ways[begin:end])
         for (a, b), (begin, end) in zip(routes.pairs.tolist(), ends, strict=True)
         if end > begin
     }
 
 
-def _rerouted(fabric: Fabric, routes: Routes, changed: Mapping[int, list[_Path]]) -> Routes:
-    """Give these paths, equally likely, to these pairs; all others keep theirs."""
+def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
+    """Give these paths to these pairs; all others keep theirs."""
     counts, lengths, links, weights = [], [], [], []
     for row, (a, b) in enumerate(routes.pairs.tolist()):
-        paths = changed.get(a * fabric.n_hosts + b)
-        if paths is None:
+        ways = changed.get(a * fabric.n_hosts + b)
+        if ways is None:
             begin, end = routes.pair_ptr[row], routes.pair_ptr[row + 1]
             ends = routes.path_ptr[begin : end + 1]
             counts.append(end - begin)
@@ -140,11 +145,11 @@ def _rerouted(fabric: Fabric, routes: Routes, changed: Mapping[int, list[_Path]]
             links.append(routes.links[ends[0] : ends[-1]])
             weights.append(routes.weight[begin:end])
             continue
-        counts.append(len(paths))
-        lengths.append([len(path) - 1 for path in paths])
-        tails, heads = zip(*(step for path in paths for step in itertools.pairwise(path)), strict=True)
+        counts.append(len(ways))
+        lengths.append([len(path) - 1 for path in ways])
+        tails, heads = zip(*(step for path in ways for step in itertools.pairwise(path)), strict=True)
         links.append(link_index(fabric, tails, heads))
-        weights.append(np.full(len(paths), 1.0 / len(paths)))
+        weights.append(list(ways.values()))
     return Routes(
         pairs=routes.pairs,
         pair_ptr=np.concatenate([[0], np.cumsum(counts)]),
