@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from topoplan.chart import check_plot
+from topoplan.cli.progress import parts_shown
 from topoplan.cli.report import print_json
 from topoplan.columns import print_columns
 from topoplan.comparing.cells import all_measured, cells
@@ -87,7 +84,7 @@ def compare_and_report(
         raise TopoplanError(f"--measures {measures}: is not a folder")
     check_pages(outputs.plot, outputs.page, figure.name)
     todo = cells(figure, host, book, measures)
-    with _bar(len(todo)) as report:
+    with parts_shown("comparing", len(todo)) as report:
         done = run_all(todo, host, Store(runs), jobs, report)
     results = [result for result in done.results if result is not None]
     if done.interrupted and len(results) < len(todo):
@@ -124,22 +121,6 @@ def compare_and_report(
         page = replace_section(page, figure.name, body, str(outputs.page))
         write_file(picture, plot(figure, rows, book.currency).encode())
         write_file(outputs.page, page.encode())
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
-    """Show how many runs are finished on standard error, where it is a terminal."""
-    console = Console(stderr=True, markup=False, emoji=False)
-    columns = (
-        TextColumn("comparing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[last]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("compare", total=total, last="")
-        yield lambda finished, name: bar.update(task, completed=finished, last=name)
 
 
 def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -> None:

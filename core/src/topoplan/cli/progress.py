@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from rich.progress import (
 
 from topoplan.run import Progress as SearchProgress
 
-__all__ = ["progress_shown"]
+__all__ = ["parts_shown", "progress_shown"]
 
 #: Seconds between two lines where there is no terminal.
 _EVERY = 60.0
@@ -30,12 +31,7 @@ _Report = Callable[[str, SearchProgress], None]
 
 @contextmanager
 def progress_shown(
-    budget: int,
-    *,
-    planning: bool,
-    quiet: bool,
-    say: Callable[[float], str],
-    clock: Callable[[], float] = time.monotonic,
+    budget: int, *, planning: bool, quiet: bool, say: Callable[[float], str], every: float = _EVERY
 ) -> Iterator[_Report]:
     """Show progress while the context lasts.
 
@@ -44,7 +40,7 @@ def progress_shown(
         planning: searchers construct their answer, and end when they have: the budget says nothing of the time left.
         quiet: show nothing.
         say: a time as text.
-        clock: seconds, for lines.
+        every: seconds between two lines.
     """
     console = Console(stderr=True, markup=False, emoji=False)
     if quiet:
@@ -53,7 +49,8 @@ def progress_shown(
         with _bar(console, budget, planning=planning, say=say) as report:
             yield report
     else:
-        yield _lines(budget, planning=planning, say=say, clock=clock)
+        with _lines(budget, planning=planning, say=say, every=every) as report:
+            yield report
 
 
 @contextmanager
@@ -79,17 +76,64 @@ def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float]
         yield report
 
 
-def _lines(budget: int, *, planning: bool, say: Callable[[float], str], clock: Callable[[], float]) -> _Report:
-    """Write a line when the last one, or the start, is a minute ago."""
-    last = clock()
+@contextmanager
+def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: float) -> Iterator[_Report]:
+    """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
+    began, over = time.monotonic(), threading.Event()
+    last: SearchProgress | None = None
 
     def report(event: str, progress: SearchProgress) -> None:
         nonlocal last
-        if clock() - last < _EVERY:
-            return
-        last = clock()
-        done = progress.evaluations - 1
-        far = f"{done} plans simulated" if planning else f"{done} of {budget}"
-        typer.echo(f"searching: {far}, best {say(progress.best)}, {progress.elapsed:.0f} s", err=True)
+        last = progress
 
-    return report
+    def write() -> None:
+        while not over.wait(every):
+            passed = f"{time.monotonic() - began:.0f} s"
+            if last is None:
+                typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)
+                continue
+            done = last.evaluations - 1
+            far = f"planning: {done} plans simulated" if planning else f"searching: {done} of {budget}"
+            typer.echo(f"{far}, best {say(last.best)}, {passed}", err=True)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def parts_shown(
+    what: str, total: int, *, quiet: bool = False, every: float = _EVERY
+) -> Iterator[Callable[[int, str], None]]:
+    """Show how many parts of a work are finished while the context lasts: call with their number and a name.
+
+    Args:
+        what: is done, e.g. ``comparing``.
+        total: number of parts.
+        quiet: show nothing.
+        every: seconds between two lines where there is no terminal; they are written when parts are finished.
+    """
+    console = Console(stderr=True, markup=False, emoji=False)
+    if quiet:
+        yield lambda finished, name: None
+    elif console.is_terminal:
+        told = TextColumn("{task.fields[last]}", markup=False)
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total, last="")
+            yield lambda finished, name: bar.update(task, completed=finished, last=name)
+    else:
+        last = began = time.monotonic()
+
+        def report(finished: int, name: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= every:
+                last = now
+                typer.echo(f"{what}: {finished} of {total}, {name}, {now - began:.0f} s", err=True)
+
+        yield report

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +37,7 @@ def sensitivity(
     import attrs
 
     from topoplan.cli.notice import compilation_announced
+    from topoplan.cli.progress import parts_shown
     from topoplan.distortion import Distortion
     from topoplan.experiment import experiment_from_toml
     from topoplan.exporting import read_plan
@@ -66,7 +65,7 @@ def sensitivity(
         *(Distortion(compute_noise=noise) for noise in noises),
         *(Distortion(communication_scale=scale) for scale in scales),
     ]
-    with compilation_announced(), _bar(len(distortions) * seeds + 1, quiet=as_json) as report:
+    with compilation_announced(), parts_shown("searching", len(distortions) * seeds + 1, quiet=as_json) as report:
         study = study_of(experiment, distortions, seeds=seeds, plan=plan, host=host, on_progress=report)
     _show(study, f"{experiment.model.name}, {'+'.join(one.name for one in experiment.searchers)}", as_json=as_json)
     if study.interrupted:
@@ -127,16 +126,3 @@ def _show(study: Study, title: str, *, as_json: bool) -> None:
 def _slowdown(value: float) -> str:
     """Return a slowdown as text; infinite ones are those of plans that do not fit."""
     return f"{value:.4f}" if value < float("inf") else "DOES NOT FIT"
-
-
-@contextmanager
-def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """Show how many searches are finished on standard error, where it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False, emoji=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda finished, name: bar.update(task, completed=finished, description=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +66,7 @@ def share(
     searches = len(figure.models) * len(figure.networks)
     draws = len(figure.networks) * len(options.loads) * options.trials
     try:
-        with compilation_announced(), _bar(searches + draws) as report:
+        with compilation_announced(), _counted(searches + draws) as report:
             networks = plans(shared, Host.discover(), book, measures, report)
             times = measured(shared, networks, report)
     except KeyboardInterrupt:
@@ -97,21 +98,13 @@ def share(
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    """Show how many searches and draws are finished on standard error, where it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _counted(total: int) -> Iterator[Callable[[str], None]]:
+    """Show how many searches and draws are finished: call with the name of the one that just was."""
+    from topoplan.cli.progress import parts_shown
 
-    console = Console(stderr=True, markup=False, emoji=False)
-    columns = (
-        TextColumn("{task.fields[last]}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("share", total=total, last="searching")
-        yield lambda last: bar.update(task, advance=1, last=last)
+    with parts_shown("sharing", total) as report:
+        numbers = itertools.count(1)
+        yield lambda name: report(next(numbers), name)
 
 
 def _print(title: str, rows: list[Row], networks: list[NetworkPlan]) -> None:

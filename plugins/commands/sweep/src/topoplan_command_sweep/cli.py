@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ from topoplan_command_sweep.table import cells_of, headers_of
 from topoplan_command_sweep.work import Row, rows_of
 
 __all__ = ["application"]
+
+#: Seconds between two lines that say how far it is, where there is no terminal.
+_EVERY = 60.0
 
 #: Those of the example of DAPPLE's planner.
 _BATCH_SIZES = "32,64,128,256,512,1024,2048,4096"
@@ -142,12 +146,25 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
 
 @contextmanager
 def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[Row], None]]:
-    """Show how many batch sizes are finished on standard error, where it is a terminal."""
+    """Show how many batch sizes are finished on standard error: a bar on a terminal, else a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, markup=False, emoji=False)
     columns = (TextColumn("planning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+    began = last = time.monotonic()
+    finished = 0
+
+    def line(row: Row) -> None:
+        nonlocal last, finished
+        finished, now = finished + 1, time.monotonic()
+        if not quiet and now - last >= _EVERY:
+            last = now
+            typer.echo(f"planning: {finished} of {total} batch sizes, {now - began:.0f} s", err=True)
+
+    if quiet or not console.is_terminal:
+        yield line
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("sweep", total=total)
         yield lambda row: bar.update(task, advance=1)
