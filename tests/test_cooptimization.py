@@ -15,6 +15,7 @@ from topoplan.assembly import assemble
 from topoplan.evaluate import Evaluator
 from topoplan.experiment import HostGroup
 from topoplan.interrupt import Stop
+from topoplan.packing import packed
 from topoplan.run import Run, Walk, drive, first_state
 from topoplan.strategy import data_parallel
 
@@ -186,16 +187,16 @@ def test_chains_give_an_outcome_like_any_other(host):
     assert "chains" not in optimize(job(budget=0), host=host).plan.provenance
 
 
-def test_a_process_that_ends_early_is_an_error():
-    crew = chains._There(job(run={"chains": 2}), [0], Stop())
+def test_a_process_that_ends_early_is_an_error(host):
+    crew = chains._There(packed(host), job(run={"chains": 2}), [0], Stop())
     crew._process.kill()
     with pytest.raises(TopoplanError, match="a worker process ended early"):
         crew.finish()
     crew.close()
 
 
-def test_errors_of_other_processes_are_this_ones():
-    crew = chains._There(job(searchers=["mcmc", "unheard"]), [0], Stop())
+def test_errors_of_other_processes_are_this_ones(host):
+    crew = chains._There(packed(host), job(searchers=["mcmc", "unheard"]), [0], Stop())
     crew.start({0: (0, None)})
     with pytest.raises(TopoplanError, match="unheard"):
         crew.finish()
