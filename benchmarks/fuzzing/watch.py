@@ -25,8 +25,8 @@ from topoplan import TopoplanError
 
 __all__ = ["Failure", "Reader", "Tally", "attempt", "input_of", "watched"]
 
-#: Seconds of CPU for one input, of the clock for one that does not come back, bytes beyond those of the start.
-CPU, CLOCK, MEMORY = 10, 90, 2 << 30
+#: Seconds of CPU for one input, and for one that does not come back; bytes beyond those of the start.
+CPU, LOST, MEMORY = 10, 30, 2 << 30
 #: Characters of the longest message.
 LONGEST = 1000
 
@@ -112,7 +112,7 @@ def _run(reader: Reader, seed: int, number: int, end: int, tally: Tally) -> int:
         _child(reader, seed, range(number, end), shared, far)
     os.close(far)
     os.set_blocking(pipe, False)
-    said, at, since, status = b"", -1, time.monotonic(), None
+    said, at, since, hangs, status = b"", -1, _cpu_of(child), False, None
     while status is None:
         gone, code = os.waitpid(child, os.WNOHANG)
         said += _drain(pipe)
@@ -120,8 +120,9 @@ def _run(reader: Reader, seed: int, number: int, end: int, tally: Tally) -> int:
         if gone:
             status = code
         elif here != at:
-            at, since = here, time.monotonic()
-        elif time.monotonic() - since > CLOCK:
+            at, since = here, _cpu_of(child)
+        elif _cpu_of(child) - since > LOST:
+            hangs = True
             os.kill(child, signal.SIGKILL)
         else:
             time.sleep(0.02)
@@ -140,8 +141,7 @@ def _run(reader: Reader, seed: int, number: int, end: int, tally: Tally) -> int:
     if status == 0:
         return end
     why = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-    why = "hang" if why == "signal 9" and time.monotonic() - since > CLOCK else why
-    tally.failures.append(Failure(reader.name, here, why))
+    tally.failures.append(Failure(reader.name, here, "hang" if hangs else why))
     return int(here) + 1
 
 
@@ -177,6 +177,15 @@ def _drain(pipe: int) -> bytes:
     except BlockingIOError:
         pass
     return found
+
+
+def _cpu_of(process: int) -> float:
+    """Return the seconds of CPU that a child has had; of the clock where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu() -> float:

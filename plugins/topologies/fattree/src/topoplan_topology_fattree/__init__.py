@@ -52,29 +52,24 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     aggregation0 = rack0 + k * half
     core0 = aggregation0 + k * uplinks
 
-    links: list[tuple[int, int]] = []
-    bandwidth: list[float] = []
-    for host, speed in enumerate(own.tolist()):
-        links.append((host, rack0 + host // half))
-        bandwidth.append(speed)
-    for pod in range(k):
-        for up in range(uplinks):
-            aggregation = aggregation0 + pod * uplinks + up
-            links += [(rack0 + pod * half + rack, aggregation) for rack in range(half)]
-            bandwidth += [slowed] * half
-            links += [(aggregation, core0 + up * half + port) for port in range(half)]
-            bandwidth += [trunk] * half
+    host, pod = np.arange(cluster.n_hosts), np.arange(k)[:, None, None]
+    up, port = np.arange(uplinks)[None, :, None], np.arange(half)[None, None, :]
+    rack, aggregation, core = rack0 + pod * half + port, aggregation0 + pod * uplinks + up, core0 + up * half + port
+    pairs = ((host, rack0 + host // half), (rack, aggregation), (aggregation, core))
+    ends = [np.stack(np.broadcast_arrays(*pair), axis=-1).reshape(-1, 2) for pair in pairs]
+    links = np.concatenate(ends)
+    bandwidth = np.concatenate([own, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
     tree = Fabric.from_links(
         name="fattree",
         n_hosts=cluster.n_hosts,
         n_switches=k * half + k * uplinks + uplinks * half,
-        links=links + [(b, a) for a, b in links],
-        bandwidth=bandwidth + bandwidth,
+        links=np.concatenate([links, links[:, ::-1]]),
+        bandwidth=np.concatenate([bandwidth, bandwidth]),
         latency=cluster.latency,
         max_paths=options.paths,
     )
-    ends = np.minimum(tree.link_src, tree.link_dst)
-    parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(ends, cluster.n_hosts)]
+    lower = np.minimum(tree.link_src, tree.link_dst)
+    parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(lower, cluster.n_hosts)]
     return attrs.evolve(tree, link_count=parallel)
 
 
