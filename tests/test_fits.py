@@ -86,6 +86,17 @@ def test_every_searcher_says_what_would_help(run, experiment, searcher, megabyte
     assert "devices of" in line
 
 
+@pytest.mark.filterwarnings("always::topoplan.errors.TopoplanWarning")
+def test_a_searcher_that_finds_nothing_leaves_the_others_to_search(run, experiment, tmp_path):
+    """Stages keep weights whole, which takes more than a device has; programs cut them."""
+    both = MODEL.replace("[run]", '[[searcher]]\nuse = "pipeline"\n[[searcher]]\nuse = "spmd"\n[run]')
+    (tmp_path / "both.toml").write_text(both)
+    status, out, err = run("run", "both.toml", "--set", "cluster.memory-gb=0.0052", "--json")
+    assert err.startswith("warning: searcher pipeline: model 'dlrm': no pipeline fits")
+    assert "the other searchers go on" in err
+    assert (status, json.loads(out)["fits"]) == (0, True)
+
+
 def test_a_model_that_fits_nowhere_is_refused_at_once(run):
     tables = ("-o", "arch-sparse-feature-size=512", "-o", "arch-mlp-bot=4-512")
     tables += ("-o", "arch-embedding-size=" + "-".join(["100000000"] * 4))

@@ -8,6 +8,7 @@ assembled by itself from the same experiment.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ import numpy as np
 from topoplan.bests import Keep
 from topoplan.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.distortion import distorted
+from topoplan.errors import NoPlanFitsError, TopoplanWarning
 from topoplan.evaluate import Evaluator, Memory
 from topoplan.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan.exporting import read_strategy
@@ -26,7 +28,7 @@ from topoplan.host import Host
 from topoplan.interfaces import built
 from topoplan.precision import at_speed, in_precision, optimizer_of
 from topoplan.problem import Demand, Problem
-from topoplan.search import Search
+from topoplan.search import Candidate, Search, Trial
 from topoplan.space import Space
 from topoplan.strategy import Strategy
 
@@ -77,9 +79,32 @@ class Assembly:
         if chain:
             rngs = np.random.default_rng([self.seed, chain]).spawn(count)
         return fabric_rng, [
-            (component.axis, component.build(options, self.problem, rng))
+            (component.axis, self._built(component, options, rng))
             for (component, options), rng in zip(self.searchers, rngs, strict=True)
         ]
+
+    def _built(self, component: Searcher, options: Any, rng: np.random.Generator) -> Search:
+        """Build a searcher; one that finds no plan that fits leaves the others of its axis to search on."""
+        try:
+            return component.build(options, self.problem, rng)
+        except NoPlanFitsError as error:
+            if sum(other.axis == component.axis for other, _ in self.searchers) == 1:
+                raise
+            warnings.warn(TopoplanWarning(f"{error}; the other searchers go on"), stacklevel=2)
+            return _Nothing()
+
+
+class _Nothing:
+    """A searcher that proposes nothing."""
+
+    def ask(self) -> list[Candidate]:
+        return []
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        pass
+
+    def adopt(self, trial: Trial) -> None:
+        pass
 
 
 def assemble(host: Host, experiment: Experiment) -> Assembly:

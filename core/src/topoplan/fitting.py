@@ -21,7 +21,16 @@ from topoplan.memory import MemoryUse
 from topoplan.problem import Problem
 from topoplan.strategy import Strategy
 
-__all__ = ["LeastMemory", "check_fits_somewhere", "lacking", "least_memory", "needs_more", "no_plan_fits", "size_text"]
+__all__ = [
+    "LeastMemory",
+    "at_least",
+    "check_fits_somewhere",
+    "lacking",
+    "least_memory",
+    "needs_more",
+    "no_plan_fits",
+    "size_text",
+]
 
 #: What bounds may be off by: sums are taken in another order than for a strategy.
 _SLACK = 1e-9
@@ -123,7 +132,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     if 0 < samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
     helps += _ways_out(least, cluster, whole_batch)
-    helps.append(f"devices of {_at_least(needed)} for this plan (--device, --memory-gb)")
+    helps.append(f"devices of {at_least(needed)} for this plan (--device, --memory-gb)")
     return f"{lacking(use, cluster)}; what would help: {_joined(helps)}"
 
 
@@ -134,7 +143,7 @@ def needs_more(problem: Problem, needed: float) -> str:
     helps = [
         *_micro_batches(least, cluster),
         *_ways_out(least, cluster, whole_batch=True),
-        f"devices of at least {_at_least(needed)} (--device, --memory-gb)",
+        f"devices of at least {at_least(needed)} (--device, --memory-gb)",
         "more devices (--servers), or a smaller batch (--batch-size)",
     ]
     return (
@@ -152,7 +161,7 @@ def _micro_batches(least: LeastMemory, cluster: Cluster) -> list[str]:
     return [told] if states <= room else []
 
 
-def _at_least(nbytes: float) -> str:
+def at_least(nbytes: float) -> str:
     """Return bytes rounded up to a tenth of a unit."""
     step = 1e8 if nbytes >= 1e8 else 1e5 if nbytes >= 1e5 else 1e2
     return size_text(math.ceil(nbytes / step) * step)
@@ -166,7 +175,7 @@ def _ways_out(least: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[s
     if devices > cluster.n_devices:
         ways.append(f"at least {devices} devices of {size_text(room)} (now {cluster.n_devices}; --servers)")
         each = least.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.big_gpu
-        ways.append(f"devices of at least {_at_least(each)} (--device, --memory-gb)")
+        ways.append(f"devices of at least {at_least(each)} (--device, --memory-gb)")
     return ways
 
 

@@ -17,6 +17,7 @@ The loop is a method of `Walk`, one search under way, so that several of them ca
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from topoplan.bests import Bests, Finalist, Keep, Origin
 from topoplan.compiling import clock
+from topoplan.errors import NoPlanFitsError, TopoplanWarning
 from topoplan.evaluate import Evaluator
 from topoplan.interrupt import Stop, interruptible
 from topoplan.problem import Problem
@@ -167,7 +169,7 @@ class Walk:
             asked = 0
             for number in range(len(self._searchers)):
                 started = clock()
-                candidates = list(self._searchers[number][1].ask())[:left]
+                candidates = self._asked_of(number)[:left]
                 self.planning += clock() - started
                 if not candidates:
                     continue
@@ -179,6 +181,17 @@ class Walk:
             if asked == 0:
                 return False
         return True
+
+    def _asked_of(self, number: int) -> list[Candidate]:
+        """Ask a searcher; one that finds no plan that fits ends only a walk that has nothing else."""
+        axis, search = self._searchers[number]
+        try:
+            return list(search.ask())
+        except NoPlanFitsError as error:
+            if not self.best.fits and sum(other == axis for other, _ in self._searchers) == 1:
+                raise
+            warnings.warn(TopoplanWarning(f"{error}; what else there is goes on"), stacklevel=2)
+            return []
 
     def _step(self, number: int, candidates: Sequence[Candidate], stop: Stop) -> None:
         """Price candidates, tell their searcher, and give what is worth it to the others."""

@@ -135,7 +135,7 @@ def test_infeasible_plans_leave_a_report():
     [
         ({"micro_batch": 17}, {}, "micro-batch 17 is larger than the batch of 16 samples"),
         ({}, {"device_memory": 4e9, "weight": 2_000_000_000},
-         "operator 'op0' keeps 6.0 GB .* a device has 4.0 GB, .*-s spmd, .* devices of at least 6 GB"),
+         "operator 'op0' keeps 6.0 GB .* a device has 4.0 GB, .*-s spmd, .* devices of at least 6.0 GB"),
         ({}, {"seconds": 0.0}, "takes no time"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.fitting import no_plan_fits, size_text
+from topoplan.fitting import at_least, no_plan_fits, size_text
 from topoplan.lowering import Lowering
 from topoplan_searcher_hpgo.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import PipelineOptions
@@ -257,7 +257,7 @@ def _check_operators(problem: Problem) -> None:
                 f"searcher pipeline: model {problem.graph.name!r}: no pipeline fits: operator {op.name!r} keeps "
                 f"{size_text(kept[0])} for its weights, gradients and optimizer state, a device has {size_text(room)}, "
                 f"and stages keep weights whole; what would help: searchers that cut weights (-s spmd, -s mcmc), or "
-                f"devices of at least {math.ceil(kept[0] / 1e8) / 10:g} GB (--device, --memory-gb)"
+                f"devices of at least {at_least(kept[0])} (--device, --memory-gb)"
             )
 
 
