@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import types
 import warnings
 
@@ -305,3 +308,23 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path, capsys):
     assert not written.refused
     assert status(["simulate", str(path)]) in (0, None)
     assert "[/x] :warning:" in capsys.readouterr().out
+
+
+def test_one_of_two_components_of_a_name_is_chosen_by_its_distribution():
+    host = Host()
+    for name in ("acme", "other"):
+        own = Topology(name="ring", summary=name, options=Nothing, build=boom)
+        host.add(types.SimpleNamespace(topoplan_topologies=hookimpl(lambda own=own: [own])), name=name)
+    with pytest.raises(TopoplanError, match="write acme/ring or other/ring"):
+        host.get("topology", "ring")
+    assert host.get("topology", "other/ring").summary == "other"
+    with pytest.raises(TopoplanError, match="no topology named 'third/ring'"):
+        host.get("topology", "third/ring")
+
+
+def test_kernels_that_are_not_compiled_are_refused():
+    code = "from topoplan.cli import main; main(['optimize', 'alexnet', '--budget', '0', '--servers', '2'])"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: NUMBA_DISABLE_JIT is set")

@@ -13,8 +13,10 @@ import pytest
 
 from topoplan import Topology, TopoplanError, hookimpl, option
 from topoplan.cli import main
+from topoplan.cli.doctor import remedy
 from topoplan.host import Broken, Conflict, Host, Provider
 from topoplan.options import describe
+from topoplan.testing import reference
 
 
 @attrs.frozen(kw_only=True)
@@ -24,7 +26,9 @@ class Options:
 
 @hookimpl
 def topoplan_topologies():
-    return [Topology(name="acme", summary="a ring", options=Options, build=lambda o, c: None)]
+    return [
+        Topology(name="acme", summary="a ring", options=Options, build=lambda o, c: reference.ring(c.cluster.n_hosts))
+    ]
 
 
 @pytest.fixture
@@ -146,6 +150,28 @@ def test_doctor_names_cause_and_remedy(host, capsys):
     assert "plugin 'topology-x' (acme-x 1) is broken: does not load" in out
     assert "Trace" in out
     assert "pip uninstall acme-x" in out
+
+
+def test_doctor_finds_what_loads_and_does_not_build(host, capsys):
+    @attrs.frozen
+    class Nothing:
+        pass
+
+    def boom(*given):
+        raise ValueError("boom")
+
+    host.add(Topology(name="raises", summary="s", options=Nothing, build=boom), name="mine")
+    host.add(Topology(name="dict", summary="s", options=Nothing, build=lambda *given: {}), name="yours")
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 1
+    assert "BROKEN topology 'raises' (plugin 'mine'): build raised ValueError: boom" in out
+    assert 'raise ValueError("boom")' in out
+    assert "BROKEN topology 'dict' (plugin 'yours'): build returned dict {} (must return Fabric)" in out
+
+
+def test_the_author_of_a_plugin_is_told_where_it_is():
+    assert remedy("topoplan-core", "x").startswith("correct it in /")
+    assert "pip uninstall numpy" in remedy("numpy", "x")
 
 
 def test_doctor_names_both_sides_of_a_conflict(host, capsys):

@@ -33,7 +33,7 @@ _CORE = "topoplan"
 
 
 class PluginError(TopoplanError):
-    """Code of a plugin raised something else than a `TopoplanError`, which is the cause of this one."""
+    """Code of a plugin returned what it must not, or raised what is no `TopoplanError`, and the cause of this one."""
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _check_costs(costs: Any, graph: OperatorGraph, who: str) -> None:
         for field in ("forward", "backward", "memory"):
             column = getattr(price, field)
             if np.shape(column) != (1,):
-                raise TopoplanError(f"{who}: price of 1 part: {field} has shape {np.shape(column)} (must be (1,))")
+                raise PluginError(f"{who}: price of 1 part: {field} has shape {np.shape(column)} (must be (1,))")
 
 
 class _Simulate:
@@ -236,14 +236,14 @@ class _Search:
 
 def _expect(value: Any, wanted: type[Any], what: str, right: str = "") -> None:
     if not isinstance(value, wanted):
-        raise TopoplanError(f"{what} returned {_kind_of(value)} (must return {right or wanted.__name__})")
+        raise PluginError(f"{what} returned {_kind_of(value)} (must return {right or wanted.__name__})")
 
 
 def _expect_methods(value: Any, names: Sequence[str], what: str) -> None:
     for name in names:
         if not callable(getattr(value, name, None)):
             right = "something that can be called" if name == "__call__" else f"an object with a method {name}"
-            raise TopoplanError(f"{what} returned {_kind_of(value)} (must return {right})")
+            raise PluginError(f"{what} returned {_kind_of(value)} (must return {right})")
 
 
 def _kind_of(value: Any) -> str:

@@ -15,8 +15,12 @@ import numba
 from numba.core import event
 
 from topoplan import compiling
+from topoplan.errors import TopoplanError
 
 __all__ = ["interrupted", "kernel", "on_compilation", "part"]
+
+if numba.config.DISABLE_JIT:
+    raise TopoplanError("NUMBA_DISABLE_JIT is set, but simulators run compiled kernels alone (unset it)")
 
 #: Decorates a function over arrays that it is given; it makes no array and returns none.
 #:

@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 import textwrap
+import traceback
 from typing import TYPE_CHECKING
 
 import typer
@@ -77,7 +78,8 @@ def _show(
 
 
 def _doctor() -> None:
-    """Load every plugin and tell what is broken or in conflict, why, and what to do.  Exit 1 if anything is."""
+    """Load every plugin, build its components, and tell what is wrong, why, and what to do.  Exit 1 if anything is."""
+    from topoplan.cli.doctor import failures, remedy
     from topoplan.host import Host
 
     host = Host.discover()
@@ -89,22 +91,21 @@ def _doctor() -> None:
         typer.echo(f"\nBROKEN {broken}")
         if broken.details:
             typer.echo("\n".join(f"    {line}" for line in broken.details.rstrip().splitlines()))
-        typer.echo(f"  to fix: {_remedy(broken.dist, broken.name)}")
+        typer.echo(f"  to fix: {remedy(broken.dist, broken.name)}")
     for conflict in host.conflicts:
         names = " or ".join(p.dist or p.name for p in conflict.providers)
         typer.echo(f"\nCONFLICT {conflict}")
         typer.echo(f"  to fix: uninstall {names}, or set TOPOPLAN_DISABLE_PLUGINS to the one not wanted")
-    if host.broken or host.conflicts:
+    failing = failures(host)
+    for provider, error in failing:
+        typer.echo(f"\nBROKEN {error}")
+        if error.__cause__ is not None:
+            lines = "".join(traceback.format_exception(error.__cause__)).rstrip().splitlines()
+            typer.echo("\n".join(f"    {line}" for line in lines))
+        typer.echo(f"  to fix: {remedy(provider.dist, provider.name)}")
+    if host.broken or host.conflicts or failing:
         raise typer.Exit(1)
     typer.echo("all plugins work")
-
-
-def _remedy(dist: str, name: str) -> str:
-    if not dist:
-        return f"install the plugin, or take {name!r} out of TOPOPLAN_PLUGINS"
-    return (
-        f"upgrade it (pip install -U {dist}), remove it (pip uninstall {dist}), or set TOPOPLAN_DISABLE_PLUGINS={name}"
-    )
 
 
 def _named(host: Host, name: str) -> list[Registered]:
