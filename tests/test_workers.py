@@ -53,17 +53,16 @@ def own():
     )
 
 
-@pytest.mark.parametrize("how", ["plugin", "object in the experiment"])
-def test_chains_in_workers_have_the_plugins_of_this_process(how):
-    host, experiment = Host.discover(), attrs.evolve(SMALL, searchers="still")
-    if how == "plugin":
-        plugin = types.SimpleNamespace(topoplan_searchers=hookimpl(lambda: [own()]))
-        plugin.topoplan_searchers.__name__ = "topoplan_searchers"
-        host.add(plugin, name="mine")
-    else:
-        experiment = attrs.evolve(SMALL, searchers=[own()])
-    report = optimize(experiment, host=host).plan.provenance["reports"]["still"]
+def test_chains_in_workers_have_the_components_of_this_process():
+    report = optimize(attrs.evolve(SMALL, searchers=[own()])).plan.provenance["reports"]["still"]
     assert report["pid"] != os.getpid()
+
+
+def test_plugins_are_sent_too():
+    plugin = types.SimpleNamespace(topoplan_searchers=hookimpl(lambda: [own()]))
+    host = Host()
+    host.add(plugin, name="mine")
+    assert unpacked(packed(host)).get("searcher", "still").summary == "s"
 
 
 def test_what_cannot_be_sent_is_told_with_what_to_do():
@@ -81,13 +80,26 @@ def test_a_replaced_component_is_replaced_in_workers_too():
     assert unpacked(packed(host)).get("searcher", "still").summary == "second"
 
 
-def test_an_error_in_a_worker_comes_back_in_one_line(capfd):
-    def refuse(*given):
-        raise ZeroDivisionError("by zero")
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raises", r"^searcher 'still' \(plugin 'mine'\): build raised ZeroDivisionError: by zero$"),
+        ("dies", r"^chains: a worker process ended early \(use --workers 1 to see why\)$"),
+    ],
+)
+def test_a_worker_that_fails_is_one_line(capfd, how, message):
+    first = os.getpid()
+
+    def fail(*given):
+        if how == "raises":
+            raise ZeroDivisionError("by zero")
+        if os.getpid() != first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Still()
 
     host = Host.discover()
-    host.add(attrs.evolve(own(), build=refuse), name="mine")
-    with pytest.raises(TopoplanError, match=r"searcher 'still' \(plugin 'mine'\): build raised ZeroDivisionError"):
+    host.add(attrs.evolve(own(), build=fail), name="mine")
+    with pytest.raises(TopoplanError, match=message):
         optimize(attrs.evolve(SMALL, searchers=Choice("still")), host=host)
     assert "Traceback" not in capfd.readouterr().err
 
