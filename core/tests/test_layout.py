@@ -103,7 +103,7 @@ def test_stages_are_told_one_by_one(capsys, monkeypatch):
     assert "0-3" in first
     assert f"{names[4]} .. {names[8]} (5)" in second
     assert "* runs its forward pass again" in out
-    assert "split 4|4 @4: devices of each stage" in out
+    assert "split: devices of each stage; @" in out
 
 
 @pytest.mark.parametrize("seed", range(3))

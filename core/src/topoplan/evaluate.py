@@ -84,7 +84,7 @@ class Evaluator:
             self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
         self._lowered: tuple[Strategy, TaskGraph] | None = None
         self._held: tuple[Strategy, F64] | None = None
-        self._known: dict[Any, tuple[State, float]] = {}
+        self._known: dict[Any, tuple[State, float, bool]] = {}
         # Seconds that strategies of one key take at least; and the fabric, to keep its identity.
         self._alike: dict[tuple[int, int], tuple[Fabric, float]] = {}
 
@@ -124,8 +124,8 @@ class Evaluator:
         if cost == float("inf"):
             return self._trial(state, cost)
         _make_room(self._known)
-        self._known[key] = (state, cost)
-        return self._trial(state, cost)
+        self._known[key] = (state, cost, self.fits(strategy))
+        return self._trial(*self._known[key])
 
     def _cost(self, state: State, beat: float, floor: float) -> float:
         """Return what a state costs, or infinity if that is not below ``beat``; it is not below ``floor``."""
@@ -181,8 +181,7 @@ class Evaluator:
             self._lowered = (strategy, self._lowering.lower(strategy))
         return self._lowered[1]
 
-    def _trial(self, state: State, cost: float) -> Trial:
-        fits = cost < float("inf") and self.fits(state.strategy)
+    def _trial(self, state: State, cost: float, fits: bool = False) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy), fits=fits)
 
     def _penalty(self, used: F64) -> float:

@@ -253,7 +253,7 @@ def table(title: str, rows: list[tuple[str, str]]) -> None:
     """Print a two-column table."""
     grid = Table(title=title, show_header=False, title_justify="left")
     grid.add_column()
-    grid.add_column(justify="right")
+    grid.add_column(justify="right", overflow="fold")
     for row in rows:
         grid.add_row(*row)
     Console(markup=False, emoji=False).print(grid)

@@ -160,6 +160,6 @@ def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
     if plan.strategy is not None and plan.strategy.schedule is not None and any(plan.strategy.schedule.recompute):
         told.append("* runs its forward pass again before the backward one")
     for report in plan.provenance.get("reports", {}).values():
-        if isinstance(report, Mapping) and isinstance(split := report.get("split"), str):
-            told.append(f"split {split}: devices of each stage; @ the layer with which each later one begins")
+        if isinstance(report, Mapping) and "split" in report:
+            told.append("split: devices of each stage; @ the layer with which each later one begins")
     return told
