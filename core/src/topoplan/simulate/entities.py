@@ -21,9 +21,9 @@ __all__ = ["PACKET", "Entities", "alone", "build", "path_times", "schedule", "su
 #: Bytes of a packet.
 PACKET = 8936
 _SMALL = 9000
-#: Packets that a flow may have on their way when it starts; what is left of them in the end, on paths of one link and
-#: of two; and the sixteenths of a round in which a member of a ring sends: see `window`.
-_FIRST, _LEAST, _PRESENT = 100.0, (2.0, 8.0), 13
+#: Packets that a flow may have on their way when it starts; what is left of them in the end, where the longest path has
+#: one link, two, and more; and the sixteenths of a round in which a member of a ring sends: see `window`.
+_FIRST, _LEAST, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
 _ALLREDUCE = int(TaskKind.ALLREDUCE)
 
@@ -44,7 +44,7 @@ class Entities(NamedTuple):
         mates: (N,) on the first flow of a ring, how many flows wait for each other; 0 on its others.
         cap: (N,) row of ``caps`` of a coupled ring that is never as fast as its links would let it be; else -1.
         caps: bytes/s of these rings.  Each acts as a link of its own, over which its ring flows last.
-        load: (N,) units of load that its flow puts on a link, in which links are shared; `LOAD` for equal shares.
+        load: (N,) units of load that its flow puts on a link, in which links are shared: `window`.
     """
 
     of_task: I32
@@ -69,7 +69,7 @@ def build(
 ) -> tuple[I32, I32, I32, I64, I64, F64, F64, F64, F64, I32, I32, I32, F64, I64]:
     """List the entities of all tasks, in the order of the tasks; the columns of `Entities`.
 
-    Flows share links as their windows (`window`) where none of them takes more than two links, else equally.
+    Flows share links as their windows (`window`).
     """
     n_tasks = len(tasks.kind)
     of_task = np.zeros(n_tasks + 1, np.int32)
@@ -98,7 +98,6 @@ def build(
     caps = np.empty(count)
     load = np.full(count, LOAD, np.int64)
     hops = _most_links(tasks, traffic, paths, rings)
-    windows = hops <= len(_LEAST)
     least = _LEAST[max(1, min(hops, len(_LEAST))) - 1]
     n_caps = 0
     known, found = -1.0, LOAD  # packets and window of the transfer before: most that follow each other are alike
@@ -111,11 +110,10 @@ def build(
             row[at] = traffic.row[t]
             slot_ptr[at + 1] = slot_ptr[at] + _longest(row[at], paths)
             volume[at] = _packets(float(tasks.size[t])) * PACKET
-            if windows:
-                packets = volume[at] / PACKET
-                if packets != known:
-                    known, found = packets, window(packets, least, 16)
-                load[at] = found
+            packets = volume[at] / PACKET
+            if packets != known:
+                known, found = packets, window(packets, least, 16)
+            load[at] = found
             continue
         g = traffic.ring[t]
         m = rings.members[g]
@@ -123,8 +121,7 @@ def build(
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
-            if windows:
-                load[e] = window(each / PACKET, least, 16 if stepped else _PRESENT)
+            load[e] = window(each / PACKET, least, 16 if stepped else _PRESENT)
             if stepped:
                 row[e] = rings.rows[rings.first[g] + e - at]
                 slot_ptr[e + 1] = slot_ptr[e] + _longest(row[e], paths)
@@ -229,7 +226,7 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
 
 @numba.njit(cache=True)
 def window(packets: float, least: float, present: int) -> int:
-    """Load of a flow on a link where windows decide: packets that it has on their way, on average.
+    """Load of a flow on a link: packets that it has on their way, on average.
 
     A queue serves flows as their packets come, so a flow gets a share of it as its window is one of all windows there.
     A DCTCP flow (Alizadeh et al., SIGCOMM 2010) starts with 100 packets in FlexNetPacket.  On a link where others
@@ -240,7 +237,9 @@ def window(packets: float, least: float, present: int) -> int:
         packets: that the flow sends, a flow of a ring in one round.
         least: packets of the window of a flow that has sent for long.  Two where a path is one link.  Where it is two,
             a transfer that starves on one of them keeps its share of the other (`topoplan.simulate.fluid`) and holds
-            up what it does not use: with more packets, 8, it starves less, and holds up less.
+            up what it does not use: with more packets, 8, it starves less, and holds up less.  Where it is more, a
+            window is spread over several queues, and each of them marks only what it holds beyond 50 packets, those of
+            hosts on a fat-tree nothing at all: 50.
         present: sixteenths of the time in which it is there.  A member of a ring that is done with its round waits for
             the slowest one.  A coupled ring holds its load all the time and so has a smaller one: in the packet
             simulator, members send for 62 to 89 % of a round on one switch, weighted by time (six task graphs).

@@ -5,12 +5,10 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
 * A message of S bytes is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  On a path of links with
   latency d and bandwidth C it starts to flow after sum(d + 1/C), and is there sum(d) + sum(8936/C) - max(8936/C)
   after its last byte has left: alone it takes exactly what store-and-forward of packets takes.
-* What flows shares links: its rate is the smallest of C/n over its links, n being the flows on a link.
-  Bandwidth that a flow cannot use because of another link is not given to others.
-* Where no message takes more than two links (a full mesh, one switch), links are queues that flows fill with their
-  windows, and shares are as these (`topoplan.simulate.entities.window`): rings start every round with a large window,
-  beside which long transfers starve.  On longer paths equal shares are nearer to packet simulation: a window is then
-  spread over the queues of its path, and on a fat-tree those of the hosts mark nothing, so that windows stay large.
+* What flows shares links: its rate is the smallest share that it has on its links.  Bandwidth that a flow cannot use
+  because of another link is not given to others.
+* Links are queues that flows fill with their windows, and shares are as these (`topoplan.simulate.entities.window`):
+  rings start every round with a large window, beside which long transfers starve.
 * An all-reduce of S bytes over m members sends floor(S/m) per member and round, for 2 (m-1) rounds, after the
   time that it needs inside its hosts.  If S < 9000 m it sends all in one round, floor(2 S (m-1)/m)/m; if
   S m <= 18000 m (m-1), it stops after the first round.  With k rings each carries 1/k of this; rings run

@@ -68,7 +68,7 @@ class _Fluid:
         self.since: dict[int, float] = {}
         self.touched: set[int] = set()
         hops = max(self._hops(), default=0)
-        self.windows, self.least = hops <= 2, 8.0 if hops == 2 else 2.0
+        self.least = 2.0 if hops < 2 else 8.0 if hops == 2 else 50.0
         for t in range(taskgraph.n_tasks):
             self.flows[t] = self._make(t)
             self.by_number.update({flow.number: flow for flow in self.flows[t]})
@@ -134,9 +134,7 @@ class _Fluid:
         return made
 
     def _unit(self, volume: float, present: int = 16) -> int:
-        """Load that a flow of these bytes puts on a link: where windows decide, sixteenths of its mean one."""
-        if not self.windows:
-            return LOAD
+        """Load that a flow of these bytes puts on a link: sixteenths of its mean window."""
         packets, sent, trips = volume / _PACKET, 0.0, 0.0
         window, marked = 100.0, 0.0
         while sent < packets and window > 1.0005 * self.least:
