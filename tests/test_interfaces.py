@@ -75,3 +75,26 @@ def test_four_interfaces_are_one_of_four_times_the_bandwidth():
 def test_the_table_says_what_a_host_has(run):
     _, out, _ = run("optimize", *MODEL, "--budget", "0", "--degree", "8", "--interface-bandwidth-gbps", "400")
     assert "8 x 400 Gbps" in out
+
+
+def test_simulate_and_run_use_all_interfaces(run, tmp_path):
+    (tmp_path / "e.toml").write_text(
+        'searcher = "mcmc"\n[model]\nuse = "dlrm"\narch-embedding-size = "1000-1000"\n'
+        "[run]\nbudget = 0\nbatch-size = 64\n"
+        '[cluster]\nservers = 4\ndegree = 3\n[outputs]\nflatbuffer = "e.fbuf"\n'
+    )
+    status, out, err = run("run", "e.toml", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["interfaces_used"] == 3
+    found = {}
+    for words in ([], ["-t", "bigswitch"], ["-t", "fattree"], ["-t", "bigswitch", "--degree", "1"]):
+        status, text, err = run("simulate", "e.fbuf", *words, "--json")
+        assert (status, err) == (0, "")
+        found[" ".join(words)] = json.loads(text)
+    assert [one["interfaces_used"] for one in found.values()] == [3, 3, 3, 1]
+    times = [one["iteration_time_s"] for one in found.values()]
+    assert times[0] == times[1] == pytest.approx(json.loads(out)["iteration_time_s"], rel=1e-6)
+    assert times[3] > times[1]
+    assert "1 x 100 Gbps" in run("simulate", "e.fbuf", "-t", "bigswitch", "--degree", "1")[1]
+    # Without a topology the network is the file's own, whatever the hosts are said to have.
+    assert "3 of 2 x 100 Gbps" in run("simulate", "e.fbuf", "--degree", "2")[1]

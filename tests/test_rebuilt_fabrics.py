@@ -16,7 +16,8 @@ from topoplan.simulate.breakeven import break_even, rebuilds
 
 CLUSTER = ["--servers", "16", "--interface-bandwidth-gbps", "25", "--seed", "1"]
 #: The strategy that the search starts with has transfers and all-reduces.
-FIRST = ["dlrm", "-o", "preset=dlrm16", "-t", "ocs:delay-ms=3", "--budget", "0", *CLUSTER]
+MODEL = ["dlrm", "-o", "preset=dlrm16", "--budget", "0", *CLUSTER]
+FIRST = [*MODEL, "-t", "ocs:delay-ms=3"]
 
 
 def command(capsys, *args):
@@ -93,7 +94,7 @@ def test_what_the_command_prints(capsys):
 
 def test_a_long_delay_leaves_the_fabric_as_it_is(capsys):
     """With searchers that propose both kinds, the one that stays wins, and the report still compares."""
-    late = [*FIRST, "-t", "ocs:delay-ms=1000", "-s", "mcmc", "-s", "totientperm", "-s", "rewire", "--budget", "20"]
+    late = [*MODEL, "-t", "ocs:delay-ms=1000", "-s", "mcmc", "-s", "totientperm", "-s", "rewire", "--budget", "20"]
     code, out, err = command(capsys, "optimize", *late, "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -135,7 +136,7 @@ def test_a_format_without_phases_refuses(capsys, tmp_path):
 
 def test_a_task_graph_of_others_on_a_rebuilt_fabric(capsys, tmp_path):
     path = tmp_path / "plan.fbuf"
-    static = ["optimize", *FIRST, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
+    static = ["optimize", *MODEL, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
     code, _, err = command(capsys, *static)
     assert code == 0, err
     code, out, err = command(capsys, "simulate", str(path), "-t", "ocs:delay-ms=3", "--degree", "4", "--json")

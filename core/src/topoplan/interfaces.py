@@ -120,13 +120,14 @@ def used_interfaces(fabric: Fabric, cluster: Cluster) -> I64:
 def host_links(fabric: Fabric, cluster: Cluster) -> str:
     """Say what a host has and the fabric uses of it: ``8 x 400 Gbps``, or ``1 of 8 x 400 Gbps``.
 
-    Of hosts that differ it is the least and the most: ``2..4 x 25 Gbps``.
+    Of hosts that differ it is the least and the most: ``2..4 x 25 Gbps``.  A fabric that was read and needs more than
+    the hosts have says so: ``4 of 2 x 25 Gbps``.
     """
     used, have = used_interfaces(fabric, cluster), cluster.interfaces
     speed = _range(cluster.interface_bandwidth * _GBPS, ".6g")
     # An odd number of interfaces leaves one that no link can take.
     idle = int((have - used).max()) > (1 if int(have.sum()) % 2 else 0)
-    taken = f"{_range(used, 'd')} of " if idle else ""
+    taken = f"{_range(used, 'd')} of " if idle or (used > have).any() else ""
     return f"{taken}{_range(have, 'd')} x {speed} Gbps"
 
 

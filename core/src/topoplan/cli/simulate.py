@@ -43,6 +43,7 @@ def simulate(
     from topoplan.experiment import Choice
     from topoplan.exporting import check_outputs, write_outputs
     from topoplan.host import Host
+    from topoplan.interfaces import host_links, used_interfaces
     from topoplan.replay import simulate_file, simulator_of
 
     host = Host.discover()
@@ -75,6 +76,9 @@ def simulate(
                 "file": str(file),
                 "topology": plan.fabric.name,
                 "simulator": used,
+                "interfaces": int(plan.cluster.interfaces.min()),
+                "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
+                "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
                 "outputs": written.paths,
                 **({"refused": written.refused} if written.refused else {}),
             }
@@ -82,6 +86,11 @@ def simulate(
     else:
         table(
             f"{file.name} on {plan.fabric.name}, {used}",
-            [*simulation_rows(plan), *memory_rows(plan), ("tasks", str(plan.taskgraph.n_tasks))],
+            [
+                *simulation_rows(plan),
+                *memory_rows(plan),
+                ("network of a host", host_links(plan.fabric, plan.cluster)),
+                ("tasks", str(plan.taskgraph.n_tasks)),
+            ],
         )
     exit_after(written)

@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from topoplan.components import Command, Registered
+from topoplan.guard import bare
 
 __all__ = ["check_component", "checks_for", "parametrize_with_checks"]
 
 
 def checks_for(component: Registered) -> dict[str, Callable[[], None]]:
-    """Return the checks that apply to a component or command: promise -> function that raises if it is broken."""
+    """Return the checks that apply to a component or command: promise -> function that raises if it is broken.
+
+    A component that a host hands out, which names its plugin in what goes wrong, is checked as its author made it.
+    """
+    component = bare(component)
     checks: dict[str, Callable[[], None]] = {}
     modules = (component.kind.value,) if isinstance(component, Command) else ("common", component.kind.value)
     for module in modules:
