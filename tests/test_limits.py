@@ -8,7 +8,8 @@ import pytest
 
 import topoplan
 from topoplan import Axis, ClusterOptions, Dimension, Experiment, RunOptions, Tensor, TopoplanError, optimize
-from topoplan.experiment import HostGroup, build_cluster, experiment_from_toml
+from topoplan.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan.exporting import read_plan, write_outputs
 from topoplan.host import Host
 from topoplan.options import parse_component, structure
 from topoplan.testing import reference
@@ -218,3 +219,26 @@ def test_a_component_that_is_passed_itself_is_used():
     plan = optimize(experiment).plan
     assert used
     assert [one["name"] for one in plan.provenance["components"]][:2] == ["alexnet", "own"]
+
+
+def test_what_is_written_can_be_read_again(tmp_path):
+    plan = reference.plan()
+    more = attrs.evolve(plan, fabric=attrs.evolve(plan.fabric, n_switches=plan.fabric.n_links + 5))
+    path = tmp_path / "plan.json"
+    assert not write_outputs(HOST, more, ((Choice("json"), str(path)),)).refused
+    assert read_plan(HOST, path).fabric.n_switches == plan.fabric.n_links + 5
+    slow = attrs.evolve(plan.cluster, interface_bandwidth=[1.0] * plan.cluster.n_hosts)
+    file = tmp_path / "plan.fbuf"
+    fast = attrs.evolve(plan.fabric, link_bandwidth=[3e9] * plan.fabric.n_links)
+    many = attrs.evolve(plan, cluster=slow, fabric=fast)
+    assert (
+        "no whole number of interfaces"
+        in write_outputs(HOST, many, ((Choice("flatbuffer"), str(file)),)).refused["flatbuffer"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rings", "message"), [({9: ((1,),)}, "rings of 9 members"), ({4: ((),)}, "no jumps"), ({4: ((2**40,),)}, "2.31")]
+)
+def test_rings_that_no_file_can_hold_are_refused(rings, message):
+    refused(lambda: attrs.evolve(reference.ring(), rings=rings), message)

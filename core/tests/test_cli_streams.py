@@ -1,0 +1,53 @@
+"""The command line where its streams are closed or full, and where the user stops it before it has begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from topoplan import __main__ as start
+from topoplan.cli import main
+
+
+def status(run, *given):
+    with pytest.raises(SystemExit) as error:
+        run(*given)
+    return error.value.code
+
+
+def test_a_closed_standard_output_is_no_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert status(main, ["plugins"]) in (0, None)
+    sys.stdout.close()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_standard_output_is_one_line(monkeypatch, capsys):
+    with open(os.devnull, "w") as silent:  # noqa: PTH123
+        stream = Path("/dev/full").open("w")  # noqa: SIM115
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert status(main, ["plugins"]) == 2
+        os.dup2(silent.fileno(), stream.fileno())
+        stream.close()
+    assert "error: standard output cannot be written (No space left on device)" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_anything_runs_is_no_traceback(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("topoplan.cli.main", interrupted)
+    assert status(start.main) == 130
+
+
+def test_ctrl_c_where_nothing_is_kept_ends_as_shells_expect(monkeypatch, capsys):
+    def interrupted(*given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("topoplan.host.Host.discover", interrupted)
+    assert status(main, ["plugins"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
