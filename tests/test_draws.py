@@ -11,9 +11,13 @@ import pytest
 from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
 from topoplan.assembly import assemble
 from topoplan.bests import Finalist, Origin
+from topoplan.comparing.cells import Cell
 from topoplan.comparing.measure import measure
+from topoplan.comparing.notes import notes
+from topoplan.comparing.rows import rows_of
 from topoplan.draws import Draws, judge, mean_trial
 from topoplan.interrupt import Stop
+from topoplan.prices import default_prices
 from topoplan.run import first_state
 from topoplan.simulate.run import Simulation
 from topoplan.strategy import Strategy
@@ -236,5 +240,8 @@ def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
     outcome, told = optimize(experiment, host=host), measure("one", experiment)
     assert told["iteration_time_s"] == outcome.seconds
     assert (told["draws"], told["standard_deviation_s"]) == (len(outcome.draws.seeds), outcome.draws.deviation)
+    cell = Cell(model="N", network="panel", at={}, experiment=experiment)
+    (note,) = notes(rows_of([cell], [told], default_prices()), default_prices())
+    assert note.startswith(f"times are means over up to {told['draws']} draws of equal paths")
     trial = mean_trial(assemble(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
     assert trial.cost == pytest.approx(outcome.seconds, rel=1e-12)

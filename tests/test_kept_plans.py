@@ -14,12 +14,16 @@ import pytest
 from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, TopoplanError, Trial, optimize
 from topoplan.assembly import assemble
 from topoplan.bests import Keep
+from topoplan.comparing.cells import Cell
 from topoplan.comparing.figure import figure_from
 from topoplan.comparing.measure import measure
+from topoplan.comparing.notes import notes
+from topoplan.comparing.rows import rows_of
 from topoplan.components import Kind
 from topoplan.experiment import experiment_from_toml
 from topoplan.exporting import read_plan
 from topoplan.interrupt import Stop
+from topoplan.prices import default_prices
 from topoplan.repeating import experiment_of
 from topoplan.run import Walk
 from topoplan.strategy import Strategy
@@ -234,7 +238,7 @@ def test_a_sweep_says_of_which_plan_its_rows_are(host):
     assert (row.split, row.speedup) == (own["split"], own["speedup"])
     assert row.simulated_speedup == own["one_device_s"] / single.seconds
     assert (row.aside, row.aside_seconds) == ("initial strategy", single.aside.draws.mean)
-    assert headers_of([row])[-4:] == ["simulated", "plan", "iteration", "beside it"]
+    assert headers_of([row])[-5:] == ["best hybrid, as planned", "as simulated", "plan", "iteration", "beside it"]
     cells = [own["split"], f"{row.seconds * 1e3:.2f} ms", f"initial strategy: {row.aside_seconds * 1e3:.2f} ms"]
     assert cells_of(row, [row])[-3:] == cells
     fastest = row_of(experiment(keep="fastest"))
@@ -248,6 +252,10 @@ def test_a_comparison_says_of_which_plan_its_rows_are():
     assert (constructed["plan"], fastest["plan"]) == ("constructed by hpgo", "initial strategy")
     assert constructed["aside"] == {"plan": "initial strategy", "iteration_time_s": fastest["iteration_time_s"]}
     assert fastest["iteration_time_s"] == fastest["initial_iteration_time_s"] < constructed["iteration_time_s"]
+    cell = Cell(model="A", network="switch", at={}, experiment=experiment())
+    (row,) = rows_of([cell], [constructed], default_prices())
+    told = f"A on switch, seed 0: constructed by hpgo; initial strategy: {fastest['iteration_time_s'] * 1e3:.4g} ms"
+    assert told in notes([row], default_prices())
     document = {"model": [{"use": "alexnet"}], "network": [{"use": "bigswitch"}], "keep": "fastest", "draws": 3}
     figure = figure_from(document, "f", "f.toml")
     assert (figure.keep, figure.draws) == ("fastest", 3)

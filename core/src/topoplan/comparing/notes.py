@@ -49,9 +49,31 @@ def unequal(costs: Iterable[tuple[str, Target | None, float]]) -> list[str]:
     return told
 
 
+def _drawn(rows: Sequence[Row]) -> list[str]:
+    """Say that times are means of several draws of paths, where some are, and how far single draws lie from them."""
+    runs = [run for row in rows for run in row.runs if run.get("draws", 1) > 1]
+    if not runs:
+        return []
+    widest = max(run["standard_deviation_s"] / run["iteration_time_s"] for run in runs)
+    most = max(run["draws"] for run in runs)
+    return [f"times are means over up to {most} draws of equal paths, whose standard deviation is {widest:.1%} at most"]
+
+
+def _beside(rows: Sequence[Row]) -> list[str]:
+    """Name the plans beside which another one is to be known of."""
+    told = []
+    for row in rows:
+        for run in row.runs:
+            if run.get("aside"):
+                other = f"{run['aside']['plan']}: {run['aside']['iteration_time_s'] * 1e3:.4g} ms"
+                told.append(f"{row.place} on {row.network}, seed {run['seed']}: {run['plan']}; {other}")
+    return told
+
+
 def notes(rows: Sequence[Row], prices: Prices) -> list[str]:
-    """Return a line for each network that does not cost what it should, and for each mark."""
+    """Return a line for each network that does not cost what it should, for each mark, and for what times are of."""
     told = unequal([(row.network, row.target, row.cost) for row in rows])
+    told += [*_drawn(rows), *_beside(rows)]
     fastest = max(prices.bandwidths("nic"), default=0.0)
     means = {
         Basis.BETWEEN: "* not for sale at this bandwidth: priced on a line between parts that are "

@@ -23,8 +23,7 @@ def headers_of(rows: Sequence[Row]) -> list[str]:
     return [
         "global batch",
         *(name.replace("_", " ") for name in baselines_of(rows)),
-        "best hybrid",
-        *(["simulated"] if _simulated(rows) else []),
+        *(["best hybrid, as planned", "as simulated"] if _simulated(rows) else ["best hybrid"]),
         "plan",
         "iteration",
         *(["beside it"] if _beside(rows) else []),
