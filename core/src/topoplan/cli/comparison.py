@@ -54,6 +54,7 @@ def check_pages(drawing: Path | None, page: Path | None, picture: str) -> None:
         check_plot(drawing)
         given.append(("--plot", drawing))
     if page is not None:
+        check_writable(page)  # before its name is taken apart: a folder has none
         given += [("--write", page), ("the picture of --write", page.with_name(f"{page.stem}-{picture}.svg"))]
     for _, path in given:
         check_writable(path)
