@@ -134,14 +134,13 @@ def host_links(fabric: Fabric, cluster: Cluster) -> str:
 def _taken(fabric: Fabric, end: np.ndarray) -> tuple[I64, F64, F64]:
     """(H,) cables at one end, bytes/s of all links of the network there, and of those of them that are lanes."""
     at = np.where(fabric.link_kind == LinkKind.INSIDE, fabric.n_nodes, end)
-
-    def total(weights: np.ndarray, chosen: np.ndarray) -> F64:
-        sums = np.bincount(at[chosen], weights[chosen], minlength=fabric.n_hosts)[: fabric.n_hosts]
-        return sums.astype(np.float64)
-
     lane = fabric.link_kind == LinkKind.LANE
-    cables = total(fabric.link_count, ~lane).astype(np.int64)
-    return cables, total(fabric.link_bandwidth, lane | ~lane), total(fabric.link_bandwidth, lane)
+
+    def total(weights: np.ndarray) -> F64:
+        return np.bincount(at, weights, minlength=fabric.n_hosts)[: fabric.n_hosts].astype(np.float64)
+
+    cables = total(np.where(lane, 0, fabric.link_count)).astype(np.int64)
+    return cables, total(fabric.link_bandwidth), total(np.where(lane, fabric.link_bandwidth, 0.0))
 
 
 def _range(values: np.ndarray, form: str) -> str:
