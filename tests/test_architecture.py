@@ -235,8 +235,8 @@ def test_only_commands_use_what_is_above_plugins():
 def test_no_file_is_too_long():
     def faults(path):
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        if lines > 400:
-            yield f"has {lines} lines, more than 400"
+        if lines > 600:
+            yield f"has {lines} lines, more than 600"
 
     refuse(ALL_FILES, faults)
 
@@ -247,7 +247,7 @@ def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder.parents[1] / "pyproject.toml").write_text('[project]\nname = "bad"\ndependencies = ["topoplan-core"]\n')
     bad = folder / "bad.py"
-    bad.write_text("import scipy\nfrom topoplan import _hidden, optimize\nimport topoplan.cli\n" + "\n" * 400)
+    bad.write_text("import scipy\nfrom topoplan import _hidden, optimize\nimport topoplan.cli\n" + "\n" * 600)
     core = tmp_path / "core/src/topoplan"
     core.mkdir(parents=True)
     (core / "graph.py").write_text("import topoplan_x\nfrom topoplan.cli import main\n")
@@ -265,7 +265,7 @@ def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
         test_plugins_import_public_names_and_declared_dependencies: ["scipy, which is not", "topoplan.cli, which is"],
         test_plugins_import_no_private_name: ["private _hidden"],
         test_only_commands_use_what_is_above_plugins: ["optimize of topoplan.optimizing"],
-        test_no_file_is_too_long: ["403 lines"],
+        test_no_file_is_too_long: ["603 lines"],
     }.items():
         with pytest.raises(pytest.fail.Exception) as caught:
             test()

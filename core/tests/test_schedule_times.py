@@ -55,7 +55,7 @@ class Even:
 def star(n_hosts):
     """Return a network that takes no time."""
     links = [(h, n_hosts) for h in range(n_hosts)] + [(n_hosts, h) for h in range(n_hosts)]
-    return Fabric.from_links(name="star", n_hosts=n_hosts, n_switches=1, links=links, bandwidth=1e30, latency=0.0)
+    return Fabric.from_links(name="star", n_hosts=n_hosts, n_switches=1, links=links, bandwidth=1e18, latency=0.0)
 
 
 def chain(stages, batch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from topoplan import TopoplanError
@@ -62,6 +64,8 @@ def test_every_flag_that_is_known_is_tried_here():
 def test_flags_stand_in_any_order_and_no_word_is_lost(groups):
     found = scan([word for group in groups for word in group], KNOWN)
     assert [word for one in found for word in words_of(one)] == [word for group in groups for word in group]
+    # A word behind a flag of the runtime system is its value; which of them have one, FlexNet does not know.
+    assume(not any(a[0].startswith("-dm:") and not b[0].startswith("-") for a, b in pairwise(groups)))
     assert [words_of(one) for one in found if isinstance(one, Found)] == [
         group for group in groups if group[0] in VALUES or group[0] in SWITCHES
     ]
