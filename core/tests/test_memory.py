@@ -282,6 +282,7 @@ def test_what_a_plan_lacks_is_said_with_what_would_help():
     for way in ("-s spmd; at least 12.3 kB a device", "-s pipeline; states take at least 9.2 kB", "devices of 40.0 kB"):
         assert way in told
     assert "a batch of at most" not in told  # the states alone do not fit
+    assert "-s pipeline" not in no_plan_fits(search_problem(9_000.0), strategy, use)  # nor those of one operator
     with_room = attrs.evolve(
         problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(4, needed - use.activations[0] / 2))
     )

@@ -44,11 +44,13 @@ class LeastMemory:
         weights: of all operators.
         states: weights with gradients and optimizer state; no more than weights where the estimator does not say.
         activations: of the whole batch; 0 where the estimator does not say.
+        largest: states of the operator that has the most, which a stage of a pipeline keeps whole.
     """
 
     weights: float
     states: float
     activations: float
+    largest: float
 
     def needed(self, *, whole_batch: bool) -> float:
         """Return the bytes; ``whole_batch`` says that all activations are held at the same time."""
@@ -57,17 +59,19 @@ class LeastMemory:
 
 def least_memory(graph: OperatorGraph, costs: CostFunction) -> LeastMemory:
     """Sum what every operator keeps when it is not cut; cuts and replicas only add to it."""
-    states = activations = 0.0
+    states = activations = largest = 0.0
     for index, op in enumerate(graph.operators):
         weights, one = sum(tensor.nbytes for tensor in op.weights), (1,) * len(op.dims)
         price = costs.price(index, one, np.zeros(1, dtype=np.int32)) if costs.supports(index, one) else None
         if price is None or price.states is None:
             states += weights
+            largest = max(largest, float(weights))
             continue
         kept = float(price.states.sum())
         states += kept
+        largest = max(largest, kept)
         activations += max(0.0, float(price.memory[0]) - kept)
-    return LeastMemory(weights=float(graph.parameter_bytes), states=states, activations=activations)
+    return LeastMemory(weights=float(graph.parameter_bytes), states=states, activations=activations, largest=largest)
 
 
 def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
@@ -126,7 +130,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
         )
     if whole_batch:
         helps += _micro_batches(least, cluster)
-    elif schedule is not None and not all(schedule.recompute or (False,)):
+    elif schedule is not None and needed - activations < room and not all(schedule.recompute or (False,)):
         helps.append("recomputation (-s pipeline, unless its recompute=false)")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
     if 0 < samples < problem.graph.batch_size:
@@ -158,7 +162,7 @@ def _micro_batches(least: LeastMemory, cluster: Cluster) -> list[str]:
     """Say what micro-batches leave: the states alone."""
     states, room = least.states / cluster.n_devices, float(cluster.device_memory.min())
     told = f"micro-batches and recomputation (-s pipeline; states take at least {size_text(states)} a device)"
-    return [told] if states <= room else []
+    return [told] if max(states, least.largest) <= room else []
 
 
 def at_least(nbytes: float) -> str:
