@@ -155,6 +155,8 @@ def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
         told.append("tensor: weights are cut; " + ", ".join(words[name] for name in words if name in where))
     if any(group.cuts.attribute > 1 for group in groups):
         told.append("attribute: positions or channels inside a sample are cut, where no weight is")
+    if any(group.cuts.copies > 1 for group in groups):
+        told.append("copies: devices that run the same part")
     if any(group.weights for group in groups):
         told.append("weights: what a device holds of them along each axis of the mesh")
     if plan.strategy is not None and plan.strategy.schedule is not None and any(plan.strategy.schedule.recompute):
