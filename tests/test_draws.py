@@ -77,7 +77,8 @@ def means(host, experiment, *plans):
 )
 def test_the_reported_time_is_that_of_fresh_draws_and_no_plan_is_slower_than_its_start(host, experiment):
     outcome = optimize(experiment, host=host)
-    assert len(outcome.draws.seeds) >= 8
+    drawn = assemble(host, experiment).evaluator.draws(State(outcome.plan.strategy, outcome.plan.fabric))
+    assert len(outcome.draws.seeds) >= 8 if drawn else not outcome.draws.seeds
     plan, start = means(host, experiment, outcome.plan, outcome.initial)
     assert outcome.seconds == pytest.approx(plan, rel=0.01)
     assert outcome.seconds <= outcome.initial_seconds
