@@ -42,6 +42,7 @@ import beside
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from reference import own_exports as exported
 from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
@@ -139,12 +140,27 @@ def reference(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str],
     yield from _rows(folder / "packet_reference.csv", folder / "taskgraphs", host)
 
 
-def own_exports(folder: Path, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
-    """Yield our own exports of a folder in the same way: with their corrected times, where they have one."""
-    for row, plan in _rows(folder / "own_exports.csv", folder / "own_exports", host):
-        corrected = row["packet_members_honoured_ms"] or row["packet_sends_staggered_ms"] or row["packet_ms"]
+def own_exports(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
+    """Yield our own exports, those of the tables or of a folder: with their corrected times, where they have one."""
+    if folder is None:
+        given = ({**row, "file": row["export"], "iteration_ms": row["counts_ms"]} for row, _ in exported.rows())
+        found = zip(given, (plan for _, plan in exported.rows()), strict=True)
+    else:
+        found = (
+            (
+                {
+                    **row,
+                    "iteration_ms": row["packet_members_honoured_ms"]
+                    or row["packet_sends_staggered_ms"]
+                    or row["packet_ms"],
+                },
+                plan,
+            )
+            for row, plan in _rows(folder / "own_exports.csv", folder / "own_exports", host)
+        )
+    for row, plan in found:
         arguments = f"-nodes {row['hosts']} " + ("-rttnet 1000" if row["network"] == "fattree" else "-rtt 1000")
-        yield {**row, "iteration_ms": corrected, "args": arguments}, plan
+        yield {**row, "args": arguments}, plan
 
 
 def _rows(listed: Path, files: Path, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
@@ -254,7 +270,7 @@ def main() -> None:
     if given.write is None:
         for level, found in levels.items():
             show(found, "reference", level)
-        if given.folder is not None and (given.folder / "own_exports.csv").exists():
+        if given.folder is None or (given.folder / "own_exports.csv").exists():
             rows = list(own_exports(given.folder, host))
             for level in wanted:
                 show(replay(rows, host, level, programs=None), "own exports", level)
