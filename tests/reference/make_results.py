@@ -22,6 +22,8 @@ HERE = Path(__file__).parent
 HPGO = "HPGO 0.9.2 (PyPI, CPython 3.7) and its sources at AlibabaPAI/DAPPLE fd75dcf, on the profiles published there"
 HIDUP = "ylxdzsw/hidup 5cbb5c4, its compiled search under CPython 3.7 and torch 1.10"
 PACKETS = "FlexNetPacket (htsim_tcp_flat, htsim_tcp_fattree), on task graphs of hipersys-team/TopoOpt 4a68a66"
+OWN = "FlexNetPacket, on task graphs that topoplan wrote (make_own_exports.py)"
+FLEXNET = "FlexNet, as published in hipersys-team/TopoOpt 4a68a66, simulation/scripts/fig16 (make_task_graphs.py)"
 MODELS = {"Rmoe": "bert-sgmoe", "Rswitch": "bert-switch", "Vmoe": "vit-sgmoe", "Vswitch": "vit-switch"}
 
 
@@ -43,6 +45,8 @@ def main(folder: Path) -> None:
         (("hidup_searches",), HIDUP, [runs]),
         (("hidup_graphs",), HIDUP, graphs),
         (("packet_times",), PACKETS, [packets]),
+        (("own_exports",), OWN, [folder / "own_exports.csv"]),
+        (("task_graphs", "task_graph_networks"), FLEXNET, []),  # a hash stands in every row of the first
     ):
         for table in tables:
             lines += ["", f"[{table}]", f"program = {json.dumps(program)}", "[" + table + ".sha256]"]
