@@ -23,7 +23,7 @@ HPGO = "HPGO 0.9.2 (PyPI, CPython 3.7) and its sources at AlibabaPAI/DAPPLE fd75
 HIDUP = "ylxdzsw/hidup 5cbb5c4, its compiled search under CPython 3.7 and torch 1.10"
 PACKETS = "FlexNetPacket (htsim_tcp_flat, htsim_tcp_fattree), on task graphs of hipersys-team/TopoOpt 4a68a66"
 OWN = "FlexNetPacket, on task graphs that topoplan wrote (make_own_exports.py)"
-FLEXNET = "FlexNet, as published in hipersys-team/TopoOpt 4a68a66, simulation/scripts/fig16 (make_task_graphs.py)"
+FLEXNET = "FlexNet, as published in hipersys-team/TopoOpt 4a68a66, simulation/scripts (make_task_graphs.py)"
 MODELS = {"Rmoe": "bert-sgmoe", "Rswitch": "bert-switch", "Vmoe": "vit-sgmoe", "Vswitch": "vit-switch"}
 
 

@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/reference/make_task_graphs.py FOLDER
 
-``FOLDER`` holds ``*.fbuf`` of hipersys-team/TopoOpt 4a68a66 (``simulation/scripts/fig16``).  Strategy, links, paths and
+``FOLDER`` holds ``*.fbuf`` of hipersys-team/TopoOpt 4a68a66 (``simulation/scripts``).  Strategy, links, paths and
 rings of each are read, and every column of its task graph is turned into a digest.  What `reference.task_graphs` makes
 of the rows must be what the files hold; else nothing is written.
 """
