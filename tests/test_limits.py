@@ -242,3 +242,15 @@ def test_what_is_written_can_be_read_again(tmp_path):
 )
 def test_rings_that_no_file_can_hold_are_refused(rings, message):
     refused(lambda: attrs.evolve(reference.ring(), rings=rings), message)
+
+
+@pytest.mark.parametrize("hosts", ["/", [1], 5])
+def test_hosts_that_are_no_tables_are_refused(hosts):
+    refused(lambda: structure(ClusterOptions, {"hosts": hosts}, "x.toml: cluster"), "cluster: hosts: expected a table")
+
+
+def test_a_message_is_one_line_that_a_terminal_can_show():
+    text = str(TopoplanError("a\nb \x1b[2J \ud800 " + "x" * 5000))
+    assert text.isprintable()
+    assert text.startswith(r"a b \x1b[2J \ud800 xxx")
+    assert len(text) <= 1100
