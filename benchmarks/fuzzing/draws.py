@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from random import Random
@@ -28,7 +30,9 @@ HOST = Host.discover()
 def folder() -> Path:
     """Return a folder for the files that are read; in memory where the system has such a one."""
     memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="topoplan-fuzz-", dir=memory if memory.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="topoplan-fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)  # children leave without it
+    return made
 
 
 def stored(name: str, data: bytes | str) -> Path:
