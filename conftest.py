@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
 
+from topoplan import compiling
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("thorough", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
@@ -51,7 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _compile_once(folder: Path) -> None:
-    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it."""
+    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it.
+
+    Nothing is compiled ahead by a process beside, which would not ask for the lock.
+    """
+    compiling.start = lambda: None
     try:
         import fcntl
     except ImportError:  # not on this system: then some are compiled twice

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,30 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``referen
 from reference.measurement_files import write
 
 from topoplan.cli import main
+from topoplan.comparing import work
+
+
+class Here(Executor):
+    """Runs what it is given in this process, with what a worker process would have read and would send back."""
+
+    def submit(self, function, /, *given):
+        future = Future()
+        try:
+            call, values = pickle.loads(pickle.dumps((function, given)))
+            future.set_result(pickle.loads(pickle.dumps(call(*values))))
+        except BaseException as error:
+            future.set_exception(pickle.loads(pickle.dumps(error)))
+        return future
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_worker_is_here():
+    """Start no process where a comparison asks for one worker: it takes a second, and loads all kernels again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            work, "ProcessPoolExecutor", lambda jobs, **how: ProcessPoolExecutor(jobs, **how) if jobs > 1 else Here()
+        )
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ is gone, notes the failure, and starts another one behind it.
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
 import os
 import resource
@@ -151,6 +152,7 @@ def _child(reader: Reader, seed: int, numbers: range, shared: mmap.mmap, pipe: i
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
+    faulthandler.disable()  # a crash is counted, and told by its number: no dump of it into the terminal of the parent
 
     def slow(number: int, frame: object) -> None:
         raise SlowError
