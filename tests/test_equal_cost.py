@@ -105,6 +105,15 @@ def test_what_costs_more_at_any_bandwidth_says_so(host):
     assert "it keeps its bandwidth, as prices of topoplan: the network costs" in line
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_ideal_switch_keeps_its_bandwidth_and_says_so_when_nothing_else_is_compared(host, whole):
+    book = default_prices().catalogue() if whole else default_prices()
+    cluster, target = targets(host, book, "topoopt", "bigswitch")["bigswitch"]
+    assert (cluster.degree, cluster.interface_bandwidth_gbps) == (4, 100)
+    (line,) = unequal([("bigswitch", target, target.planned)])
+    assert line.endswith("times as much as topoopt: an ideal switch is not for sale, and keeps its bandwidth")
+
+
 def test_a_catalogue_gives_the_most_that_is_listed_for_the_money(host):
     book = default_prices().catalogue()
     found = targets(host, book, "topoopt", "fattree", "random")

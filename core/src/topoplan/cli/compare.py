@@ -112,7 +112,7 @@ def compare(
     else:
         document = {"title": f"{target} on several networks", "model": [_component(target, option)]}
     if networks:
-        document["network"] = _networks(networks, at_equal_cost, host)
+        document["network"] = _networks(networks, at_equal_cost)
         document.pop("claim", None)
     elif at_equal_cost:
         raise TopoplanError("--at-equal-cost: needs --networks (a figure says costs-as for each network)")
@@ -180,19 +180,15 @@ def _component(text: str, options: list[str]) -> dict[str, Any]:
     return {"use": name, **own, **pairs(options, "-o")}
 
 
-def _networks(texts: list[str], at_equal_cost: bool, host: Host) -> list[dict[str, Any]]:
+def _networks(texts: list[str], at_equal_cost: bool) -> list[dict[str, Any]]:
     """Return the tables of networks that a figure would have."""
-    from typing import cast
-
-    from topoplan.components import Kind, Topology
     from topoplan.options import listed_components
 
     words = listed_components(texts, "-n")
     tables: list[dict[str, Any]] = []
     for word in words:
         table = _component(word, [])
-        for_sale = cast("Topology", host.get(Kind.TOPOLOGY, table["use"])).switching != "ideal"
-        if tables and at_equal_cost and for_sale:
+        if tables and at_equal_cost:
             table["costs-as"] = tables[0]["name"]
         tables.append({"name": word, **table})
     return tables

@@ -73,9 +73,10 @@ def cluster_of(
         return options, None
     other = next(candidate for candidate in figure.networks if candidate.name == like)
     budget = cost(_parts(other, options, host), prices)
-    if network.costs_as is None:
-        ideal = _topology(network, host).switching == "ideal"
-        reason = "an ideal switch is not for sale, and keeps its bandwidth" if ideal else "it keeps its bandwidth"
+    if _topology(network, host).switching == "ideal":
+        reason = "an ideal switch is not for sale, and keeps its bandwidth"
+    elif network.costs_as is None:
+        reason = "it keeps its bandwidth"
     elif prices.whole:
         options, reason = _from_catalogue(network, options, host, prices, budget)
     else:

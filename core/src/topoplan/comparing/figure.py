@@ -75,7 +75,8 @@ class Network:
 
     Attributes:
         name: as tables show it.
-        costs_as: name of another network; this one gets the bandwidth at which it costs as much as that one.
+        costs_as: name of another network; this one gets the bandwidth at which it costs as much as that one.  An ideal
+            switch, which is not for sale, keeps its bandwidth and is marked.
     """
 
     name: str
