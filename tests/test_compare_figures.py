@@ -73,6 +73,13 @@ def test_a_broken_file_ends_with_one_line(run, tmp_path, text, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("key", ["precision-speedup", "precision_speedup"])
+def test_a_setting_of_two_words_is_read_as_options_are(comparison, key):
+    assert figure_from({**comparison, "precision": "bf16", key: 2}, "f", "f.toml").precision_speedup == 2
+    with pytest.raises(TopoplanError, match=r"no section 'precision-speed'; did you mean 'precision-speedup'\?$"):
+        figure_from({**comparison, "precision-speed": 2}, "f", "f.toml")
+
+
 def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(comparison):
     dear = {"name": "all", "use": "fully-connected", "costs-as": "tree"}
     comparison.update(network=[{"name": "tree", "use": "bigswitch"}, dear], cluster={"servers": 32}, claim=[])

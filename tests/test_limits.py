@@ -8,6 +8,7 @@ import pytest
 
 import topoplan
 from topoplan import Axis, ClusterOptions, Dimension, Experiment, RunOptions, Tensor, TopoplanError, optimize
+from topoplan.errors import nearest
 from topoplan.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
 from topoplan.exporting import read_plan, write_outputs
 from topoplan.host import Host
@@ -104,6 +105,19 @@ def test_toml_that_would_take_for_ever_is_refused(tmp_path, text):
     path = tmp_path / "x.toml"
     path.write_text(text)
     refused(lambda: read_toml(path), "TOML")
+
+
+def test_a_number_of_thousands_of_digits_is_told_as_one(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text("x = " + "1" * 5000)
+    refused(lambda: read_toml(path), "a number of too many digits")
+
+
+def test_a_message_lists_long_names_cut_and_not_all_of_many():
+    text = nearest("zzz", ["a" * 500, *(f"op{i}" for i in range(100))])
+    assert len(text) < 400
+    assert text.endswith(" and 71 more)")
+    assert "did you mean" not in text
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ __all__ = ["NoPlanFitsError", "TopoplanError", "TopoplanWarning", "nearest", "sh
 
 #: Characters of the longest message; of a longer one the middle is left out.
 _LONGEST = 1000
+#: Names that a message lists.
+_LISTED = 30
 
 
 class TopoplanError(Exception):
@@ -49,13 +51,15 @@ def shown(value: Any, longest: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or the list of what exists."""
+    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or some of what exists, each name cut."""
     names = sorted(known)
     # What is much longer than every name resembles none; to compare it would take long.
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if len(name) <= 200 else []
     if close:
-        return f"; did you mean {close[0]!r}?"
-    return f" (have: {', '.join(names) or 'none'})"
+        return f"; did you mean {shown(close[0])}?"
+    listed = [_cut(name, 60) for name in names[:_LISTED]]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f" (have: {', '.join(listed) or 'none'}{more})"
 
 
 def _one_line(text: str) -> str:

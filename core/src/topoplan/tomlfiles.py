@@ -37,7 +37,9 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise TopoplanError(f"{where}: is not TOML that can be read (nested too deeply)") from None
-    except ValueError as error:  # also a number of thousands of digits
+    except ValueError as error:
+        if not isinstance(error, tomllib.TOMLDecodeError):  # of Python's integers
+            raise TopoplanError(f"{where}: is not TOML that can be read (a number of too many digits)") from None
         raise TopoplanError(f"{where}: is not TOML ({error})") from None
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from topoplan.errors import TopoplanError, shown
-
-if TYPE_CHECKING:
-    from topoplan.host import Host
 
 __all__ = ["register"]
 

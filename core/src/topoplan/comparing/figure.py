@@ -133,9 +133,9 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
     Raises:
         TopoplanError: a section, key or name that does not fit; the message says which.
     """
-    known = [*_LISTS, *_TABLES, *(field.name for field in attrs.fields(_Settings))]
+    known = [*_LISTS, *_TABLES, *(field.name.replace("_", "-") for field in attrs.fields(_Settings))]
     for key in document:
-        if key not in known:
+        if key.replace("_", "-") not in known:
             raise TopoplanError(f"{where}: no section {shown(key)}{nearest(key, known)}")
     top = {key: value for key, value in document.items() if key not in (*_LISTS, *_TABLES)}
     settings = structure(_Settings, top, where)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_estimator_measured.reading import Measurements, collect
 
 __all__ = ["names", "profile", "rows"]
@@ -30,9 +30,7 @@ def profile(name: str) -> Measurements:
         TopoplanError: there is no such profile.
     """
     if name not in _sources():
-        raise TopoplanError(
-            f"estimator measured: profile: no {name!r}{nearest(name, names())} (have: {', '.join(names())})"
-        )
+        raise TopoplanError(f"estimator measured: profile: no {shown(name)}{nearest(name, names())}")
     about = _sources()[name]
     return collect(f"profile {name}", about["batch-size"], about["devices"], map(_parsed, rows(name)))
 

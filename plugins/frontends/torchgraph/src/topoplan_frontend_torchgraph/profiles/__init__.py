@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node
 
 __all__ = ["batch_size", "names", "profile", "rows"]
@@ -55,9 +55,7 @@ def batch_size(name: str) -> int:
         TopoplanError: there is no such profile.
     """
     if name not in _sources():
-        raise TopoplanError(
-            f"frontend torchgraph: profile: no {name!r}{nearest(name, names())} (have: {', '.join(names())})"
-        )
+        raise TopoplanError(f"frontend torchgraph: profile: no {shown(name)}{nearest(name, names())}")
     samples: int = _sources()[name]["batch-size"]
     return samples
 
