@@ -26,6 +26,7 @@ from reference.measurement_files import write
 
 from topoplan.cli import main
 from topoplan.comparing import work
+from topoplan_command_sweep import work as sweeping
 
 
 class Here(Executor):
@@ -43,11 +44,14 @@ class Here(Executor):
 
 @pytest.fixture(scope="session", autouse=True)
 def one_worker_is_here():
-    """Start no process where a comparison asks for one worker: it takes a second, and loads all kernels again."""
+    """Start no process where a command asks for one worker: it takes a second, and loads all kernels again."""
+
+    def pool(jobs, **how):
+        return ProcessPoolExecutor(jobs, **how) if jobs > 1 else Here()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            work, "ProcessPoolExecutor", lambda jobs, **how: ProcessPoolExecutor(jobs, **how) if jobs > 1 else Here()
-        )
+        for module in (work, sweeping):
+            patch.setattr(module, "ProcessPoolExecutor", pool)
         yield
 
 

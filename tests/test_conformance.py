@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from topoplan.components import Command
 from topoplan.host import Host
-from topoplan.testing import checks_for
+from topoplan.testing import checks_for, common
 
 HOST = Host.discover()
 
@@ -21,6 +22,13 @@ def marks(name, check):
     return [pytest.mark.xfail(strict=True, reason="excused")] if (name, check) in EXCUSED else []
 
 
+def package_of(component):
+    """Return what is imported to get a component."""
+    module = (component.app if isinstance(component, Command) else component.options).__module__
+    return module if module.startswith("topoplan.") else module.partition(".")[0]
+
+
+PACKAGES = sorted({package_of(HOST.get(row.kind, row.name)) for row in HOST.listing()})
 CASES = [
     pytest.param(check, id=f"{row.kind}-{row.name}-{name}", marks=marks(row.name, name))
     for row in HOST.listing()
@@ -32,9 +40,32 @@ def test_all_plugins_load():
     assert [str(problem) for problem in (*HOST.broken, *HOST.conflicts)] == []
 
 
+@pytest.fixture(scope="module")
+def light_imports():
+    """Packages of plugins that one process has imported one after the other, as long as nothing heavy came along."""
+    script = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"for package in {PACKAGES!r}:\n"
+        f"    __import__(package)\n"
+        f"    if {{*{common.HEAVY!r}}} & {{*sys.modules}}: break\n"
+        f"    print(package)"
+    )
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stdout.split()
+    )
+
+
 @pytest.mark.parametrize("check", CASES)
-def test_conformance(check):
+def test_conformance(check, light_imports, monkeypatch):
+    alone = common.heavy_after_import
+    monkeypatch.setattr(common, "heavy_after_import", lambda name: "" if name in light_imports else alone(name))
     check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_plugin_is_imported_alone(package):
+    assert common.heavy_after_import(package) == ""
 
 
 def test_discovery_loads_nothing_heavy():

@@ -203,25 +203,30 @@ def test_a_local_search_beside_a_planner_keeps_the_fastest(host):
     assert outcome.plan.provenance["reports_are_of"] == "constructed by hpgo"
 
 
-def test_chains_keep_what_is_constructed(host):
-    def found(workers):
-        return optimize(
-            Experiment(
-                model="vit-switch:world-size=8,layers=2",
-                cluster=ClusterOptions(servers=8, interface_bandwidth_gbps=400.0),
-                topology="topoopt",
-                searchers=["hidup:signatures=derived", "relink"],
-                run=RunOptions(budget=20, chains=2, workers=workers),
-            ),
-            host=host,
-        )
+def two_chains(host, workers):
+    return optimize(
+        Experiment(
+            model="vit-switch:world-size=8,layers=2",
+            cluster=ClusterOptions(servers=8, interface_bandwidth_gbps=400.0),
+            topology="topoopt",
+            searchers=["hidup:signatures=derived", "relink"],
+            run=RunOptions(budget=20, chains=2, workers=workers),
+        ),
+        host=host,
+    )
 
-    one = found(1)
+
+def test_chains_keep_what_is_constructed(host):
+    one = two_chains(host, 1)
     assert one.origin.searcher == "hidup"
     assert one.plan.strategy.program is not None
     assert one.plan.provenance["reports"]["hidup"]["stages"] > 1
     assert one.aside is None or one.aside.draws.mean < one.seconds
-    two = found(2)
+
+
+@pytest.mark.slow
+def test_chains_in_processes_keep_what_chains_in_one_keep(host):
+    one, two = (two_chains(host, workers) for workers in (1, 2))
     assert (two.seconds, two.plan.strategy, two.plan.fabric) == (one.seconds, one.plan.strategy, one.plan.fabric)
 
 

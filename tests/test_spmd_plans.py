@@ -88,8 +88,15 @@ def test_networks_are_searched_for_a_program(capsys):
     assert found["iteration_time_s"] == pytest.approx(found["draws"]["searched_iteration_time_s"], rel=0.05)
 
 
-@pytest.mark.parametrize("searcher", ["hidup", "spmd"])
-@pytest.mark.parametrize("topology", ["bigswitch", "fully-connected"])
+@pytest.mark.parametrize(
+    ("topology", "searcher"),
+    [
+        ("bigswitch", "hidup"),
+        ("bigswitch", "spmd"),
+        ("fully-connected", "hidup"),
+        pytest.param("fully-connected", "spmd", marks=pytest.mark.slow),
+    ],
+)
 def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher, topology):
     file = tmp_path / "plan.fbuf"
     planned = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")

@@ -25,7 +25,8 @@ __all__ = [
     "heavy_after_import",
 ]
 
-_HEAVY = ("flatbuffers", "networkx", "numba", "scipy", "torch")
+#: Packages that take longer to import than a command that needs none of them.
+HEAVY = ("flatbuffers", "networkx", "numba", "scipy", "torch")
 
 
 def example_options(component: Component) -> Any:
@@ -95,7 +96,7 @@ def heavy_after_import(module: str) -> str:
     """Name the heavy packages that importing ``module`` in a new process loads."""
     script = (
         f"import sys; sys.path[:] = {sys.path!r}; import {module}; "
-        f"print(', '.join(name for name in {_HEAVY!r} if name in sys.modules))"
+        f"print(', '.join(name for name in {HEAVY!r} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"import {module} fails: {done.stderr.strip().splitlines()[-1:]}"

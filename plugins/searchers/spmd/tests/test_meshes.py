@@ -128,12 +128,23 @@ class TestMeshes:
         assert {rule.outputs[0][1] for rule in by_name["layer0_linear1.kernel"].signatures} == {REPLICATE}
 
 
-def _cases(devices):
-    return [pytest.param(mesh, id=str(mesh)) for mesh in meshes(Cluster.uniform(n_hosts=devices), "all", experts=True)]
+def _cases(devices, some=()):
+    """Return every mesh, of which others than ``some`` are slow; if there are none, none is."""
+    found = [(mesh, str(mesh)) for mesh in meshes(Cluster.uniform(n_hosts=devices), "all", experts=True)]
+    assert set(some) <= {name for _, name in found}
+    slow = [pytest.mark.slow] if some else []
+    return [pytest.param(mesh, id=name, marks=[] if name in some else slow) for mesh, name in found]
 
 
-@pytest.mark.parametrize("mesh", _cases(8))
-@pytest.mark.parametrize("name", ["bert-sgmoe", "vit-switch"])
+#: Each mesh with one model or the other; the other one at night.
+TURNS = [
+    pytest.param(name, case.values[0], id=f"{name}-{case.id}", marks=pytest.mark.slow if (number + turn) % 2 else ())
+    for turn, name in enumerate(("bert-sgmoe", "vit-switch"))
+    for number, case in enumerate(_cases(8))
+]
+
+
+@pytest.mark.parametrize(("name", "mesh"), TURNS)
 def test_plans_take_what_was_reckoned_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     found, lowering, fabric = planned(problem_of(graph), mesh)
@@ -167,7 +178,7 @@ def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
 
 def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():
     """All-to-alls among all devices leave every host; among experts of the hosts alone they are fewer."""
-    problem = problem_of(moe("vit-switch", 32, width=256, hidden=1024), hosts=8, each=4, gbps=100)
+    problem = problem_of(moe("vit-switch", 16, width=256, hidden=1024), hosts=4, each=4, gbps=100)
     best = min(meshes(problem.cluster, "all", experts=True), key=lambda mesh: planned(problem, mesh)[0].seconds)
     assert EXPERT in best.roles
 
@@ -197,13 +208,13 @@ class TestSearch:
             ("data", "expert", "model"),
         }  # fmt: skip
 
-    def test_a_bound_that_can_be_kept_changes_nothing(self):
+    @pytest.mark.parametrize("mesh", _cases(8, some=("8", "model 4 x expert 2", "data 2 x model 2 x expert 2")))
+    def test_a_bound_that_can_be_kept_changes_nothing(self, mesh):
         problem = problem_of(moe("vit-sgmoe", 8))
-        for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=True):
-            free, _, _ = planned(problem, mesh)
-            kept, _, _ = planned(problem, mesh, bound=free.seconds)
-            assert kept.seconds == free.seconds
-            assert planned(problem, mesh, bound=0.999 * free.seconds)[0] is None
+        free, _, _ = planned(problem, mesh)
+        kept, _, _ = planned(problem, mesh, bound=free.seconds)
+        assert kept.seconds == free.seconds
+        assert planned(problem, mesh, bound=0.999 * free.seconds)[0] is None
 
 
 def test_nothing_is_lost_on_several_axes():
