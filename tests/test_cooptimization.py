@@ -249,13 +249,13 @@ def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypa
 
     monkeypatch.setattr(Walk, "adopt", watched)
     programs = Experiment(
-        model="vit-switch:world-size=8,layers=4",
+        model="vit-switch:world-size=8,layers=2",
         cluster=ClusterOptions(servers=8, interface_bandwidth_gbps=10.0),
         topology="topoopt",
         searchers=["hidup:signatures=derived", "relink"],
-        run=RunOptions(budget=60, chains=3),
+        run=RunOptions(budget=30, chains=2),
     )
-    for experiment in (programs, job(budget=100, run={"chains": 3})):
+    for experiment in (programs, job(budget=40, run={"chains": 2})):
         chains.search(host, experiment)
     assert {plain for _, _, plain in said} == {True, False}
     for cost, paid, _ in said:

@@ -92,7 +92,7 @@ def test_networks_are_searched_for_a_program(capsys):
     ("topology", "searcher"),
     [
         ("bigswitch", "hidup"),
-        ("bigswitch", "spmd"),
+        pytest.param("bigswitch", "spmd", marks=pytest.mark.slow),
         ("fully-connected", "hidup"),
         pytest.param("fully-connected", "spmd", marks=pytest.mark.slow),
     ],
