@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from topoplan import Exporter, Topology, TopoplanError, hookimpl, option
+from topoplan.guard import bare
 from topoplan.host import Host
 
 
@@ -288,3 +289,14 @@ def test_hosts_share_nothing():
     one, two = Host(), Host()
     one.add(plugin(topology()), name="mine")
     assert "ring" not in names(two)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_changed_copy_of_a_component_is_what_is_added(replace):
+    host = Host()
+    host.add(topology(static=lambda o, c: None))
+    found = host.get("topology", "ring")
+    host.add(attrs.evolve(found, name="other", summary="another"), replace=replace)
+    assert (host.get("topology", "other").summary, host.get("topology", "ring").summary) == ("another", "a ring")
+    host.add(found, replace=replace)  # unchanged, it is the one that is there
+    assert bare(host.get("topology", "ring")) is bare(found)

@@ -86,12 +86,23 @@ def guarded(component: C, provider: object) -> C:
         changes["static"] = _static(component.static, who)
     if isinstance(component, Exporter) and component.refuses is not None:
         changes["refuses"] = _refuses(component.refuses, who)
+    for function in changes.values():
+        function.guards = component
     return attrs.evolve(component, **changes)
 
 
 def bare(component: Any) -> Any:
-    """Return the component that `guarded` was given; anything else as it is."""
-    return getattr(component.build, "guards", component) if isinstance(component, Component) else component
+    """Return the component that `guarded` was given, with what was changed since; anything else as it is."""
+    given = getattr(component.build, "guards", None) if isinstance(component, Component) else None
+    if given is None:
+        return component
+    now = {field.name: getattr(component, field.name) for field in attrs.fields(type(component)) if field.init}
+    changes = {
+        name: value
+        for name, value in now.items()
+        if getattr(value, "guards", None) is not given and value != getattr(given, name)
+    }
+    return attrs.evolve(given, **changes) if changes else given
 
 
 def _build(component: Component, who: str) -> Callable[..., Any]:
@@ -120,7 +131,6 @@ def _build(component: Component, who: str) -> Callable[..., Any]:
                 return _exporter(made, who)
         return made
 
-    build.guards = component  # type: ignore[attr-defined]
     return build
 
 
