@@ -98,6 +98,44 @@ def test_on_a_switch_nothing_is_drawn(level):
     }
 
 
+def rings(groups):
+    """All-reduces at once, one for each group."""
+    count = len(groups)
+    return TaskGraph(
+        kind=[5] * count,
+        device=[-1] * count,
+        seconds=[0.0] * count,
+        size=[SIZE] * count,
+        src=[-1] * count,
+        dst=[-1] * count,
+        group=list(range(count)),
+        group_ptr=np.cumsum([0, *(len(group) for group in groups)]),
+        group_members=[host for group in groups for host in group],
+        succ_ptr=[0] * (count + 1),
+        succ=[],
+        op=[-1] * count,
+        n_devices=HOSTS,
+    )
+
+
+def test_small_rings_side_by_side_meet_at_both_levels():
+    """Two pairs of hosts over four spines: in some draws both take one spine, and a ring loaded evenly meets nobody."""
+    seconds = {}
+    for level in ("coupled", "stepped"):
+        simulate = FLUID.build(FluidOptions(level=level))
+        given = (rings([(0, 1), (2, 3)]), spines(), CLUSTER)
+        assert simulate.draws(*given)
+        seconds[level] = simulate.makespans(*given, range(16))
+    np.testing.assert_array_equal(seconds["coupled"], seconds["stepped"])
+    assert seconds["coupled"].max() > 1.4 * seconds["coupled"].min()
+
+
+@pytest.mark.parametrize(("groups", "fabric"), [([(0, 1, 2, 3)], spines()), ([(0, 1), (2, 3)], star())])
+def test_rings_of_all_hosts_and_of_single_paths_are_coupled(groups, fabric):
+    simulate = FLUID.build(FluidOptions())
+    assert not simulate.draws(rings(groups), fabric, CLUSTER)
+
+
 def test_another_seed_shares_the_networks(monkeypatch):
     simulate, fabric = FLUID.build(FluidOptions()), spines()
     simulate.makespan(transfers([(0, 1)]), fabric, CLUSTER)

@@ -30,7 +30,9 @@ class FluidOptions:
     """Options of ``fluid``."""
 
     level: Literal["coupled", "stepped"] = option(
-        "coupled", help="coupled: a ring is one flow; stepped: every round has a barrier (slower, closer)"
+        "coupled",
+        help="coupled: a ring is one flow (but of few hosts with a choice of paths); "
+        "stepped: every round has a barrier (slower, closer)",
     )
     seed: int = option(0, help="draws one of several equal paths", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=_SYNC)

@@ -80,7 +80,7 @@ def build(
         elif tasks.kind[t] == _ALLREDUCE:
             g = traffic.ring[t]
             if rings.members[g] > 1:
-                made = rings.parallel[g] * (rings.members[g] if stepped else 1)
+                made = rings.parallel[g] * (rings.members[g] if stepped or rings.drawn[g] == 1 else 1)
         of_task[t + 1] = of_task[t] + made
 
     count = of_task[n_tasks]
@@ -118,11 +118,12 @@ def build(
         g = traffic.ring[t]
         m = rings.members[g]
         steps, share = schedule(tasks.size[t], m, tasks.turns[t if len(tasks.turns) > 1 else 0])
+        drawn = stepped or rings.drawn[g] == 1
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
-            load[e] = window(each / PACKET, least, 16 if stepped else _PRESENT)
-            if stepped:
+            load[e] = window(each / PACKET, least, 16 if drawn else _PRESENT)
+            if drawn:
                 row[e] = rings.rows[rings.first[g] + e - at]
                 slot_ptr[e + 1] = slot_ptr[e] + _longest(row[e], paths)
                 volume[e] = each

@@ -19,7 +19,9 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
 * A flow that has several paths draws one by their weights when it starts.  Every pair of hosts has a stream of draws
   of its own, so that a change of some transfers leaves the paths of all other pairs as they were.  A coupled ring
   stands for flows that draw anew in every round, and loads each path by its weight; to draw paths once for a whole
-  ring exaggerates collisions (against the packet simulator, on fat-trees).
+  ring exaggerates collisions (against the packet simulator, on fat-trees).  Loaded evenly, rings side by side never
+  meet; so rings of up to 8 hosts, and not of all, are stepped at both levels where some of their flows have several
+  paths.
 * A device runs its tasks one at a time, in the order in which they become ready.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs

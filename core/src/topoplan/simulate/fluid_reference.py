@@ -112,7 +112,7 @@ class _Fluid:
         for r in range(k):
             first = int(rings.first[ring]) + r * m
             rows = rings.rows[first : first + m].tolist()
-            if self.model.stepped:
+            if self.model.stepped or rings.drawn[ring]:
                 mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
                 for flow, row in zip(mates, rows, strict=True):
                     flow.row, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)

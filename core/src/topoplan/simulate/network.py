@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, f64, i32, i64
+from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.cluster import Cluster
 from topoplan.errors import TopoplanError
 from topoplan.fabric import Fabric
@@ -37,6 +37,10 @@ __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Tra
 
 #: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
 LOAD = 1 << 20
+
+
+#: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
+_FEW = 8
 
 
 class PathColumns(NamedTuple):
@@ -79,6 +83,8 @@ class RingColumns(NamedTuple):
         load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
             once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
             share of the traffic.  Of links that nothing tells apart only the first one is listed.
+        drawn: (G,) 1 where the flows of every round draw their paths whatever the level: rings of few hosts, and not of
+            all, some of which have several paths to the next.
         twin: (E,) the link that stands for each link, where all all-reduces are coupled.
     """
 
@@ -90,6 +96,7 @@ class RingColumns(NamedTuple):
     load_ptr: I64
     load_links: I32
     load: I64
+    drawn: I8
     twin: I64
 
 
@@ -116,7 +123,16 @@ class Network:
         self.paths = self._inside_paths()
         none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
         self.rings = self.rings_in_full = RingColumns(
-            i64(none), i32(none), i32(none), i32(none), i64(none), i64(zero), i32(none), i64(none), i64(itself)
+            i64(none),
+            i32(none),
+            i32(none),
+            i32(none),
+            i64(none),
+            i64(zero),
+            i32(none),
+            i64(none),
+            i8(none),
+            i64(itself),
         )
         self._twins = Twins(self._bandwidth)
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
@@ -297,6 +313,9 @@ class Network:
         loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
         for links, load in loads:
             self._twins.load(links, load)
+        drawn = [self._drawn(rows) for _, rows in new]
+        for rows in (rows for (_, rows), one in zip(new, drawn, strict=True) if one):
+            self._part(rows)
         ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
             first=joined(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
@@ -307,6 +326,7 @@ class Network:
             load_ptr=joined(old.load_ptr, old.load_ptr[-1] + ends),
             load_links=joined(old.load_links, *(links for links, _ in loads)),
             load=joined(old.load, *(load for _, load in loads)),
+            drawn=joined(old.drawn, i8(drawn)),
         )
 
     def _loads(self, rows: I32) -> tuple[I64, I64]:
@@ -321,6 +341,11 @@ class Network:
         total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
         used = np.flatnonzero(total)
         return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
+
+    def _drawn(self, rows: I32) -> bool:
+        """Say whether the flows of a group with these rows draw their paths at level ``coupled``, too."""
+        several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
+        return len(rows) <= min(_FEW, self.fabric.n_hosts - 1) and bool(several.any())
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
         """The number of rings of each new group, and the rows of its flows, ring by ring."""
