@@ -98,7 +98,8 @@ def page(rows):
         "Messages draw one of equal paths, so every time is a mean over draws that no search has seen: "
         f"at least {min((row['draws'] for row in rows if row['draws']), default=0)}, and so many that its standard "
         f"error is {max(row['error'] for row in rows):.2%} at most; of two such means, {CHANCE:.1%} may be chance. In "
-        f"{sum(not row['draws'] for row in rows)} cases no message has several paths, and times are exact.",
+        f"{sum(not row['draws'] for row in rows)} cases no message has several paths, and every draw gives "
+        "the same time.",
         f"*TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals. *Longer*: the same, {2 * HALF} proposals. "
         f"*With relink*: from where TotientPerms ended, {HALF} proposals with `-s relink` as third searcher. "
         "*Gain*: of *with relink* over *TotientPerms*. *Above bound*: over the time that no wiring of the "

@@ -93,8 +93,8 @@ both plans and data parallelism are simulated with all their collectives.  One c
   own plans and these two, which it simulates as well (what `--keep fastest` takes); *by* says whose it is (a mesh,
   outermost axis first, and whether micro-batches overlap or the whole batch goes through at once; *ahead*: planned
   with computation counted for less); *reckoned*: what it expected of its own best one.
-- *-*: does not fit the memory.  *measured*: HiDup on 8 hosts over about 9.7 Gbps (figure 6), and in brackets the
-  better of DeepSpeed and FastMoE.
+- *-*: does not fit the memory, where Adam keeps two moments of each weight.  *measured*: HiDup on 8 hosts over about
+  9.7 Gbps (figure 6), and in brackets the better of DeepSpeed and FastMoE.
 """
 
 
