@@ -174,7 +174,7 @@ def read_flags(words: list[str]) -> None:
 def read_words(words: tuple[str, str, str]) -> None:
     """Read the networks and the numbers with commas of a comparison."""
     networks, key, values = words
-    _networks([networks], True, HOST)
+    _networks([networks], True)
     _vary({}, key, values)
 
 

@@ -169,8 +169,13 @@ def test_doctor_finds_what_loads_and_does_not_build(host, capsys):
     assert "BROKEN topology 'dict' (plugin 'yours'): build returned dict {} (must return Fabric)" in out
 
 
-def test_the_author_of_a_plugin_is_told_where_it_is():
-    assert remedy("topoplan-core", "x").startswith("correct it in /")
+def test_the_author_of_a_plugin_is_told_where_it_is(tmp_path, monkeypatch):
+    installed = tmp_path / "acme_ring-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-ring\nVersion: 1\n")
+    (installed / "direct_url.json").write_text('{"url": "file:///home/me/ring", "dir_info": {"editable": true}}')
+    monkeypatch.syspath_prepend(tmp_path)
+    assert remedy("acme-ring", "x").startswith("correct it in /home/me/ring, where acme-ring is being developed")
     assert "pip uninstall numpy" in remedy("numpy", "x")
 
 
