@@ -75,7 +75,8 @@ def test_python_example_runs(tmp_path):
 def test_python_example_is_typed(tmp_path):
     # `.ci/run` has it, too, where mypy has seen topoplan before.
     (tmp_path / "example.py").write_text(block("python", "topoplan.optimize("), encoding="utf-8")
-    run("-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "example.py"), cwd=ROOT)
+    # Without this project's settings: as somebody has it who installed topoplan.
+    run("-m", "mypy", "--strict", "--config-file=", str(tmp_path / "example.py"), cwd=tmp_path)
 
 
 def test_own_topology_is_short():
