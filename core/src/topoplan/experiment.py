@@ -247,13 +247,13 @@ def build_cluster(options: ClusterOptions) -> Cluster:
     bandwidths: list[float] = []
     for group in groups:
         preset = device_preset(group.device or options.device)
-        size_text = group.memory_gb or options.memory_gb
+        gigabytes = group.memory_gb or options.memory_gb
         for _ in range(group.servers):
             devices = group.gpus_per_server or options.gpus_per_server
             hosts += [len(degrees)] * devices
             presets += [preset.name] * devices
             speeds += [group.speed] * devices
-            memories += [size_text * 1e9 if size_text else preset.memory] * devices
+            memories += [gigabytes * 1e9 if gigabytes else preset.memory] * devices
             degrees.append(group.degree or options.degree or _ON_HOSTS)
             inside.append(group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps)
             bandwidths.append(group.interface_bandwidth_gbps or options.interface_bandwidth_gbps)
