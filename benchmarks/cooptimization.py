@@ -146,8 +146,12 @@ def main() -> None:
         for degree in DEGREES:
             for gbps in GBPS:
                 key = {
-                    "model": model["name"], "degree": degree, "gbps": gbps, "seed": given.seed, "half": HALF,
-                }  # fmt: skip
+                    "model": model["name"],
+                    "degree": degree,
+                    "gbps": gbps,
+                    "seed": given.seed,
+                    "half": HALF,
+                }
                 row = next((old for old in done if key.items() <= old.items() and "draws" in old), None)
                 if row is None:
                     begin = time.process_time()

@@ -45,9 +45,14 @@ def measure(servers: int, layers: int) -> dict[str, float]:
         fabric = topology.build(options, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         space = Space(graph, cluster, costs)
         problem = Problem(
-            graph=graph, cluster=cluster, costs=costs, space=space, topology="bigswitch",
-            build_fabric=lambda demand, rng: fabric, reconfigurable=False,
-        )  # fmt: skip
+            graph=graph,
+            cluster=cluster,
+            costs=costs,
+            space=space,
+            topology="bigswitch",
+            build_fabric=lambda demand, rng: fabric,
+            reconfigurable=False,
+        )
         simulator, options = host.make("simulator", "fluid")
         return Evaluator(problem, simulator.build(options), "ignore"), State(space.initial(), fabric)
 

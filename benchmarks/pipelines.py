@@ -44,9 +44,19 @@ CLUSTER = ClusterOptions(
     device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0, interface_bandwidth_gbps=25.0, degree=1
 )
 COLUMNS = (
-    "profile", "batch", "machine", "data parallel", "straight", "HPGO", "pipeline", "its stages", "order",
-    "micro-batches", "idle", "planned in",
-)  # fmt: skip
+    "profile",
+    "batch",
+    "machine",
+    "data parallel",
+    "straight",
+    "HPGO",
+    "pipeline",
+    "its stages",
+    "order",
+    "micro-batches",
+    "idle",
+    "planned in",
+)
 #: Relative difference that rounding makes.
 ROUNDING = 1e-9
 
@@ -107,16 +117,25 @@ def case_of(experiment, outcome):
     costs = estimator.build(options, plan.graph, plan.cluster)
     space = Space(plan.graph, plan.cluster, costs)
     problem = Problem(
-        graph=plan.graph, cluster=plan.cluster, costs=costs, space=space, topology="bigswitch",
-        build_fabric=lambda demand, rng: plan.fabric, reconfigurable=False,
-    )  # fmt: skip
+        graph=plan.graph,
+        cluster=plan.cluster,
+        costs=costs,
+        space=space,
+        topology="bigswitch",
+        build_fabric=lambda demand, rng: plan.fabric,
+        reconfigurable=False,
+    )
     simulator, given = host.make("simulator", "fluid")
     states, _ = states_of(plan.graph, PipelineOptions().max_states)
     columns = columns_of(plan.graph, plan.cluster, costs, states)
     planner = Planner(
-        columns=columns, machine=Machine.of(plan.cluster), sizes=tuple(columns.replicas.tolist()),
-        kinds=orders_of("any"), micro_batch=1, recompute=True,
-    )  # fmt: skip
+        columns=columns,
+        machine=Machine.of(plan.cluster),
+        sizes=tuple(columns.replicas.tolist()),
+        kinds=orders_of("any"),
+        micro_batch=1,
+        recompute=True,
+    )
     layers = Layers.of(states, operator_columns(plan.graph, costs))
     return Case(
         Evaluator(problem, simulator.build(given), "limit"), planner, layers, plan.fabric, plan.graph.batch_size

@@ -69,15 +69,24 @@ def plan_pipeline(request):
     graph = graph_of(request)
     cluster = build_cluster(
         ClusterOptions(
-            devices=tuple(request["devices"]), device="V100", memory_gb=16.0, inter_gpu_bandwidth_gbps=200.0,
-            interface_bandwidth_gbps=25.0, degree=1,
+            devices=tuple(request["devices"]),
+            device="V100",
+            memory_gb=16.0,
+            inter_gpu_bandwidth_gbps=200.0,
+            interface_bandwidth_gbps=25.0,
+            degree=1,
         )
-    )  # fmt: skip
+    )
     costs = PROFILE.build(Prices(), graph, cluster)
     problem = Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology="bigswitch",
+        build_fabric=lambda demand, rng: None,
+        reconfigurable=False,
+    )
     plan_pipelines(PipelineOptions(), problem)
     return {}
 
@@ -88,10 +97,23 @@ PLANNERS = {"hpgo": plan_hpgo, "pipeline": plan_pipeline}
 def command(searcher, request):
     """Return the words of the whole command."""
     return [
-        sys.executable, "-c", "from topoplan.cli import main; main()", "optimize", "torchgraph",
-        "-o", f"file={request['file']}", "-o", f"profile-batch={request['profile_batch']}",
-        "--batch-size", str(request["batch"]), "--devices", str(request["devices"]), "-s", searcher, "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        "from topoplan.cli import main; main()",
+        "optimize",
+        "torchgraph",
+        "-o",
+        f"file={request['file']}",
+        "-o",
+        f"profile-batch={request['profile_batch']}",
+        "--batch-size",
+        str(request["batch"]),
+        "--devices",
+        str(request["devices"]),
+        "-s",
+        searcher,
+        "--json",
+    ]
 
 
 def sides(request, python):
@@ -124,10 +146,15 @@ def main(names):
                     ratios.setdefault((machine, kind), []).append(times)
     if python:
         print()
-        print(beside.table(["HPGO's seconds over ours", "call", *(f"of {name}" for name in OURS)], [
-            [machine, kind, *(beside.spread(one) for one in zip(*those, strict=True))]
-            for (machine, kind), those in ratios.items()
-        ]))  # fmt: skip
+        print(
+            beside.table(
+                ["HPGO's seconds over ours", "call", *(f"of {name}" for name in OURS)],
+                [
+                    [machine, kind, *(beside.spread(one) for one in zip(*those, strict=True))]
+                    for (machine, kind), those in ratios.items()
+                ],
+            )
+        )
 
 
 def rows(name, machine, found):

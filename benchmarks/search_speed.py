@@ -77,9 +77,14 @@ def problem_of(host, model, preset, servers, topology):
         return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology=topology,
-        build_fabric=build, reconfigurable=shape.follows_demand,
-    )  # fmt: skip
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology=topology,
+        build_fabric=build,
+        reconfigurable=shape.follows_demand,
+    )
 
 
 def evaluator_of(host, problem, simulator):

@@ -117,15 +117,26 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         options = BertOptions(world_size=devices, experts=experts or devices)
     graph = frontend.build(options, None)
     cluster = Cluster.uniform(
-        n_hosts=hosts, devices_per_host=each, device_preset="V100", device_memory=32e9, inside_bandwidth=130e9,
-        interfaces=1, interface_bandwidth=gbps * 1e9 / 8, latency=1e-5,
-    )  # fmt: skip
+        n_hosts=hosts,
+        devices_per_host=each,
+        device_preset="V100",
+        device_memory=32e9,
+        inside_bandwidth=130e9,
+        interfaces=1,
+        interface_bandwidth=gbps * 1e9 / 8,
+        latency=1e-5,
+    )
     costs = HIDUP.build(Options(device_flops=RATE), graph, cluster)
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
     return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
-        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context), reconfigurable=False,
-    )  # fmt: skip
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology="bigswitch",
+        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context),
+        reconfigurable=False,
+    )
 
 
 def run(

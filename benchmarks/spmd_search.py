@@ -62,9 +62,14 @@ def problem_of(model, devices, layers, hosts=1):
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices // hosts)
     costs = HIDUP.build(Options(), graph, cluster)
     return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology="none",
+        build_fabric=lambda demand, rng: None,
+        reconfigurable=False,
+    )
 
 
 def search(problem):

@@ -11,6 +11,7 @@ import warnings
 
 import attrs
 import pytest
+from idle_search import IdleSearch
 
 import topoplan
 from topoplan import (
@@ -132,22 +133,9 @@ def test_an_observer_that_raises_is_told_of_once_and_the_run_goes_on():
     assert outcome.result.evaluations == 4
 
 
-class Silent:
-    """A search that asks for nothing."""
-
-    def ask(self):
-        return []
-
-    def tell(self, trials):
-        pass
-
-    def adopt(self, trial):
-        pass
-
-
 def search(**methods):
-    """Return a searcher's build, with methods in the place of `Silent`'s."""
-    return lambda options, problem, rng: type("Search", (Silent,), methods)()
+    """Return a searcher's build, with methods in the place of `IdleSearch`'s."""
+    return lambda options, problem, rng: type("Search", (IdleSearch,), methods)()
 
 
 @pytest.mark.parametrize(

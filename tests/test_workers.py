@@ -13,6 +13,7 @@ import types
 
 import attrs
 import pytest
+from idle_search import IdleSearch
 
 from topoplan import ClusterOptions, Experiment, Host, RunOptions, Searcher, TopoplanError, hookimpl, optimize
 from topoplan.experiment import Choice
@@ -30,17 +31,8 @@ class Nothing:
     """No options."""
 
 
-class Still:
-    """A search that asks for nothing."""
-
-    def ask(self):
-        return []
-
-    def tell(self, trials):
-        pass
-
-    def adopt(self, trial):
-        pass
+class Still(IdleSearch):
+    """Reports the process that it runs in."""
 
     def report(self, strategy):
         return {"pid": os.getpid()}

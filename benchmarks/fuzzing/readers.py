@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -48,6 +49,11 @@ def read_again(plan: Plan, exporter: str, suffix: str) -> None:
             read_plan(HOST, path)
         except TopoplanError as error:
             raise NonsenseError(f"{exporter} that was written cannot be read: {error}") from None
+
+
+def read_as_plan(name: str, data: bytes) -> None:
+    """Read a plan."""
+    read_plan(HOST, stored(name, data))
 
 
 def simulated(name: str, data: bytes) -> None:
@@ -117,6 +123,11 @@ def read_comparison(text: str) -> None:
     figure = figure_from(read_toml(stored("figure.toml", text)), "figure", "figure.toml")
     for network in figure.networks:
         HOST.make("topology", network.choice.name, network.choice.options)
+
+
+def read_share(text: str) -> None:
+    """Read a shared cluster."""
+    share_from(read_toml(stored("share.toml", text)), "share", "share.toml")
 
 
 def read_price_file(text: str) -> None:
@@ -208,82 +219,77 @@ def _finite(*columns: Any) -> None:
 def readers() -> tuple[Reader, ...]:
     """Return all readers, with their shares of the inputs; the cheap ones have the most."""
     words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
-    profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
-    strategy = [data.decode() for data in written("strategy", plans()[2:3])]
-    measured, collectives = draws.measured(), draws.collectives()
-    toml: Callable[..., Callable[[Random], str]] = lambda *names: lambda rng: text_of(rng, texts(*names), words)  # noqa: E731
+    return (*_of_words(), *_of_toml(words), *_of_data(words), *_of_task_graphs(), *_of_plans())
+
+
+def _of_words() -> tuple[Reader, ...]:
+    """Return the readers of what a user types."""
     return (
         Reader("options", "name:key=value texts", 400, draws.draw_option_text, read_options),
         Reader("values", "options of components, clusters and runs", 300, draws.draw_values, read_values),
         Reader("flexnet", "flags of `topoplan flexnet`", 10, draws.draw_flags, read_flags),
         Reader("compare", "networks and numbers of `topoplan compare`", 90, draws.draw_words, read_words),
         Reader("set", "--set texts", 50, draws.draw_change, lambda given: read_experiment(*given)),
-        Reader("experiment", "experiment TOML", 12, toml("examples/*.toml"), read_experiment),
-        Reader("figure", "figure TOML", 10, toml("experiments/d*.toml", "experiments/a*.toml"), read_comparison),
-        Reader(
-            "share",
-            "share TOML",
-            8,
-            toml("experiments/shared-cluster.toml"),
-            lambda text: share_from(read_toml(stored("share.toml", text)), "share", "share.toml"),
-        ),
-        Reader("prices", "price TOML", 10, toml("core/src/topoplan/prices/default.toml"), read_price_file),
-        Reader("kept", "kept runs", 30, draws.draw_kept, read_kept),
-        Reader("collectives", "collectives JSON", 20, lambda rng: json_of(rng, collectives), readcollectives),
-        Reader("measured", "measurement JSON", 6, lambda rng: json_of(rng, measured), read_measurements),
-        Reader(
-            "strategy",
-            "strategy text",
-            60,
-            lambda rng: text_of(rng, strategy, words),
-            lambda text: read_as_strategy("a.strategy", text),
-        ),
-        Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
-        Reader(
-            "fbuf-bytes",
-            "task graph files, bytes changed",
-            12,
-            lambda rng: bytes_of(rng, fbufs()),
-            lambda data: read_plan(HOST, stored("a.fbuf", data)),
-        ),
-        Reader("fbuf-values", "task graph files, values changed, simulated", 1.5, draws.draw_columns, _take_fbuf),
-        Reader(
-            "fbuf-simulated",
-            "task graph files, bytes changed, simulated",
-            2,
-            lambda rng: bytes_of(rng, fbufs()),
-            _take_fbuf,
-        ),
-        Reader(
-            "fbuf-strategy",
-            "task graph files as strategies",
-            2,
-            lambda rng: bytes_of(rng, fbufs()),
-            lambda data: read_as_strategy("b.fbuf", data),
-        ),
-        Reader(
-            "plan-bytes",
-            "plan JSON, bytes changed",
-            10,
-            lambda rng: bytes_of(rng, json_files()),
-            lambda data: read_plan(HOST, stored("a.json", data)),
-        ),
-        Reader(
-            "plan-values", "plan JSON, values changed, simulated", 1.5, lambda rng: json_of(rng, jsons()), _take_json
-        ),
-        Reader(
-            "plan-strategy",
-            "plan JSON as a strategy",
-            1.5,
-            lambda rng: json_of(rng, jsons()[2:]),
-            lambda data: read_as_strategy("b.json", data),
-        ),
     )
 
 
-def _take_fbuf(data: bytes) -> None:
-    simulated("c.fbuf", data)
+def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
+    """Return the readers of TOML files; ``words`` are put into their texts."""
+
+    def drawn(*patterns: str) -> Callable[[Random], str]:
+        return lambda rng: text_of(rng, texts(*patterns), words)
+
+    figures = drawn("experiments/d*.toml", "experiments/a*.toml")
+    return (
+        Reader("experiment", "experiment TOML", 12, drawn("examples/*.toml"), read_experiment),
+        Reader("figure", "figure TOML", 10, figures, read_comparison),
+        Reader("share", "share TOML", 8, drawn("experiments/shared-cluster.toml"), read_share),
+        Reader("prices", "price TOML", 10, drawn("core/src/topoplan/prices/default.toml"), read_price_file),
+    )
 
 
-def _take_json(data: bytes) -> None:
-    simulated("c.json", data)
+def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
+    """Return the readers of finished runs, of measurements and of strategies; ``words`` are put into texts."""
+    profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
+    strategy = [data.decode() for data in written("strategy", plans()[2:3])]
+    measured, collectives = draws.measured(), draws.collectives()
+    as_strategy = partial(read_as_strategy, "a.strategy")
+    return (
+        Reader("kept", "kept runs", 30, draws.draw_kept, read_kept),
+        Reader("collectives", "collectives JSON", 20, lambda rng: json_of(rng, collectives), readcollectives),
+        Reader("measured", "measurement JSON", 6, lambda rng: json_of(rng, measured), read_measurements),
+        Reader("strategy", "strategy text", 60, lambda rng: text_of(rng, strategy, words), as_strategy),
+        Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
+    )
+
+
+def _of_task_graphs() -> tuple[Reader, ...]:
+    """Return the readers of task graph files."""
+
+    def changed(rng: Random) -> bytes:
+        return bytes_of(rng, fbufs())
+
+    what = "task graph files"
+    read, simulate, as_strategy = _takers("fbuf")
+    return (
+        Reader("fbuf-bytes", f"{what}, bytes changed", 12, changed, read),
+        Reader("fbuf-values", f"{what}, values changed, simulated", 1.5, draws.draw_columns, simulate),
+        Reader("fbuf-simulated", f"{what}, bytes changed, simulated", 2, changed, simulate),
+        Reader("fbuf-strategy", f"{what} as strategies", 2, changed, as_strategy),
+    )
+
+
+def _of_plans() -> tuple[Reader, ...]:
+    """Return the readers of plans in JSON."""
+    read, simulate, as_strategy = _takers("json")
+    return (
+        Reader("plan-bytes", "plan JSON, bytes changed", 10, lambda rng: bytes_of(rng, json_files()), read),
+        Reader("plan-values", "plan JSON, values changed, simulated", 1.5, lambda rng: json_of(rng, jsons()), simulate),
+        Reader("plan-strategy", "plan JSON as a strategy", 1.5, lambda rng: json_of(rng, jsons()[2:]), as_strategy),
+    )
+
+
+def _takers(suffix: str) -> tuple[Callable[[bytes], None], ...]:
+    """Return what reads a file of a plan: as a plan, as a plan that is simulated, and as a strategy."""
+    names = (f"a.{suffix}", f"c.{suffix}", f"b.{suffix}")
+    return tuple(map(partial, (read_as_plan, simulated, read_as_strategy), names))

@@ -7,14 +7,14 @@ import pickle
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import star_problem
 
-from topoplan import Candidate, Cluster, Fabric, GraphBuilder, PartCosts, Problem, Schedule, State, Strategy
+from topoplan import Candidate, Cluster, GraphBuilder, PartCosts, Schedule, State, Strategy
 from topoplan.chains import _interned
 from topoplan.evaluate import Evaluator
 from topoplan.forms import FULL, REDUCE, arguments, signatures
 from topoplan.schedule import pipeline_strategy
 from topoplan.simulate.components import FLUID, FluidOptions
-from topoplan.space import Space
 from topoplan.spmd import SpmdProgram, conversions_of
 
 
@@ -35,18 +35,8 @@ def problem():
     x = b.input((16,))
     for _ in range(3):
         x = b.relu(b.linear(x, 16, bias=False))
-    graph, cluster = b.build(), Cluster.uniform(n_hosts=4, latency=1e-6)
-    links = [(h, 4) for h in range(4)] + [(4, h) for h in range(4)]
-    star = Fabric.from_links(name="star", n_hosts=4, n_switches=1, links=links, bandwidth=1e5, latency=1e-6)
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=Costs(),
-        space=Space(graph, cluster, Costs()),
-        topology="star",
-        build_fabric=lambda demand, rng: star,
-        reconfigurable=False,
-    )
+    cluster = Cluster.uniform(n_hosts=4, latency=1e-6)
+    return star_problem(b.build(), cluster, Costs(), bandwidth=1e5, latency=1e-6)
 
 
 HERE, THERE = problem(), problem()

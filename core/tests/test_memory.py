@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
+from problems import star_problem
 
-from topoplan import Candidate, Cluster, Fabric, GraphBuilder, PartCosts, Problem, Strategy
+from topoplan import Candidate, Cluster, GraphBuilder, PartCosts, Strategy
 from topoplan.errors import NoPlanFitsError
 from topoplan.evaluate import Evaluator
 from topoplan.fitting import check_fits_somewhere, least_memory, no_plan_fits
@@ -17,7 +18,6 @@ from topoplan.partition import slice_elements
 from topoplan.precision import in_precision, optimizer_of, weight_states
 from topoplan.run import Run, drive
 from topoplan.schedule import pipeline_strategy
-from topoplan.space import Space
 from topoplan.spmd import SpmdProgram
 
 
@@ -158,19 +158,8 @@ class TaskCount:
 
 
 def search_problem(memory):
-    graph, cluster = model(), Cluster.uniform(n_hosts=4, device_memory=memory)
-    links = [(h, 4) for h in range(4)] + [(4, h) for h in range(4)]
-    star = Fabric.from_links(name="star", n_hosts=4, n_switches=1, links=links, bandwidth=1e9, latency=0.0)
-    costs = Costs(graph)
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="star",
-        build_fabric=lambda demand, rng: star,
-        reconfigurable=False,
-    )
+    graph = model()
+    return star_problem(graph, Cluster.uniform(n_hosts=4, device_memory=memory), Costs(graph))
 
 
 class Proposing:

@@ -6,12 +6,12 @@ import signal
 
 import numpy as np
 import pytest
+from problems import star_problem
 
-from topoplan import Candidate, Cluster, Fabric, GraphBuilder, PartCosts, Problem, TopoplanError
+from topoplan import Candidate, Cluster, GraphBuilder, PartCosts, TopoplanError
 from topoplan.evaluate import Evaluator, memory_penalty
 from topoplan.fitting import check_fits_somewhere
 from topoplan.run import Run, drive
-from topoplan.space import Space
 
 
 class FlatCosts:
@@ -48,19 +48,7 @@ def small_graph(batch=8):
 
 
 def small_problem(graph=None, costs=None, cluster=None):
-    graph, costs = graph or small_graph(), costs or FlatCosts()
-    cluster = cluster or Cluster.uniform(n_hosts=4)
-    links = [(h, 4) for h in range(4)] + [(4, h) for h in range(4)]
-    star = Fabric.from_links(name="star", n_hosts=4, n_switches=1, links=links, bandwidth=1e9, latency=0.0)
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="star",
-        build_fabric=lambda demand, rng: star,
-        reconfigurable=False,
-    )
+    return star_problem(graph or small_graph(), cluster or Cluster.uniform(n_hosts=4), costs or FlatCosts())
 
 
 class Scripted:

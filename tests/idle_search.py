@@ -1,0 +1,16 @@
+"""A search that does nothing, for tests of what happens around a search."""
+
+from __future__ import annotations
+
+
+class IdleSearch:
+    """A search that asks for nothing."""
+
+    def ask(self):
+        return []
+
+    def tell(self, trials):
+        pass
+
+    def adopt(self, trial):
+        pass
