@@ -1,81 +1,141 @@
-"""The list of packages stands in several places; they must agree, and every package must follow the naming rule."""
+"""Packages are what the table packages.toml says, and every one has what a package needs."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shutil
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = {
-    "frontends": "frontend",
-    "topologies": "topology",
-    "estimators": "estimator",
-    "searchers": "searcher",
-    "exporters": "exporter",
-    "commands": "command",
-}
-FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))
 
 
-def read(folder: Path) -> dict:
-    return tomllib.loads((folder / "pyproject.toml").read_text())
+def load():
+    spec = importlib.util.spec_from_file_location("packages", ROOT / "tools/packages.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["packages"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
 
 
-def distribution(folder: Path) -> str:
-    return f"topoplan-{KINDS[folder.parent.name]}-{folder.name}"
+packages = load()
+TABLE = packages.Table.read(ROOT)
+PACKAGES = list(TABLE.packages.values())
 
 
-def test_folders_and_root_dependencies_agree():
-    wanted = {"topoplan-core": "core"} | {distribution(f): str(f.relative_to(ROOT)) for f in FOLDERS}
-    listed = {}
-    for text in read(ROOT)["project"]["dependencies"]:
-        name, _, place = text.partition(" @ {root:uri}/")
-        listed[name] = place
-    assert listed == wanted
-
-
-def test_uv_sources_name_every_package():
-    sources = read(ROOT)["tool"]["uv"]["sources"]
-    assert set(sources) == {"topoplan-core", *map(distribution, FOLDERS)}
-    assert all(source == {"workspace": True} for source in sources.values())
+def test_packages_are_as_the_table_says(capsys):
+    status = packages.main(["--check"])
+    out, err = capsys.readouterr()
+    assert status == 0, out + err
 
 
 def test_every_folder_of_plugins_is_a_package():
-    folders = {path for path in ROOT.glob("plugins/*/*") if path.is_dir() and any(path.rglob("*.py"))}
-    assert folders == set(FOLDERS)
+    folders = {str(path.relative_to(ROOT)) for path in ROOT.glob("plugins/*/*") if any(path.rglob("*.py"))}
+    assert folders == {package.folder for package in PACKAGES if package.folder.startswith("plugins/")}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=distribution)
-def test_plugin_follows_the_naming_rule(folder):
-    document = read(folder)
-    name = distribution(folder)
-    module = name.replace("-", "_")
-    assert document["project"]["name"] == name
-    assert document["project"]["entry-points"] == {"topoplan": {name.removeprefix("topoplan-"): module}}
-    assert (folder / "src" / module / "__init__.py").is_file()
-    assert document["build-system"]["build-backend"] == "flit_core.buildapi"
-    assert document["tool"]["uv"]["sources"]["topoplan-core"] == {"workspace": True}
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=distribution)
-def test_plugin_admits_this_core(folder):
-    version = read(ROOT / "core")["project"]["version"]
-    requirements = [Requirement(text) for text in read(folder)["project"]["dependencies"]]
-    (core,) = [r for r in requirements if r.name == "topoplan-core"]
-    assert version in core.specifier
-    assert str(core.specifier), "a plugin must say which versions of core it works with"
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=distribution)
-def test_plugin_has_readme_and_tests(folder):
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_package_has_a_module_a_readme_and_tests(package):
+    folder = ROOT / package.folder
+    assert (folder / "src" / package.module / "__init__.py").is_file()
     assert (folder / "README.md").is_file()
     assert list((folder / "tests").glob("test_*.py"))
 
 
-def test_version_of_core_is_told_once():
+def test_version_of_core_is_that_of_the_table():
     text = (ROOT / "core/src/topoplan/__init__.py").read_text()
-    assert re.search(r'^__version__ = "(.*)"$', text, re.M).group(1) == read(ROOT / "core")["project"]["version"]
+    assert re.search(r'^__version__ = "(.*)"$', text, re.M).group(1) == TABLE.common["version"]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What the tool needs of a checkout, with two packages: core and ocs."""
+    for name in ("LICENSE", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    text = (ROOT / "packages.toml").read_text()
+    rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
+    ocs = [line for line in text.splitlines() if re.match("topoplan-topology-(ocs|topoopt) ", line)]
+    (tmp_path / "packages.toml").write_text("\n".join([*rows, "[packages]", *ocs, ""]))
+    assert packages.main([], tmp_path) == 0
+    return tmp_path
+
+
+def test_a_row_becomes_a_package(checkout):
+    document = tomllib.loads((checkout / "plugins/topologies/ocs/pyproject.toml").read_text())
+    project = document["project"]
+    assert project["name"] == "topoplan-topology-ocs"
+    assert project["dependencies"][:2] == ["topoplan-core>=0.1,<0.2", "topoplan-topology-topoopt>=0.1,<0.2"]
+    assert project["entry-points"] == {"topoplan": {"topology-ocs": "topoplan_topology_ocs"}}
+    assert project["license-files"] == ["LICENSE"]
+    assert set(document["tool"]["uv"]["sources"]) == {"topoplan-core", "topoplan-topology-topoopt"}
+    root = tomllib.loads((checkout / "pyproject.toml").read_text())
+    assert root["project"]["dependencies"] == [
+        "topoplan-core @ {root:uri}/core",
+        "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs",
+        "topoplan-topology-topoopt @ {root:uri}/plugins/topologies/topoopt",
+    ]
+    assert root["tool"]["mypy"]["strict"] is True  # what stands below the lists is left
+
+
+def test_a_package_may_lie_anywhere(checkout):
+    with (checkout / "packages.toml").open("a") as file:
+        file.write('topoplan-rings = { folder = "libs/rings", description = "Rings", dependencies = ["numpy"] }\n')
+    assert packages.main([], checkout) == 0
+    project = tomllib.loads((checkout / "libs/rings/pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["numpy>=1.26"]
+    assert "entry-points" not in project
+    root = tomllib.loads((checkout / "pyproject.toml").read_text())
+    assert root["tool"]["uv"]["workspace"]["members"] == ["core", "plugins/*/*", "libs/rings"]
+
+
+@pytest.mark.parametrize(
+    ("path", "edit", "message"),
+    [
+        ("plugins/topologies/ocs/pyproject.toml", lambda text: text.replace("numpy>=1.26", "numpy>=2"), "numpy>=2"),
+        ("plugins/topologies/ocs/LICENSE", lambda text: None, "+MIT License"),
+        ("core/src/topoplan/py.typed", lambda text: None, "core/src/topoplan/py.typed: missing"),
+        ("pyproject.toml", lambda text: text.replace("-ocs @", "-ecs @"), "-ocs @ {root:uri}/plugins"),
+    ],
+)
+def test_what_differs_is_shown(checkout, path, edit, message, capsys):
+    file = checkout / path
+    text = edit(file.read_text())
+    file.unlink() if text is None else file.write_text(text)
+    assert packages.main(["--check"], checkout) == 1
+    out, _ = capsys.readouterr()
+    assert path in out
+    assert message in out
+    assert "1 files differ" in out
+    assert packages.main([], checkout) == 0
+    assert packages.main(["--check"], checkout) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('topoplan-x = { description = "X" }', "topoplan-x: neither a plugin"),
+        ('topoplan-topology-x = { descripton = "X" }', "topoplan-topology-x: unknown field 'descripton'"),
+        ("topoplan-topology-x = {}", "topoplan-topology-x: no description"),
+        (
+            'topoplan-topology-x = { description = "X", dependencies = ["scipy"] }',
+            "topoplan-topology-x: 'scipy' is neither a package nor in [bounds]",
+        ),
+    ],
+)
+def test_a_wrong_row_is_named(checkout, row, message, capsys):
+    with (checkout / "packages.toml").open("a") as file:
+        file.write(row + "\n")
+    assert packages.main(["--check"], checkout) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_package_without_a_row_is_named(checkout, capsys):
+    folder = checkout / "plugins/topologies/chord"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("")
+    assert packages.main(["--check"], checkout) == 2
+    assert "plugins/topologies/chord/pyproject.toml is of no package" in capsys.readouterr().err
