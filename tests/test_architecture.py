@@ -86,6 +86,7 @@ LAYERS = (
         "lowering",
         "simulate",
         "merging",
+        "published",
     ),
     (
         "host",

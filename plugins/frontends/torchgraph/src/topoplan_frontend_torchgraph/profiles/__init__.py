@@ -7,21 +7,13 @@ that its figures are from.
 
 from __future__ import annotations
 
-import csv
-import tomllib
-from functools import cache
-from importlib.resources import files
-from typing import Any
-
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.published import PublishedProfiles
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node
 
 __all__ = ["batch_size", "names", "profile", "rows"]
 
-
-def names() -> list[str]:
-    """Return the names of all profiles."""
-    return list(_sources())
+_PROFILES = PublishedProfiles(__name__, "frontend torchgraph")
+names, rows = _PROFILES.names, _PROFILES.rows
 
 
 def profile(name: str) -> LayerProfile:
@@ -54,22 +46,5 @@ def batch_size(name: str) -> int:
     Raises:
         TopoplanError: there is no such profile.
     """
-    if name not in _sources():
-        raise TopoplanError(f"frontend torchgraph: profile: no {shown(name)}{nearest(name, names())}")
-    samples: int = _sources()[name]["batch-size"]
+    samples: int = _PROFILES.source(name)["batch-size"]
     return samples
-
-
-def rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a profile as they stand in the table."""
-    return [row for row in _table() if row["profile"] == name]
-
-
-@cache
-def _sources() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("sources.toml").read_text("utf-8"))
-
-
-@cache
-def _table() -> list[dict[str, str]]:
-    return list(csv.DictReader(files(__package__).joinpath("profiles.csv").read_text("utf-8").splitlines()))
