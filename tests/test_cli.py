@@ -194,6 +194,27 @@ def test_a_second_topology_is_refused_and_not_dropped(run):
     assert err.startswith("error: --topology: is given 2 times (a run has one; topoplan compare -n NAME,NAME sets")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optimize", "ncf", "--degree", "1.5"], "--degree: expected integer, got '1.5'"),
+        (["optimize", "ncf", "--degree", "inf"], "--degree: expected integer, got 'inf'"),
+        (["optimize", "ncf", "--degree", "0"], "--degree: 0 is too small (at least 1)"),
+        (["optimize", "ncf", "--budget", "nan"], "--budget: expected integer, got 'nan'"),
+        (["optimize", "ncf", "--budget="], "--budget: expected integer, got ''"),
+        (["optimize", "ncf", "--latency-us", "fast"], "--latency-us: expected number, got 'fast'"),
+        (["optimize", "ncf", "--latency-us", "nan"], "--latency-us: expected number, got nan"),
+        (["compare", "ncf", "-j", "1.5"], "--jobs: expected integer, got '1.5'"),
+        (["compare", "ncf", "-j", "0"], "--jobs: 0 is too small (at least 1)"),
+        (["sweep", "ncf", "--budget", "1e3"], "--budget: expected integer, got '1e3'"),
+        (["flexnet", "--seed", "x", "dlrm"], "--seed: expected integer, got 'x'"),
+        (["flexnet", "--seed", "-1", "dlrm"], "--seed: -1 is too small (at least 0)"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_in_one_line(run, words, message):
+    assert run(*words) == (2, "", f"error: {message}\n")
+
+
 def test_the_help_of_compare_says_the_defaults(run):
     from topoplan import ClusterOptions
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import sys
+from functools import partial
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from topoplan.cli.numbers import refuse_bad_numbers
 from topoplan.errors import TopoplanError
 from topoplan.installed import command_words
 
@@ -71,12 +73,12 @@ class Words(TyperGroup):
 
 
 class OneValue(TyperCommand):
-    """A command that refuses a second component where it takes one; of a number that is given again the last counts."""
+    """A command that refuses bad numbers, and a second component where it takes one; of two numbers the last counts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words, then look for components that were there twice."""
         given = list(args)
-        rest: list[str] = super().parse_args(ctx, args)
+        rest: list[str] = refuse_bad_numbers(partial(super().parse_args, ctx, args), given)
         refuse_twice(self, ctx, given)
         return rest
 
@@ -106,6 +108,6 @@ class _Deferred(TyperCommand):
 
         command = cast("Command", Host.discover().get(Kind.COMMAND, str(self.name)))
         own, given = typer.main.get_command(command.app()), list(args)
-        context = own.make_context(info_name, args, parent=parent, **extra)
+        context = refuse_bad_numbers(partial(own.make_context, info_name, args, parent=parent, **extra), given)
         refuse_twice(own, context, given)
         return context
