@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,15 +17,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("packages", ROOT / "tools/packages.py")
+def load(file):
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["packages"] = module  # dataclasses look there
+    sys.modules[file.stem] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 
 
-packages = load()
+packages = load(ROOT / "tools/packages.py")
 TABLE = packages.Table.read(ROOT)
 PACKAGES = list(TABLE.packages.values())
 
@@ -54,7 +57,8 @@ def test_version_of_core_is_that_of_the_table():
 @pytest.fixture
 def checkout(tmp_path):
     """What the tool needs of a checkout, with two packages: core and ocs."""
-    for name in ("LICENSE", "pyproject.toml"):
+    (tmp_path / "tools").mkdir()
+    for name in ("LICENSE", "pyproject.toml", "tools/checkout_backend.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
@@ -139,3 +143,40 @@ def test_a_package_without_a_row_is_named(checkout, capsys):
     (folder / "pyproject.toml").write_text("")
     assert packages.main(["--check"], checkout) == 2
     assert "plugins/topologies/chord/pyproject.toml is of no package" in capsys.readouterr().err
+
+
+def requirements(metadata):
+    return re.findall(r"^Requires-Dist: (.*)$", metadata.partition("\n\n")[0], re.M)
+
+
+def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
+    folder = ROOT / "plugins/topologies/ocs"
+    backend = load(folder / "checkout_backend.py")
+    monkeypatch.chdir(folder)
+    name = backend.prepare_metadata_for_build_wheel(str(tmp_path))
+    assert requirements((tmp_path / name / "METADATA").read_text()) == [
+        f"topoplan-core @ {(ROOT / 'core').as_uri()}",
+        f"topoplan-topology-topoopt @ {(ROOT / 'plugins/topologies/topoopt').as_uri()}",
+        "numpy>=1.26",
+    ]
+    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+        plain = ["topoplan-core>=0.1,<0.2", "topoplan-topology-topoopt>=0.1,<0.2", "numpy>=1.26"]
+        assert requirements(wheel.read(f"{name}/METADATA").decode()) == plain
+        assert wheel.read(f"{name}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+def test_outside_a_checkout_metadata_is_that_of_the_wheel(tmp_path, monkeypatch):
+    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
+    monkeypatch.chdir(folder)
+    name = load(folder / "checkout_backend.py").prepare_metadata_for_build_wheel(str(tmp_path))
+    assert "topoplan-core>=0.1,<0.2" in requirements((tmp_path / name / "METADATA").read_text())
+
+
+@pytest.mark.slow
+def test_one_package_installs_from_a_checkout(tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    words = [tmp_path / "venv/bin/pip", "install", "./plugins/topologies/ocs"]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    listed = subprocess.run([tmp_path / "venv/bin/topoplan", "plugins"], check=True, capture_output=True, text=True)
+    assert "topoplan-topology-ocs 0.1.0" in listed.stdout
+    assert "topoplan-topology-topoopt 0.1.0" in listed.stdout

@@ -1,7 +1,7 @@
 """Writes what all packages have alike, from the table packages.toml: one row a distribution.
 
-``python tools/packages.py`` writes the pyproject.toml of every package, its licence and its py.typed, and the lists of
-packages in the root's pyproject.toml; ``--check`` writes nothing, shows what differs, and ends with status 1 if
+``python tools/packages.py`` writes every package's pyproject.toml, licence, build backend and py.typed, and the lists
+of packages in the root's pyproject.toml; ``--check`` writes nothing, shows what differs, and ends with status 1 if
 anything does. A row ``topoplan-<kind>-<name>`` is a plugin: it lies in ``plugins/<kinds>/<name>``, needs topoplan-core,
 and has one entry point, ``<kind>-<name>``. Rows of other packages name their ``folder``.
 """
@@ -21,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
 CORE = "topoplan-core"
+BACKEND = "checkout_backend.py"
+BUILD = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
 FIELDS = {"folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
 
 
@@ -91,9 +93,8 @@ class Table:
     def pyproject(self, package: Package) -> str:
         """Return the text of a package's pyproject.toml."""
         pythons = [f"Programming Language :: Python :: {version}" for version in self.common["pythons"]]
-        default_module = package.name.replace("-", "_")
         sections: dict[str, Mapping[str, str | list[str]]] = {
-            "build-system": {"requires": [self.common["build"]], "build-backend": "flit_core.buildapi"},
+            "build-system": {"requires": [self.common["build"]], **BUILD},
             "project": {
                 "name": package.name,
                 "version": self.common["version"],
@@ -110,7 +111,8 @@ class Table:
             },
             "project.scripts": package.scripts,
             "project.entry-points.topoplan": package.entry_points,
-            "tool.flit.module": {} if package.module == default_module else {"name": package.module},
+            "tool.flit.module": {"name": package.module},
+            "tool.flit.sdist": {"include": [BACKEND]},
         }
         lines = [f"# Written by tools/packages.py from {TABLE}: change it there."]
         for heading, pairs in sections.items():
@@ -152,11 +154,11 @@ def _source(name: str) -> str:
 def texts(root: Path) -> dict[str, str]:
     """Return the text of every file that follows from the table, by its path from the root of a checkout."""
     table = Table.read(root)
-    licence = (root / "LICENSE").read_text(encoding="utf-8")
+    copies = {name: (root / name).read_text(encoding="utf-8") for name in ("LICENSE", f"tools/{BACKEND}")}
     wanted = {"pyproject.toml": table.root_pyproject((root / "pyproject.toml").read_text(encoding="utf-8"))}
     for package in table.packages.values():
         wanted[f"{package.folder}/pyproject.toml"] = table.pyproject(package)
-        wanted[f"{package.folder}/LICENSE"] = licence
+        wanted |= {f"{package.folder}/{Path(name).name}": text for name, text in copies.items()}
         wanted[f"{package.folder}/src/{package.module}/py.typed"] = ""
     homeless = {str(p.relative_to(root)) for p in root.glob("plugins/*/*/pyproject.toml")} - set(wanted)
     if homeless:
