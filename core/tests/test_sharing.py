@@ -157,8 +157,24 @@ def job_plan(hosts, seed, slower=1.0):
 def network(fabric, hosts=16):
     jobs = (job_plan(4, 3), job_plan(8, 3, slower=5.0), job_plan(2, 3))
     return NetworkPlan(
-        name="n", cluster=reference.cluster(hosts), fabric=fabric, jobs=jobs, simulate=SIMULATE, target=None
+        name="n",
+        cluster=reference.cluster(hosts),
+        fabric=fabric,
+        jobs=jobs,
+        simulate=SIMULATE,
+        first_draw=0,
+        target=None,
     )
+
+
+class Fixed:
+    """A simulator under one draw of equal paths, whatever else is asked for."""
+
+    def __init__(self, seed):
+        self.simulate = SIMULATE.with_seed(seed)
+
+    def __call__(self, taskgraph, fabric, cluster):
+        return self.simulate(taskgraph, fabric, cluster)
 
 
 JOBS = [Job(0, [0, 5, 6, 7], 0.25), Job(1, [1, 2, 3, 4, 8, 9, 10, 11], 0.5), Job(2, [12, 13], 0.0)]
@@ -181,6 +197,25 @@ def test_jobs_that_share_a_link_slow_each_other_down():
     for number in range(2):
         (own,) = job_seconds([JOBS[number]], plan)
         assert both[number] > own * 1.02
+
+
+def test_times_are_means_over_fresh_draws_of_equal_paths():
+    """Two switches above two: every message between these draws one of two equal paths."""
+    links = [(h, 16 + h % 2) for h in range(16)] + [(16 + a, 18 + b) for a in range(2) for b in range(2)]
+    twice = Fabric.from_links(
+        name="two paths",
+        n_hosts=16,
+        n_switches=4,
+        links=links + [(b, a) for a, b in links],
+        bandwidth=2 * [*[1e9] * 16, *[1e8] * 4],
+        latency=1e-6,
+        max_paths=2,
+    )
+    single = [job_seconds(JOBS, attrs.evolve(network(twice), simulate=Fixed(seed))) for seed in range(2000, 2008)]
+    assert (np.std(single, axis=0) > 0.01 * np.mean(single, axis=0)).any()
+    assert job_seconds(JOBS, network(twice)) == pytest.approx(np.mean(single, axis=0), rel=1e-12)
+    other = job_seconds(JOBS, attrs.evolve(network(twice), first_draw=8))
+    assert other != pytest.approx(np.mean(single, axis=0), rel=1e-4)
 
 
 @given(st.lists(st.floats(1e-4, 10), min_size=1, max_size=8))

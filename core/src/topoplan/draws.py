@@ -20,11 +20,15 @@ import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, f64
 from topoplan.bests import Finalist, Origin
+from topoplan.cluster import Cluster
+from topoplan.components import Simulate
 from topoplan.evaluate import Evaluator
+from topoplan.fabric import Fabric
 from topoplan.interrupt import Stop
 from topoplan.search import Candidate, State, Trial
+from topoplan.taskgraph import TaskGraph
 
-__all__ = ["Draws", "Judged", "Verdict", "judge", "mean_trial"]
+__all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
 
 #: Draws that choose among finalists, and those that say what the winner takes, counted from those of the search.
 _CHOOSING = range(1000, 1008)
@@ -163,6 +167,20 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     one = Finalist(state=state, cost=trial.cost, origin=Origin(""))
     times = _times(evaluator, one, evaluator.draws, _AT_LEAST, Stop())
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
+
+
+def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, first_draw: int) -> F64:
+    """(n, T) seconds at which each task ends, under the draws that are reported at least; (1, T) if nothing is drawn.
+
+    Args:
+        simulate: runs the task graph.
+        taskgraph, fabric, cluster: what it runs.
+        first_draw: seed that the simulator was built with.
+    """
+    if not hasattr(simulate, "draws") or not simulate.draws(taskgraph, fabric, cluster):
+        return simulate(taskgraph, fabric, cluster).finish[None]
+    runs = [simulate.with_seed(first_draw + number) for number in _REPORTING[:_AT_LEAST]]  # type: ignore[attr-defined]
+    return np.stack([run(taskgraph, fabric, cluster).finish for run in runs])
 
 
 def _different(finalists: Sequence[Finalist]) -> list[Finalist]:

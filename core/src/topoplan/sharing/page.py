@@ -66,7 +66,8 @@ def section(
         f"{figure.cluster.servers} servers; jobs: {mix}. {options.trials} draws of jobs and "
         f"{'random' if options.placement == 'random' else 'contiguous'} servers, the same for all networks and, as far "
         f"as they fit, for all loads. One strategy for each model and network, found alone with {figure.budget} "
-        f"candidates. Slowdown is over the same job alone on the network. {told}\n",
+        "candidates. Times are means over eight draws of equal paths, where there are any. Slowdown is over the same "
+        f"job alone on the network. {told}\n",
         *(
             [f"Each job has a partition of its own on {', '.join(apart)}; elsewhere jobs share links.\n"]
             if apart

@@ -13,6 +13,7 @@ from topoplan.cluster import Cluster
 from topoplan.comparing.cells import cells
 from topoplan.comparing.clusters import Target
 from topoplan.components import Kind, Simulate, Simulator, Topology, TopologyContext
+from topoplan.draws import finish_times
 from topoplan.errors import TopoplanError
 from topoplan.experiment import build_cluster
 from topoplan.fabric import Fabric
@@ -52,6 +53,7 @@ class NetworkPlan:
         fabric: that all jobs share; None where each gets a partition of its own.
         jobs: for each model of the figure.
         simulate: runs task graphs.
+        first_draw: seed that the simulator was built with; times are means over draws that follow it.
         target: what the network's cost stands beside; None where it stands for itself.
     """
 
@@ -60,6 +62,7 @@ class NetworkPlan:
     fabric: Fabric | None
     jobs: tuple[JobPlan, ...]
     simulate: Simulate
+    first_draw: int
     target: Target | None
 
     @property
@@ -102,11 +105,14 @@ def plans(
         found[cell.model, cell.network] = outcome
         on_progress(f"{cell.model} on {cell.network}")
     component, chosen = host.make(Kind.SIMULATOR, figure.simulator.name, figure.simulator.options)
+    first_draw = getattr(chosen, "seed", 0)
     networks = []
     for network in figure.networks:
         cluster, simulate = whole[network.name], cast("Simulator", component).build(chosen)
         fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
-        jobs = tuple(_job(found[model.name, network.name], fabric, cluster, simulate) for model in figure.models)
+        jobs = tuple(
+            _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in figure.models
+        )
         networks.append(
             NetworkPlan(
                 name=network.name,
@@ -114,20 +120,22 @@ def plans(
                 fabric=fabric,
                 jobs=jobs,
                 simulate=simulate,
+                first_draw=first_draw,
                 target=targets[network.name],
             )
         )
     return sorted(networks, key=lambda network: not network.fits)
 
 
-def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate) -> JobPlan:
+def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate, first_draw: int) -> JobPlan:
     """Time a plan on its own fabric, or on one that it could share."""
     plan, lacks = outcome.plan, "" if outcome.memory_ignored else outcome.lacks
     if fabric is None:
         return JobPlan(taskgraph=plan.taskgraph, alone=outcome.seconds, lacks=lacks)
     first = np.arange(plan.cluster.n_devices, dtype=np.int32)
     whole = merged([plan.taskgraph], [first], cluster.n_devices)
-    return JobPlan(taskgraph=plan.taskgraph, alone=simulate(whole, fabric, cluster).makespan, lacks=lacks)
+    seconds = finish_times(simulate, whole, fabric, cluster, first_draw).max(axis=1).mean()
+    return JobPlan(taskgraph=plan.taskgraph, alone=float(seconds), lacks=lacks)
 
 
 def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:

@@ -2,7 +2,7 @@
 
 All start within an iteration of each other, at times of their own, and repeat their iteration about as long as the
 longest one takes, so that short jobs do not leave the network to the long ones.  A job's iteration time is the mean
-over its iterations, from its own start to the end of the last one.
+over its iterations, from its own start to the end of the last one, and over draws of equal paths (`topoplan.draws`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32
 from topoplan.cluster import Cluster
+from topoplan.draws import finish_times
 from topoplan.merging import merged, repeated
 from topoplan.sharing.draw import Job
 from topoplan.sharing.plans import NetworkPlan
@@ -37,8 +38,9 @@ def job_seconds(jobs: Sequence[Job], network: NetworkPlan) -> list[float]:
     ]
     devices = [devices_of(network.cluster, job.servers) for job in jobs]
     whole = merged(graphs, devices, network.cluster.n_devices)
-    finish: F64 = network.simulate(whole, network.fabric, network.cluster).finish
-    ends = np.maximum.reduceat(finish, np.cumsum([0, *(graph.n_tasks for graph in graphs[:-1])]))
+    finish = finish_times(network.simulate, whole, network.fabric, network.cluster, network.first_draw)
+    first_tasks = np.cumsum([0, *(graph.n_tasks for graph in graphs[:-1])])
+    ends: F64 = np.maximum.reduceat(finish, first_tasks, axis=1).mean(axis=0)
     return [(float(end) - wait) / count for end, wait, count in zip(ends, waits, times, strict=True)]
 
 
