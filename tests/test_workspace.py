@@ -94,6 +94,8 @@ def test_a_package_may_lie_anywhere(checkout):
     assert "entry-points" not in project
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
     assert root["tool"]["uv"]["workspace"]["members"] == ["core", "plugins/*/*", "libs/rings"]
+    assert root["tool"]["mypy"]["files"] == ["core/src", "plugins/*/*/src", "libs/rings/src", "tools"]
+    assert root["tool"]["pytest"]["ini_options"]["testpaths"][-1] == "libs/rings/tests"
 
 
 @pytest.mark.parametrize(

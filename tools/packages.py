@@ -20,9 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
-CORE = "topoplan-core"
 BACKEND = "checkout_backend.py"
-BUILD = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
+BUILD: Mapping[str, str | list[str]] = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
 FIELDS = {"folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
 
 
@@ -60,7 +59,7 @@ class Package:
                 raise TableError(f"{name}: neither a plugin (topoplan-<kind>-<name>) nor with a folder")
             kind, short = parts.groups()
             folder = f"plugins/{re.sub('y$', 'ie', kind)}s/{short}"
-            dependencies.insert(0, CORE)
+            dependencies.insert(0, "topoplan-core")
             entry_points = entry_points or {f"{kind}-{short}": module}
         scripts, extras = row.get("scripts", {}), row.get("extras", {})
         return cls(name, folder, module, row["description"], tuple(dependencies), extras, scripts, entry_points)
@@ -131,6 +130,8 @@ class Table:
         for pattern, lines in (
             (r"^dependencies = \[\n(?:    .*\n)*\]\n", _pair("dependencies", requirements)),
             (r"^members = \[.*\]\n", [f"members = {json.dumps(list(members))}"]),
+            (r"^files = \[.*\]\n", [f"files = {json.dumps([*(f'{member}/src' for member in members), 'tools'])}"]),
+            (r"^testpaths = \[.*\]\n", [f"testpaths = {json.dumps(['tests', *(f'{m}/tests' for m in members)])}"]),
             (r"^\[tool\.uv\.sources\]\n(?:\S.*\n)*", ["[tool.uv.sources]", *(_source(p.name) for p in packages)]),
         ):
             places = re.findall(pattern, text, flags=re.M)
@@ -177,8 +178,7 @@ def differences(root: Path) -> Iterator[tuple[str, str, str]]:
 def main(words: list[str], root: Path = ROOT) -> int:
     """Write the files that differ, or with ``--check`` show how; return the exit status."""
     if words not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
+        sys.exit(__doc__)
     try:
         found = list(differences(root))
     except (TableError, tomllib.TOMLDecodeError) as error:

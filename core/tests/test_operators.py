@@ -301,20 +301,27 @@ class ModelOptions:
     layers: tuple[int, ...] | None = option(None, minimum=1, help="layers")
 
 
+@attrs.frozen
+class ModelSizes:
+    width: int = 2
+    layers: tuple[int, ...] = (4, 2)
+
+
 class TestPresets:
-    def fill(self, options: ModelOptions, batch_size: int | None = None) -> tuple[ModelOptions, int]:
+    def fill(self, options: ModelOptions, batch_size: int | None = None) -> tuple[ModelSizes, int]:
         return with_preset(
             "frontend m",
             options,
             batch_size,
-            defaults={"width": 2, "layers": (4, 2)},
+            ModelSizes,
+            defaults={"layers": (4, options.width)} if options.width else {},
             presets={"large": {"batch_size": 1024, "width": 512}},
         )
 
     def test_the_users_word_comes_first(self) -> None:
-        assert self.fill(ModelOptions()) == (ModelOptions(width=2, layers=(4, 2)), 64)
-        assert self.fill(ModelOptions("large")) == (ModelOptions("large", 512, (4, 2)), 1024)
-        assert self.fill(ModelOptions("large", width=3), 8) == (ModelOptions("large", 3, (4, 2)), 8)
+        assert self.fill(ModelOptions()) == (ModelSizes(2, (4, 2)), 64)
+        assert self.fill(ModelOptions("large")) == (ModelSizes(512, (4, 2)), 1024)
+        assert self.fill(ModelOptions("large", width=3), 8) == (ModelSizes(3, (4, 3)), 8)
 
     @pytest.mark.parametrize(
         ("options", "batch_size", "message"),

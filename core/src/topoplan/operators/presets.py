@@ -6,6 +6,7 @@ Options that a preset may set default to None in their class, so that "not given
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import attrs
@@ -16,6 +17,7 @@ from topoplan.options import check
 __all__ = ["FLEXNET_BATCH_SIZE", "with_preset"]
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
+Sizes = TypeVar("Sizes", bound=attrs.AttrsInstance)
 
 #: Samples of one iteration when nobody says anything (FlexFlow's default).
 FLEXNET_BATCH_SIZE = 64
@@ -25,25 +27,30 @@ def with_preset(
     where: str,
     options: T,
     batch_size: int | None,
+    sizes: type[Sizes],
     *,
-    defaults: Mapping[str, Any],
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[T, int]:
-    """Return the options without gaps, and the batch size.
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> tuple[Sizes, int]:
+    """Return what the options come to without gaps, and the batch size.
 
     Args:
         where: what messages name first, e.g. ``"frontend dlrm"``.
         options: frozen attrs value; fields that are None are filled.
         batch_size: the user's, or None.
-        defaults: field -> value where neither user nor preset says anything; may hold ``batch_size``.
+        sizes: attrs class with fields of the options that are never None; its defaults are the values where neither
+            user nor preset says anything.  A frontend whose options have no gaps gives their class.
+        defaults: field -> such a value where it depends on other options; may hold ``batch_size``.
         presets: value of ``options.preset`` -> field -> value; may hold ``batch_size``.
 
     Raises:
         TopoplanError: a value out of its range, or a list without an entry.
     """
-    known = {"batch_size": FLEXNET_BATCH_SIZE, **defaults}
+    wanted = attrs.fields(sizes)
+    known = {f.name: f.default for f in wanted if f.default is not attrs.NOTHING}
+    known |= {"batch_size": FLEXNET_BATCH_SIZE, **defaults}
     preset = getattr(options, "preset", "")
-    if preset and presets is not None:
+    if preset and presets:
         if preset not in presets:
             raise TopoplanError(f"{where}: preset: {preset!r} is unknown{nearest(preset, presets)}")
         known |= presets[preset]
@@ -59,4 +66,4 @@ def with_preset(
     batch = known["batch_size"] if batch_size is None else batch_size
     if batch < 1:
         raise TopoplanError(f"{where}: batch size {batch} is too small (at least 1)")
-    return full, batch
+    return sizes(**{f.name: getattr(full, f.name) for f in wanted}), batch

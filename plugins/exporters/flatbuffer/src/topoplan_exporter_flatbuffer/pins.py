@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from topoplan import Fabric, Routes, TaskGraph, TaskKind
-from topoplan.arrays import I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.routing import full_routes, link_index
 from topoplan_exporter_flatbuffer.unroll import Unrolled
 
@@ -66,9 +66,9 @@ def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, 
     cycles = [len(fabric.cycles_of(members)) > 0 for members in groups]
     has = np.array([len(several) > 0 for several in rings], dtype=bool) | cycles
     group = graph.group[made.origin]
-    flows = np.flatnonzero((made.ring >= 0) & np.append(has, False)[group])
+    flows = np.flatnonzero((made.ring >= 0) & np.append(has, False)[group]).astype(np.int64, copy=False)
     walked: dict[tuple[int, tuple[int, ...]], _Path] = {}
-    paths = []
+    paths: list[_Path] = []
     ends = (made.taskgraph.src[flows].tolist(), made.taskgraph.dst[flows].tolist())
     for source, target, g, ring in zip(*ends, group[flows].tolist(), made.ring[flows].tolist(), strict=True):
         if cycles[g]:
@@ -134,7 +134,10 @@ def _node_paths(fabric: Fabric, routes: Routes) -> _Ways:
 
 def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
     """Give these paths to these pairs; all others keep theirs."""
-    counts, lengths, links, weights = [], [], [], []
+    counts: list[int] = []
+    lengths: list[I64] = []
+    links: list[I32 | I64] = []
+    weights: list[F64] = []
     for row, (a, b) in enumerate(routes.pairs.tolist()):
         ways = changed.get(a * fabric.n_hosts + b)
         if ways is None:
@@ -146,10 +149,10 @@ def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
             weights.append(routes.weight[begin:end])
             continue
         counts.append(len(ways))
-        lengths.append([len(path) - 1 for path in ways])
+        lengths.append(np.array([len(path) - 1 for path in ways]))
         tails, heads = zip(*(step for path in ways for step in itertools.pairwise(path)), strict=True)
         links.append(link_index(fabric, tails, heads))
-        weights.append(list(ways.values()))
+        weights.append(np.array(list(ways.values())))
     return Routes(
         pairs=routes.pairs,
         pair_ptr=np.concatenate([[0], np.cumsum(counts)]),

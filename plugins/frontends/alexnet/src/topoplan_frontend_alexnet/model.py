@@ -5,6 +5,8 @@ Images are 224 x 224; FlexNet's are 229 x 229, which gives the same 6 x 6 before
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, with_preset
 from topoplan_frontend_alexnet import AlexnetOptions
@@ -15,12 +17,19 @@ WHERE = "frontend alexnet"
 PRESETS = {"alexnet": {"batch_size": 1024, "classes": 10}}
 
 
+@attrs.frozen
+class Sizes:
+    """What the options come to."""
+
+    classes: int
+
+
 def build(options: AlexnetOptions, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 13 operators, from ``conv1`` to ``softmax1``."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
-    o, batch = with_preset(WHERE, options, batch_size, defaults=defaults, presets=PRESETS)
-    b = GraphBuilder("alexnet", batch, o.dialect)
-    size = 229 if o.dialect == "flexnet" else 224
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults, presets=PRESETS)
+    b = GraphBuilder("alexnet", batch, options.dialect)
+    size = 229 if options.dialect == "flexnet" else 224
     x = b.conv2d(b.input((3, size, size)), 64, 11, stride=4, padding=2, activation="relu")
     x = b.pool2d(x, 3, stride=2)
     x = b.conv2d(x, 192, 5, padding=2, activation="relu")
@@ -30,5 +39,5 @@ def build(options: AlexnetOptions, batch_size: int | None) -> OperatorGraph:
     x = b.flat(b.pool2d(x, 3, stride=2))
     for width in (4096, 4096):
         x = b.linear(x, width, activation="relu")
-    b.softmax(b.linear(x, o.classes))
+    b.softmax(b.linear(x, sizes.classes))
     return b.build()

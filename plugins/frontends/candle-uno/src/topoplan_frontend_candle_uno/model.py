@@ -6,13 +6,21 @@ are; the concatenation passes the dense layers and a last one that tells the gro
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, with_preset
 from topoplan_frontend_candle_uno import CandleUnoOptions
 
 WHERE = "frontend candle-uno"
 
-DEFAULTS = {"dense_layers": (4192,) * 3, "dense_feature_layers": (4192,) * 3}
+
+@attrs.frozen(kw_only=True)
+class Sizes:
+    """What the options come to; these values are taken where neither user nor preset says anything."""
+
+    dense_layers: tuple[int, ...] = (4192,) * 3
+    dense_feature_layers: tuple[int, ...] = (4192,) * 3
 
 
 def _published(batch_size: int, width: int, feature_layers: int) -> dict[str, object]:
@@ -44,17 +52,17 @@ INPUTS = {
 
 def build(options: CandleUnoOptions, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: feature chains, concatenation, dense layers, the last layer."""
-    o, batch = with_preset(WHERE, options, batch_size, defaults=DEFAULTS, presets=PRESETS)
-    b = GraphBuilder("candle-uno", batch, o.dialect)
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, presets=PRESETS)
+    b = GraphBuilder("candle-uno", batch, options.dialect)
     encoded = []
     for feature, elements in INPUTS.items():
         x = b.input((elements,))
         if not feature.startswith("dose"):
-            for k, width in enumerate(o.dense_feature_layers):
+            for k, width in enumerate(sizes.dense_feature_layers):
                 x = b.linear(x, width, activation="relu", name=f"{feature}{k}")
         encoded.append(x)
     x = b.concat(encoded, name="features")
-    for k, width in enumerate(o.dense_layers):
+    for k, width in enumerate(sizes.dense_layers):
         x = b.linear(x, width, activation="relu", name=f"dense{k}")
     b.linear(x, 1, name="growth")
     return b.build()

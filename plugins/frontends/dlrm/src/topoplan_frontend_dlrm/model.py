@@ -6,6 +6,8 @@ concatenated and passes the top MLP.
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, with_preset
@@ -14,13 +16,16 @@ from topoplan_frontend_dlrm import DlrmOptions
 WHERE = "frontend dlrm"
 INDEX_BYTES = 8
 
-DEFAULTS = {
-    "arch_sparse_feature_size": 2,
-    "arch_embedding_size": (4,),
-    "embedding_bag_size": 1,
-    "arch_mlp_bot": (4, 2),
-    "arch_mlp_top": (8, 2),
-}
+
+@attrs.frozen(kw_only=True)
+class Sizes:
+    """What the options come to; these values are taken where neither user nor preset says anything."""
+
+    arch_sparse_feature_size: int = 2
+    arch_embedding_size: tuple[int, ...] = (4,)
+    embedding_bag_size: int = 1
+    arch_mlp_bot: tuple[int, ...] = (4, 2)
+    arch_mlp_top: tuple[int, ...] = (8, 2)
 
 
 def _published(batch_size: int, tables: int, feature: int, bottom: int, top: int) -> dict[str, object]:
@@ -48,23 +53,23 @@ def build(options: DlrmOptions, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: an MLP without a layer, or a number that is too small.
     """
-    o, batch = with_preset(WHERE, options, batch_size, defaults=DEFAULTS, presets=PRESETS)
-    for key, widths in (("arch-mlp-bot", o.arch_mlp_bot), ("arch-mlp-top", o.arch_mlp_top)):
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, presets=PRESETS)
+    for key, widths in (("arch-mlp-bot", sizes.arch_mlp_bot), ("arch-mlp-top", sizes.arch_mlp_top)):
         if len(widths) < 2:
             raise TopoplanError(
                 f"{WHERE}: {key}: {widths[0]} alone has no layer (give the input and each layer's width)"
             )
-    b = GraphBuilder("dlrm", batch, o.dialect)
-    x = b.input((o.arch_mlp_bot[0],))
-    for k, width in enumerate(o.arch_mlp_bot[1:]):
+    b = GraphBuilder("dlrm", batch, options.dialect)
+    x = b.input((sizes.arch_mlp_bot[0],))
+    for k, width in enumerate(sizes.arch_mlp_bot[1:]):
         x = b.linear(x, width, activation="relu", name=f"bot{k}")
-    bags = [b.input((o.embedding_bag_size,), INDEX_BYTES) for _ in o.arch_embedding_size]
+    bags = [b.input((sizes.embedding_bag_size,), INDEX_BYTES) for _ in sizes.arch_embedding_size]
     features = [
-        b.embedding(bag, rows, o.arch_sparse_feature_size, name=f"emb{k}")
-        for k, (bag, rows) in enumerate(zip(bags, o.arch_embedding_size, strict=True))
+        b.embedding(bag, rows, sizes.arch_sparse_feature_size, name=f"emb{k}")
+        for k, (bag, rows) in enumerate(zip(bags, sizes.arch_embedding_size, strict=True))
     ]
     x = b.concat([x, *features], name="interact")
-    last = len(o.arch_mlp_top) - 2
-    for k, width in enumerate(o.arch_mlp_top[1:]):
+    last = len(sizes.arch_mlp_top) - 2
+    for k, width in enumerate(sizes.arch_mlp_top[1:]):
         x = b.linear(x, width, activation="sigmoid" if k == last else "relu", name=f"top{k}")
     return b.build()

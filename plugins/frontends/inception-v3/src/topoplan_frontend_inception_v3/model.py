@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, Handle, with_preset
 from topoplan_frontend_inception_v3 import InceptionV3Options
@@ -19,17 +21,24 @@ WHERE = "frontend inception-v3"
 Conv = tuple[int, tuple[int, int], int, tuple[int, int]]
 
 
+@attrs.frozen
+class Sizes:
+    """What the options come to."""
+
+    classes: int
+
+
 def build(options: InceptionV3Options, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 122 operators, 94 of them convolutions."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
-    o, batch = with_preset(WHERE, options, batch_size, defaults=defaults)
-    b = GraphBuilder("inception-v3", batch, o.dialect)
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults)
+    b = GraphBuilder("inception-v3", batch, options.dialect)
     x = b.conv2d(b.input((3, 299, 299)), 32, 3, stride=2, activation="relu")
     x = b.conv2d(x, 32, 3, activation="relu")
     x = b.conv2d(x, 64, 3, padding=1, activation="relu")
     x = b.pool2d(x, 3, stride=2)
     x = b.conv2d(x, 80, 1, activation="relu")
-    x = b.conv2d(x, 192, 3, padding=1 if o.dialect == "flexnet" else 0, activation="relu")
+    x = b.conv2d(x, 192, 3, padding=1 if options.dialect == "flexnet" else 0, activation="relu")
     x = b.pool2d(x, 3, stride=2)
     block = _Blocks(b)
     for channels in (32, 64, 64):
@@ -41,7 +50,7 @@ def build(options: InceptionV3Options, batch_size: int | None) -> OperatorGraph:
     for _ in range(2):
         x = block.e(x)
     x = b.flat(b.pool2d(x, 8))
-    b.softmax(b.linear(x, o.classes))
+    b.softmax(b.linear(x, sizes.classes))
     return b.build()
 
 

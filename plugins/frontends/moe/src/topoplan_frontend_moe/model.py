@@ -21,7 +21,7 @@ def build(options: MoeOptions, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: more experts chosen than there are, or a number that is too small.
     """
-    o, batch = with_preset(WHERE, options, batch_size, defaults={})
+    o, batch = with_preset(WHERE, options, batch_size, MoeOptions)
     if o.num_select > o.num_exp:
         raise TopoplanError(f"{WHERE}: num-select: {o.num_select} is more than num-exp {o.num_exp}")
     b = GraphBuilder("moe", batch, o.dialect)

@@ -6,6 +6,8 @@ element, and in rows for an MLP.  A last layer weighs the answers of both.
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, Handle, with_preset
@@ -14,15 +16,19 @@ from topoplan_frontend_ncf import NcfOptions
 WHERE = "frontend ncf"
 INDEX_BYTES = 8
 
-DEFAULTS = {
-    "unum_per_table": 2,
-    "inum_per_table": 2,
-    "factor_num": 16,
-    "edim_per_table": 16,
-    "ntables": 4,
-    "embedding_bag_size": 1,
-    "arch_mlp_top": (8, 2),
-}
+
+@attrs.frozen(kw_only=True)
+class Sizes:
+    """What the options come to; these values are taken where neither user nor preset says anything."""
+
+    unum_per_table: int = 2
+    inum_per_table: int = 2
+    factor_num: int = 16
+    edim_per_table: int = 16
+    ntables: int = 4
+    embedding_bag_size: int = 1
+    arch_mlp_top: tuple[int, ...] = (8, 2)
+
 
 #: Configuration of TopoOpt (NSDI'23).
 PRESETS = {
@@ -44,24 +50,26 @@ def build(options: NcfOptions, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: an MLP without a layer, or a number that is too small.
     """
-    o, batch = with_preset(WHERE, options, batch_size, defaults=DEFAULTS, presets=PRESETS)
-    if len(o.arch_mlp_top) < 2:
-        raise TopoplanError(f"{WHERE}: arch-mlp-top: {o.arch_mlp_top[0]} alone has no layer (give two numbers or more)")
-    b = GraphBuilder("ncf", batch, o.dialect)
-    bags = [b.input((o.embedding_bag_size,), INDEX_BYTES) for _ in range(o.ntables)]
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, presets=PRESETS)
+    if len(sizes.arch_mlp_top) < 2:
+        raise TopoplanError(
+            f"{WHERE}: arch-mlp-top: {sizes.arch_mlp_top[0]} alone has no layer (give two numbers or more)"
+        )
+    b = GraphBuilder("ncf", batch, options.dialect)
+    bags = [b.input((sizes.embedding_bag_size,), INDEX_BYTES) for _ in range(sizes.ntables)]
 
     def tables(name: str, rows: int, dim: int) -> list[Handle]:
         return [b.embedding(bag, rows, dim, name=f"{name}{k}") for k, bag in enumerate(bags)]
 
-    user_gmf = tables("user_gmf", o.unum_per_table, o.factor_num)
-    item_gmf = tables("item_gmf", o.inum_per_table, o.factor_num)
-    user_mlp = tables("user_mlp", o.unum_per_table, o.edim_per_table)
-    item_mlp = tables("item_mlp", o.inum_per_table, o.edim_per_table)
+    user_gmf = tables("user_gmf", sizes.unum_per_table, sizes.factor_num)
+    item_gmf = tables("item_gmf", sizes.inum_per_table, sizes.factor_num)
+    user_mlp = tables("user_mlp", sizes.unum_per_table, sizes.edim_per_table)
+    item_mlp = tables("item_mlp", sizes.inum_per_table, sizes.edim_per_table)
     x = b.concat([*user_mlp, *item_mlp], name="mlp_concat")
     users, items = b.concat(user_gmf, name="user_gmf_concat"), b.concat(item_gmf, name="item_gmf_concat")
     factors = b.multiply(users, items, name="gmf", flexnet_name="gmf")
     factorized = b.linear(factors, 1, activation="sigmoid", bias=False, name="gmf_linear")
-    for k, width in enumerate(o.arch_mlp_top[1:]):
+    for k, width in enumerate(sizes.arch_mlp_top[1:]):
         x = b.linear(x, width, activation="relu", name=f"mlp{k}")
     b.linear(b.concat([factorized, x], name="answers"), 1, activation="sigmoid", name="predict")
     return b.build()

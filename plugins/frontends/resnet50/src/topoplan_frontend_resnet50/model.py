@@ -7,6 +7,8 @@ FlexNet's are 229 x 229 and leave 2 x 2 positions after the last pool.
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, Handle, with_preset
 from topoplan_frontend_resnet50 import Resnet50Options
@@ -21,19 +23,26 @@ STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 EXPANSION = 4
 
 
+@attrs.frozen
+class Sizes:
+    """What the options come to."""
+
+    classes: int
+
+
 def build(options: Resnet50Options, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 90 operators, 53 of them convolutions."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
-    o, batch = with_preset(WHERE, options, batch_size, defaults=defaults, presets=PRESETS)
-    b = GraphBuilder("resnet50", batch, o.dialect)
-    size = 229 if o.dialect == "flexnet" else 224
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults, presets=PRESETS)
+    b = GraphBuilder("resnet50", batch, options.dialect)
+    size = 229 if options.dialect == "flexnet" else 224
     x = b.conv2d(b.input((3, size, size)), 64, 7, stride=2, padding=3, activation="relu")
     x = b.pool2d(x, 3, stride=2, padding=1)
     for number, (channels, blocks, stride) in enumerate(STAGES, 1):
         for k in range(blocks):
             x = _bottleneck(b, x, channels, stride if k == 0 else 1, f"stage{number}_block{k + 1}")
     x = b.flat(b.pool2d(x, 7))
-    b.softmax(b.linear(x, o.classes))
+    b.softmax(b.linear(x, sizes.classes))
     return b.build()
 
 

@@ -7,6 +7,8 @@ left out.  Both dialects build the same layers.
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.errors import TopoplanError
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, with_preset
@@ -14,7 +16,16 @@ from topoplan_frontend_transformer import TransformerOptions
 
 WHERE = "frontend transformer"
 
-DEFAULTS = {"num_layers": 12, "hidden_size": 512, "num_heads": 16, "sequence_length": 128}
+
+@attrs.frozen(kw_only=True)
+class Sizes:
+    """What the options come to; these values are taken where neither user nor preset says anything."""
+
+    num_layers: int = 12
+    hidden_size: int = 512
+    num_heads: int = 16
+    sequence_length: int = 128
+
 
 #: Configurations of TopoOpt (NSDI'23).
 PRESETS = {
@@ -48,19 +59,21 @@ def build(options: TransformerOptions, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: heads that do not divide the hidden size, or a number that is too small.
     """
-    o, batch = with_preset(WHERE, options, batch_size, defaults=DEFAULTS, presets=PRESETS)
-    width = o.hidden_size
-    if width % o.num_heads:
-        raise TopoplanError(f"{WHERE}: num-heads: {o.num_heads} does not divide hidden-size {width} (choose a divisor)")
-    b = GraphBuilder("transformer", batch, o.dialect)
-    x = y = b.input((o.sequence_length, width))
-    for k in range(o.num_layers):
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, presets=PRESETS)
+    width = sizes.hidden_size
+    if width % sizes.num_heads:
+        raise TopoplanError(
+            f"{WHERE}: num-heads: {sizes.num_heads} does not divide hidden-size {width} (choose a divisor)"
+        )
+    b = GraphBuilder("transformer", batch, options.dialect)
+    x = y = b.input((sizes.sequence_length, width))
+    for k in range(sizes.num_layers):
         enc, dec = f"enc{k}", f"dec{k}"
-        x = b.add(b.attention(x, x, x, width, o.num_heads, name=f"{enc}_attention"), x, name=f"{enc}_add")
+        x = b.add(b.attention(x, x, x, width, sizes.num_heads, name=f"{enc}_attention"), x, name=f"{enc}_add")
         x = b.linear(x, width, activation="relu", name=f"{enc}_linear1")
         x = b.linear(x, width, name=f"{enc}_linear2")
-        y = b.add(b.attention(y, y, y, width, o.num_heads, name=f"{dec}_attention"), y, name=f"{dec}_add")
-        y = b.add(b.attention(y, x, x, width, o.num_heads, name=f"{dec}_cross"), y, name=f"{dec}_cross_add")
+        y = b.add(b.attention(y, y, y, width, sizes.num_heads, name=f"{dec}_attention"), y, name=f"{dec}_add")
+        y = b.add(b.attention(y, x, x, width, sizes.num_heads, name=f"{dec}_cross"), y, name=f"{dec}_cross_add")
         y = b.linear(y, width, activation="relu", name=f"{dec}_linear1")
         y = b.linear(y, width, name=f"{dec}_linear2")
     b.linear(y, 1, name="head")

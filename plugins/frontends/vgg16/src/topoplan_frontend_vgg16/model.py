@@ -6,6 +6,8 @@ pools.  It ends in 11 x 11 positions where the true one has 7 x 7, and has twice
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.graph import OperatorGraph
 from topoplan.operators import GraphBuilder, with_preset
 from topoplan_frontend_vgg16 import Vgg16Options
@@ -19,11 +21,18 @@ PRESETS = {"vgg16": {"batch_size": 4096}, "vgg32": {"batch_size": 8192}, "vgg128
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
+@attrs.frozen
+class Sizes:
+    """What the options come to."""
+
+    classes: int
+
+
 def build(options: Vgg16Options, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 23 operators, from ``conv1`` to ``softmax1``."""
-    o, batch = with_preset(WHERE, options, batch_size, defaults={"classes": 1000}, presets=PRESETS)
-    b = GraphBuilder("vgg16", batch, o.dialect)
-    size, padding, window = (229, 2, 3) if o.dialect == "flexnet" else (224, 1, 2)
+    sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults={"classes": 1000}, presets=PRESETS)
+    b = GraphBuilder("vgg16", batch, options.dialect)
+    size, padding, window = (229, 2, 3) if options.dialect == "flexnet" else (224, 1, 2)
     x = b.input((3, size, size))
     for stage in STAGES:
         for channels in stage:
@@ -32,5 +41,5 @@ def build(options: Vgg16Options, batch_size: int | None) -> OperatorGraph:
     x = b.flat(x)
     for width in (4096, 4096):
         x = b.linear(x, width, activation="relu")
-    b.softmax(b.linear(x, o.classes))
+    b.softmax(b.linear(x, sizes.classes))
     return b.build()

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from topoplan import Candidate, Fabric, Problem, Trial
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan_searcher_relink import moves
 from topoplan_topology_topoopt.construct import construct, fabric_of, rebalanced
 from topoplan_topology_topoopt.matching import hops
@@ -112,7 +112,7 @@ class _Wiring:
     steps: moves.Steps
 
     @classmethod
-    def of(cls, at: Trial, interfaces: I64) -> _Wiring:
+    def of(cls, at: Trial, interfaces: I32) -> _Wiring:
         fabric, demand = at.state.fabric, at.demand()
         n = fabric.n_hosts
         links = np.zeros((n, n), dtype=np.int64)

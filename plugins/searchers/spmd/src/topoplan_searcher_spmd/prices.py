@@ -170,7 +170,7 @@ def _least_of(prices: Prices, read: Instruction[Joint], value: int, wanted: Form
     return min(
         (
             prices.kept(read, rule)
-            + (0.0 if rule.outputs[0] == wanted else prices.put_together(value, *rule.outputs, wanted))
+            + (0.0 if rule.outputs[0] == wanted else prices.put_together(value, rule.outputs[0], wanted))
             for rule in read.signatures
             if rule.outputs[0] == wanted or prices.conversion(0, rule.outputs[0], wanted) is not None
         ),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numpy.typing import NDArray
+
 from topoplan import Demand, Fabric
 
 __all__ = ["Memo"]
@@ -36,7 +38,7 @@ class Memo:
     def one(self, fabric: Fabric) -> Fabric:
         """Return the one object that stands for all fabrics of the same links, rings and routes."""
         routes = fabric.routes
-        columns = [fabric.link_src, fabric.link_dst, fabric.link_bandwidth, fabric.link_latency]
+        columns: list[NDArray[Any]] = [fabric.link_src, fabric.link_dst, fabric.link_bandwidth, fabric.link_latency]
         if routes is not None:
             columns += [routes.pairs, routes.pair_ptr, routes.path_ptr, routes.links, routes.weight]
         rings = tuple(sorted(fabric.rings.items()))

@@ -56,7 +56,7 @@ class Rewire:
             ways = [ways[self._next % len(ways)]]
             self._next += 1
         else:
-            self._rewired = self._options.routes == "balanced" and demand.matrix.any()
+            self._rewired = self._options.routes == "balanced" and bool(demand.matrix.any())
         return self._on([self._wired(demand, paths, *way) for way in ways])
 
     def _ways(self, demand: Demand) -> list[tuple[int, bool]]:
