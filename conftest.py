@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
 
-from topoplan import compiling
+from topoplan_engine.kernels import compiling
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("thorough", derandomize=True, deadline=None)

@@ -46,7 +46,7 @@ from reference import own_exports as exported
 from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
-from topoplan.exporting import read_plan
+from topoplan_engine.exporting import read_plan
 
 #: Set of rows, level -> median, the ninth of ten rows and the worst, in percent.
 TARGETS = {

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions
-from topoplan.assembly import assemble
-from topoplan.draws import judge
-from topoplan.interrupt import Stop
-from topoplan.network_bounds import fabric_lower_bound
-from topoplan.run import Walk, first_state
-from topoplan.tomlfiles import read_toml
+from topoplan import Host
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
+from topoplan_engine.interrupt import Stop
+from topoplan_engine.network.bounds import fabric_lower_bound
+from topoplan_engine.search.draws import judge
+from topoplan_engine.search.driver import Walk, first_state
+from topoplan_engine.search.setup import assemble
+from topoplan_engine.tomlfiles import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 DEGREES = (4, 8)

@@ -28,13 +28,14 @@ from typing import NamedTuple
 import numpy as np
 
 import beside
-from topoplan import Choice, ClusterOptions, Experiment, Host, Plan, RunOptions, optimize, simulate_file
-from topoplan.comparing.page import replace_section
-from topoplan.exporting import write_outputs
+from topoplan import Host, Plan
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize, simulate_file
+from topoplan_engine.exporting import write_outputs
 from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_studies.page import replace_section
 
 PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 LEVELS = ("coupled", "stepped")

@@ -23,9 +23,9 @@ import numba
 import numpy as np
 
 from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
-from topoplan.replay import simulate_file
-from topoplan.simulate import fluid
-from topoplan.simulate.network import Network
+from topoplan_engine.network.tables import Network
+from topoplan_engine.replay import simulate_file
+from topoplan_simulator_fluid import model as fluid
 
 MTU, FIRST, MARKED_ABOVE = 8936, 100.0, 50
 ROOM = 1 << 21  # packets on their way, and events

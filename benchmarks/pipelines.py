@@ -20,13 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.tables import rows
 
-from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
-from topoplan.evaluate import Evaluator
-from topoplan.experiment import Choice
+from topoplan import Candidate, Host, State
 from topoplan.files import write_file
-from topoplan.lowering import Lowering
-from topoplan.problem import Problem
-from topoplan.space import Space
+from topoplan.model.problem import Problem
+from topoplan.model.space import Space
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.evaluator import Evaluator
 from topoplan_searcher_hpgo.layers import Layers, operator_columns
 from topoplan_searcher_hpgo.machine import Machine as HpgoMachine
 from topoplan_searcher_hpgo.planning import best_of, finalists

@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from topoplan.comparing.page import replace_section
 from topoplan.files import read_file, write_file
+from topoplan_studies.page import replace_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = Path("docs/results.md")
@@ -35,8 +35,8 @@ writes all of it, and each section shows its own:
   more of them make all times shorter, and not on all networks alike.  `topoplan compare FILE --budget N --seeds 1,2,3`
   runs more; where the seeds of a row lie far apart, it is the search that has not come to its end.
 - *Of equal cost*: the bandwidth at which the network costs as much as TopoOpt's.  The prices are
-  `core/src/topoplan/prices/default.toml` unless `--prices` names others; a figure's orders at equal cost stand and fall
-  with them.
+  `libs/studies/src/topoplan_studies/prices/default.toml` unless `--prices` names others; a figure's orders at equal
+  cost stand and fall with them.
 - *lower bound*: of the plan on its network.  *any wiring*: of the plan's strategy on every direct-connect fabric of
   these interfaces.  *tax*: bytes that hosts send for each byte asked.
 - All networks use all interfaces of a host; a fat-tree of equal cost has one for each host, as fast as the money buys.

@@ -35,13 +35,16 @@ from pathlib import Path
 import numpy as np
 
 import beside
-from topoplan import Candidate, Choice, ClusterOptions, Experiment, Host, RunOptions, State, TopologyContext, chains
-from topoplan.evaluate import Evaluator, memory_penalty
-from topoplan.experiment import build_cluster, interfaces_unless_given
-from topoplan.lowering import Lowering
-from topoplan.problem import Problem
-from topoplan.run import Run, drive
-from topoplan.space import Space
+from topoplan import Candidate, Host, State, TopologyContext
+from topoplan.model.problem import Problem
+from topoplan.model.space import Space
+from topoplan.search.observed import Run
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
+from topoplan_engine.experiment import build_cluster, interfaces_unless_given
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.search import islands as chains
+from topoplan_engine.search.driver import drive
+from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_estimator_measured import profiles
 
 #: FlexNet's mix of proposals.

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan.comparing.page import replace_section
-from topoplan.evaluate import Evaluator
 from topoplan.files import read_file, write_file
-from topoplan.simulate.components import FLUID, FluidOptions
-from topoplan.space import Space
+from topoplan.model.space import Space
+from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_vit_sgmoe import VitOptions
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.search import SpmdSearch
+from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_studies.page import replace_section
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 

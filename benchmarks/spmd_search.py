@@ -28,7 +28,7 @@ import numpy as np
 
 import beside
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan.space import Space
+from topoplan.model.space import Space
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_bert_sgmoe import BertOptions

@@ -13,10 +13,11 @@ import itertools
 import numpy as np
 import pytest
 
-from topoplan import ClusterOptions, Host, TopologyContext
-from topoplan.experiment import build_cluster
-from topoplan.lowering import Lowering
-from topoplan.space import Space
+from topoplan import Host, TopologyContext
+from topoplan.model.space import Space
+from topoplan_engine import ClusterOptions
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.lowering import Lowering
 
 
 def evaluation_of(preset, servers, simulator):

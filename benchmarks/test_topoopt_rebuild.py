@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Demand
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_topoopt.construct import construct
 
 N = 128

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``referen
 from reference.measurement_files import write
 
 from topoplan.cli import main
-from topoplan.comparing import work
 from topoplan_command_sweep import work as sweeping
+from topoplan_studies import work
 
 
 class Here(Executor):

@@ -1,4 +1,4 @@
-"""Layers: core imports no plugin, plugins import public modules of core only, values import nothing above them."""
+"""Borders: a package imports what it declares, nothing private, and core neither the engine nor a plugin."""
 
 from __future__ import annotations
 
@@ -12,104 +12,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-import topoplan
-from topoplan import hookspecs
+from topoplan.plugin import hookspecs
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ROOT / "core/src/topoplan"
-CORE_FILES = sorted(CORE.rglob("*.py"))
-PLUGIN_FILES = sorted(ROOT.glob("plugins/*/*/src/**/*.py"))
-ALL_FILES = sorted(p for folder in ("core", "plugins", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py"))
-#: What a plugin must not reach for: these use components, and are not used by them.
-ABOVE_PLUGINS = tuple(
-    f"topoplan.{name}"
-    for name in (
-        "assembly",
-        "bests",
-        "chains",
-        "cli",
-        "comparing",
-        "draws",
-        "evaluate",
-        "experiment",
-        "exporting",
-        "floors",
-        "guard",
-        "host",
-        "installed",
-        "observers",
-        "optimizing",
-        "packing",
-        "prices",
-        "records",
-        "registering",
-        "repeating",
-        "replay",
-        "run",
-        "sensitivity",
-        "sharing",
-        "testing",
-    )
-)
-#: From the bottom up; a module imports modules of its own layer or of lower ones, at the top of its file.
-LAYERS = (
-    ("errors", "arrays", "options", "interrupt", "compiling", "kernels", "__init__"),
-    (
-        "graph",
-        "cluster",
-        "fabric",
-        "graphs",
-        "forms",
-        "conversions",
-        "schedule",
-        "spmd",
-        "strategy",
-        "taskgraph",
-        "timeline",
-        "devices",
-    ),
-    ("memory", "problem", "plan", "search", "components", "hookspecs"),
-    (
-        "operators",
-        "experts",
-        "layout",
-        "partition",
-        "routing",
-        "interfaces",
-        "network_bounds",
-        "space",
-        "scaling",
-        "precision",
-        "fitting",
-        "throughput",
-        "distortion",
-        "lowering",
-        "simulate",
-        "merging",
-        "published",
-    ),
-    (
-        "host",
-        "guard",
-        "registering",
-        "observers",
-        "records",
-        "packing",
-        "installed",
-        "floors",
-        "evaluate",
-        "bests",
-        "experiment",
-        "files",
-        "tomlfiles",
-        "chart",
-        "columns",
-        "prices",
-    ),
-    ("run", "draws", "exporting"),
-    ("assembly", "chains"),
-    ("optimizing", "replay", "repeating", "sensitivity", "comparing", "sharing", "testing"),
-    ("cli", "__main__"),
+FOLDERS = [ROOT / "core", ROOT / "engine", *sorted(ROOT.glob("libs/*")), *sorted(ROOT.glob("plugins/*/*"))]
+PACKAGE_FILES = sorted(path for folder in FOLDERS for path in folder.glob("src/**/*.py"))
+ALL_FILES = sorted(
+    p for folder in ("core", "engine", "libs", "plugins", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")
 )
 IMPORT_NAME = {"topoplan-core": "topoplan"}
 
@@ -119,31 +28,16 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path, top_only: bool = False) -> set[str]:
-    """Names of the modules that a file imports; with ``top_only`` not those inside functions or TYPE_CHECKING."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return
-        if top_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
+def imports(path: Path) -> set[str]:
+    """Names of the modules that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(tree(path))
-    return found
-
-
-def layer(module: str) -> int | None:
-    parts = module.split(".")
-    name = parts[1] if len(parts) > 1 else "__init__"
-    return next((i for i, names in enumerate(LAYERS) if name in names), None)
+            names.add(node.module or "")
+    return names
 
 
 def label(path: Path) -> str:
@@ -157,80 +51,48 @@ def refuse(paths: Iterable[Path], faults: Callable[[Path], Iterable[str]]) -> No
         pytest.fail("\n".join(found), pytrace=False)
 
 
-def names_from_topoplan(path: Path, *modules: str) -> Iterator[str]:
-    """Names that a file imports from ``modules`` of topoplan; from all of them if none is named."""
+def names_from_siblings(path: Path) -> Iterator[tuple[str, str]]:
+    """Packages of ours, and the names that a file imports from them or from their modules."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if module in modules or (not modules and module.partition(".")[0] == "topoplan"):
-                yield from (alias.name for alias in node.names)
+            root = (node.module or "").partition(".")[0]
+            if root.startswith("topoplan"):
+                yield from ((root, alias.name) for alias in node.names)
 
 
 def test_there_is_something_to_look_at():
-    assert len(CORE_FILES) > 20
-    assert PLUGIN_FILES
+    assert len(PACKAGE_FILES) > 200
 
 
-def test_core_imports_no_plugin_and_nothing_above():
+def test_packages_import_what_they_declare_and_nothing_private():
     def faults(path):
-        relative = path.relative_to(CORE).with_suffix("").parts
-        mine = layer(".".join(("topoplan", *relative)))
-        if mine is None:
-            yield "has no layer: add it to LAYERS"
-        yield from (f"imports the plugin {name}" for name in imports(path) if name.startswith("topoplan_"))
-        if mine is None or relative == ("__init__",):
-            return
-        for name in imports(path, top_only=True):
-            if name.startswith("topoplan.") and (layer(name) or 0) > mine:
-                yield f"imports {name}, which is above it"
-
-    refuse(CORE_FILES, faults)
-
-
-def test_plugins_import_public_names_and_declared_dependencies():
-    def faults(path):
-        allowed = allowed_imports(next(parent for parent in path.parents if (parent / "pyproject.toml").is_file()))
+        folder = next(parent for parent in path.parents if (parent / "pyproject.toml").is_file())
+        own, allowed = allowed_imports(folder)
         for name in imports(path):
             root = name.partition(".")[0]
             if root not in allowed and root not in sys.stdlib_module_names:
                 yield f"imports {name}, which is not declared"
-            if name.startswith(ABOVE_PLUGINS):
-                yield f"imports {name}, which is above plugins"
-            if root == "topoplan" and any(part.startswith("_") for part in name.split(".")):
+            if root.startswith("topoplan") and root != own and any(part.startswith("_") for part in name.split(".")):
                 yield f"imports private {name}"
+        for root, name in names_from_siblings(path):
+            if root != own and name.startswith("_") and name != "__version__":
+                yield f"imports private {name} of {root}"
 
-    refuse(PLUGIN_FILES, faults)
+    refuse(PACKAGE_FILES, faults)
 
 
 @cache
-def allowed_imports(folder: Path) -> set[str]:
-    """Packages that a plugin may import: its own, those that it declares, and those that come with core."""
+def allowed_imports(folder: Path) -> tuple[str, set[str]]:
+    """Return the module of a package, and all that it may import: itself and what it declares."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    declared = {Requirement(text).name for text in project["dependencies"]}
-    declared |= {"attrs", "numpy", "numba", "cattrs"} if "topoplan-core" in declared else set()
-    own = project["name"].replace("-", "_")
-    return {own, "attr", *(IMPORT_NAME.get(name, name.replace("-", "_")) for name in declared)}
+    extras = [text for texts in project.get("optional-dependencies", {}).values() for text in texts]
+    declared = {Requirement(text).name for text in (*project["dependencies"], *extras)}
+    own = module_of(project["name"])
+    return own, {own, *map(module_of, declared), *({"attr"} if "attrs" in declared else ())}
 
 
-def test_plugins_import_no_private_name():
-    def faults(path):
-        return (
-            f"imports private {name}"
-            for name in names_from_topoplan(path)
-            if name.startswith("_") and name != "__version__"
-        )
-
-    refuse(PLUGIN_FILES, faults)
-
-
-def test_only_commands_use_what_is_above_plugins():
-    def faults(path):
-        for name in names_from_topoplan(path, "topoplan"):
-            home = f"topoplan.{topoplan._PUBLIC.get(name, '__init__')}"
-            if home.startswith(ABOVE_PLUGINS):
-                yield f"imports {name} of {home}, which is above plugins"
-
-    refuse([p for p in PLUGIN_FILES if "plugins/commands/" not in p.as_posix()], faults)
+def module_of(distribution: str) -> str:
+    return IMPORT_NAME.get(distribution, distribution.replace("-", "_"))
 
 
 def test_no_file_is_too_long():
@@ -248,24 +110,16 @@ def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder.parents[1] / "pyproject.toml").write_text('[project]\nname = "bad"\ndependencies = ["topoplan-core"]\n')
     bad = folder / "bad.py"
-    bad.write_text("import scipy\nfrom topoplan import _hidden, optimize\nimport topoplan.cli\n" + "\n" * 600)
-    core = tmp_path / "core/src/topoplan"
-    core.mkdir(parents=True)
-    (core / "graph.py").write_text("import topoplan_x\nfrom topoplan.cli import main\n")
-    (core / "homeless.py").write_text("")
-    for name, value in {
-        "ROOT": tmp_path,
-        "CORE": core,
-        "CORE_FILES": sorted(core.glob("*.py")),
-        "PLUGIN_FILES": [bad],
-        "ALL_FILES": [bad],
-    }.items():
+    bad.write_text("import scipy\nfrom topoplan import _hidden\nimport topoplan_engine._x\n" + "\n" * 600)
+    for name, value in {"ROOT": tmp_path, "PACKAGE_FILES": [bad], "ALL_FILES": [bad]}.items():
         monkeypatch.setitem(globals(), name, value)
     for test, faults in {
-        test_core_imports_no_plugin_and_nothing_above: ["the plugin topoplan_x", "topoplan.cli, which", "no layer"],
-        test_plugins_import_public_names_and_declared_dependencies: ["scipy, which is not", "topoplan.cli, which is"],
-        test_plugins_import_no_private_name: ["private _hidden"],
-        test_only_commands_use_what_is_above_plugins: ["optimize of topoplan.optimizing"],
+        test_packages_import_what_they_declare_and_nothing_private: [
+            "scipy, which is not",
+            "private _hidden of topoplan",
+            "topoplan_engine._x, which is not",
+            "private topoplan_engine._x",
+        ],
         test_no_file_is_too_long: ["603 lines"],
     }.items():
         with pytest.raises(pytest.fail.Exception) as caught:
@@ -274,7 +128,7 @@ def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
 
 
 def test_nobody_imports_click():
-    assert not [label(path) for path in (*CORE_FILES, *PLUGIN_FILES) if "click" in imports(path)]
+    assert not [label(path) for path in PACKAGE_FILES if "click" in imports(path)]
 
 
 def test_every_hook_is_documented():

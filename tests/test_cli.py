@@ -216,7 +216,7 @@ def test_a_number_that_is_none_is_refused_in_one_line(run, words, message):
 
 
 def test_the_help_of_compare_says_the_defaults(run):
-    from topoplan import ClusterOptions
+    from topoplan_engine import ClusterOptions
 
     out = " ".join(run("compare", "--help")[1].split())
     defaults = ClusterOptions()

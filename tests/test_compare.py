@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Host, TopologyContext
-from topoplan.prices import bill, cost, default_prices
+from topoplan_studies.prices import bill, cost, default_prices
 
 MODEL = ["compare", "dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
 SMALL = [*MODEL, "--budget", "20", "--networks", "topoopt,fattree:k=4,bigswitch,random:paths=2"]

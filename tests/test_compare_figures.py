@@ -9,15 +9,15 @@ import attrs
 import pytest
 
 from topoplan import Host, TopoplanError
-from topoplan.comparing.cells import all_measured, cells
-from topoplan.comparing.claims import Where
-from topoplan.comparing.figure import figure_from
-from topoplan.comparing.rows import Row, Spread
-from topoplan.comparing.store import inputs
-from topoplan.comparing.tables import cells_of
-from topoplan.prices import Basis, default_prices
-from topoplan.tomlfiles import read_toml
+from topoplan_engine.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
+from topoplan_studies.cells import all_measured, cells
+from topoplan_studies.claims import Where
+from topoplan_studies.figure import figure_from
+from topoplan_studies.prices import Basis, default_prices
+from topoplan_studies.rows import Row, Spread
+from topoplan_studies.store import inputs
+from topoplan_studies.tables import cells_of
 
 ROOT = Path(__file__).parents[1]
 #: Other commands have experiments too.
@@ -97,7 +97,7 @@ def test_a_network_that_cannot_be_built_is_told_with_its_place(comparison):
 
 
 def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
-    text = (ROOT / "core/src/topoplan/prices/default.toml").read_text()
+    text = (ROOT / "libs/studies/src/topoplan_studies/prices/default.toml").read_text()
     (tmp_path / "own.toml").write_text(text.replace("[[patch-panel-port]]\nprice = 100\n", "[[patch-panel-port]]\n"))
     status, out, err = run("compare", "small.toml", "--prices", "own.toml")
     assert (status, out) == (2, "")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from topoplan.comparing.bars import front
+from topoplan_studies.bars import front
 
 
 def test_a_section_is_replaced_between_its_markers_and_nothing_else(run, finished):

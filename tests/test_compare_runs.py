@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from topoplan import Host
-from topoplan.comparing.cells import cells
-from topoplan.comparing.figure import figure_from
-from topoplan.comparing.store import Store, inputs
-from topoplan.prices import default_prices
+from topoplan_studies.cells import cells
+from topoplan_studies.figure import figure_from
+from topoplan_studies.prices import default_prices
+from topoplan_studies.store import Store, inputs
 
-PRICES = Path(__file__).parents[1] / "core/src/topoplan/prices/default.toml"
+PRICES = Path(__file__).parents[1] / "libs/studies/src/topoplan_studies/prices/default.toml"
 
 
 def contents(folder):

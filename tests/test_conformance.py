@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from topoplan.components import Command
-from topoplan.host import Host
+from topoplan.plugin.components import Command
+from topoplan.plugin.host import Host
 from topoplan.testing import checks_for, common
 
 HOST = Host.discover()
@@ -69,7 +69,7 @@ def test_a_plugin_is_imported_alone(package):
 
 
 def test_discovery_loads_nothing_heavy():
-    script = "import sys; from topoplan.host import Host; Host.discover(); print(*sys.modules)"
+    script = "import sys; from topoplan.plugin.host import Host; Host.discover(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert {"topoplan.host"} <= set(loaded)
+    assert {"topoplan.plugin.host"} <= set(loaded)
     assert not {"numba", "networkx", "flatbuffers", "scipy"} & set(loaded)

@@ -10,14 +10,17 @@ import sys
 import numpy as np
 import pytest
 
-from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, TopoplanError, chains, optimize
-from topoplan.assembly import assemble
-from topoplan.evaluate import Evaluator
-from topoplan.experiment import HostGroup
-from topoplan.interrupt import Stop
-from topoplan.packing import packed
-from topoplan.run import Run, Walk, drive, first_state
-from topoplan.strategy import data_parallel
+from topoplan import Candidate, Host, TopoplanError
+from topoplan.model.strategy import data_parallel
+from topoplan.search.observed import Run
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import HostGroup
+from topoplan_engine.interrupt import Stop
+from topoplan_engine.packing import packed
+from topoplan_engine.search import islands as chains
+from topoplan_engine.search.driver import Walk, drive, first_state
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.setup import assemble
 
 #: Small tables and layers; most of the time is communication.
 MODEL = (

@@ -10,8 +10,9 @@ import sys
 import pytest
 from reference.tables import rows
 
-from topoplan import Cluster, Experiment
+from topoplan import Cluster
 from topoplan.cli import main
+from topoplan_engine import Experiment
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
@@ -244,7 +245,7 @@ def test_bad_input_is_one_line_and_status_2_and_that_nothing_fits_is_status_1(ru
 def test_the_same_plan_in_every_process():
     """Python's order of sets differs from process to process; nothing here may depend on it."""
     script = (
-        "from topoplan import Experiment, ClusterOptions, RunOptions, optimize; "
+        "from topoplan_engine import Experiment, ClusterOptions, RunOptions, optimize; "
         "outcome = optimize(Experiment(model='torchgraph:profile=gnmt-32-simplified', searchers=['hpgo'], "
         "cluster=ClusterOptions(devices=tuple(range(1, 17))), run=RunOptions(batch_size=1024))); "
         "print(outcome.plan.provenance['reports'])"

@@ -8,19 +8,20 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, optimize
-from topoplan.assembly import assemble
-from topoplan.bests import Finalist, Origin
-from topoplan.comparing.cells import Cell
-from topoplan.comparing.measure import measure
-from topoplan.comparing.notes import notes
-from topoplan.comparing.rows import rows_of
-from topoplan.draws import Draws, judge, mean_trial
-from topoplan.interrupt import Stop
-from topoplan.prices import default_prices
-from topoplan.run import first_state
-from topoplan.simulate.run import Simulation
-from topoplan.strategy import Strategy
+from topoplan import Candidate, Host, State
+from topoplan.model.strategy import Strategy
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.interrupt import Stop
+from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.draws import Draws, judge, mean_trial
+from topoplan_engine.search.driver import first_state
+from topoplan_engine.search.setup import assemble
+from topoplan_engine.simulation.base import Simulation
+from topoplan_studies.cells import Cell
+from topoplan_studies.measure import measure
+from topoplan_studies.notes import notes
+from topoplan_studies.prices import default_prices
+from topoplan_studies.rows import rows_of
 
 #: Seeds that neither a search nor the choice of a plan has seen.
 FRESH = range(90_000, 90_040)

@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from topoplan import Cluster, Fabric, Host, LinkKind, Topology, TopologyContext, TopoplanError
-from topoplan.comparing.cells import cells
-from topoplan.comparing.figure import figure_from
-from topoplan.comparing.notes import unequal
-from topoplan.prices import bill, cost, default_prices
+from topoplan_studies.cells import cells
+from topoplan_studies.figure import figure_from
+from topoplan_studies.notes import unequal
+from topoplan_studies.prices import bill, cost, default_prices
 
 GBPS = 1e9 / 8
 

@@ -7,11 +7,12 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, ClusterOptions, Host, State, TopologyContext
-from topoplan.evaluate import Evaluator
-from topoplan.experiment import build_cluster
-from topoplan.problem import Problem
-from topoplan.space import Space
+from topoplan import Candidate, Host, State, TopologyContext
+from topoplan.model.problem import Problem
+from topoplan.model.space import Space
+from topoplan_engine import ClusterOptions
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.search.evaluator import Evaluator
 
 MODELS = {
     "dlrm": {"preset": "dlrm16"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topoplan.cli import main
-from topoplan.host import Host
+from topoplan.plugin.host import Host
 from topoplan_command_flexnet.flags import FLAGS, MISSPELT, TOPOLOGIES
 from topoplan_command_flexnet.programs import PROGRAMS
 

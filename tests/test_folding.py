@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import ClusterOptions, Host, TopologyContext
-from topoplan.experiment import build_cluster
-from topoplan.lowering import Lowering
-from topoplan.lowering.fold import parts_of
-from topoplan.lowering.refine import classes
-from topoplan.lowering.refine_reference import part_classes
-from topoplan.problem import Problem
-from topoplan.space import Space
-from topoplan.strategy import Placement
+from topoplan import Host, TopologyContext
+from topoplan.model.problem import Problem
+from topoplan.model.space import Space
+from topoplan.model.strategy import Placement
+from topoplan_engine import ClusterOptions
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.fold import parts_of
+from topoplan_engine.lowering.refine import classes
+from topoplan_reference.refine import part_classes
 
 MODELS = {
     "dlrm": {"preset": "dlrm16", "dialect": "flexnet"},

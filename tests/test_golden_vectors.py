@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, optimize
+from topoplan import Host
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 
 #: preset, frontend, servers, milliseconds, tasks including the flows of all-reduces.
 SWITCHED = [
@@ -51,8 +52,8 @@ def initial_plan(host, preset, frontend, servers, topology, degree=4, simulator=
 
 
 def flexnet_tasks(plan):
-    from topoplan.simulate.flexnet import flexnet_task_count
-    from topoplan.simulate.network import Network
+    from topoplan_engine.network.tables import Network
+    from topoplan_simulator_flexnet.model import flexnet_task_count
 
     return flexnet_task_count(plan.taskgraph, Network(plan.fabric, plan.cluster))
 

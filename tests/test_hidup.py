@@ -12,8 +12,8 @@ from reference.tables import rows
 
 from topoplan import Cluster, Problem
 from topoplan.cli import main
-from topoplan.forms import FULL, REPLICATE, gather, signatures
-from topoplan.space import Space
+from topoplan.model.sharding import FULL, REPLICATE, gather, signatures
+from topoplan.model.space import Space
 from topoplan_estimator_hidup import HIDUP as ESTIMATOR
 from topoplan_estimator_hidup import Options as Profile
 from topoplan_estimator_hidup.flops import flops

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, optimize
-from topoplan.cli import comparison
-from topoplan.comparing.measure import measure
-from topoplan.comparing.work import Done
-from topoplan.components import Kind
+from topoplan import Host
+from topoplan.plugin.components import Kind
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_studies import command as comparison
+from topoplan_studies.measure import measure
+from topoplan_studies.work import Done
 
 MODEL = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
 SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random", "topoopt")

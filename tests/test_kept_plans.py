@@ -11,24 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Candidate, ClusterOptions, Experiment, Host, RunOptions, State, TopoplanError, Trial, optimize
-from topoplan.assembly import assemble
-from topoplan.bests import Keep
-from topoplan.comparing.cells import Cell
-from topoplan.comparing.figure import figure_from
-from topoplan.comparing.measure import measure
-from topoplan.comparing.notes import notes
-from topoplan.comparing.rows import rows_of
-from topoplan.components import Kind
-from topoplan.experiment import experiment_from_toml
-from topoplan.exporting import read_plan
-from topoplan.interrupt import Stop
-from topoplan.prices import default_prices
-from topoplan.repeating import experiment_of
-from topoplan.run import Walk
-from topoplan.strategy import Strategy
+from topoplan import Candidate, Host, State, TopoplanError, Trial
+from topoplan.model.strategy import Strategy
+from topoplan.plugin.components import Kind
+from topoplan_command_sensitivity.repeating import experiment_of
 from topoplan_command_sweep.table import cells_of, headers_of
 from topoplan_command_sweep.work import row_of
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import experiment_from_toml
+from topoplan_engine.exporting import read_plan
+from topoplan_engine.interrupt import Stop
+from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.driver import Walk
+from topoplan_engine.search.setup import assemble
+from topoplan_studies.cells import Cell
+from topoplan_studies.figure import figure_from
+from topoplan_studies.measure import measure
+from topoplan_studies.notes import notes
+from topoplan_studies.prices import default_prices
+from topoplan_studies.rows import rows_of
 
 FAST = ("--servers", "4", "--interface-bandwidth-gbps", "400")
 HPGO = ("alexnet", "--batch-size", "256", *FAST, "-s", "hpgo")

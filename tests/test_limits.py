@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import topoplan
-from topoplan import Axis, ClusterOptions, Dimension, Experiment, RunOptions, Tensor, TopoplanError, optimize
+from topoplan import Axis, Dimension, Tensor, TopoplanError
 from topoplan.errors import nearest
-from topoplan.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
-from topoplan.exporting import read_plan, write_outputs
-from topoplan.host import Host
 from topoplan.options import parse_component, structure
+from topoplan.plugin.host import Host
 from topoplan.testing import reference
-from topoplan.tomlfiles import read_toml
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan_engine.exporting import read_plan, write_outputs
+from topoplan_engine.tomlfiles import read_toml
 
 HOST = Host.discover()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, TaskKind, optimize
+from topoplan import Host, TaskKind
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +158,7 @@ def test_options_of_flexflows_simulator(host, simulator, option):
 
 
 def test_devices_and_hosts_may_differ(host):
-    from topoplan.experiment import HostGroup
+    from topoplan_engine.experiment import HostGroup
 
     def time(*groups):
         experiment = Experiment(

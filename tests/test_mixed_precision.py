@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError, optimize
-from topoplan.host import Host
+from topoplan import TopoplanError
+from topoplan.plugin.host import Host
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 
 MODEL = Choice("dlrm", {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"})
 CLUSTER = ClusterOptions(servers=4, interface_bandwidth_gbps=1.0)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from reference import task_graphs
 
 from topoplan import Host
-from topoplan.components import Frontend
-from topoplan.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph
 from topoplan.options import structure
-from topoplan.partition import replica_groups, slice_elements, transfers
+from topoplan.plugin.components import Frontend
+from topoplan_engine.partition import replica_groups, slice_elements, transfers
 from topoplan_estimator_measured.profiles import profile
 from topoplan_estimator_measured.profiles import rows as rows_of
 

@@ -14,25 +14,14 @@ import pytest
 from idle_search import IdleSearch
 
 import topoplan
-from topoplan import (
-    ClusterOptions,
-    Experiment,
-    Exporter,
-    Host,
-    RunOptions,
-    Searcher,
-    Simulator,
-    Topology,
-    TopoplanError,
-    hookimpl,
-    optimize,
-)
+from topoplan import Exporter, Host, Searcher, Simulator, Topology, TopoplanError, hookimpl
 from topoplan.cli import main
-from topoplan.comparing.store import Store
 from topoplan.errors import TopoplanWarning
-from topoplan.experiment import Choice
-from topoplan.exporting import write_outputs
 from topoplan.testing import reference
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice
+from topoplan_engine.exporting import write_outputs
+from topoplan_studies.store import Store
 
 SMALL = Experiment(
     model="alexnet",
@@ -94,7 +83,7 @@ def test_the_json_object_holds_what_was_refused(tmp_path, capsys):
 )
 def test_what_cannot_be_written_is_told_before_the_search(tmp_path, monkeypatch, capsys, more, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("topoplan.cli.report.optimize", boom)
+    monkeypatch.setattr("topoplan_engine.reporting.report.optimize", boom)
     assert status([*FLAGS, *more]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -252,7 +241,7 @@ def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, c
         host.add(bad(Topology, build=boom), name="mine")
         return host
 
-    monkeypatch.setattr("topoplan.cli.report.Host.discover", with_plugin)
+    monkeypatch.setattr("topoplan_engine.reporting.report.Host.discover", with_plugin)
     assert status([*FLAGS, "-t", "bad"]) == 2
     said = capsys.readouterr().err
     assert said.splitlines()[0] == "error: topology 'bad' (plugin 'mine'): build raised ValueError: boom"
@@ -266,7 +255,7 @@ def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, c
 
 
 def test_a_page_that_is_no_text_and_a_plot_in_its_place_are_told_before_the_search(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("topoplan.cli.comparison.run_all", boom)
+    monkeypatch.setattr("topoplan_studies.command.run_all", boom)
     page = tmp_path / "page.md"
     page.write_bytes(b"\xff")
     words = ["compare", "alexnet", "-n", "fattree", "--budget", "0", "--runs", str(tmp_path / "runs")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import types
 
 import topoplan
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, hookimpl, optimize
+from topoplan import Host, hookimpl
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 
 EXPERIMENT = Experiment(
     model="alexnet",

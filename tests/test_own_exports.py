@@ -11,7 +11,7 @@ import pytest
 from reference import own_exports
 
 from topoplan import Host
-from topoplan.simulate.components import FLUID, FluidOptions
+from topoplan_simulator_fluid import FLUID, FluidOptions
 
 #: Median, the ninth of ten rows and the largest error of one draw of paths, in percent.
 LIMITS = (1.5, 6.0, 9.0)

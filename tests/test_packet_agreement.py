@@ -14,7 +14,7 @@ import pytest
 from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric
-from topoplan.simulate.components import FLUID, FluidOptions
+from topoplan_simulator_fluid import FLUID, FluidOptions
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
 LIMITS = {"coupled": (0.25, 2.8, 7.0), "stepped": (0.2, 2.5, 5.0)}

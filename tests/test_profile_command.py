@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from topoplan import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_command_profile.document import document
 from topoplan_command_profile.worker import COLLECTIVES
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 
 #: Bytes/s of each collective, and a latency of a tenth of a millisecond.
 BANDWIDTH = dict(zip(COLLECTIVES, (1e9, 2e9, 5e8, 1e10), strict=True))

@@ -68,13 +68,13 @@ def test_install_commands_name_extras_that_exist():
 
 
 def test_python_example_runs(tmp_path):
-    assert "->" in run("-c", block("python", "topoplan.optimize("), cwd=tmp_path)
+    assert "->" in run("-c", block("python", "outcome = optimize("), cwd=tmp_path)
 
 
 @pytest.mark.slow
 def test_python_example_is_typed(tmp_path):
     # `.ci/run` has it, too, where mypy has seen topoplan before.
-    (tmp_path / "example.py").write_text(block("python", "topoplan.optimize("), encoding="utf-8")
+    (tmp_path / "example.py").write_text(block("python", "outcome = optimize("), encoding="utf-8")
     # Without this project's settings: as somebody has it who installed topoplan.
     run("-m", "mypy", "--strict", "--config-file=", str(tmp_path / "example.py"), cwd=tmp_path)
 

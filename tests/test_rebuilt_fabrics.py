@@ -8,11 +8,11 @@ import attrs
 import numpy as np
 import pytest
 
-import topoplan
-from topoplan import ClusterOptions, Experiment, Fabric, Host, RunOptions, TopologyContext
+from topoplan import Fabric, Host, TopologyContext
 from topoplan.cli import main
-from topoplan.replay import taskgraph_demand
-from topoplan.simulate.breakeven import break_even, rebuilds
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.replay import taskgraph_demand
+from topoplan_engine.simulation.reconfiguration import break_even, rebuilds
 
 CLUSTER = ["--servers", "16", "--interface-bandwidth-gbps", "25", "--seed", "1"]
 #: The strategy that the search starts with has transfers and all-reduces.
@@ -29,7 +29,7 @@ def command(capsys, *args):
 
 @pytest.fixture(scope="module")
 def outcome():
-    return topoplan.optimize(
+    return optimize(
         Experiment(
             model="dlrm:preset=dlrm16",
             cluster=ClusterOptions(servers=16, interface_bandwidth_gbps=25.0),

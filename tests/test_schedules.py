@@ -11,17 +11,17 @@ import pytest
 
 from topoplan import Candidate, Plan, Problem, State, Strategy, TopologyContext
 from topoplan.cli import main
-from topoplan.evaluate import Evaluator
-from topoplan.experiment import ClusterOptions, build_cluster
-from topoplan.host import Host
-from topoplan.lowering import Lowering
-from topoplan.schedule import pipeline_strategy
-from topoplan.simulate.components import FluidOptions
-from topoplan.simulate.run import fluid_simulation
-from topoplan.space import Space
+from topoplan.model.schedule import pipeline_strategy
+from topoplan.model.space import Space
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import ClusterOptions, build_cluster
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_roofline import ROOFLINE
 from topoplan_estimator_roofline import Options as RooflineOptions
 from topoplan_exporter_json import JsonOptions, build
+from topoplan_simulator_fluid import FluidOptions
+from topoplan_simulator_fluid import build as fluid_simulation
 
 SERVERS = 4
 MODEL = ["optimize", "vgg16", "--servers", str(SERVERS), "--batch-size", "64"]

@@ -9,11 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from topoplan import Choice, ClusterOptions, Experiment, Host, RunOptions, TopoplanError, optimize
-from topoplan.distortion import Distortion
-from topoplan.exporting import read_plan
-from topoplan.repeating import experiment_of
-from topoplan.sensitivity import Row, sensitivity
+from topoplan import Host, TopoplanError
+from topoplan_command_sensitivity.repeating import experiment_of
+from topoplan_command_sensitivity.sensitivity import Row, sensitivity
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.exporting import read_plan
+from topoplan_engine.perturbation import Distortion
 
 TABLES = {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"}
 #: A network so slow that a search which believes it to be fast does badly.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from topoplan.cli import main
-from topoplan.sharing.share import share_from
+from topoplan_command_share.share import share_from
 
 EXAMPLE = Path(__file__).parents[1] / "experiments" / "shared-cluster.toml"
 SMALL = """
@@ -138,7 +138,7 @@ def test_ctrl_c_writes_nothing(capsys, small, tmp_path, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("topoplan.sharing.rows.measured", stop)
+    monkeypatch.setattr("topoplan_command_share.rows.measured", stop)
     code, _, err = command(capsys, small, "--write", tmp_path / "page.md")
     assert code == 130
     assert "interrupted" in err

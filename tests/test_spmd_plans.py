@@ -8,7 +8,7 @@ import re
 import pytest
 
 from topoplan.cli import main
-from topoplan.taskgraph import TaskKind
+from topoplan.model.taskgraph import TaskKind
 from topoplan_exporter_flatbuffer import read as read_flatbuffer
 from topoplan_exporter_json import read as read_json
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan.forms import FULL, REDUCE, Form, Signature, arguments, signatures
-from topoplan.graph import Role
-from topoplan.operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
+from topoplan.model.graph import Role
+from topoplan.model.sharding import FULL, REDUCE, Form, Signature, arguments, signatures
+from topoplan_operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
 from topoplan_searcher_hidup.released import released, unsound
 
 #: Devices, and heads of attention.

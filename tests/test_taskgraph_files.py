@@ -17,7 +17,7 @@ import pytest
 from reference.task_graphs import names, plan
 
 from topoplan import TaskKind
-from topoplan.host import Host
+from topoplan.plugin.host import Host
 
 FILES = [pytest.param(name, marks=pytest.mark.slow if name == "100dlrm_128" else ()) for name in names()]
 

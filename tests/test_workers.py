@@ -15,9 +15,10 @@ import attrs
 import pytest
 from idle_search import IdleSearch
 
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, Searcher, TopoplanError, hookimpl, optimize
-from topoplan.experiment import Choice
-from topoplan.packing import packed, unpacked
+from topoplan import Host, Searcher, TopoplanError, hookimpl
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice
+from topoplan_engine.packing import packed, unpacked
 
 SMALL = Experiment(
     model="alexnet",
@@ -116,7 +117,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("start", "number"),
     [
-        (("topoplan.comparing.measure", "start_worker"), signal.SIGKILL),
+        (("topoplan_studies.measure", "start_worker"), signal.SIGKILL),
         (("topoplan_command_sweep.work", "_start_worker"), signal.SIGTERM),
     ],
 )

@@ -15,12 +15,13 @@ import attrs
 import numpy as np
 
 from fuzzing.mutators import NUMBERS, bytes_of, json_of, text_of, word
-from topoplan import ClusterOptions, Experiment, Host, RunOptions, optimize
-from topoplan.comparing.store import Store
-from topoplan.experiment import Choice, HostGroup
-from topoplan.exporting import write_outputs
-from topoplan.plan import Plan
+from topoplan import Host
+from topoplan.model.plan import Plan
 from topoplan.testing import reference
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice, HostGroup
+from topoplan_engine.exporting import write_outputs
+from topoplan_studies.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = Host.discover()

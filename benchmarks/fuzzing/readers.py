@@ -17,19 +17,20 @@ from fuzzing import draws
 from fuzzing.draws import HOST, fbufs, folder, graph_of, json_files, jsons, options_of, plans, stored, texts, written
 from fuzzing.mutators import bytes_of, json_of, text_of
 from fuzzing.watch import Reader
-from topoplan import ClusterOptions, Experiment, RunOptions, TopoplanError, optimize
-from topoplan.cli.compare import _networks, _vary
-from topoplan.comparing.figure import figure_from
-from topoplan.comparing.store import Store
-from topoplan.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
-from topoplan.exporting import read_plan, read_strategy, write_outputs
+from topoplan import TopoplanError
+from topoplan.model.plan import Plan
 from topoplan.options import listed, pairs, parse_component, structure
-from topoplan.plan import Plan
-from topoplan.prices import read_prices
-from topoplan.replay import simulate_file
-from topoplan.sharing.share import share_from
 from topoplan.testing import reference
-from topoplan.tomlfiles import read_toml
+from topoplan_command_compare.command import _networks, _vary
+from topoplan_command_share.share import share_from
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan_engine.exporting import read_plan, read_strategy, write_outputs
+from topoplan_engine.replay import simulate_file
+from topoplan_engine.tomlfiles import read_toml
+from topoplan_studies.figure import figure_from
+from topoplan_studies.prices import read_prices
+from topoplan_studies.store import Store
 
 __all__ = ["readers"]
 
@@ -244,7 +245,9 @@ def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
         Reader("experiment", "experiment TOML", 12, drawn("examples/*.toml"), read_experiment),
         Reader("figure", "figure TOML", 10, figures, read_comparison),
         Reader("share", "share TOML", 8, drawn("experiments/shared-cluster.toml"), read_share),
-        Reader("prices", "price TOML", 10, drawn("core/src/topoplan/prices/default.toml"), read_price_file),
+        Reader(
+            "prices", "price TOML", 10, drawn("libs/studies/src/topoplan_studies/prices/default.toml"), read_price_file
+        ),
     )
 
 

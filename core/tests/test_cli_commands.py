@@ -12,9 +12,9 @@ import typer
 
 from topoplan import Command, TopoplanError, hookimpl
 from topoplan.cli import main
-from topoplan.components import CORE_COMMANDS
-from topoplan.host import Host
-from topoplan.installed import command_words
+from topoplan.plugin.components import CORE_COMMANDS
+from topoplan.plugin.entry_points import command_words
+from topoplan.plugin.host import Host
 from topoplan.testing import check_component
 
 PLUGIN = """

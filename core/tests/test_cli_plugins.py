@@ -14,8 +14,8 @@ import pytest
 from topoplan import Topology, TopoplanError, hookimpl, option
 from topoplan.cli import main
 from topoplan.cli.doctor import remedy
-from topoplan.host import Broken, Conflict, Host, Provider
 from topoplan.options import describe
+from topoplan.plugin.host import Broken, Conflict, Host, Provider
 from topoplan.testing import reference
 
 
@@ -209,4 +209,4 @@ def test_help_loads_neither_numpy_nor_plugins():
     out, _, loaded = done.stdout.partition("LOADED")
     assert "plugins" in out
     assert "typer" in loaded.split()
-    assert not {"numpy", "numba", "networkx", "topoplan.host"} & set(loaded.split())
+    assert not {"numpy", "numba", "networkx", "topoplan.plugin.host"} & set(loaded.split())

@@ -48,6 +48,6 @@ def test_ctrl_c_where_nothing_is_kept_ends_as_shells_expect(monkeypatch, capsys)
     def interrupted(*given, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("topoplan.host.Host.discover", interrupted)
+    monkeypatch.setattr("topoplan.plugin.host.Host.discover", interrupted)
     assert status(main, ["plugins"]) == 130
     assert capsys.readouterr().err == "interrupted\n"

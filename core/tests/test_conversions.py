@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster
-from topoplan.conversions import Collective, CollectiveCosts, Rings, Step, convert, seconds
-from topoplan.forms import FULL, REDUCE, REPLICATE, gather
+from topoplan.model.resharding import Collective, CollectiveCosts, Rings, Step, convert, seconds
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, gather
 
 N = 3
 SHAPE = (6, 9, 3)

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from topoplan import Exporter, Topology, TopoplanError, hookimpl, option
-from topoplan.guard import bare
-from topoplan.host import Host
+from topoplan.plugin.guard import bare
+from topoplan.plugin.host import Host
 
 
 @attrs.frozen(kw_only=True)

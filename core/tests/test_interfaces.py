@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, LinkKind, Phases, TopoplanError
-from topoplan.interfaces import check_fabric, host_links, used_interfaces
+from topoplan.model.interfaces import check_fabric, host_links, used_interfaces
 
 GBPS = 1e9 / 8
 CLUSTER = Cluster.uniform(n_hosts=4, interfaces=2, interface_bandwidth=25 * GBPS)

@@ -22,7 +22,7 @@ from topoplan import (
     TopoplanError,
     option,
 )
-from topoplan.search import Candidate
+from topoplan.search.protocol import Candidate
 from topoplan.testing import check_component, checks_for, parametrize_with_checks, reference
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from reference.tables import rows
 from topoplan import Cluster, Fabric, Host, Placement, Plan, Routes, Strategy, TaskGraph
-from topoplan.graph import OperatorGraph
-from topoplan.lowering import Lowering
+from topoplan.model.graph import OperatorGraph
+from topoplan_engine.lowering import Lowering
 
 __all__ = ["COLUMNS", "digests", "model_of", "names", "plan", "read_strategy", "spell_strategy", "wanted"]
 

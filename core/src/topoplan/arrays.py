@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "f64", "i8", "i32", "i64", "u64"]
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "f64", "i8", "i32", "i64", "offsets", "u64"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -61,3 +61,10 @@ def i8(value: ArrayLike) -> I8:
 def u64(value: ArrayLike) -> U64:
     """Return ``value`` as a read-only uint64 array."""
     return _frozen(value, np.uint64)
+
+
+def offsets(counts: I64) -> I64:
+    """Return row pointers of compressed rows with these lengths."""
+    pointers = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers

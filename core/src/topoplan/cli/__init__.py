@@ -1,14 +1,14 @@
 """The command line: thin commands over the Python API.
 
-Every module of this package adds its commands to one typer application through ``register(app)`` and
-imports what it needs inside the command, so that ``topoplan --help`` neither loads plugins nor numpy.
-Plugins add commands of their own (`topoplan.cli.words`).  What a user caused ends as one line on standard
+``topoplan plugins`` is its own; every other command comes with a plugin (`topoplan.cli.command_group`).  Modules are
+imported inside the commands, so that ``topoplan --help`` loads neither plugins nor numpy.
+
+What a user caused ends as one line on standard
 error and exit status 2; that no plan fits the devices, as one paragraph and status 1.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
@@ -19,8 +19,8 @@ from pathlib import Path
 import typer
 
 from topoplan import __version__
-from topoplan.cli.words import OneValue, Words, debugging
-from topoplan.components import CORE_COMMANDS
+from topoplan.cli import plugins
+from topoplan.cli.command_group import OneValue, Words, debugging
 from topoplan.errors import TopoplanError
 
 __all__ = ["application", "main"]
@@ -38,8 +38,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_topoplan)
-    for name in CORE_COMMANDS:
-        importlib.import_module(f"topoplan.cli.{name}").register(app)
+    plugins.register(app)
     for command in app.registered_commands:
         command.cls = OneValue
     return app

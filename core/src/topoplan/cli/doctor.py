@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 
-from topoplan.components import Component, Kind
 from topoplan.errors import TopoplanError
-from topoplan.guard import PluginError
-from topoplan.host import Host, Provider
+from topoplan.plugin.components import Component, Kind
+from topoplan.plugin.guard import PluginError
+from topoplan.plugin.host import Host, Provider
 
 __all__ = ["failures", "remedy"]
 
@@ -36,7 +36,7 @@ def failures(host: Host) -> list[tuple[Provider, PluginError]]:
 def _build(host: Host, component: Component) -> None:
     import numpy as np
 
-    from topoplan.components import Topology, TopologyContext
+    from topoplan.plugin.components import Topology, TopologyContext
     from topoplan.testing import reference
 
     _, options = host.make(component.kind, component.name, component.example)

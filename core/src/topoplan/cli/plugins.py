@@ -15,8 +15,8 @@ import typer
 from topoplan.errors import TopoplanError, nearest
 
 if TYPE_CHECKING:
-    from topoplan.components import Registered
-    from topoplan.host import Host
+    from topoplan.plugin.components import Registered
+    from topoplan.plugin.host import Host
 
 __all__ = ["register"]
 
@@ -42,8 +42,8 @@ def _list(
         return
     import attrs
 
-    from topoplan.components import Kind
-    from topoplan.host import Host
+    from topoplan.plugin.components import Kind
+    from topoplan.plugin.host import Host
 
     kinds = [one.value for one in Kind]
     if kind and kind not in kinds:
@@ -71,7 +71,7 @@ def _show(
     name: str = typer.Argument(help="A component, e.g. `fattree`, or `topology:fattree`."),
 ) -> None:
     """Show a component and all its options, or say how a command shows its own."""
-    from topoplan.host import Host
+    from topoplan.plugin.host import Host
 
     host = Host.discover()
     typer.echo("\n\n".join(_sheet(component, host) for component in _named(host, name)))
@@ -80,7 +80,7 @@ def _show(
 def _doctor() -> None:
     """Load every plugin, build its components, and tell what is wrong, why, and what to do.  Exit 1 if anything is."""
     from topoplan.cli.doctor import failures, remedy
-    from topoplan.host import Host
+    from topoplan.plugin.host import Host
 
     host = Host.discover()
     rows = host.listing()
@@ -123,8 +123,8 @@ def _named(host: Host, name: str) -> list[Registered]:
 
 def _sheet(component: Registered, host: Host) -> str:
     """Lay out one component and its options as text."""
-    from topoplan.components import Component
     from topoplan.options import describe
+    from topoplan.plugin.components import Component
 
     head = f"{component.kind.value} {component.name} ({host.provider(component)})\n  {component.summary}"
     if not isinstance(component, Component):

@@ -7,7 +7,7 @@ import io
 
 import typer
 
-from topoplan.components import Command
+from topoplan.plugin.components import Command
 from topoplan.testing import common
 
 __all__ = [

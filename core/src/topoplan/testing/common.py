@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from topoplan.components import Component, Registered
 from topoplan.options import describe, structure
+from topoplan.plugin.components import Component, Registered
 
 __all__ = [
     "check_component_pickles",

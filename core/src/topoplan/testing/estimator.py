@@ -8,8 +8,8 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, i32
-from topoplan.components import CostFunction, Estimator
 from topoplan.errors import TopoplanError
+from topoplan.plugin.components import CostFunction, Estimator
 from topoplan.testing import reference
 from topoplan.testing.common import example_options
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import attrs
 
-from topoplan.components import Exporter
 from topoplan.errors import TopoplanError
-from topoplan.plan import Plan
+from topoplan.model.plan import Plan
+from topoplan.plugin.components import Exporter
 from topoplan.testing import reference
 from topoplan.testing.common import example_options
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from topoplan.components import Frontend
-from topoplan.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph
+from topoplan.plugin.components import Frontend
 from topoplan.testing.common import example_options
 
 __all__ = [

@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from topoplan.components import Command, Registered
-from topoplan.guard import bare
+from topoplan.plugin.components import Command, Registered
+from topoplan.plugin.guard import bare
 
 __all__ = ["check_component", "checks_for", "parametrize_with_checks"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.fabric import Fabric
-from topoplan.problem import Demand, Problem
-from topoplan.search import State, Trial
-from topoplan.space import Space
-from topoplan.strategy import Placement, Strategy
+from topoplan.model.fabric import Fabric
+from topoplan.model.problem import Demand, Problem
+from topoplan.model.space import Space
+from topoplan.model.strategy import Placement, Strategy
+from topoplan.search.protocol import State, Trial
 from topoplan.testing import reference
 
 __all__ = ["problem", "random_strategy", "start", "trial"]

@@ -1,7 +1,7 @@
 """A small problem that the checks use: four hosts in a ring, a chain of dense operators, one iteration.
 
 No component has a part in it: the graph, the costs and the task graph that simulators get are made by
-hand, and the plan that exporters get is lowered by core, so that it is one that could really occur.
+hand, and so is the lowering of the plans that exporters get.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan.cluster import Cluster
-from topoplan.components import PartCosts
-from topoplan.fabric import Fabric, Phases
-from topoplan.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
-from topoplan.plan import Plan
-from topoplan.problem import Demand
-from topoplan.schedule import pipeline_strategy
-from topoplan.strategy import Strategy, data_parallel
-from topoplan.taskgraph import TaskGraph, TaskKind
-from topoplan.timeline import Bounds, Timeline
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric, Phases
+from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
+from topoplan.model.plan import Plan
+from topoplan.model.problem import Demand
+from topoplan.model.schedule import pipeline_strategy
+from topoplan.model.strategy import Strategy, data_parallel
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.timeline import Bounds, Timeline
+from topoplan.plugin.components import PartCosts
 
 __all__ = [
     "Costs",
@@ -175,23 +175,21 @@ def timeline(tasks: TaskGraph, n_links: int) -> Timeline:
 
 
 def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
-    """Return a complete plan, lowered from its strategy: data parallel on four hosts in a ring."""
+    """Return a complete plan: data parallel on four hosts in a ring."""
     model = graph(names)
     strategy = Strategy(tuple(data_parallel(model, op, range(4)) for op in range(len(names))))
     return _planned(model, strategy)
 
 
 def pipelined() -> Plan:
-    """Return a complete plan, lowered from its strategy: two stages of two hosts each, four micro-batches."""
+    """Return a complete plan: two stages of two hosts each, four micro-batches."""
     model = graph()
     return _planned(model, pipeline_strategy(model, [(0, 0, (0, 1)), (1, 2, (2, 3))], 4, recompute=(True, False)))
 
 
 def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
-    from topoplan.lowering import Lowering  # loads the compiler, which most checks do without
-
     machine, fabric = cluster(), ring()
-    tasks = Lowering(model, machine, Costs()).lower(strategy)
+    tasks = _lowered(model, strategy)
     return Plan(
         cluster=machine,
         fabric=fabric,
@@ -200,4 +198,67 @@ def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
         strategy=strategy,
         timeline=timeline(tasks, fabric.n_links),
         provenance={"topoplan": "reference", "seed": 1},
+    )
+
+
+def _lowered(model: OperatorGraph, strategy: Strategy) -> TaskGraph:
+    """Return the tasks of a chain of operators of equally many parts each; part k of one feeds part k of the next."""
+    count = 1 if strategy.schedule is None else strategy.schedule.micro_batches
+    devices = [placement.devices.tolist() for placement in strategy.placements]
+    rows: list[tuple[int, ...]] = []  # kind, device, source, destination, group, operator, micro-batch
+    edges: list[tuple[int, int]] = []
+
+    def add(row: tuple[int, ...], *before: int) -> int:
+        rows.append(row)
+        edges.extend((task, len(rows) - 1) for task in before)
+        return len(rows) - 1
+
+    def step(kind: TaskKind, op: int, part: int, batch: int, task: int, origin: int) -> int:
+        here, there = devices[op][part], devices[origin][part]
+        if here != there:
+            task = add((TaskKind.TRANSFER, -1, there, here, -1, max(op, origin), batch), task)
+        return add((kind, here, -1, -1, -1, op, batch), *([] if task < 0 else [task]))
+
+    last: dict[int, list[int]] = {op: [] for op in range(len(devices))}
+    order = [*range(len(devices))]
+    for batch in range(count):
+        for part in range(len(devices[0])):
+            task, forward = -1, []
+            for op in order:
+                task = step(TaskKind.FORWARD, op, part, batch, task, max(op - 1, 0))
+                forward.append(task)
+            for op in reversed(order):
+                before, origin = task, min(op + 1, order[-1])
+                task = step(TaskKind.BACKWARD, op, part, batch, before, origin)
+                if before != forward[op]:
+                    edges.append((forward[op], task))
+                last[op].append(task)
+    for op in order:
+        add((TaskKind.ALLREDUCE, -1, -1, -1, op, op, -1), *last[op])
+    # As lowering numbers them: micro-batch by micro-batch, in each the parts, forward before backward, then transfers.
+    table = np.array(rows)
+    order = sorted(
+        range(len(rows)),
+        key=lambda row: (rows[row][4], rows[row][6], rows[row][1] < 0, rows[row][5], rows[row][1], row),
+    )
+    kind, device, src, dst, group, owner, micro_batch = table[order].T
+    place = {row: position for position, row in enumerate(order)}
+    edges = sorted((place[task], place[after]) for task, after in edges)
+    size = np.where(kind == TaskKind.TRANSFER, 8192, np.where(kind == TaskKind.ALLREDUCE, 262_144, 0))
+    return TaskGraph(
+        kind=kind,
+        device=device,
+        seconds=np.where(device >= 0, 1e-3 / count / len(devices[0]), 0.0),
+        size=size,
+        src=src,
+        dst=dst,
+        group=group,
+        group_ptr=np.cumsum([0, *(len(members) for members in devices)]),
+        group_members=np.concatenate(devices),
+        succ_ptr=np.searchsorted([task for task, _ in edges], np.arange(len(rows) + 1)),
+        succ=[after for _, after in edges],
+        op=owner,
+        op_names=tuple(op.name for op in model.operators),
+        n_devices=4,
+        micro_batch=None if count == 1 else micro_batch,
     )

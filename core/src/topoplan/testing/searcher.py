@@ -7,11 +7,11 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from topoplan.components import Searcher
 from topoplan.errors import TopoplanError
-from topoplan.interfaces import check_fabric
-from topoplan.problem import Problem
-from topoplan.search import Candidate, State, Trial
+from topoplan.model.interfaces import check_fabric
+from topoplan.model.problem import Problem
+from topoplan.plugin.components import Searcher
+from topoplan.search.protocol import Candidate, State, Trial
 from topoplan.testing import landscape
 from topoplan.testing.common import example_options
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan.components import Simulator
 from topoplan.errors import TopoplanError
-from topoplan.fabric import Fabric
-from topoplan.taskgraph import TaskGraph
+from topoplan.model.fabric import Fabric
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
+from topoplan.plugin.components import Simulator
 from topoplan.testing import reference
 from topoplan.testing.common import example_options
-from topoplan.timeline import Timeline
 
 __all__ = [
     "check_a_cycle_is_an_error",

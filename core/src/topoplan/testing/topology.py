@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from topoplan.cluster import Cluster
-from topoplan.components import Topology, TopologyContext
 from topoplan.errors import TopoplanError
-from topoplan.fabric import Fabric
-from topoplan.interfaces import check_interfaces, check_rings
-from topoplan.problem import Demand
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.interfaces import check_interfaces, check_rings
+from topoplan.model.problem import Demand
+from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.testing import reference
 from topoplan.testing.common import example_options
 

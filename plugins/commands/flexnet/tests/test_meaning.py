@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topoplan
+import topoplan_engine
 from topoplan import TopoplanError, cli
-from topoplan.cli import report
 from topoplan_command_flexnet.flags import FLAGS
 from topoplan_command_flexnet.programs import PROGRAMS, program_of
 from topoplan_command_flexnet.scan import scan
 from topoplan_command_flexnet.spell import command_line
 from topoplan_command_flexnet.story import rows_of, warnings_of
 from topoplan_command_flexnet.translate import experiment_of, reset_every, settings_of
+from topoplan_engine.reporting import report
 
 PROFILING = (
     "-ll:gpu 1 -ll:cpu 1 -dm:memoize --arch-mlp-bot 1024-1024 --search-budget 1 --net-opt 1 ---batch-size 4096 "
@@ -51,7 +51,7 @@ def run(capsys, monkeypatch):
 
     def run(*words):
         ran = []
-        monkeypatch.setattr(topoplan, "run_and_report", lambda experiment, as_json: ran.append(experiment))
+        monkeypatch.setattr(topoplan_engine, "run_and_report", lambda experiment, as_json: ran.append(experiment))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main(list(words))

@@ -9,12 +9,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from topoplan import ClusterOptions, Experiment, RunOptions
 from topoplan.cli import main
 from topoplan_command_sweep import work
 from topoplan_command_sweep.plot import plot
 from topoplan_command_sweep.table import as_json, baselines_of, cells_of, headers_of
 from topoplan_command_sweep.work import Row, row_of, rows_of
+from topoplan_engine import ClusterOptions, Experiment, RunOptions
 
 ROWS = [
     Row(batch_size=32, seconds=0.016, speedup=5.5, split="8|8 @21", baselines={"data_parallel": 0.4, "p3": None}),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Cluster, GraphBuilder, TopoplanError
-from topoplan.conversions import Collective, CollectiveCosts
-from topoplan.operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
+from topoplan import Cluster, TopoplanError
+from topoplan.model.resharding import Collective, CollectiveCosts
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
+from topoplan_operators import GraphBuilder, Handle, dense, experts, losses, pointwise, products, shaping, spatial
 
 X = Handle((4, 6, 8))
 COUNTS = {

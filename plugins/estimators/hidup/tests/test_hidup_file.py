@@ -7,7 +7,7 @@ import json
 import pytest
 
 from topoplan import TopoplanError
-from topoplan.conversions import Collective
+from topoplan.model.resharding import Collective
 from topoplan.testing import reference
 from topoplan_estimator_hidup import HIDUP, Options
 

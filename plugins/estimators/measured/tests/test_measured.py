@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
-from topoplan.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph
 from topoplan_estimator_measured import Options, topoplan_estimators
 
 CLUSTER = Cluster.uniform(n_hosts=16)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
-from topoplan.devices import device_preset
-from topoplan.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph
 from topoplan.options import structure
-from topoplan.precision import in_precision
+from topoplan_engine.devices import device_preset
+from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Options, topoplan_estimators
 
 IDEAL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 0.0}

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Placement, Strategy, TopoplanError
-from topoplan.forms import REPLICATE, signatures
-from topoplan.operators import GraphBuilder
-from topoplan.operators.losses import total
-from topoplan.partition import part_bounds
-from topoplan.spmd import SpmdProgram
+from topoplan.model.sharding import REPLICATE, signatures
+from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
+from topoplan_engine.partition import part_bounds
 from topoplan_exporter_dtensor import DTensorOptions, build
 from topoplan_exporter_dtensor.layouts import lay_out
+from topoplan_operators import GraphBuilder
+from topoplan_operators.losses import total
 
 WRITE = build(DTensorOptions())
 ALL = np.arange(4)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, LinkKind, Plan, TaskGraph, TaskKind
-from topoplan.routing import routes_from_nodes
+from topoplan.model.routes import routes_from_nodes
 from topoplan.testing import reference
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.network import MOST_COPIES, copies

@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
-from topoplan.replay import simulate_file
-from topoplan.simulate.components import FLUID, FluidOptions
 from topoplan.testing import reference
+from topoplan_engine.replay import simulate_file
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_simulator_fluid import FLUID, FluidOptions
 
 WRITE = build(FlatbufferOptions())
 HOSTS = 4

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
-from topoplan.replay import between_ends
-from topoplan.simulate.components import FLUID, FluidOptions
+from topoplan_engine.replay import between_ends
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.pins import RING_SHARE
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_simulator_fluid import FLUID, FluidOptions
 
 WRITE = build(FlatbufferOptions())
 HOSTS = 8

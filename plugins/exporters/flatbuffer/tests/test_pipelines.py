@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from topoplan import TopoplanError
-from topoplan.lowering import Lowering
 from topoplan.testing import reference
+from topoplan_engine.lowering import Lowering
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read, read_strategy
 
 WRITE = build(FlatbufferOptions())
@@ -16,6 +16,8 @@ WRITE = build(FlatbufferOptions())
 
 def test_a_pipeline_is_written_but_no_strategy_is_told_from_it():
     made = reference.pipelined()
+    tasks = Lowering(made.graph, made.cluster, reference.Costs()).lower(made.strategy)
+    made = attrs.evolve(made, taskgraph=tasks, timeline=None)
     data = WRITE(made)
     tasks, given = read(data, "x").taskgraph, made.taskgraph
     assert np.array_equal(tasks.succ, given.succ)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, GraphBuilder, PartCosts, Problem, TopoplanError
-from topoplan.conversions import convert
-from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
-from topoplan.operators import losses
-from topoplan.space import Space
+from topoplan import Cluster, PartCosts, Problem, TopoplanError
+from topoplan.model.resharding import convert
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan.model.space import Space
+from topoplan_operators import GraphBuilder, losses
 from topoplan_searcher_hidup import HidupOptions, planning
 from topoplan_searcher_hidup.columns import columns_of
 from topoplan_searcher_hidup.kernel import CROWDED, expand, stack_for

@@ -20,7 +20,7 @@ from topoplan import (
     TopoplanError,
     Trial,
 )
-from topoplan.space import Space
+from topoplan.model.space import Space
 from topoplan.testing import parametrize_with_checks
 from topoplan_searcher_hpgo import HPGO, HpgoOptions
 

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Demand, Fabric, GraphBuilder, PartCosts, Placement, Problem, State, Trial
-from topoplan.space import Space
+from topoplan import Cluster, Demand, Fabric, PartCosts, Placement, Problem, State, Trial
+from topoplan.model.space import Space
 from topoplan.testing import parametrize_with_checks
+from topoplan_operators import GraphBuilder
 from topoplan_searcher_mcmc import MCMC, McmcOptions
 from topoplan_searcher_mcmc.chain import Chain
 from topoplan_searcher_mcmc.propagate import Propagation, carried

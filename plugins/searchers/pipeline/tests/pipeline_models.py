@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan import Axis, Cluster, Dimension, Fabric, Operator, OperatorGraph, PartCosts, Problem, Role, Tensor
-from topoplan.evaluate import Evaluator
-from topoplan.run import Run, drive
-from topoplan.simulate.components import FluidOptions
-from topoplan.simulate.run import fluid_simulation
-from topoplan.space import Space
+from topoplan.model.space import Space
+from topoplan.search.observed import Run
+from topoplan_engine.search.driver import drive
+from topoplan_engine.search.evaluator import Evaluator
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.search import PipelineSearch
+from topoplan_simulator_fluid import FluidOptions
+from topoplan_simulator_fluid import build as fluid_simulation
 
 
 class Costs:

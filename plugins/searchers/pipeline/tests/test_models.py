@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pipeline_models import evaluator_of, random_case, solve
 
 from topoplan import Candidate, Cluster, State
-from topoplan.lowering import Lowering
-from topoplan.lowering.order import Pass, blocks_of
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.order import Pass, blocks_of
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import Machine, moves_of, transfer_loads

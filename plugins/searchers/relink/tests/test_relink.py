@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, Fabric, Phases, State, TopoplanError, Trial
-from topoplan.routing import full_routes
 from topoplan.testing import landscape
+from topoplan_engine.network.routing import full_routes
 from topoplan_searcher_relink import RelinkOptions, build, moves
 from topoplan_topology_topoopt.construct import construct, rebalanced
 from topoplan_topology_topoopt.permutations import group_sizes, ring_steps

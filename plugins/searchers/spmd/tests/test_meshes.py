@@ -10,18 +10,17 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, GraphBuilder, Problem, State, TopologyContext, Trial
-from topoplan.evaluate import Evaluator
-from topoplan.experts import expert_dims
-from topoplan.forms import FULL, REDUCE, REPLICATE, gather
-from topoplan.lowering import Lowering
-from topoplan.operators import losses
-from topoplan.simulate.components import FLUID, FluidOptions
-from topoplan.space import Space
-from topoplan.spmd import exchanges
+from topoplan import Cluster, Problem, State, TopologyContext, Trial
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, gather
+from topoplan.model.space import Space
+from topoplan.model.spmd import exchanges
+from topoplan_engine.experts import expert_dims
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_vit_switch import VitOptions
+from topoplan_operators import GraphBuilder, losses
 from topoplan_searcher_hidup.columns import forms_of
 from topoplan_searcher_hidup.planning import solve
 from topoplan_searcher_spmd import SpmdOptions
@@ -32,6 +31,7 @@ from topoplan_searcher_spmd.prices import Prices, priced
 from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import Joint, Mesh, Role, meshes, outline, written
+from topoplan_simulator_fluid import FLUID, FluidOptions
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 

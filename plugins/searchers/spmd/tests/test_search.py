@@ -11,18 +11,17 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, GraphBuilder, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
-from topoplan.conversions import Collective
+from topoplan import Cluster, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.evaluate import Evaluator
-from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
-from topoplan.lowering import Lowering
-from topoplan.lowering.spmd import groups_of
-from topoplan.operators import losses
-from topoplan.partition import slice_elements
-from topoplan.simulate.components import FLUID, FluidOptions
-from topoplan.space import Space
-from topoplan.taskgraph import TaskGraph, TaskKind
+from topoplan.model.resharding import Collective
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan.model.space import Space
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.spmd import groups_of
+from topoplan_engine.partition import slice_elements
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_operators import GraphBuilder, losses
 from topoplan_searcher_hidup.columns import columns_of
 from topoplan_searcher_hidup.planning import solve
 from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb
@@ -33,6 +32,7 @@ from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import meshes, outline
+from topoplan_simulator_fluid import FLUID, FluidOptions
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 
@@ -71,7 +71,7 @@ class Nothing:
         return 0.0
 
     def conversion(self, nbytes, given, wanted):
-        from topoplan.conversions import convert
+        from topoplan.model.resharding import convert
 
         return None if convert(given, wanted) is None else (0.0, 0.0)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, TopologyContext
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_bigswitch import BigSwitchOptions, build
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from topoplan import Cluster, TopologyContext, TopoplanError
 from topoplan.options import structure
-from topoplan.routing import paths
+from topoplan_engine.network.routing import paths
 from topoplan_topology_fattree import FatTreeOptions, build
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, LinkKind, TopologyContext
-from topoplan.interfaces import check_fabric, used_interfaces
-from topoplan.routing import full_routes
+from topoplan.model.interfaces import check_fabric, used_interfaces
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_fully_connected import FullyConnectedOptions, build
 
 

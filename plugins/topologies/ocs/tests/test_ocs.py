@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, TopologyContext
 from topoplan.options import structure
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_ocs import OcsOptions, build, static
 from topoplan_topology_ocs.choice import fastest, link_seconds
 from topoplan_topology_ocs.direct import direct, join_parts

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, TopologyContext, TopoplanError
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_random import RandomOptions, build
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, Fabric, TopologyContext
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_topoopt import TopoOptOptions, build
 from topoplan_topology_topoopt.balance import balanced_routes, ring_load
 from topoplan_topology_topoopt.construct import construct, rebalanced

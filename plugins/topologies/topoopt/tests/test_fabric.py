@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, TopologyContext, TopoplanError
 from topoplan.options import structure
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_topoopt import TopoOptOptions, build
 from topoplan_topology_topoopt.permutations import group_sizes
 

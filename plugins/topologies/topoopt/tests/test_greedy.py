@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand
-from topoplan.routing import full_routes
+from topoplan_engine.network.routing import full_routes
 from topoplan_topology_topoopt.construct import construct, rule_pairs
 from topoplan_topology_topoopt.greedy import add_heaviest, join_components
 from topoplan_topology_topoopt.traffic import neighbour_bytes

@@ -35,13 +35,13 @@ def flexnet(
     ] = False,
 ) -> None:
     """Run a FlexNet command line as it is; options of this command stand before PROGRAM."""
-    from topoplan import run_and_report
     from topoplan_command_flexnet.flags import FLAGS
     from topoplan_command_flexnet.programs import program_of
     from topoplan_command_flexnet.scan import scan
     from topoplan_command_flexnet.spell import command_line
     from topoplan_command_flexnet.story import rows_of, warnings_of
     from topoplan_command_flexnet.translate import experiment_of, measuring, settings_of
+    from topoplan_engine import run_and_report
 
     called = program_of(program)
     found = scan(words or [], (*FLAGS, *called.flags))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from topoplan import Choice, Experiment
+from topoplan_engine import Choice, Experiment
 
 __all__ = ["command_line"]
 

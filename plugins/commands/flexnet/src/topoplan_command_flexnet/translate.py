@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
+from topoplan import TopoplanError
 from topoplan_command_flexnet.flags import TOPOLOGIES
 from topoplan_command_flexnet.programs import MODEL, Program
 from topoplan_command_flexnet.scan import Found, Skipped
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 
 __all__ = [
     "DEFAULTS",

@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from topoplan import Choice, ClusterOptions, Experiment, RunOptions, TopoplanError
-from topoplan.chart import check_plot
+from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.files import write_file
 from topoplan.options import listed, pairs, structure
@@ -21,6 +20,8 @@ from topoplan_command_sweep.plot import plot as drawn
 from topoplan_command_sweep.table import as_json as json_of
 from topoplan_command_sweep.table import cells_of, headers_of
 from topoplan_command_sweep.work import Row, rows_of
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
+from topoplan_studies.chart import check_plot
 
 __all__ = ["application"]
 
@@ -136,7 +137,7 @@ def _show(rows: Sequence[Row], interrupted: bool, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
     elif rows:
-        from topoplan.columns import print_columns
+        from topoplan_studies.columns import print_columns
 
         print_columns("", headers_of(rows), [cells_of(row, rows) for row in rows], names=("global batch",))
         for row in rows:

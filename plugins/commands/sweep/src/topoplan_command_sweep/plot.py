@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from topoplan.chart import Line, line_chart
 from topoplan_command_sweep.table import baselines_of
 from topoplan_command_sweep.work import Row
+from topoplan_studies.chart import Line, line_chart
 
 __all__ = ["plot"]
 

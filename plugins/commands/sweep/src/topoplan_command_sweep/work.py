@@ -13,13 +13,15 @@ from typing import Any
 
 import attrs
 
-from topoplan import Experiment, Host, TopoplanError, optimize
+from topoplan import Host, TopoplanError
 from topoplan.errors import NoPlanFitsError
-from topoplan.interrupt import end_with_parent, interruptible
+from topoplan_engine import Experiment, optimize
+from topoplan_engine.interrupt import end_with_parent, interruptible
+from topoplan_engine.packing import packed, unpacked
 
 __all__ = ["Row", "row_of", "rows_of"]
 
-_host = cache(Host.unpacked)
+_host = cache(unpacked)
 #: Seconds between two looks at whether the user wants to stop.
 _LOOK = 0.2
 
@@ -55,7 +57,7 @@ class Row:
 
 
 def row_of(experiment: Experiment, plugins: bytes | None = None) -> Row:
-    """Run an experiment with the components of a `Host.packed`; what is wrong with it becomes a row, too."""
+    """Run an experiment with the plugins of a packed host; what is wrong with it becomes a row, too."""
     host = None if plugins is None else _host(plugins)
     batch_size = experiment.run.batch_size
     assert batch_size is not None
@@ -103,7 +105,7 @@ def rows_of(
     Raises:
         TopoplanError: a process died.
     """
-    plugins = (host or Host.discover()).packed()
+    plugins = packed(host or Host.discover())
     found: dict[int, Row] = {}
     left = deque(enumerate(experiments))
     running: dict[Future[Row], int] = {}

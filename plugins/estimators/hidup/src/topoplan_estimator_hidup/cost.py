@@ -13,9 +13,9 @@ import numpy as np
 
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
 from topoplan.arrays import F64, I32, f64
-from topoplan.conversions import Collective
-from topoplan.partition import part_sizes, slice_elements
-from topoplan.precision import weight_states
+from topoplan.model.resharding import Collective
+from topoplan_engine.partition import part_sizes, slice_elements
+from topoplan_engine.precision import weight_states
 from topoplan_estimator_hidup import Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read
@@ -27,7 +27,7 @@ BACKWARD = 2
 
 
 class HidupCosts:
-    """A `topoplan.CostFunction` and `topoplan.conversions.CollectiveCosts`: see the module."""
+    """A `topoplan.CostFunction` and `topoplan.model.resharding.CollectiveCosts`: see the module."""
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         noisy = _noise(options)

@@ -15,9 +15,9 @@ from typing import Any
 import attrs
 
 from topoplan import TopoplanError
-from topoplan.conversions import Collective
 from topoplan.errors import shown
 from topoplan.files import read_file
+from topoplan.model.resharding import Collective
 
 __all__ = ["Line", "read"]
 

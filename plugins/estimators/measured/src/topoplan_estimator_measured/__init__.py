@@ -15,7 +15,7 @@ from topoplan import Estimator, hookimpl, option
 
 if TYPE_CHECKING:
     from topoplan import Cluster, CostFunction
-    from topoplan.graph import OperatorGraph
+    from topoplan.model.graph import OperatorGraph
 
 __all__ = ["MEASURED", "Options", "topoplan_estimators"]
 

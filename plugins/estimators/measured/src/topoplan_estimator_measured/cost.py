@@ -20,10 +20,10 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, f64
-from topoplan.cluster import Cluster
-from topoplan.components import PartCosts
 from topoplan.errors import TopoplanError, nearest
-from topoplan.graph import Operator, OperatorGraph, Tensor, Term
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import Operator, OperatorGraph, Tensor, Term
+from topoplan.plugin.components import PartCosts
 from topoplan_estimator_measured import Options
 from topoplan_estimator_measured.curves import interpolate
 from topoplan_estimator_measured.profiles import names, profile

@@ -13,8 +13,8 @@ import numpy as np
 
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
-from topoplan.partition import part_bounds, slice_elements
-from topoplan.precision import weight_states
+from topoplan_engine.partition import part_bounds, slice_elements
+from topoplan_engine.precision import weight_states
 from topoplan_estimator_profile import Options
 
 __all__ = ["Profiled"]

@@ -13,12 +13,12 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, f64
-from topoplan.cluster import Cluster
-from topoplan.components import PartCosts
-from topoplan.devices import DevicePreset, device_preset
 from topoplan.errors import TopoplanError
-from topoplan.graph import Operator, OperatorGraph
-from topoplan.precision import weight_states
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.plugin.components import PartCosts
+from topoplan_engine.devices import DevicePreset, device_preset
+from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Options
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
 

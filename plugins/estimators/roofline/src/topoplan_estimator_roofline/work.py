@@ -1,6 +1,6 @@
 """What the parts of an operator compute, move and keep, before any device is known.
 
-Everything follows from the iteration space: `topoplan.partition` gives the sizes of a part and its slices
+Everything follows from the iteration space: `topoplan_engine.partition` gives the sizes of a part and its slices
 of the tensors, the operator's polynomials the FLOPs and bytes of the forward pass.
 
 The backward pass is told in multiples of the forward pass (`backward_factors`):
@@ -19,8 +19,8 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.graph import Operator, Role, Tensor, Term
-from topoplan.partition import part_sizes, slice_elements
+from topoplan.model.graph import Operator, Role, Tensor, Term
+from topoplan_engine.partition import part_sizes, slice_elements
 
 __all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from topoplan import Operator, OperatorGraph, Placement, Plan, Strategy, Tensor, TopoplanError
-from topoplan.forms import Form, Holding, arguments
-from topoplan.spmd import SpmdProgram
+from topoplan.model.sharding import Form, Holding, arguments
+from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_dtensor.layouts import Laid, Mesh, lay_out
 
 __all__ = ["FORMAT", "VERSION", "write"]

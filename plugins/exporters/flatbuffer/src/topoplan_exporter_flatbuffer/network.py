@@ -7,7 +7,8 @@ import numpy as np
 
 from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.routing import full_routes, link_index
+from topoplan.model.routes import link_index
+from topoplan_engine.network.routing import full_routes
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 

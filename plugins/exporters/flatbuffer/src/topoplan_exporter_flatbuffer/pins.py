@@ -18,7 +18,8 @@ import numpy as np
 
 from topoplan import Fabric, Routes, TaskGraph, TaskKind
 from topoplan.arrays import F64, I32, I64
-from topoplan.routing import full_routes, link_index
+from topoplan.model.routes import link_index
+from topoplan_engine.network.routing import full_routes
 from topoplan_exporter_flatbuffer.unroll import Unrolled
 
 __all__ = ["RING_SHARE", "pinned"]

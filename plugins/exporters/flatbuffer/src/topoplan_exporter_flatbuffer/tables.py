@@ -2,7 +2,8 @@
 
 A plan that was read from a file and not changed gives the columns of that file, identifiers included.
 Any other plan gets identifiers that count from 1, and the tasks that were simulated: barriers and parameter servers
-(`topoplan.simulate.gradients.as_simulated`) are written as such.  Collectives that the format does not know are written
+(`topoplan_engine.simulation.gradients.as_simulated`) are written as such.  Collectives that the format does not know
+are written
 out as transfers (`topoplan_exporter_flatbuffer.unroll`).  What else the format cannot say is an error, never a guess.
 The network part is in `topoplan_exporter_flatbuffer.network`.
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.simulate.gradients import as_simulated
+from topoplan_engine.simulation.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
 from topoplan_exporter_flatbuffer.pins import pinned

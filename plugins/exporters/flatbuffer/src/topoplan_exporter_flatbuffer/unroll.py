@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from topoplan import TaskGraph, TaskKind
 from topoplan.arrays import F64, I64
-from topoplan.simulate.entities import schedule
+from topoplan_engine.simulation.flows import schedule
 
 __all__ = ["Unrolled", "unrolled"]
 

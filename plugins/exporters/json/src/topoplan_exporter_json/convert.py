@@ -19,8 +19,8 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from numpy.typing import NDArray
 
 from topoplan import Role, TaskGraph, TopoplanError
-from topoplan.forms import Holding
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.sharding import Holding
 
 __all__ = ["converter", "expectation"]
 

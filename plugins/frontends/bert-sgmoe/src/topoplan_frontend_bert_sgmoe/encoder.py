@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from topoplan import GraphBuilder
-from topoplan.operators import Handle, dense, experts, pointwise, products, shaping
+from topoplan_operators import GraphBuilder, Handle, dense, experts, pointwise, products, shaping
 
 __all__ = ["SAMPLES_PER_DEVICE", "EncoderOptions", "encoder"]
 

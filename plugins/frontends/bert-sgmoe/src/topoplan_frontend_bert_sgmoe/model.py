@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from topoplan import GraphBuilder, OperatorGraph
-from topoplan.operators import Handle, dense, losses, pointwise, shaping
+from topoplan import OperatorGraph
 from topoplan.options import check
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_bert_sgmoe.encoder import SAMPLES_PER_DEVICE, encoder
+from topoplan_operators import GraphBuilder, Handle, dense, losses, pointwise, shaping
 
 __all__ = ["build"]
 

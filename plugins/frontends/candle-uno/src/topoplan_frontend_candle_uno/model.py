@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.graph import OperatorGraph
-from topoplan.operators import GraphBuilder, with_preset
+from topoplan.model.graph import OperatorGraph
 from topoplan_frontend_candle_uno import CandleUnoOptions
+from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend candle-uno"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import attrs
 
 from topoplan.errors import TopoplanError
-from topoplan.graph import OperatorGraph
-from topoplan.operators import GraphBuilder, with_preset
+from topoplan.model.graph import OperatorGraph
 from topoplan_frontend_dlrm import DlrmOptions
+from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend dlrm"
 INDEX_BYTES = 8

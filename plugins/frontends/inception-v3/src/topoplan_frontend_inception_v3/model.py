@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from topoplan.graph import OperatorGraph
-from topoplan.operators import GraphBuilder, Handle, with_preset
+from topoplan.model.graph import OperatorGraph
 from topoplan_frontend_inception_v3 import InceptionV3Options
+from topoplan_operators import GraphBuilder, Handle, with_preset
 
 WHERE = "frontend inception-v3"
 

@@ -8,9 +8,9 @@ second aggregation for the experts' own loss; FlexNet itself cannot run the exam
 from __future__ import annotations
 
 from topoplan.errors import TopoplanError
-from topoplan.graph import OperatorGraph
-from topoplan.operators import GraphBuilder, with_preset
+from topoplan.model.graph import OperatorGraph
 from topoplan_frontend_moe import MoeOptions
+from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend moe"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.graph import OperatorGraph
-from topoplan.operators import GraphBuilder, Handle, with_preset
+from topoplan.model.graph import OperatorGraph
 from topoplan_frontend_resnet50 import Resnet50Options
+from topoplan_operators import GraphBuilder, Handle, with_preset
 
 WHERE = "frontend resnet50"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from topoplan import GraphBuilder, OperatorGraph, TopoplanError
-from topoplan.operators import Handle, losses, pointwise, shaping
+from topoplan import OperatorGraph, TopoplanError
 from topoplan.options import check
 from topoplan_frontend_bert_sgmoe.encoder import SAMPLES_PER_DEVICE, encoder
 from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_operators import GraphBuilder, Handle, losses, pointwise, shaping
 
 __all__ = ["build"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.kernels import kernel, part
+from topoplan_engine.kernels.jit import kernel, part
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns
 from topoplan_searcher_hidup.reference import LONGEST
 from topoplan_searcher_hidup.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables

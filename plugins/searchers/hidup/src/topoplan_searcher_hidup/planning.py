@@ -14,7 +14,7 @@ import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
-from topoplan.forms import Signature
+from topoplan.model.sharding import Signature
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns, columns_of
 from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices

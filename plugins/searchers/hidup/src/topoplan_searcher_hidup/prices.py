@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan import Problem
-from topoplan.conversions import CollectiveCosts, Rings, convert, seconds
-from topoplan.forms import Form, Signature
+from topoplan.model.resharding import CollectiveCosts, Rings, convert, seconds
+from topoplan.model.sharding import Form, Signature
 from topoplan_searcher_hidup.program import Instruction
 
 __all__ = ["Prices"]

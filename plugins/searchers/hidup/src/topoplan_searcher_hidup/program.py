@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
-from topoplan.forms import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
 
 __all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "write_down"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.forms import Form, Signature
+from topoplan.model.sharding import Form, Signature
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program
 

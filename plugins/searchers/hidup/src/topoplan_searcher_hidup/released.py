@@ -1,7 +1,7 @@
 """The signatures that HiDup knows, told by what it lacks, and has too much, beside the derived ones.
 
-`topoplan.forms.signatures` derives from an operator's iteration space what is sound.  HiDup's table, written by hand
-for each operator, has most of it.  It lacks
+`topoplan.model.sharding.signatures` derives from an operator's iteration space what is sound.  HiDup's table, written
+by hand for each operator, has most of it.  It lacks
 
 - partial sums through operators that it does not think of as linear (`SUMS` lists those that it does), and through
   several arguments at once: a sum of partial sums, a product of partial sums with a bias in partial sums;
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topoplan import Operator
-from topoplan.forms import FULL, REDUCE, Signature, arguments, gather, signatures
+from topoplan.model.sharding import FULL, REDUCE, Signature, arguments, gather, signatures
 
 __all__ = ["SUMS", "UNCUT", "released", "unsound"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topoplan import Candidate, Placement, Problem, State, Strategy, Trial
-from topoplan.conversions import convert
-from topoplan.forms import Signature, signatures
+from topoplan.model.resharding import convert
+from topoplan.model.sharding import Signature, signatures
 from topoplan_searcher_hidup import HidupOptions
 from topoplan_searcher_hidup.planning import HidupPlan, plan
 from topoplan_searcher_hidup.prices import Prices

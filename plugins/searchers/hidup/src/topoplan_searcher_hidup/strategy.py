@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import attrs
 
 from topoplan import Problem, Strategy
-from topoplan.forms import Form, Signature
-from topoplan.schedule import Schedule, ScheduleKind
-from topoplan.spmd import SpmdProgram
+from topoplan.model.schedule import Schedule, ScheduleKind
+from topoplan.model.sharding import Form, Signature
+from topoplan.model.spmd import SpmdProgram
 from topoplan_searcher_hidup.planning import HidupPlan, Stage
 from topoplan_searcher_hidup.program import Program, R
 

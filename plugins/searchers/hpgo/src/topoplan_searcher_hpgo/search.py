@@ -11,8 +11,8 @@ import numpy as np
 
 from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, State, Strategy, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.schedule import ScheduleKind
-from topoplan.strategy import data_parallel
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.strategy import data_parallel
 from topoplan_searcher_hpgo import HpgoOptions
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
 from topoplan_searcher_hpgo.layers import Layers, OperatorColumns, layers_of, operator_columns

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topoplan.problem import Problem
-from topoplan.search import Candidate, Trial
-from topoplan.strategy import Placement
+from topoplan.model.problem import Problem
+from topoplan.model.strategy import Placement
+from topoplan.search.protocol import Candidate, Trial
 from topoplan_searcher_mcmc.propagate import Propagation
 
 if TYPE_CHECKING:

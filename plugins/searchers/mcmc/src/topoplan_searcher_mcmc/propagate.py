@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topoplan.graph import OperatorGraph
-from topoplan.space import Space
-from topoplan.strategy import Placement
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.space import Space
+from topoplan.model.strategy import Placement
 
 __all__ = ["Propagation", "carried"]
 

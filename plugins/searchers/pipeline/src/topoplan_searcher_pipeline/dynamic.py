@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.kernels import kernel
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.kernels.jit import kernel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import Moves, transfer_loads

@@ -19,7 +19,7 @@ later stages first; what outlasts the first stage is added (`outlasting`).
 
 from __future__ import annotations
 
-from topoplan.kernels import kernel
+from topoplan_engine.kernels.jit import kernel
 
 __all__ = ["all_forward", "early_backward", "outlasting"]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from topoplan import Cluster
 from topoplan.arrays import F64, I32, f64, i32
-from topoplan.kernels import kernel
+from topoplan_engine.kernels.jit import kernel
 
 __all__ = ["Counts", "Devices", "Machine", "Moves", "moves_of", "transfer_loads"]
 

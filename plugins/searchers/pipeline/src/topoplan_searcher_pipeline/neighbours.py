@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.planning import Planner

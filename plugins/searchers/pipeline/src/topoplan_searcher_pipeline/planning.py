@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 import numpy as np
 
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
 from topoplan_searcher_hpgo.layers import Layers
 from topoplan_searcher_hpgo.machine import RELEASED
 from topoplan_searcher_hpgo.machine import Machine as HpgoMachine

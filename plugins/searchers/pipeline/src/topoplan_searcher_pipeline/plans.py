@@ -9,8 +9,8 @@ import numpy as np
 
 from topoplan import OperatorGraph, Placement, Schedule, Strategy
 from topoplan.arrays import F64, I64
-from topoplan.schedule import ScheduleKind
-from topoplan.strategy import data_parallel
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.strategy import data_parallel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, transfer_loads
 from topoplan_searcher_pipeline.play import StageTimes, busiest, in_flight, played

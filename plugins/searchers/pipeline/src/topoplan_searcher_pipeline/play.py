@@ -2,7 +2,8 @@
 
 What a simulator does with thousands of tasks is done here with one task for each stage and micro-batch, in
 microseconds, so that every pipeline that the planner considers can be played under every schedule.  A stage runs its
-passes in the order of the schedule, as `topoplan.lowering.order` has it.  What several later stages read is sent to
+passes in the order of the schedule, as `topoplan_engine.lowering.order` has it.  What several later stages read is
+sent to
 each of them by the stage that makes it.  Transfers wait for each other where they leave or enter the same host; which
 comes first is decided by which is ready first.
 """
@@ -14,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.kernels import kernel, part
-from topoplan.schedule import ScheduleKind
+from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.kernels.jit import kernel, part
 
 __all__ = ["StageTimes", "busiest", "in_flight", "played"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.fitting import at_least, no_plan_fits, size_text
-from topoplan.lowering import Lowering
+from topoplan_engine.fitting import at_least, no_plan_fits, size_text
+from topoplan_engine.lowering import Lowering
 from topoplan_searcher_hpgo.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.columns import columns_of, states_of

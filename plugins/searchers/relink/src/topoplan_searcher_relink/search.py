@@ -26,7 +26,7 @@ _TRIES = 8
 
 
 class Relink:
-    """Search along the network axis; see `topoplan.search.Search`.
+    """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     Goes on from the state that it was last given, and keeps a fabric that is not slower.  Fabrics with switches, and
     those that are rebuilt between phases, it leaves alone.

@@ -16,7 +16,7 @@ __all__ = ["Rewire"]
 
 
 class Rewire:
-    """Search along the network axis; see `topoplan.search.Search`.
+    """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     It proposes when the state that it was last given has changed and it was asked at least ``every`` times since it
     last proposed; the first time it proposes at once.

@@ -14,8 +14,8 @@ import numpy as np
 
 from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
-from topoplan.conversions import Collective
-from topoplan.simulate.entities import schedule
+from topoplan.model.resharding import Collective
+from topoplan_engine.simulation.flows import schedule
 
 __all__ = ["Machine"]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from topoplan import Problem, Strategy
 from topoplan.errors import NoPlanFitsError
-from topoplan.fitting import least_memory
-from topoplan.lowering import Lowering
+from topoplan_engine.fitting import least_memory
+from topoplan_engine.lowering import Lowering
 from topoplan_searcher_hidup.planning import Solution, solve
 from topoplan_searcher_hidup.program import Verb
 from topoplan_searcher_hidup.strategy import program_of, strategy_with

@@ -14,11 +14,11 @@ import numpy as np
 
 from topoplan import OperatorGraph, PartCosts, Problem
 from topoplan.arrays import F64
-from topoplan.conversions import Collective
-from topoplan.forms import REPLICATE
-from topoplan.lowering.spmd import groups_of
-from topoplan.partition import slice_elements
-from topoplan.spmd import Exchange, Forms, exchanges
+from topoplan.model.resharding import Collective
+from topoplan.model.sharding import REPLICATE
+from topoplan.model.spmd import Exchange, Forms, exchanges
+from topoplan_engine.lowering.spmd import groups_of
+from topoplan_engine.partition import slice_elements
 from topoplan_searcher_hidup.columns import Columns, columns_of, forms_of
 from topoplan_searcher_hidup.program import Instruction, Verb
 from topoplan_searcher_hidup.strategy import MICRO_BATCHES

@@ -16,11 +16,11 @@ import numpy as np
 
 from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.fabric import Fabric
-from topoplan.fitting import needs_more, no_plan_fits
-from topoplan.lowering import Lowering
-from topoplan.spmd import conversions_of
-from topoplan.strategy import data_parallel
+from topoplan.model.fabric import Fabric
+from topoplan.model.spmd import conversions_of
+from topoplan.model.strategy import data_parallel
+from topoplan_engine.fitting import needs_more, no_plan_fits
+from topoplan_engine.lowering import Lowering
 from topoplan_searcher_hidup import HidupOptions
 from topoplan_searcher_hidup.planning import TooManyStatesError
 from topoplan_searcher_hidup.search import HidupSearch

@@ -16,10 +16,10 @@ import attrs
 import numpy as np
 
 from topoplan import Cluster, Problem
-from topoplan.experts import expert_dims
-from topoplan.forms import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
-from topoplan.graph import Operator, OperatorGraph
-from topoplan.spmd import Forms
+from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
+from topoplan.model.spmd import Forms
+from topoplan_engine.experts import expert_dims
 from topoplan_searcher_hidup.program import Instruction, Program, Verb, write_down
 
 __all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]

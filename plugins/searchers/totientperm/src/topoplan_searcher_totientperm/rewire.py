@@ -16,7 +16,7 @@ __all__ = ["Rewire", "splits_around"]
 
 
 class Rewire:
-    """Search along the network axis; see `topoplan.search.Search`.
+    """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     After new bests, it proposes all its fabrics, when the state that it was last given or reached has changed and it
     was asked at least ``every`` times since it last proposed, the first time at once; and in the next turn other

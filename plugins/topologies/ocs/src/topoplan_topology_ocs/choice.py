@@ -8,7 +8,7 @@ import numpy as np
 
 from topoplan import Fabric
 from topoplan.arrays import F64
-from topoplan.routing import paths
+from topoplan_engine.network.routing import paths
 
 __all__ = ["fastest", "link_seconds"]
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from topoplan import Demand, Fabric, Routes
 from topoplan.arrays import F64, I64
-from topoplan.routing import link_index, paths
+from topoplan.model.routes import link_index
+from topoplan_engine.network.routing import paths
 
 __all__ = ["balanced_routes", "ring_load"]
 

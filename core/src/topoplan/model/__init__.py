@@ -1,0 +1,1 @@
+"""The values: models, machines, networks, strategies, task graphs, plans.  Frozen, with read-only columns."""

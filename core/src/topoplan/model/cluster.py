@@ -1,0 +1,129 @@
+"""The cluster: hosts with devices, memory, an inside bandwidth and network interfaces.
+
+Columns, one row per device or per host, so that devices may differ in speed and memory and hosts in
+degree and bandwidth.  Units are seconds, bytes, bytes/s and FLOP/s; the command line converts.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
+from topoplan.errors import TopoplanError, shown
+from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
+
+__all__ = ["Cluster"]
+
+_LARGEST_BIG_GPU = 1_000_000
+_UNITS = {
+    "inside_bandwidth": "bytes/s ",
+    "interface_bandwidth": "bytes/s ",
+    "device_memory": "bytes ",
+    "device_speed": "",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Cluster:
+    """Hosts and devices.
+
+    Attributes:
+        device_host: (D,) int32, host of each device; ascending.
+        device_preset: (D,) name of the kind of each device, e.g. ``A100-40``; see `topoplan_engine.devices`.
+        device_speed: (D,) factor on the speed of its preset; 0.5 takes twice as long.
+        device_memory: (D,) bytes.
+        inside_bandwidth: (H,) bytes/s between two devices of one host, per device.
+        interfaces: (H,) int32, network interfaces of each host (its degree).
+        interface_bandwidth: (H,) bytes/s of one interface.
+        latency: seconds per network link, one way.
+        big_gpu: real GPUs that one device stands for (FlexNet's ``--big-gpu``): a gradient is first
+            summed among them inside the host.  1 says that a device is one GPU.
+    """
+
+    device_host: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    device_preset: tuple[str, ...]
+    device_speed: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    device_memory: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    inside_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    interfaces: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    interface_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    latency: float = 0.0
+    big_gpu: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        hosts, devices = len(self.interfaces), len(self.device_host)
+        if hosts < 1 or devices < 1:
+            raise TopoplanError(f"cluster: {hosts} hosts with {devices} devices (at least one of each)")
+        if (np.diff(self.device_host) < 0).any() or set(self.device_host.tolist()) != set(range(hosts)):
+            raise TopoplanError("cluster: device_host must be ascending and every host needs a device")
+        for field in ("device_speed", "device_memory"):
+            _positive(field, getattr(self, field), devices)
+        for field in ("inside_bandwidth", "interfaces", "interface_bandwidth"):
+            _positive(field, getattr(self, field), hosts)
+        for field, low, high in (
+            ("device_speed", 1e-6, 1e6),
+            ("device_memory", 1.0, 1e18),
+            ("inside_bandwidth", SLOWEST, FASTEST),
+            ("interface_bandwidth", SLOWEST, FASTEST),
+        ):
+            column = getattr(self, field)
+            bad = np.flatnonzero((column < low) | (column > high))
+            if len(bad):
+                raise TopoplanError(
+                    f"cluster: {field}[{bad[0]}] is {column[bad[0]]:g} {_UNITS[field]}(must be {low:g} to {high:g})"
+                )
+        if len(self.device_preset) != devices:
+            raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
+        if not 0 <= self.latency <= LONGEST_LATENCY:
+            raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
+        if not 1 <= self.big_gpu <= _LARGEST_BIG_GPU:
+            raise TopoplanError(f"cluster: big_gpu {shown(self.big_gpu)} must be 1 to {_LARGEST_BIG_GPU}")
+
+    @classmethod
+    def uniform(
+        cls,
+        *,
+        n_hosts: int,
+        devices_per_host: int = 1,
+        device_preset: str = "A100-40",
+        device_memory: float = 40e9,
+        inside_bandwidth: float = 300e9,
+        interfaces: int = 4,
+        interface_bandwidth: float = 12.5e9,
+        latency: float = 1e-6,
+        big_gpu: int = 1,
+    ) -> Cluster:
+        """Make a cluster of equal hosts.  Bandwidths in bytes/s, latency in seconds, memory in bytes."""
+        if n_hosts < 1 or devices_per_host < 1:
+            raise TopoplanError(f"cluster: {n_hosts} hosts with {devices_per_host} devices each (at least one of each)")
+        devices = n_hosts * devices_per_host
+        return cls(
+            device_host=np.repeat(np.arange(n_hosts), devices_per_host),
+            device_preset=(device_preset,) * devices,
+            device_speed=np.ones(devices),
+            device_memory=np.full(devices, device_memory),
+            inside_bandwidth=np.full(n_hosts, inside_bandwidth),
+            interfaces=np.full(n_hosts, interfaces),
+            interface_bandwidth=np.full(n_hosts, interface_bandwidth),
+            latency=latency,
+            big_gpu=big_gpu,
+        )
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.interfaces)
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return len(self.device_host)
+
+
+def _positive(field: str, values: F64 | I32, count: int) -> None:
+    if len(values) != count:
+        raise TopoplanError(f"cluster: {field} has {len(values)} rows, not {count}")
+    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+    if len(bad):
+        raise TopoplanError(f"cluster: {field}[{bad[0]}] is {values[bad[0]]} (must be positive and finite)")

@@ -1,0 +1,277 @@
+"""The operator graph and the algebra that everything about parallelization is derived from.
+
+An operator is an *iteration space* (named loop dimensions) plus, for each of its tensors, a map from
+tensor axes to dimensions.  Cutting a dimension into parts then says which slice of every tensor a part
+holds; `topoplan_engine.partition` derives slices, replicas, all-reduce groups, partial sums and transfer
+volumes from it, once, for every operator.
+
+Data flow: a frontend builds an `OperatorGraph` (usually with `topoplan_operators.GraphBuilder`); the
+estimator prices its operators and `topoplan_engine.lowering` turns graph + strategy into a task graph.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import attrs
+
+from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.errors import TopoplanError, shown
+
+__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Tensor", "Term"]
+
+
+class Role(StrEnum):
+    """What cutting a dimension means (SOAP of FlexFlow, plus reduction).
+
+    The O of SOAP, *operator*, is not a dimension: it is the choice of devices in a placement.
+    """
+
+    SAMPLE = "sample"
+    """Independent samples: weights are replicated and their gradients summed.  A loss sums over them."""
+    ATTRIBUTE = "attribute"
+    """A position inside a sample (height, width, sequence): weights replicated, halos exchanged."""
+    PARAMETER = "parameter"
+    """An axis of a weight and of the output: the weight is sharded, the input replicated."""
+    REDUCTION = "reduction"
+    """An axis that the operator sums over: parts hold partial sums of the output."""
+
+
+#: Iterations of the longest loop, and bytes of the largest tensor: sums of both stay exact.
+_LARGEST_SIZE, _MOST_BYTES = 2**40, 2**53
+
+
+@attrs.frozen
+class Dimension:
+    """One loop of an operator: ``size`` iterations; ``role=None`` says that it cannot be cut."""
+
+    name: str
+    size: int
+    role: Role | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.size <= _LARGEST_SIZE:
+            raise TopoplanError(f"dimension {shown(self.name)}: size {shown(self.size)} must be 1 to {_LARGEST_SIZE}")
+
+
+@attrs.frozen
+class Axis:
+    """How one axis of a tensor follows a dimension of the iteration space.
+
+    The part that runs iterations ``[a, b)`` of dimension ``dim`` touches elements
+    ``[a*scale + offset, (b-1)*scale + offset + extent)`` of the axis, clipped to ``[0, size)``.
+    ``dim=-1`` says that every part touches the whole axis.  So a plain axis is ``scale=extent=1``; the
+    rows that a convolution reads have ``scale=stride, offset=-padding, extent=kernel`` (the halo);
+    an input of a concatenation has ``offset=-start``; an axis flattened behind others of ``k`` elements
+    has ``scale=extent=k``.
+    """
+
+    size: int
+    dim: int = -1
+    scale: int = 1
+    offset: int = 0
+    extent: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if not (
+            0 <= self.size <= _MOST_BYTES and max(abs(self.scale), abs(self.offset), abs(self.extent)) <= _MOST_BYTES
+        ):
+            raise TopoplanError(f"an axis of size {shown(self.size)} is larger than {_MOST_BYTES}, or follows what is")
+
+
+@attrs.frozen
+class Tensor:
+    """A tensor of an operator: its axes, outermost first, and the bytes of one element."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    itemsize: int = 4
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.nbytes <= _MOST_BYTES:
+            raise TopoplanError(
+                f"tensor {shown(self.name)}: {self.nbytes:.3g} bytes are too many (at most {_MOST_BYTES:.3g})"
+                if self.nbytes < 1e300
+                else f"tensor {shown(self.name)}: has far too many bytes"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the whole tensor."""
+        return math.prod(axis.size for axis in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.elements * self.itemsize
+
+
+@attrs.frozen
+class Term:
+    """One term of a cost polynomial: ``coefficient`` times the product of the part's sizes of ``dims``."""
+
+    coefficient: float
+    dims: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Profile:
+    """What was measured of a whole operator with an opaque body, on one device with the whole batch.
+
+    Attributes:
+        forward, backward: seconds.
+        activation_bytes: bytes of all its outputs, which tensors give in whole bytes for each sample.
+    """
+
+    forward: float
+    backward: float
+    activation_bytes: float
+
+
+@attrs.frozen(kw_only=True)
+class Operator:
+    """One operator of a model.
+
+    Attributes:
+        name: unique in its graph, e.g. ``conv1`` or ``Dense_104``.
+        kind: what it computes, e.g. ``linear``, ``conv2d``, ``embedding``.
+        dims: the iteration space.
+        inputs, weights, outputs: its tensors with their axis maps.
+        work: forward FLOPs as a polynomial in the part's sizes.
+        traffic: bytes that the forward pass moves through device memory, likewise; empty means the
+            slices of all inputs, weights and outputs, once each.
+        structure: the name under which FlexNet measures operators of this form (``Dense_1024_1024``).
+        profile: what was measured of this very operator, where the model comes with measurements.
+        linear_in: sets of arguments (numbered through inputs, then weights) in which the operator is linear
+            *together*, all others held: ``((0, 1),)`` says ``f(a+c, b+d) = f(a, b) + f(c, d)``, as addition does,
+            and ``((0,), (1,))`` that it is linear in either one alone, as a product.  Partial sums of these
+            arguments give partial sums of the outputs.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[Dimension, ...]
+    inputs: tuple[Tensor, ...] = ()
+    weights: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...]
+    work: tuple[Term, ...] = ()
+    traffic: tuple[Term, ...] = ()
+    structure: str = ""
+    profile: Profile | None = None
+    linear_in: tuple[tuple[int, ...], ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for tensor in (*self.inputs, *self.weights, *self.outputs):
+            used = [axis.dim for axis in tensor.axes if axis.dim >= 0]
+            if len(used) != len(set(used)) or any(d >= len(self.dims) for d in used):
+                raise TopoplanError(
+                    f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist"
+                )
+        for tensor in self.outputs:
+            held = {axis.dim for axis in tensor.axes}
+            for index, dim in enumerate(self.dims):
+                if dim.role in (Role.ATTRIBUTE, Role.PARAMETER) and index not in held:
+                    raise TopoplanError(
+                        f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} "
+                        f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"
+                    )
+
+    def misfit(self, degrees: tuple[int, ...]) -> str:
+        """Say why ``degrees`` cannot cut the iteration space; empty if they can."""
+        if len(degrees) != len(self.dims):
+            return f"{len(degrees)} degrees for {len(self.dims)} dimensions"
+        for dim, degree in zip(self.dims, degrees, strict=True):
+            if degree > 1 and dim.role is None:
+                return f"dimension {dim.name!r} cannot be cut (degree {degree})"
+            if not 1 <= degree <= dim.size:
+                return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
+        return ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the iteration space."""
+        return tuple(dim.size for dim in self.dims)
+
+    @property
+    def sample_dim(self) -> int:
+        """Index of the sample dimension, or -1."""
+        return next((i for i, dim in enumerate(self.dims) if dim.role is Role.SAMPLE), -1)
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        """Dimension (or -1) of each axis of the first output, outermost axis first.
+
+        FlexFlow's configurations are cuts of these axes; its files write them innermost first.
+        """
+        return tuple(axis.dim for axis in self.outputs[0].axes)
+
+
+@attrs.frozen(kw_only=True)
+class OperatorGraph:
+    """A model: operators in topological order, joined by tensors.
+
+    Attributes:
+        name: model name.
+        operators: in topological order, which is also the order of the task graph.
+        edges: (m, 4) int32, rows ``(producer, its output, consumer, its input)`` sorted by consumer and
+            input; inputs without a row are data of the training set.  ``producer < consumer`` in every
+            row is the proof that the graph has no cycle.
+        batch_size: samples per iteration, over all devices.
+        dialect: ``standard``, or ``flexnet`` where FlexNet's oddities are reproduced.
+        precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan_engine.precision.in_precision`
+            sets it.
+        optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for the one of the
+            dialect (`topoplan_engine.precision.optimizer_of`).
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    edges: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    batch_size: int
+    dialect: str = "standard"
+    precision: str = "fp32"
+    optimizer: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.operators:
+            raise TopoplanError(f"model {self.name!r}: has no operators")
+        names = [op.name for op in self.operators]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise TopoplanError(f"model {self.name!r}: two operators are named {twice!r}")
+        for u, out, v, into in self.edges.reshape(-1, 4).tolist():
+            if not 0 <= u < v < len(self.operators):
+                raise TopoplanError(f"model {self.name!r}: edge {u} -> {v} is not in topological order")
+            given, wanted = self.operators[u].outputs[out], self.operators[v].inputs[into]
+            if given.shape != wanted.shape:
+                raise TopoplanError(
+                    f"model {self.name!r}: {names[v]!r} input {into} has shape {wanted.shape}, "
+                    f"but {names[u]!r} gives {given.shape}"
+                )
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.nbytes for op in self.operators for weight in op.weights)
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(weight.elements for op in self.operators for weight in op.weights)
+
+    def index(self, name: str) -> int:
+        """Return the position of the operator called ``name``."""
+        for position, op in enumerate(self.operators):
+            if op.name == name:
+                return position
+        from topoplan.errors import nearest
+
+        raise TopoplanError(
+            f"model {self.name!r}: no operator named {name!r}{nearest(name, (op.name for op in self.operators))}"
+        )

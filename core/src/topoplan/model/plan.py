@@ -1,0 +1,61 @@
+"""The plan: the result of a search, or what an importer could read of one.
+
+Flows from the driver (`topoplan_engine.search.driver`) or an importer to exporters, the command line and notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.memory import MemoryUse
+from topoplan.model.strategy import Strategy
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
+
+__all__ = ["Plan"]
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Strategy, fabric, task graph, timeline and where they come from.
+
+    Attributes:
+        cluster, fabric, taskgraph: always present.
+        graph, strategy: absent where only a task graph was imported.
+        timeline: absent before a simulation.
+        memory: what devices keep; absent where only a task graph was imported.
+        provenance: versions, seed, options and hashes of the inputs: all that is needed to repeat it.
+            JSON values only; nothing in it depends on time or place.
+    """
+
+    cluster: Cluster
+    fabric: Fabric
+    taskgraph: TaskGraph
+    graph: OperatorGraph | None = None
+    strategy: Strategy | None = None
+    timeline: Timeline | None = None
+    memory: MemoryUse | None = None
+    provenance: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every device holds what the plan keeps on it; None where that is not known."""
+        return None if self.memory is None else self.memory.fits(self.cluster.device_memory)
+
+    @property
+    def components(self) -> list[Mapping[str, Any]]:
+        """Components that made it, as the provenance has them (`topoplan_engine.provenance.component_record`)."""
+        found = self.provenance.get("components")
+        return [part for part in found if isinstance(part, Mapping)] if isinstance(found, list | tuple) else []
+
+    @property
+    def simulator_options(self) -> Mapping[str, Any]:
+        """Options of the simulator that the timeline is from; none where the provenance does not say."""
+        said = [part.get("options") for part in self.components if part.get("kind") == "simulator"]
+        return said[0] if said and isinstance(said[0], Mapping) else {}

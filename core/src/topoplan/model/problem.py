@@ -1,0 +1,76 @@
+"""What is to be optimized, as every searcher and simulator sees it.
+
+`Problem` gathers the values that do not change during a run.  `Demand` is what one strategy asks of the
+network: the traffic that network searchers and demand-following topologies shape a fabric for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import OperatorGraph
+from topoplan.plugin.components import CostFunction
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan.model.fabric import Fabric
+    from topoplan.model.space import Space
+
+__all__ = ["Demand", "Problem"]
+
+
+@attrs.frozen(kw_only=True)
+class Demand:
+    """All-reduce groups and a host-to-host traffic matrix, per iteration.
+
+    Attributes:
+        group_ptr, group_members: compressed rows, the *hosts* of each all-reduce group, ascending and
+            each once; groups within one host are left out, and equal groups are one row.
+        group_bytes: (G,) bytes that the group sums per iteration, all its tensors together.
+        matrix: (H, H) bytes of point-to-point transfers from row host to column host; diagonal 0.
+        forward: (H, H) the part of ``matrix`` that is sent in the forward pass, the rest being sent in the
+            backward one; None where that is not known.
+    """
+
+    group_ptr: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    group_members: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    group_bytes: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    matrix: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    forward: F64 | None = attrs.field(default=None, converter=attrs.converters.optional(f64), eq=ARRAY_EQ)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of different groups."""
+        return len(self.group_bytes)
+
+    def members(self, group: int) -> I32:
+        """Hosts of a group, ascending."""
+        return self.group_members[self.group_ptr[group] : self.group_ptr[group + 1]]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Problem:
+    """Everything that is fixed while searching.
+
+    Attributes:
+        graph, cluster: the model and the machine.
+        costs: prices parts of operators.
+        space: the placements that strategy searchers choose from.
+        topology: name of the topology.
+        build_fabric: builds the topology's own fabric for a demand (which it may ignore).
+        reconfigurable: the fabric may follow demand, so a network searcher has something to decide.
+    """
+
+    graph: OperatorGraph
+    cluster: Cluster
+    costs: CostFunction
+    space: Space
+    topology: str
+    build_fabric: Callable[[Demand | None, np.random.Generator], Fabric]
+    reconfigurable: bool

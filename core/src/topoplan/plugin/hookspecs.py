@@ -1,0 +1,93 @@
+"""Every hook, on one page.
+
+A plugin is a module (or object) behind an entry point of the group ``topoplan``.  It implements any of
+these functions with the `hookimpl` marker::
+
+    from topoplan import Topology, hookimpl
+
+    @hookimpl
+    def topoplan_topologies():
+        return [Topology(name="ring", summary="...", options=RingOptions, build=build)]
+
+Registration hooks take nothing and return a list; they are called once, while the host starts, so they
+must be cheap: import heavy modules inside ``build``.  Observer hooks are called at batch boundaries, never
+in a hot loop; they return nothing and change nothing.  An implementation may accept fewer arguments than
+its specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from topoplan.model.plan import Plan
+    from topoplan.plugin.components import Command, Estimator, Exporter, Frontend, Searcher, Simulator, Topology
+    from topoplan.search.observed import Progress, Run
+
+__all__ = ["hookimpl", "hookspec"]
+
+hookspec = pluggy.HookspecMarker("topoplan")
+hookimpl = pluggy.HookimplMarker("topoplan")
+
+# ── Registration: called once per plugin, while the host starts ─────────────────────────────────────────
+
+
+@hookspec
+def topoplan_frontends() -> list[Frontend]:  # type: ignore[empty-body]
+    """Return frontends: each builds the operator graph of a model."""
+
+
+@hookspec
+def topoplan_topologies() -> list[Topology]:  # type: ignore[empty-body]
+    """Return topologies: each builds a fabric for a cluster and, if it follows demand, for a strategy."""
+
+
+@hookspec
+def topoplan_estimators() -> list[Estimator]:  # type: ignore[empty-body]
+    """Return estimators: each compiles a function that prices the parts of operators."""
+
+
+@hookspec
+def topoplan_simulators() -> list[Simulator]:  # type: ignore[empty-body]
+    """Return simulators: each turns a task graph and a fabric into a timeline."""
+
+
+@hookspec
+def topoplan_searchers() -> list[Searcher]:  # type: ignore[empty-body]
+    """Return searchers: each proposes candidates along the strategy or the network axis."""
+
+
+@hookspec
+def topoplan_exporters() -> list[Exporter]:  # type: ignore[empty-body]
+    """Return exporters: each writes a plan in a format that another tool reads."""
+
+
+@hookspec
+def topoplan_commands() -> list[Command]:  # type: ignore[empty-body]
+    """Return commands: each is a word after ``topoplan``, with a command line of its own."""
+
+
+# ── Observers: at batch boundaries; they return nothing and change nothing ──────────────────────────────
+
+
+@hookspec
+def topoplan_run_started(run: Run) -> None:
+    """Tell that a search begins; ``run`` holds problem, budget and seed."""
+
+
+@hookspec
+def topoplan_evaluated(run: Run, progress: Progress) -> None:
+    """Tell how far a search is, some ten times a second at most."""
+
+
+@hookspec
+def topoplan_new_best(run: Run, progress: Progress) -> None:
+    """Tell that a better candidate was found; at most once per batch."""
+
+
+@hookspec
+def topoplan_run_finished(run: Run, plans: Sequence[Plan]) -> None:
+    """Tell that a search ended (or was interrupted); ``plans`` holds the best one."""

@@ -1,0 +1,377 @@
+"""The host: loads plugins, keeps a broken one from harming the others, and answers by kind and name.
+
+Data flow: entry points (`topoplan.plugin.entry_points`) and core's own modules go through the hooks of
+`topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  A plugin that cannot be used is kept as
+a `Broken` with its cause, two that claim one name as a `Conflict`; both are told where their absence hurts
+and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import attrs
+import pluggy
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.options import parse_component, structure
+from topoplan.plugin import hookspecs
+from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered
+from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, Provider, enabled, entry_points, listed
+from topoplan.plugin.guard import PluginError, bare, culprit, guarded, modules_of, told
+from topoplan.plugin.observers import Observers
+from topoplan.plugin.registering import (
+    REGISTRATION,
+    Added,
+    Broken,
+    Conflict,
+    Row,
+    check_markers,
+    check_requirements,
+    checked,
+    name_of,
+    unknown,
+)
+
+__all__ = ["GROUP", "Added", "Broken", "Conflict", "Host", "Provider", "Row"]
+
+
+@attrs.frozen(eq=False)
+class _Entry:
+    component: Registered
+    provider: Provider
+    guarded: Registered = attrs.field()
+
+    @guarded.default
+    def _guard(self) -> Registered:
+        component = self.component
+        return guarded(component, self.provider) if isinstance(component, Component) else component
+
+
+class Host:
+    """Components and commands by kind and name.
+
+    ``Host()`` is empty and touches no entry point; `discover` adds what is installed;
+    `add` adds one plugin.
+
+    Attributes:
+        broken, disabled: what is installed and not used, and why.
+        added: what `add` was given, in order.
+        modules: name of a module, or of the package that it is in -> the plugin whose code it holds.
+        discovered: whether installed plugins were looked for.
+    """
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager("topoplan")
+        self._manager.add_hookspecs(hookspecs)
+        self._index: dict[tuple[Kind, str], list[_Entry]] = defaultdict(list)
+        self._shared_names: list[Conflict] = []
+        self.added: list[Added] = []
+        self.modules: dict[str, Provider] = {}
+        self._observers = Observers(self._manager)
+        self.discovered = False
+        self.broken: list[Broken] = []
+        self.disabled: list[str] = []
+
+    @classmethod
+    def discover(cls, strict: bool = False) -> Host:
+        """Load every installed plugin, one by one, sorted by entry point and distribution.
+
+        ``TOPOPLAN_PLUGINS`` (only these; empty means none) and ``TOPOPLAN_DISABLE_PLUGINS`` (not these)
+        hold entry points or distributions, separated by commas.
+
+        Args:
+            strict: raise `TopoplanError` for the first broken or conflicting plugin instead of keeping
+                it in `broken` or `conflicts`.
+        """
+        host = cls()
+        host.discovered = True
+        by_name: dict[str, list[Provider]] = defaultdict(list)
+        for provider, point in entry_points():
+            if not enabled(provider):
+                host.disabled.append(provider.name)
+                continue
+            by_name[provider.name].append(provider)
+            host._load(provider, point)
+        for name in sorted(listed(ALLOW) or ()):
+            if not any(name in (p.name, p.dist) for found in by_name.values() for p in found):
+                error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
+                host.broken.append(Broken(name=name, dist="", version="", error=error))
+        host._shared_names = [
+            Conflict(subject=f"entry point {name!r}", providers=tuple(found))
+            for name, found in sorted(by_name.items())
+            if len(found) > 1
+        ]
+        if strict:
+            for problem in (*host.broken, *host.conflicts):
+                raise TopoplanError(str(problem))
+        return host
+
+    def add(self, plugin: object, *, name: str | None = None, replace: bool = False) -> None:
+        """Add a plugin to this host, and to the worker processes of what it runs.
+
+        Args:
+            plugin: a component or a command, several of them, or a module or an object with hook implementations.
+                To add the same one again changes nothing.
+            name: for messages and for `replace`; a component has ``kind-name`` unless given, a module its own.
+            replace: take the place of what was added under this name, and of components of the same names, whoever
+                brought them.  A notebook's cell that says so can be run again.
+
+        Raises:
+            TopoplanError: it cannot be used; nothing of it is added then.
+        """
+        given = [plugin] if isinstance(plugin, Registered) else plugin
+        components = [bare(one) for one in given] if isinstance(given, list | tuple) else None
+        if components and not replace and all(self._has(one) for one in components):
+            return
+        called = name or name_of(plugin if components is None else components)
+        if any(added.plugin is plugin and added.name == called for added in self.added):
+            return
+        provider = Provider(name=called, dist="", version="")
+        if components is None and not replace:
+            self._add(plugin, provider)
+        else:
+            self._take(plugin, components, provider, replace=replace)
+        self.added = [added for added in self.added if added.name != called]
+        self.added.append(Added(plugin, called, replace))
+
+    def _has(self, component: Any) -> bool:
+        """Say whether a component is here already, whoever brought it."""
+        key = (component.kind, component.name) if isinstance(component, Registered) else None
+        return any(entry.component == component for entry in self._index.get(key, ())) if key else False
+
+    def _take(self, plugin: object, components: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
+        """Add components, or a plugin that takes the place of others."""
+        for one in components or ():
+            if not isinstance(one, Registered):
+                raise TopoplanError(
+                    f"plugin {provider.name!r}: {shown(one)} is no component (expected a Topology, Searcher, ...)"
+                )
+        trial = Host()  # where nothing else is, so that what is wrong with the plugin shows before anything changes
+        if components is None:
+            trial._add(plugin, provider)
+        else:
+            trial._enter([_Entry(one, provider) for one in components])
+        fresh = [key for key, entries in trial._index.items() if entries[-1].provider is provider]
+        if not replace:
+            for kind, one in fresh:
+                if self._index.get((kind, one)):
+                    raise TopoplanError(
+                        f"{kind.value} {one!r}: {self._index[kind, one][0].provider} has one of this name "
+                        "(replace=True takes its place in this host)"
+                    )
+        self._drop(provider.name, fresh)
+        if components is None:
+            self._add(plugin, provider)
+        else:
+            self._enter([_Entry(one, provider) for one in components])
+
+    def _drop(self, name: str, keys: Iterable[tuple[Kind, str]]) -> None:
+        """Take out what was added under a name, and the components of these keys."""
+        if self._manager.has_plugin(name):
+            self._manager.unregister(name=name)
+        self._observers.hear_again(name)
+        gone = set(keys)
+        for key in list(self._index):
+            kept = [] if key in gone else [entry for entry in self._index[key] if entry.provider.name != name]
+            if kept:
+                self._index[key] = kept
+            else:
+                del self._index[key]
+
+    def get(self, kind: Kind | str, name: str) -> Registered:
+        """Return a component or a command.
+
+        Raises:
+            TopoplanError: there is none of that name, or plugins are in conflict about it.  The message
+                says what exists and which plugins are broken.
+        """
+        return self._entry(_kind(kind), name).guarded
+
+    def _entry(self, kind: Kind, text: str) -> _Entry:
+        """Find ``name``, or ``distribution/name`` where several distributions have one of that name."""
+        dist, slash, name = text.rpartition("/")
+        entries = self._index.get((kind, name), [])
+        own = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
+        if not own:
+            raise TopoplanError(self._unknown(kind, text))
+        conflict = None if len(own) == 1 and slash else self._conflict(kind, name)
+        if conflict is not None:
+            ways = " or ".join(f"{p.dist or p.name}/{name}" for p in conflict.providers)
+            raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
+        return own[0]
+
+    def make(self, kind: Kind | str, text: str, options: Mapping[str, Any] | None = None) -> tuple[Component, Any]:
+        """Return a component and its options from ``name`` or ``name:key=value,...`` and a table.
+
+        Raises:
+            TopoplanError: the component or an option is unknown, wrong, or given in both places.
+        """
+        kind = _kind(kind)
+        name, given = parse_component(text, kind.value)
+        component = cast("Component", self._entry(kind, name).guarded)
+        table = dict(options or {})
+        spelt = {key.replace("-", "_") for key in table}
+        for key in given:
+            if key.replace("-", "_") in spelt:
+                raise TopoplanError(f"{kind.value} {text!r}: {key!r} is given twice (here and beside it)")
+        return component, structure(component.options, {**table, **given}, f"{kind.value} {name}")
+
+    def components(self, kind: Kind | str | None = None) -> list[Component]:
+        """List the usable components, of one kind or all, sorted by kind and name."""
+        wanted = None if kind is None else _kind(kind)
+        return [
+            cast("Component", entries[0].guarded)
+            for (found, name), entries in self._sorted()
+            if found is not Kind.COMMAND and wanted in (None, found) and self._conflict(found, name) is None
+        ]
+
+    def listing(self) -> list[Row]:
+        """List all components and commands, conflicting ones included, with the distributions that provide them."""
+        return [
+            Row(
+                kind=kind.value,
+                name=name,
+                distribution=entry.provider.dist or entry.provider.name,
+                version=entry.provider.version,
+                summary=entry.component.summary,
+            )
+            for (kind, name), entries in self._sorted()
+            for entry in entries
+        ]
+
+    def provider(self, component: Registered) -> Provider:
+        """Return where a component or command of this host comes from."""
+        for entry in self._index.get((component.kind, component.name), ()):
+            if component in (entry.component, entry.guarded):
+                return entry.provider
+        raise TopoplanError(f"{component.kind.value} {component.name!r} does not belong to this host")
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """Every name that several plugins claim."""
+        found = (self._conflict(kind, name) for (kind, name), entries in self._sorted() if len(entries) > 1)
+        return [*self._shared_names, *filter(None, found)]
+
+    @property
+    def hook(self) -> Any:
+        """The observer hooks, e.g. ``host.hook.topoplan_run_started(run=run)``; for batch boundaries only.
+
+        An observer that raises is told of in a `TopoplanWarning`, and its plugin is told of nothing more.
+        """
+        return self._observers
+
+    @contextmanager
+    def naming_plugins(self) -> Iterator[None]:
+        """Name the plugin whose code raises meanwhile; what core itself raises passes as it is.
+
+        Raises:
+            PluginError: for what came out of a plugin's code and is no `TopoplanError`.
+        """
+        try:
+            yield
+        except TopoplanError:
+            raise
+        except Exception as error:
+            who = culprit(error, self.modules)
+            if not who:
+                raise
+            raise PluginError(f"{who} raised {told(error)}") from error
+
+    # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
+
+    def _load(self, provider: Provider, point: importlib.metadata.EntryPoint) -> None:
+        """Load and add one entry point; whatever goes wrong becomes a `Broken`."""
+        try:
+            check_requirements(point)
+            plugin = point.load()
+        except TopoplanError as error:
+            self._record(provider, str(error), "")
+        except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
+            self._record(provider, f"{point.value} does not load: {told(error)}", traceback.format_exc())
+        else:
+            try:
+                self._add(plugin, provider)
+            except TopoplanError as error:
+                self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
+
+    def _record(self, provider: Provider, error: str, details: str) -> None:
+        self.broken.append(
+            Broken(name=provider.name, dist=provider.dist, version=provider.version, error=error, details=details)
+        )
+
+    def _add(self, plugin: object, provider: Provider) -> None:
+        """Register a plugin and index its components: all of them, or none and a `TopoplanError`."""
+        check_markers(plugin)
+        key = f"{provider.name} of {provider.dist}" if provider.dist else provider.name
+        if self._manager.has_plugin(key):
+            raise TopoplanError(f"plugin {key!r}: already added")
+        try:
+            # Not atomic by itself: it keeps what it registered before its own checks failed.
+            self._manager.register(plugin, key)
+            entries = [_Entry(component, provider) for component in self._collect(plugin)]
+        except Exception as error:
+            if self._manager.has_plugin(key):
+                self._manager.unregister(name=key)
+            if isinstance(error, TopoplanError):
+                raise
+            raise TopoplanError(told(error)) from error
+        self._enter(entries)
+        own = (impl for caller in self._manager.get_hookcallers(plugin) or () for impl in caller.get_hookimpls())
+        self._known(modules_of([impl.function for impl in own if impl.plugin is plugin]), provider)
+
+    def _enter(self, entries: Sequence[_Entry]) -> None:
+        """Index components."""
+        for entry in entries:
+            component = entry.component
+            self._index[component.kind, component.name].append(entry)
+            self._known(modules_of([component.build] if isinstance(component, Component) else []), entry.provider)
+
+    def _known(self, modules: Iterable[str], provider: Provider) -> None:
+        self.modules.update(dict.fromkeys(modules, provider))
+
+    def _collect(self, plugin: object) -> list[Registered]:
+        """Call the registration hooks of one plugin and check what they return."""
+        components: list[Registered] = []
+        for caller in self._manager.get_hookcallers(plugin) or ():
+            if not caller.has_spec():
+                known = (name for name, other in vars(self._manager.hook).items() if other.has_spec())
+                raise TopoplanError(f"unknown hook {caller.name!r}{nearest(caller.name, known)}")
+            wanted = REGISTRATION.get(caller.name)
+            if wanted is not None:
+                # The plugin's own implementations only, so that what they return is known to be its own.
+                for own in (impl for impl in caller.get_hookimpls() if impl.plugin is plugin):
+                    components += checked(caller.name, wanted, own.function())
+        keys = [(component.kind, component.name) for component in components]
+        for kind, name in keys:
+            if keys.count((kind, name)) > 1:
+                raise TopoplanError(f"provides {kind.value} {name!r} twice")
+        return components
+
+    # ── How questions are answered ─────────────────────────────────────────────────────────────────────
+
+    def _sorted(self) -> list[tuple[tuple[Kind, str], list[_Entry]]]:
+        order = list(Kind)
+        return sorted(self._index.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+
+    def _conflict(self, kind: Kind, name: str) -> Conflict | None:
+        entries = self._index[kind, name]
+        if len(entries) > 1:
+            return Conflict(subject=f"{kind.value} {name!r}", providers=tuple(entry.provider for entry in entries))
+        return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
+
+    def _unknown(self, kind: Kind, name: str) -> str:
+        known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
+        return unknown(kind, name, known, self.broken, self.disabled)
+
+
+def _kind(kind: Kind | str) -> Kind:
+    try:
+        return Kind(kind)
+    except ValueError:
+        raise TopoplanError(f"no kind of component named {kind!r}{nearest(kind, (k.value for k in Kind))}") from None

@@ -1,0 +1,162 @@
+"""What the host knows of plugins beside their components (broken, in conflict), and checks before one joins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from topoplan import __version__
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.plugin.components import (
+    Command,
+    Component,
+    Estimator,
+    Exporter,
+    Frontend,
+    Kind,
+    Registered,
+    Searcher,
+    Simulator,
+    Topology,
+)
+from topoplan.plugin.entry_points import ALLOW, DENY, Provider
+
+__all__ = [
+    "REGISTRATION",
+    "Added",
+    "Broken",
+    "Conflict",
+    "Row",
+    "check_markers",
+    "check_requirements",
+    "checked",
+    "name_of",
+    "unknown",
+]
+
+_CORE = "topoplan-core"
+#: Registration hook -> what it returns a list of.
+REGISTRATION: Mapping[str, type[Registered]] = {
+    "topoplan_frontends": Frontend,
+    "topoplan_topologies": Topology,
+    "topoplan_estimators": Estimator,
+    "topoplan_simulators": Simulator,
+    "topoplan_searchers": Searcher,
+    "topoplan_exporters": Exporter,
+    "topoplan_commands": Command,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Broken:
+    """A plugin that could not be used: the cause in one line, and the traceback if there is one."""
+
+    name: str
+    dist: str
+    version: str
+    error: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.dist} {self.version})" if self.dist else ""
+        return f"plugin {self.name!r}{where} is broken: {self.error}"
+
+
+@attrs.frozen(kw_only=True)
+class Conflict:
+    """Several plugins that claim one name; ``subject`` is ``topology 'ring'`` or ``entry point 'x'``."""
+
+    subject: str
+    providers: tuple[Provider, ...]
+
+    def __str__(self) -> str:
+        both = "both " if len(self.providers) == 2 else ""
+        return f"{self.subject} is provided by {both}{' and '.join(map(str, self.providers))}"
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One line of ``topoplan plugins``."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    summary: str
+
+
+@attrs.frozen(eq=False)
+class Added:
+    """What `Host.add` was given."""
+
+    plugin: object
+    name: str
+    replace: bool
+
+
+def check_requirements(point: importlib.metadata.EntryPoint) -> None:
+    """Raise `TopoplanError` where the plugin's distribution does not admit this version of core."""
+    wanted = [text for text in (point.dist.requires if point.dist else None) or () if _CORE in text.lower()]
+    if not wanted:
+        return
+    from packaging.requirements import Requirement
+
+    for text in wanted:
+        requirement = Requirement(text)
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and requirement.name.lower() == _CORE and not requirement.specifier.contains(__version__, True):
+            raise TopoplanError(f"needs {_CORE} {requirement.specifier}, but {__version__} is installed")
+
+
+def check_markers(plugin: object) -> None:
+    """Raise `TopoplanError` where a hook function lacks its marker, or there is none at all."""
+    hooks = [name for name in dir(plugin) if name.startswith("topoplan_") and callable(getattr(plugin, name))]
+    for name in hooks:
+        if not hasattr(getattr(plugin, name), "topoplan_impl"):
+            raise TopoplanError(f"{name} is not marked with @hookimpl (write @topoplan.hookimpl above it)")
+    if not hooks:
+        raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
+
+
+def checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Registered]:
+    """Return what a registration hook returned, if that is a list of what it should be."""
+    if not isinstance(returned, list | tuple):
+        raise TopoplanError(f"{hook} returned {type(returned).__name__} (must return a list of {wanted.__name__})")
+    for item in returned:
+        if not isinstance(item, wanted):
+            raise TopoplanError(f"{hook} returned a list with {type(item).__name__} (must be {wanted.__name__})")
+        if isinstance(item, Component) and not attrs.has(item.options):
+            raise TopoplanError(f"{item.kind.value} {item.name!r}: options {item.options!r} is not an attrs class")
+    return returned
+
+
+def unknown(kind: Kind, name: str, known: Iterable[str], broken: Sequence[Broken], disabled: Sequence[str]) -> str:
+    """Say that there is no such component, and which broken or disabled plugin may be the one that has it."""
+    parts = [f"no {kind.value} named {shown(name)}{nearest(name, known)}"]
+    own = [one for one in broken if _concerns(one, kind, name)] or broken[:1]
+    parts += map(str, own)
+    if more := len(broken) - len(own):
+        parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
+    if broken:
+        parts.append("`topoplan plugins doctor` tells the causes")
+    if disabled:
+        off = sorted(disabled, key=lambda one: name not in one)
+        rest = f" and {len(off) - 3} more" if len(off) > 3 else ""
+        parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{rest}")
+    return "; ".join(parts)
+
+
+def _concerns(broken: Broken, kind: Kind, name: str) -> bool:
+    """Say whether a broken plugin is, by its name, likely to be the one that brings a component."""
+    words = {*broken.name.split("-"), *broken.dist.split("-")} - {"topoplan", kind.value}
+    return bool(words & {name, *name.split("-")})
+
+
+def name_of(plugin: object) -> str:
+    """Return the name of a plugin that was given none."""
+    if isinstance(plugin, list | tuple):
+        return "+".join(f"{one.kind.value}-{one.name}" for one in plugin if isinstance(one, Registered)) or "components"
+    return str(getattr(plugin, "__name__", None) or type(plugin).__name__)

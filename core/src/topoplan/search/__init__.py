@@ -1,0 +1,1 @@
+"""The search protocol: what a searcher is asked and told."""

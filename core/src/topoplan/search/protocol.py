@@ -1,0 +1,107 @@
+"""The ask/tell contract between searchers and the driver.
+
+A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
+A searcher proposes candidates (`Candidate`), each told as a *change to a state*, and is told their
+prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped,
+resumed, run in many chains and swapped.
+
+The driver (`topoplan_engine.search.driver`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or
+``ask`` returns nothing.  Searchers take turns; a new best that one reached, others are given by ``adopt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from topoplan.model.fabric import Fabric
+from topoplan.model.strategy import Placement, Strategy
+
+if TYPE_CHECKING:
+    from topoplan.model.problem import Demand
+
+__all__ = ["Candidate", "Search", "State", "Trial"]
+
+
+@attrs.frozen(eq=False)
+class State:
+    """A strategy and the fabric (with its routes) that it runs on.  Compared by identity."""
+
+    strategy: Strategy
+    fabric: Fabric
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Candidate:
+    """A state, told as a change to another one.
+
+    Attributes:
+        base: the state that it changes.
+        placements: operators whose placement differs from the base's.
+        fabric: the fabric, where it differs from the base's.
+        beat: seconds that the candidate has to stay below to be of use; the evaluator may stop as soon
+            as a bound proves that it does not, and answer with ``inf``.
+        comparison: what it is, in a word or two, where a searcher that constructs its answer has it priced for
+            comparison only, and does not stand for it; empty otherwise.
+    """
+
+    base: State
+    placements: Mapping[int, Placement] = attrs.field(factory=dict)
+    fabric: Fabric | None = None
+    beat: float = float("inf")
+    comparison: str = ""
+
+    def state(self) -> State:
+        """Return the state that the candidate describes; the base itself when nothing changes."""
+        if not self.placements and self.fabric is None:
+            return self.base
+        strategy = self.base.strategy.with_changes(self.placements) if self.placements else self.base.strategy
+        return State(strategy, self.fabric or self.base.fabric)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Trial:
+    """A priced candidate.
+
+    Attributes:
+        state: what was priced.
+        cost: seconds per iteration, memory penalty included; ``inf`` for a candidate that is infeasible
+            or was proven not to beat its time.
+        demand: returns what the strategy asks of the network; computed when called.
+        fits: every device holds what the strategy keeps on it; always true where memory does not matter.
+    """
+
+    state: State
+    cost: float
+    demand: Callable[[], Demand]
+    fits: bool = True
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What the best of several trials has least of: first whether it does not fit, then the cost."""
+        return not self.fits, self.cost
+
+
+class Search(Protocol):
+    """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
+
+    One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
+    States that are no new best are shared where both sides say so: one that has ``reached``, a trial that `tell` moved
+    it to (else None), offers it, and one with a true ``follows`` is given what searchers of the other axis offer.
+    One that constructs its answer may have ``report(strategy) -> Mapping[str, Any] | None``: JSON values that say what
+    it reckoned of a strategy that it proposed, or, asked with None because nothing that it proposed could be simulated,
+    of its best one; None for a strategy that it does not know.  They stand in the plan's
+    provenance, and apart from the figures of the simulation in what the command line prints.  ``speedup`` there is its
+    own estimate over one device, ``one_device_s`` what that device takes, from which the simulated one follows.
+    """
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose candidates.  Empty says: nothing now; from every searcher at once it ends the run."""
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Take the prices of the candidates last asked, or of the first of them if the budget ran out."""
+
+    def adopt(self, trial: Trial) -> None:
+        """Go on from here: the initial state, or one that another searcher reached."""

@@ -1,0 +1,42 @@
+"""From an experiment to a plan: lowering, simulation and the search loop.
+
+The public names live here; heavy modules load on first use, so that ``import topoplan_engine`` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_PUBLIC = {
+    "Choice": "experiment",
+    "ClusterOptions": "experiment",
+    "Experiment": "experiment",
+    "RunOptions": "experiment",
+    "optimize": "search.optimize",
+    "run_and_report": "reporting.report",
+    "simulate_file": "replay",
+}
+
+__all__ = sorted(_PUBLIC)
+
+if TYPE_CHECKING:
+    from topoplan_engine.experiment import Choice as Choice
+    from topoplan_engine.experiment import ClusterOptions as ClusterOptions
+    from topoplan_engine.experiment import Experiment as Experiment
+    from topoplan_engine.experiment import RunOptions as RunOptions
+    from topoplan_engine.replay import simulate_file as simulate_file
+    from topoplan_engine.reporting.report import run_and_report as run_and_report
+    from topoplan_engine.search.optimize import optimize as optimize
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'topoplan_engine' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"topoplan_engine.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

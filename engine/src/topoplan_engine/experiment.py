@@ -1,0 +1,384 @@
+"""An experiment: everything that one run needs, as a frozen value that a TOML file or the command line fills.
+
+Units carry their names here (``interface_bandwidth_gbps``), because this is the edge: `build_cluster`
+converts them to seconds and bytes/s.  `topoplan_engine.optimize` runs an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.model.cluster import Cluster
+from topoplan.options import SEEDS, check, option, parse_component, structure
+from topoplan.plugin.components import Component, Kind, Topology
+from topoplan_engine.devices import device_preset
+from topoplan_engine.perturbation import Distortion
+from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
+
+__all__ = [
+    "Choice",
+    "ClusterOptions",
+    "Experiment",
+    "HostGroup",
+    "RunOptions",
+    "build_cluster",
+    "choice_from",
+    "experiment_from_toml",
+    "interfaces_unless_given",
+]
+
+_BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
+#: Larger clusters than anybody has; what is beyond would take hours and memory without end.
+_MOST_HOSTS, _MOST_GPUS, _MOST_INTERFACES = 65_536, 1024, 1024
+_MOST_DEVICES = 262_144
+#: Interfaces of a host where nobody says: one to a switch, several where hosts are wired to each other.
+_ON_SWITCHES, _ON_HOSTS = 1, 4
+
+
+@attrs.frozen
+class Choice:
+    """A component, chosen by name, and the options given for it.
+
+    Attributes:
+        component: the component itself, where it was given and is perhaps unknown to the host.
+    """
+
+    name: str
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    component: Component | None = attrs.field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Choice:
+        """Read ``name`` or ``name:key=value,key=value``."""
+        return cls(*parse_component(text, where))
+
+
+def _choice_of(given: Any, kind: Kind) -> Choice:
+    """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
+    if isinstance(given, str):
+        return Choice.parse(given, kind.value)
+    if isinstance(given, Component) and given.kind is kind:
+        return Choice(given.name, component=given)
+    if not isinstance(given, Choice):
+        found = f"{given.kind.value} {given.name!r}" if isinstance(given, Component) else shown(given)
+        raise TopoplanError(
+            f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {found}"
+        )
+    return given
+
+
+def _frontend_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.FRONTEND)
+
+
+def _topology_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.TOPOLOGY)
+
+
+def _estimator_of(given: Any) -> Choice | None:
+    return None if given is None else _choice_of(given, Kind.ESTIMATOR)
+
+
+def _simulator_of(given: Any) -> Choice:
+    return _choice_of(given, Kind.SIMULATOR)
+
+
+def _searchers_of(given: Any) -> tuple[Choice, ...]:
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(_choice_of(one, Kind.SEARCHER) for one in several)
+
+
+def _instance_of(wanted: type[Any]) -> Callable[[Any, Any, Any], None]:
+    def check_type(experiment: object, attribute: Any, value: Any) -> None:
+        if not isinstance(value, wanted):
+            raise TopoplanError(f"experiment: {attribute.name}: expected {wanted.__name__}, got {shown(value)}")
+
+    return check_type
+
+
+@attrs.frozen(kw_only=True)
+class HostGroup:
+    """Some equal hosts of a cluster whose hosts differ; what is unset is as in `ClusterOptions`."""
+
+    servers: int = option(1, help="how many hosts", minimum=1, maximum=_MOST_HOSTS)
+    gpus_per_server: int | None = option(None, help="devices of each host", minimum=1, maximum=_MOST_GPUS)
+    degree: int | None = option(None, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
+    interface_bandwidth_gbps: float | None = option(None, help="of one interface", unit="Gbps", above=0, maximum=1e9)
+    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=1e9)
+    device: str | None = option(None, help="kind of device")
+    speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
+    memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=1e9)
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster.hosts")
+
+
+@attrs.frozen(kw_only=True)
+class ClusterOptions:
+    """The cluster, in users' units."""
+
+    servers: int = option(16, help="number of hosts", minimum=1, maximum=_MOST_HOSTS)
+    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
+    big_gpu: int = option(
+        1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
+    )
+    inter_gpu_bandwidth_gbps: float = option(
+        2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=1e9
+    )
+    interface_bandwidth_gbps: float = option(100.0, help="of one network interface", unit="Gbps", above=0, maximum=1e9)
+    degree: int | None = option(
+        None,
+        help="network interfaces of each host, all of them used; unset: 1 to a switch, 4 between hosts",
+        minimum=1,
+        maximum=_MOST_INTERFACES,
+    )
+    latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=1e9)
+    device: str = option("A100-40", help="kind of device: V100, A100-40, A100-80, H100, H200, B200")
+    memory_gb: float | None = option(
+        None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=1e9
+    )
+    devices: tuple[int, ...] = option((), help="where each host's devices end (8, 16: two of eight); sets the hosts")
+    hosts: tuple[HostGroup, ...] = attrs.field(default=(), metadata={"help": "groups of hosts that differ"})
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster")
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How long to search, and from where."""
+
+    batch_size: int | None = option(None, help="samples per iteration over all devices", minimum=1, maximum=2**31 - 1)
+    budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
+    seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
+    strategy: str | None = option(None, help="FILE, or EXPORTER=FILE, with the strategy to start from")
+    patience: float | None = option(
+        None, help="share of the budget after which to stop if nothing was better", above=0, maximum=1
+    )
+    keep: Literal["constructed", "fastest"] = option(
+        "constructed",
+        help="of searchers that construct a plan: the best that they constructed, or whatever simulates fastest",
+    )
+    draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
+    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
+    workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
+    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
+    precision_speedup: float | None = option(
+        None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
+    )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
+        None,
+        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
+        "unset: adam, and momentum in the flexnet dialect",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "run")
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """One run: a model on a cluster with a topology, an estimator, a simulator and searchers.
+
+    Components may be given as text, ``name`` or ``name:key=value,...``, or as the component itself, which the host
+    need not know then.
+
+    Attributes:
+        estimator: unset, the one that the model's frontend names: ``roofline`` for most.
+        searchers: take turns in this order; a searcher of the network axis alone brings its partner.
+        outputs: exporter (with options) -> path of the file that it writes.
+        distortion: what the search is told wrongly; see `topoplan_command_sensitivity.sensitivity`.  The plan's times
+            are then wrong, too.
+    """
+
+    model: Choice = attrs.field(converter=_frontend_of)
+    cluster: ClusterOptions = attrs.field(factory=ClusterOptions, validator=_instance_of(ClusterOptions))
+    topology: Choice = attrs.field(default=Choice("bigswitch"), converter=_topology_of)
+    estimator: Choice | None = attrs.field(default=None, converter=_estimator_of)
+    simulator: Choice = attrs.field(default=Choice("fluid"), converter=_simulator_of)
+    searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_searchers_of)
+    run: RunOptions = attrs.field(factory=RunOptions, validator=_instance_of(RunOptions))
+    outputs: tuple[tuple[Choice, str], ...] = ()
+    distortion: Distortion | None = None
+
+
+def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topology]) -> ClusterOptions:
+    """Return cluster options that say how many interfaces a host has.
+
+    Where they do not, it is one if every one of the topologies is switched, and four if any is not: hosts that are
+    wired to each other are of no use with one.
+    """
+    if options.degree is not None:
+        return options
+    switched = all(topology.switched for topology in topologies)
+    return attrs.evolve(options, degree=_ON_SWITCHES if switched else _ON_HOSTS)
+
+
+def build_cluster(options: ClusterOptions) -> Cluster:
+    """Convert cluster options to columns in seconds, bytes and bytes/s.
+
+    Options that do not say how many interfaces a host has get those of hosts that are wired to each other
+    (`interfaces_unless_given`).
+
+    Raises:
+        TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
+    """
+    groups = options.hosts or _groups(options.devices) or (HostGroup(servers=options.servers),)
+    if options.hosts and options.devices:
+        raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
+    n_hosts = sum(group.servers for group in groups)
+    n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
+    if n_hosts > _MOST_HOSTS or n_devices > _MOST_DEVICES:
+        raise TopoplanError(
+            f"cluster: {n_hosts} hosts with {n_devices} devices "
+            f"(at most {_MOST_HOSTS} hosts and {_MOST_DEVICES} devices)"
+        )
+    hosts: list[int] = []
+    presets: list[str] = []
+    speeds: list[float] = []
+    memories: list[float] = []
+    inside: list[float] = []
+    degrees: list[int] = []
+    bandwidths: list[float] = []
+    for group in groups:
+        preset = device_preset(group.device or options.device)
+        gigabytes = group.memory_gb or options.memory_gb
+        for _ in range(group.servers):
+            devices = group.gpus_per_server or options.gpus_per_server
+            hosts += [len(degrees)] * devices
+            presets += [preset.name] * devices
+            speeds += [group.speed] * devices
+            memories += [gigabytes * 1e9 if gigabytes else preset.memory] * devices
+            degrees.append(group.degree or options.degree or _ON_HOSTS)
+            inside.append(group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps)
+            bandwidths.append(group.interface_bandwidth_gbps or options.interface_bandwidth_gbps)
+    return Cluster(
+        device_host=hosts,
+        device_preset=tuple(presets),
+        device_speed=speeds,
+        device_memory=memories,
+        inside_bandwidth=np.array(inside) * _BYTES_PER_SECOND_PER_GBPS,
+        interfaces=degrees,
+        interface_bandwidth=np.array(bandwidths) * _BYTES_PER_SECOND_PER_GBPS,
+        latency=options.latency_us * 1e-6,
+        big_gpu=options.big_gpu,
+    )
+
+
+def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
+    """Return hosts whose devices end at the numbers ``ends``."""
+    groups = []
+    for start, end in zip((0, *ends), ends, strict=False):
+        if end <= start:
+            raise TopoplanError(
+                f"devices {','.join(map(str, ends))}: {end} does not come after {start} "
+                "(where each host's devices end, ascending: 8,16 is two hosts of eight)"
+            )
+        groups.append(HostGroup(gpus_per_server=end - start))
+    return tuple(groups)
+
+
+_SECTIONS = ("model", "cluster", "topology", "estimator", "simulator", "searcher", "run", "outputs")
+
+
+def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
+    """Read an experiment.
+
+    Sections ``[model]``, ``[topology]``, ``[estimator]``, ``[simulator]`` and ``[[searcher]]`` name a
+    component with ``use`` and hold its options; ``[cluster]``, ``[run]`` and ``[[cluster.hosts]]`` hold
+    the options of those names; ``[outputs]`` maps exporters to paths.
+
+    Args:
+        path: the TOML file.
+        changes: ``section.key=value`` texts that override it (``--set``).
+
+    Raises:
+        TopoplanError: the file cannot be read or something in it is wrong; the message names the key.
+    """
+    document = read_toml(path)
+    for change in changes:
+        _apply(document, change)
+    return _experiment(document, str(path))
+
+
+def _apply(document: dict[str, Any], change: str) -> None:
+    """Apply one ``section.key=value``; ``searcher.0.every=9`` reaches into a list."""
+    key, equals, text = change.partition("=")
+    *way, last = key.split(".")
+    flag = f"--set {shown(change)}"
+    if not equals or not way or len(way) > MOST_PARTS:
+        raise TopoplanError(f"{flag}: expected section.key=value, e.g. cluster.degree=8")
+    table: Any = document
+    for step in way:
+        if isinstance(table, list):
+            if not (step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(table)):
+                raise TopoplanError(f"{flag}: {shown(step)} is not one of {len(table)} tables")
+            table = table[int(step)]
+        elif isinstance(table, dict):
+            table = table.setdefault(step, {})
+        else:
+            raise TopoplanError(f"{flag}: {shown(step)} is in no table")
+    if isinstance(table, list) and len(table) == 1:
+        table = table[0]
+    if not isinstance(table, dict):
+        raise TopoplanError(f"{flag}: {shown('.'.join(way))} is not a table")
+    table[last] = toml_value(text)
+
+
+def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
+    for section in document:
+        if section not in _SECTIONS:
+            raise TopoplanError(f"{where}: no section {shown(section)}{nearest(section, _SECTIONS)}")
+    if "model" not in document:
+        raise TopoplanError(f'{where}: needs a section [model] with use = "..."')
+    cluster = dict(_table(document, "cluster", where))
+    groups = cluster.pop("hosts", [])
+    if not isinstance(groups, list):
+        raise TopoplanError(f"{where}: cluster.hosts: must be a list of tables [[cluster.hosts]]")
+    hosts = tuple(structure(HostGroup, group, f"{where}: cluster.hosts[{i}]") for i, group in enumerate(groups))
+    chosen: dict[str, Any] = {
+        section: choice_from(document[section], f"{where}: {section}")
+        for section in ("model", "topology", "estimator", "simulator")
+        if section in document
+    }
+    if "searcher" in document:
+        given = document["searcher"]
+        tables = given if isinstance(given, list) else [given]
+        chosen["searchers"] = tuple(choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
+    outputs = _table(document, "outputs", where)
+    for name, output in outputs.items():
+        if not isinstance(output, str) or not output:
+            raise TopoplanError(f"{where}: outputs: {shown(name)}: expected the path of a file, got {shown(output)}")
+    return Experiment(
+        **chosen,
+        cluster=attrs.evolve(structure(ClusterOptions, cluster, f"{where}: cluster"), hosts=hosts),
+        run=structure(RunOptions, _table(document, "run", where), f"{where}: run"),
+        outputs=tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items()),
+    )
+
+
+def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:
+    table = document.get(section, {})
+    if not isinstance(table, dict):
+        raise TopoplanError(f"{where}: {section}: must be a table [{section}]")
+    return table
+
+
+def choice_from(table: Any, where: str) -> Choice:
+    """Read a component from TOML: text, or a table with ``use`` and its options.
+
+    Raises:
+        TopoplanError: it names no component.
+    """
+    if isinstance(table, str):
+        return Choice.parse(table, where)
+    if not isinstance(table, dict) or not isinstance(table.get("use"), str):
+        raise TopoplanError(f'{where}: needs use = "name of a component"')
+    name, options = parse_component(table["use"], where)
+    return Choice(name, {**options, **{key: value for key, value in table.items() if key != "use"}})

@@ -1,0 +1,131 @@
+"""Plans to files and back, through whatever exporters are installed.
+
+A file's suffix names the format when it is read; `-x EXPORTER=PATH` names it when it is written.  A strategy
+may be named in the second way, too, for files of other programs, whose names end as they please.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.files import check_different, check_writable, read_file, write_file
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.plan import Plan
+from topoplan.model.strategy import Strategy
+from topoplan.plugin.components import Exporter, Kind, Topology
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import Choice
+
+__all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
+
+Outputs = tuple[tuple[Choice, str], ...]
+
+
+def read_plan(host: Host, path: Path) -> Plan:
+    """Read a task graph, or a whole plan, in the format that the file's suffix names.
+
+    Raises:
+        TopoplanError: no installed format has this suffix, or the file is not right.
+    """
+    exporter = _reader(host, path, "read")
+    assert exporter.read is not None
+    with host.naming_plugins():
+        return exporter.read(read_file(path), str(path))
+
+
+def strategy_path(host: Host, text: str) -> Path:
+    """Return the file that ``FILE`` or ``EXPORTER=FILE`` names."""
+    return _strategy_source(host, text)[1]
+
+
+def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
+    """Read a strategy for ``graph``, alone or out of a whole plan, from ``FILE`` or ``EXPORTER=FILE``."""
+    named, path = _strategy_source(host, text)
+    exporter = named or _reader(host, path, "read_strategy", "read")
+    if exporter.read_strategy is not None:
+        with host.naming_plugins():
+            return exporter.read_strategy(read_file(path), str(path), graph)
+    plan = read_plan(host, path)
+    if plan.strategy is None or plan.graph is None:
+        raise TopoplanError(f"{path}: holds a task graph but no strategy")
+    held = {op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)}
+    schedule = plan.strategy.schedule
+    missing = [op.name for op in graph.operators if op.name not in held]
+    if missing:
+        raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
+    if schedule is not None:
+        if len(held) > len(graph.operators):
+            raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
+        stage = dict(zip(held, schedule.stage.tolist(), strict=True))
+        schedule = attrs.evolve(schedule, stage=[stage[op.name] for op in graph.operators])
+    program = plan.strategy.program
+    if program is not None and list(held) != [op.name for op in graph.operators]:
+        raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
+    return Strategy(tuple(held[op.name] for op in graph.operators), schedule, program)
+
+
+def check_outputs(
+    host: Host,
+    outputs: Outputs,
+    cluster: Cluster | None = None,
+    topology: Topology | None = None,
+) -> None:
+    """Raise `TopoplanError` for what is sure not to be written, before long work.
+
+    That is an unknown exporter, two outputs in one file, a place that cannot be written, or a format that can say no
+    plan on this cluster and topology.
+    """
+    check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
+    for choice, path in outputs:
+        component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
+        check_writable(Path(path))
+        refuses = cast("Exporter", component).refuses
+        if refuses is not None and cluster is not None and (why := refuses(options, cluster, topology)):
+            raise TopoplanError(f"{choice.name}: {why}")
+
+
+@attrs.frozen
+class Written:
+    """What became of outputs: exporter -> path, and exporter -> why it wrote nothing."""
+
+    paths: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
+    """Write a plan with each exporter; one that cannot keeps no other from it."""
+    paths: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for choice, path in outputs:
+        try:
+            component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
+            write_file(Path(path), cast("Exporter", component).build(options)(plan))
+            paths[component.name] = path
+        except TopoplanError as error:
+            refused[choice.name] = str(error)
+    return Written(paths, refused)
+
+
+def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:
+    """Split ``EXPORTER=FILE``; a word before the sign that is no exporter belongs to the file's name."""
+    name, equals, path = text.partition("=")
+    for exporter in (cast("Exporter", c) for c in host.components(Kind.EXPORTER)):
+        if equals and exporter.name == name and exporter.read_strategy is not None:
+            return exporter, Path(path)
+    return None, Path(text)
+
+
+def _reader(host: Host, path: Path, *ways: str) -> Exporter:
+    exporters = [cast("Exporter", c) for c in host.components(Kind.EXPORTER)]
+    readable = [e for e in exporters if any(getattr(e, way) is not None for way in ways)]
+    for exporter in readable:
+        if path.name.endswith(exporter.suffix):
+            return exporter
+    known = ", ".join(sorted(e.suffix for e in readable)) or "none"
+    raise TopoplanError(f"{path}: no installed format reads this suffix (have: {known})")

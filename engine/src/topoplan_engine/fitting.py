@@ -1,0 +1,204 @@
+"""Where no plan fits: what a model needs of memory at least, what a plan lacks, and what would help.
+
+`least_memory` sums what all devices together hold under any strategy: every weight with its gradient and optimizer
+state once, and every activation of the batch once where nothing comes and goes with micro-batches.  A search that
+cannot succeed is refused by it at once; `no_plan_fits` says of the best plan what it lacks, in one paragraph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from topoplan.errors import NoPlanFitsError
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.memory import MemoryUse
+from topoplan.model.problem import Problem
+from topoplan.model.strategy import Strategy
+from topoplan.plugin.components import CostFunction
+
+__all__ = [
+    "LeastMemory",
+    "at_least",
+    "check_fits_somewhere",
+    "lacking",
+    "least_memory",
+    "needs_more",
+    "no_plan_fits",
+    "size_text",
+]
+
+#: What bounds may be off by: sums are taken in another order than for a strategy.
+_SLACK = 1e-9
+
+
+@attrs.frozen(kw_only=True)
+class LeastMemory:
+    """Bytes that all devices together hold at least.
+
+    Attributes:
+        weights: of all operators.
+        states: weights with gradients and optimizer state; no more than weights where the estimator does not say.
+        activations: of the whole batch; 0 where the estimator does not say.
+        largest: states of the operator that has the most, which a stage of a pipeline keeps whole.
+    """
+
+    weights: float
+    states: float
+    activations: float
+    largest: float
+
+    def needed(self, *, whole_batch: bool) -> float:
+        """Return the bytes; ``whole_batch`` says that all activations are held at the same time."""
+        return (self.states + (self.activations if whole_batch else 0.0)) * (1 - _SLACK)
+
+
+def least_memory(graph: OperatorGraph, costs: CostFunction) -> LeastMemory:
+    """Sum what every operator keeps when it is not cut; cuts and replicas only add to it."""
+    states = activations = largest = 0.0
+    for index, op in enumerate(graph.operators):
+        weights, one = sum(tensor.nbytes for tensor in op.weights), (1,) * len(op.dims)
+        price = costs.price(index, one, np.zeros(1, dtype=np.int32)) if costs.supports(index, one) else None
+        if price is None or price.states is None:
+            states += weights
+            largest = max(largest, float(weights))
+            continue
+        kept = float(price.states.sum())
+        states += kept
+        largest = max(largest, kept)
+        activations += max(0.0, float(price.memory[0]) - kept)
+    return LeastMemory(weights=float(graph.parameter_bytes), states=states, activations=activations, largest=largest)
+
+
+def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
+    """Raise `NoPlanFitsError` where all devices together hold less than any plan needs.
+
+    Args:
+        problem: the model, its costs and the cluster.
+        whole_batch: no plan that is searched for cuts the batch into micro-batches that come and go.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    least, devices = least_memory(graph, problem.costs), cluster.n_devices
+    room = float(cluster.device_memory.sum()) * cluster.big_gpu
+    if least.needed(whole_batch=whole_batch) <= room:
+        return
+    more = _micro_batches(least, cluster) if whole_batch else []
+    told = [f"its weights take {size_text(least.weights)}"]
+    if least.states > least.weights:
+        told.append(f"with gradients and optimizer state {size_text(least.states)}")
+    if least.states * (1 - _SLACK) <= room:
+        told.append(f"and the activations of {graph.batch_size} samples {size_text(least.activations)}")
+    raise NoPlanFitsError(
+        f"model {graph.name!r}: no plan fits: {', '.join(told)}, but the {devices} devices hold "
+        f"{size_text(room)} together; what would help: {_joined([*more, *_ways_out(least, cluster, whole_batch)])}"
+    )
+
+
+def lacking(use: MemoryUse, cluster: Cluster) -> str:
+    """Say which device needs how much more than it has, and for what."""
+    device = use.fullest(cluster.device_memory)
+    needed, room = float(use.total[device]), float(cluster.device_memory[device])
+    parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in use.on(device).items())
+    return (
+        f"device {device} needs {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much ({parts})"
+    )
+
+
+def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
+    """Say in one paragraph what the best plan lacks, and what would help.
+
+    Args:
+        problem: what was searched.
+        strategy: the best that was found.
+        use: what it keeps; some device holds less.
+    """
+    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    device = use.fullest(cluster.device_memory)
+    room, needed, activations = (float(of[device]) for of in (cluster.device_memory, use.total, use.activations))
+    schedule, program = strategy.schedule, strategy.program
+    whole_batch = schedule is None or program is not None
+    helps = []
+    shared = (least.states + least.activations) / cluster.n_devices
+    if not (program is not None and program.sharded_state) and shared <= room:
+        helps.append(
+            "sharding weights, gradients and optimizer state over devices "
+            f"(ZeRO; -s spmd; at least {size_text(shared)} a device with the activations)"
+        )
+    if whole_batch:
+        helps += _micro_batches(least, cluster)
+    elif schedule is not None and needed - activations < room and not all(schedule.recompute or (False,)):
+        helps.append("recomputation (-s pipeline, unless its recompute=false)")
+    samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
+    if 0 < samples < problem.graph.batch_size:
+        helps.append(f"a batch of at most about {samples} samples (--batch-size)")
+    helps += _ways_out(least, cluster, whole_batch)
+    helps.append(f"devices of {at_least(needed)} for this plan (--device, --memory-gb)")
+    return f"{lacking(use, cluster)}; what would help: {_joined(helps)}"
+
+
+def needs_more(problem: Problem, needed: float) -> str:
+    """Say the same of all plans of a searcher that keeps whole batches; ``needed`` bytes a device at least."""
+    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    room, devices = float(cluster.device_memory.min()), cluster.n_devices
+    helps = [
+        *_micro_batches(least, cluster),
+        *_ways_out(least, cluster, whole_batch=True),
+        f"devices of at least {at_least(needed)} (--device, --memory-gb)",
+        "more devices (--servers), or a smaller batch (--batch-size)",
+    ]
+    return (
+        f"each needs at least {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much "
+        f"(of which {size_text(least.states / devices)} are its share of weights, gradients and optimizer state and "
+        f"{size_text(least.activations / devices)} of the activations, were everything shared; the rest is what "
+        f"operators need whole); what would help: {_joined(helps)}"
+    )
+
+
+def _micro_batches(least: LeastMemory, cluster: Cluster) -> list[str]:
+    """Say what micro-batches leave: the states alone."""
+    states, room = least.states / cluster.n_devices, float(cluster.device_memory.min())
+    told = f"micro-batches and recomputation (-s pipeline; states take at least {size_text(states)} a device)"
+    return [told] if max(states, least.largest) <= room else []
+
+
+def at_least(nbytes: float) -> str:
+    """Return bytes rounded up to a tenth of a unit."""
+    step = 1e8 if nbytes >= 1e8 else 1e5 if nbytes >= 1e5 else 1e2
+    return size_text(math.ceil(nbytes / step) * step)
+
+
+def _ways_out(least: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
+    """Say how many devices of this kind hold what all devices together hold at least."""
+    room = float(cluster.device_memory.min()) * cluster.big_gpu
+    devices = math.ceil(least.needed(whole_batch=whole_batch) / room)
+    ways = []
+    if devices > cluster.n_devices:
+        ways.append(f"at least {devices} devices of {size_text(room)} (now {cluster.n_devices}; --servers)")
+        each = least.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.big_gpu
+        ways.append(f"devices of at least {at_least(each)} (--device, --memory-gb)")
+    return ways
+
+
+_NAMES = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "undivided": "not divided by the estimator",
+}
+
+
+def size_text(nbytes: float) -> str:
+    """Return bytes as people write them; a GB is 1e9 of them."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if abs(nbytes) >= factor / 10:
+            return f"{nbytes / factor:.1f} {unit}"
+    return f"{nbytes / 1e3:.1f} kB"
+
+
+def _joined(ways: Sequence[str]) -> str:
+    return "; ".join(f"({number}) {way}" for number, way in enumerate(ways, 1)) if len(ways) > 1 else "".join(ways)

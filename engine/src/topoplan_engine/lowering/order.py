@@ -1,0 +1,188 @@
+"""In which order the devices of a pipeline run the passes of micro-batches.
+
+A *block* is one pass (`Pass`) of one micro-batch through one stage; a device runs its parts of a block one after the
+other.  `blocks_of` lists the blocks of the devices at one position of the pipeline; `steps_of` numbers the compute
+tasks of one micro-batch, and `runs_of` puts the two together: which tasks every device runs, in order.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, I64
+from topoplan.model.schedule import Schedule, ScheduleKind, pipeline_depth
+
+__all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of"]
+
+
+class Pass(IntEnum):
+    """What a device does with a micro-batch."""
+
+    FORWARD = 0
+    AGAIN = 1
+    """The forward pass once more, for activations that were not kept."""
+    BACKWARD = 2
+    """The gradients of inputs; those of weights, too, unless they have a pass of their own."""
+    WEIGHTS = 3
+
+
+class Blocks(NamedTuple):
+    """(n,) blocks in the order in which the devices of one position run them."""
+
+    kind: I32
+    stage: I32
+    micro_batch: I32
+
+
+class Steps(NamedTuple):
+    """Compute tasks of one micro-batch, part by part in the order of `Pass`.
+
+    Attributes:
+        part, kind: (K,) part and `Pass` of each.
+        task: (P, 4) the task of every pass of each part; -1 where there is none.
+    """
+
+    part: I32
+    kind: I32
+    task: I32
+
+
+class Runs(NamedTuple):
+    """What every device runs.
+
+    Attributes:
+        device_ptr: (D+1,) rows of each device in the columns of blocks.
+        block, micro_batch: of every device in order: row of ``task_ptr``, and the micro-batch.
+        task_ptr, task: compressed rows, the tasks (of `Steps`) of each block on each device, in order.
+        block_of: (K,) the row that each task is in.
+    """
+
+    device_ptr: I32
+    block: I32
+    micro_batch: I32
+    task_ptr: I32
+    task: I32
+    block_of: I32
+
+    @property
+    def rows(self) -> tuple[I32, I32]:
+        """Each task that a device runs, device by device in order: its row of ``block``, and its place in ``task``."""
+        return ranges(self.task_ptr[self.block], np.diff(self.task_ptr)[self.block])
+
+
+@functools.lru_cache(maxsize=1024)
+def blocks_of(
+    kind: ScheduleKind, depth: int, rounds: int, micro_batches: int, position: int, again: tuple[bool, ...]
+) -> Blocks:
+    """Return the blocks of the devices at ``position`` of ``depth``, in order.
+
+    Args:
+        kind: of the schedule.
+        depth: groups of devices.
+        rounds: stages of each group; more than one in interleaved schedules only.
+        micro_batches: of the batch; a multiple of ``depth`` if interleaved.
+        position: which group.
+        again: for each of its stages, whether it recomputes.
+
+    Every schedule is a number of forward passes to warm up, then a forward and a backward pass in turn, then the
+    backward passes that are left.  GPipe warms up with all; 1F1B with one for each position to come, its deep
+    form with two; the interleaved schedule with two and all rounds but the last one of ``depth`` micro-batches, which
+    keep together (Megatron-LM, schedules.py).  ZB-H1 is 1F1B whose position ``s`` puts off the gradients of weights by
+    ``s`` micro-batches, so that gradients of inputs arrive sooner and every position has as many micro-batches in
+    flight.
+    """
+    total, later = micro_batches * rounds, depth - 1 - position
+    warm_up = {
+        ScheduleKind.GPIPE: total,
+        ScheduleKind.DEEP: 2 * later,
+        ScheduleKind.INTERLEAVED: 2 * later + (rounds - 1) * depth,
+    }.get(kind, later)
+    warm_up = min(warm_up, total)
+    passes = np.arange(total)
+    turn, place = np.divmod(passes, rounds * depth)
+    if rounds > 1:
+        turn_round, place = np.divmod(place, depth)
+        micro = turn * depth + place
+    else:
+        turn_round, micro = np.zeros(total, dtype=np.int64), passes
+    forward = np.where(passes < warm_up, passes, 2 * passes - warm_up)
+    backward = np.where(passes < total - warm_up, warm_up + 2 * passes + 1, total + passes)
+    forward_stage, backward_stage = turn_round * depth + position, (rounds - 1 - turn_round) * depth + position
+    repeats = np.array(again or (False,) * rounds)[rounds - 1 - turn_round]
+    # Four places for each pass: one is free before it, and one behind.
+    keys, kinds = [4 * forward, 4 * backward, 4 * backward[repeats] - 1], [Pass.FORWARD, Pass.BACKWARD, Pass.AGAIN]
+    stages, micros = [forward_stage, backward_stage, backward_stage[repeats]], [micro, micro, micro[repeats]]
+    if kind is ScheduleKind.ZERO_BUBBLE:
+        delayed = 4 * backward[np.minimum(passes + position, total - 1)] + 1
+        keys.append(np.where(passes + position < total, delayed, 8 * total + passes))
+        kinds, stages, micros = [*kinds, Pass.WEIGHTS], [*stages, backward_stage], [*micros, micro]
+    order = np.argsort(np.concatenate(keys))
+    kind_column = np.repeat(np.array(kinds, dtype=np.int32), [len(key) for key in keys])
+    return Blocks(
+        kind_column[order],
+        np.concatenate(stages).astype(np.int32)[order],
+        np.concatenate(micros).astype(np.int32)[order],
+    )
+
+
+def steps_of(again: np.ndarray, split: np.ndarray) -> Steps:
+    """Number the compute tasks of one micro-batch.
+
+    Args:
+        again: (P,) whether a part runs its forward pass twice.
+        split: (P,) whether the gradients of its weights are a task of their own.
+    """
+    there = np.ones((len(again), 4), dtype=bool)
+    there[:, Pass.AGAIN], there[:, Pass.WEIGHTS] = again, split
+    part, kind = np.nonzero(there)
+    task = np.full(there.shape, -1, dtype=np.int32)
+    task[part, kind] = np.arange(len(part))
+    return Steps(part.astype(np.int32), kind.astype(np.int32), task)
+
+
+def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices: int) -> Runs:
+    """Return what every device runs, given the stage and device of every part."""
+    depth, stages = pipeline_depth(schedule.kind, stage, device), schedule.n_stages
+    rounds = stages // depth
+    orders = [
+        blocks_of(schedule.kind, depth, rounds, schedule.micro_batches, position, schedule.recompute[position::depth])
+        for position in range(depth)
+    ]
+    lengths = np.array([len(order.kind) for order in orders], dtype=np.int32)
+    kind, of_stage, micro_batch = (np.concatenate(column) for column in zip(*orders, strict=True))
+    # Forward passes run operators in their order, backward passes in the opposite one.
+    part, number = steps.part, np.arange(len(steps.part))
+    block_of = (device[part] * stages + stage[part]) * 4 + steps.kind
+    upwards = steps.kind <= Pass.AGAIN
+    task = np.argsort(block_of.astype(np.int64) * len(number) + np.where(upwards, number, len(number) - 1 - number))
+    sizes = np.bincount(block_of, minlength=n_devices * stages * 4)
+    position = np.full(n_devices, -1)
+    position[device] = stage % depth
+    counts = np.where(position >= 0, lengths[position], 0)
+    owner, row = ranges(starts(lengths)[position], counts)
+    return Runs(
+        device_ptr=starts(counts),
+        block=(owner * np.int32(stages) + of_stage[row]) * np.int32(4) + kind[row],
+        micro_batch=micro_batch[row],
+        task_ptr=starts(sizes),
+        task=task.astype(np.int32),
+        block_of=block_of,
+    )
+
+
+def starts(lengths: I32 | I64) -> I32:
+    """Return the pointer of rows of these lengths."""
+    pointer = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=pointer[1:])
+    return pointer
+
+
+def ranges(first: I32, lengths: I32) -> tuple[I32, I32]:
+    """Return, for ranges ``first[i] .. first[i] + lengths[i] - 1`` one after the other, ``i`` and each number."""
+    before = starts(lengths)
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return owner, np.arange(before[-1], dtype=np.int32) + (first - before[:-1])[owner]

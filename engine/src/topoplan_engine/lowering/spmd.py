@@ -1,0 +1,238 @@
+"""The task graph of a program for all devices: two streams on every device, in program order.
+
+Every device runs its operators one after the other on a compute stream, and all conversions one after the other on a
+communication stream, both in an order that is the same on all devices; what needs what ties the streams together.
+Without a schedule every operator is a stage of its own and the batch is whole.  A duplex schedule
+(`topoplan.model.schedule.ScheduleKind.DUPLEX`) has stages of several operators and several micro-batches: while one
+micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3; it
+also lets the streams wait for each other between stages, which nothing here needs).
+
+    forward    compute        C1 stage 1 | C2 stage 1 | C1 stage 2 | ...
+               communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
+    backward   the same from the end, micro-batches in the opposite order
+
+Parameters are converted once, with the first micro-batch; their gradients follow those of all micro-batches.
+
+Collectives are all-reduces with one turn or two (`TaskGraph.turns`), all-to-alls are transfers of every pair between
+two tasks that join their members: all-reduces of one member, which take no time and no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.resharding import Collective
+from topoplan.model.schedule import Schedule
+from topoplan.model.spmd import Exchange, Move, SpmdProgram, conversions_of
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering.spmd_prices import DeviceCosts
+
+__all__ = ["groups_of", "program_taskgraph"]
+
+
+def program_taskgraph(
+    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule | None, prices: Sequence[DeviceCosts]
+) -> TaskGraph:
+    """Return the task graph of one iteration.
+
+    Args:
+        graph: the model.
+        program: which fits it (`SpmdProgram.misfit`).
+        schedule: a duplex one, or None.
+        prices: of every operator on every device.
+    """
+    stage = np.arange(len(graph.operators)) if schedule is None else schedule.stage
+    copies = 1 if schedule is None else schedule.micro_batches
+    writer = _Writer(program, copies)
+    # Stages in order, and in each what it converts and what it computes, in the order of the program.
+    stages = [int(number) for number in dict.fromkeys(stage.tolist())]
+    inside: dict[int, list[int]] = {number: [] for number in stages}
+    for op, number in enumerate(stage.tolist()):
+        inside[number].append(op)
+    moves = conversions_of(program, graph)
+    needs: dict[int, list[Move]] = {op: [] for op in range(len(graph.operators))}
+    begins: dict[int, list[Move]] = {number: [] for number in stages}
+    for move in moves:
+        begins[int(stage[move.users[0]])].append(move)
+        for op in move.users:
+            needs[op].append(move)
+
+    forward: dict[tuple[Any, int], I64 | None] = {}
+    for number in stages:
+        for copy in range(copies):
+            for move in begins[number]:
+                if not move.parameter or copy == 0:
+                    before = [forward[move.op, copy]] if move.output >= 0 else []
+                    ends = writer.exchange(move, move.forward, copy, before)
+                    forward.update({(move, k): ends for k in (range(copies) if move.parameter else (copy,))})
+            for op in inside[number]:
+                before = [forward[move, copy] for move in needs[op]]
+                forward[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
+
+    # Gradients of what an operator made wait for those of everything that it was made into.
+    after: dict[int, list[Move]] = {op: [] for op in range(len(graph.operators))}
+    for move in moves:
+        if move.output >= 0:
+            after[move.op].append(move)
+    backward: dict[tuple[Any, int], I64 | None] = {}
+    for number in reversed(stages):
+        for copy in reversed(range(copies)):
+            for op in reversed(inside[number]):
+                before = [backward[move, copy] for move in after[op]]
+                backward[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
+            for move in reversed(begins[number]):
+                if not move.parameter or copy == 0:
+                    used = range(copies) if move.parameter else (copy,)
+                    before = [backward[op, k] for op in move.users for k in used]
+                    backward[move, copy] = writer.exchange(move, move.backward, copy, before)
+    return writer.taskgraph(tuple(op.name for op in graph.operators))
+
+
+def groups_of(mesh: tuple[int, ...], axes: tuple[int, ...]) -> I64:
+    """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending."""
+    numbers = np.arange(int(np.prod(mesh))).reshape(mesh)
+    others = [axis for axis in range(len(mesh)) if axis not in axes]
+    members = int(np.prod([mesh[axis] for axis in axes]))
+    return numbers.transpose(*others, *axes).reshape(-1, members)
+
+
+class _Writer:
+    """Tasks and edges so far, and the last task of each stream."""
+
+    def __init__(self, program: SpmdProgram, copies: int) -> None:
+        self._mesh, self._devices, self._copies = program.mesh, program.n_devices, copies
+        self._count = 0
+        self._columns: dict[str, list[Any]] = {name: [] for name in _EMPTY}
+        self._tails: list[I64] = []
+        self._heads: list[I64] = []
+        self._groups: dict[bytes, int] = {}
+        self._members: list[I64] = []
+        self._computed: I64 | None = None
+        self._exchanged: I64 | None = None
+
+    def compute(self, kind: TaskKind, op: int, copy: int, seconds: F64, before: Iterable[I64 | None]) -> I64:
+        """Add a pass of an operator on every device; return its tasks."""
+        tasks = self._add(
+            self._devices,
+            kind=kind,
+            device=np.arange(self._devices),
+            seconds=seconds / self._copies,
+            op=op,
+            micro_batch=copy,
+        )
+        self._follow(self._computed, tasks)
+        for ends in before:
+            self._follow(ends, tasks)
+        self._computed = tasks
+        return tasks
+
+    def exchange(self, move: Move, steps: Sequence[Exchange], copy: int, before: Iterable[I64 | None]) -> I64 | None:
+        """Add the collectives of a conversion; return, by device, the last task, None where nothing is sent.
+
+        Then the order of the compute stream says all that is to be said.
+        """
+        last = None
+        for step in steps:
+            if not step.free:
+                begin, end = self._collective(move, step, -1 if move.parameter else copy)
+                for ends in (*before, self._exchanged):
+                    self._follow(ends, begin)
+                last = self._exchanged = end
+                before = ()
+        return last
+
+    def taskgraph(self, names: tuple[str, ...]) -> TaskGraph:
+        """Return everything."""
+        tails, heads = (np.concatenate(ends) if ends else np.zeros(0, np.int64) for ends in (self._tails, self._heads))
+        order = np.argsort(tails, kind="stable")
+        columns: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self._columns.items()}
+        degree = np.bincount(tails, minlength=self._count)
+        if (columns["turns"] == 2).all():
+            columns["turns"] = None
+        if self._copies == 1:
+            columns["micro_batch"] = None
+        return TaskGraph(
+            **columns,
+            group_ptr=np.concatenate([[0], np.cumsum([len(row) for row in self._members])]),
+            group_members=np.concatenate(self._members) if self._members else np.zeros(0, np.int32),
+            succ_ptr=np.concatenate([[0], np.cumsum(degree)]),
+            succ=heads[order],
+            op_names=names,
+            n_devices=self._devices,
+        )
+
+    def _collective(self, move: Move, step: Exchange, copy: int) -> tuple[I64, I64]:
+        """Add one collective in every group, of one micro-batch or (-1) of all; return its ends by device."""
+        members = groups_of(self._mesh, step.axes)
+        groups, size = members.shape
+        whole = round(move.nbytes * step.share)
+        if copy >= 0:
+            whole = whole * (copy + 1) // self._copies - whole * copy // self._copies
+        common = {"op": move.users[0], "micro_batch": copy}
+        where = np.empty(self._devices, dtype=np.int64)
+        where[members] = np.arange(groups)[:, None]
+        if step.step.collective is not Collective.ALL_TO_ALL:
+            turns = 2 if step.step.collective is Collective.ALL_REDUCE else 1
+            bytes_sent = whole if turns == 2 else -(-whole // 2)
+            tasks = self._add(
+                groups, kind=TaskKind.ALLREDUCE, size=bytes_sent, group=self._numbers(members), turns=turns, **common
+            )
+            return tasks[where], tasks[where]
+        alone = self._numbers(members[:, :1])
+        join = self._add(groups, kind=TaskKind.ALLREDUCE, group=alone, **common)
+        here, there = np.nonzero(~np.eye(size, dtype=bool))
+        sent = self._add(
+            groups * len(here),
+            kind=TaskKind.TRANSFER,
+            size=-(-whole // size**2),
+            src=members[:, here].ravel(),
+            dst=members[:, there].ravel(),
+            **common,
+        ).reshape(groups, -1)
+        leave = self._add(groups, kind=TaskKind.ALLREDUCE, group=alone, **common)
+        self._tails += [np.repeat(join, len(here)), sent.ravel()]
+        self._heads += [sent.ravel(), np.repeat(leave, len(here))]
+        return join[where], leave[where]
+
+    def _numbers(self, groups: I64) -> list[int]:
+        """Return the number of each group, given by a row of its members."""
+        numbers = []
+        for members in groups:
+            number = self._groups.setdefault(members.tobytes(), len(self._members))
+            if number == len(self._members):
+                self._members.append(members)
+            numbers.append(number)
+        return numbers
+
+    def _add(self, count: int, **columns: Any) -> I64:
+        for name, empty in _EMPTY.items():
+            self._columns[name].append(np.broadcast_to(np.asarray(columns.get(name, empty)), count))
+        self._count += count
+        return np.arange(self._count - count, self._count, dtype=np.int64)
+
+    def _follow(self, ends: I64 | None, tasks: I64) -> None:
+        """Let tasks follow others, device by device; each edge is made once."""
+        if ends is None:
+            return
+        edges = np.unique(np.stack([ends, tasks]), axis=1)
+        self._tails.append(edges[0])
+        self._heads.append(edges[1])
+
+
+_EMPTY: dict[str, Any] = {
+    "kind": 0,
+    "device": -1,
+    "seconds": 0.0,
+    "size": 0,
+    "src": -1,
+    "dst": -1,
+    "group": -1,
+    "op": -1,
+    "micro_batch": -1,
+    "turns": 2,
+}

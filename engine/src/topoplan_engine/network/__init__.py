@@ -1,0 +1,1 @@
+"""Paths, rings and links of a fabric, as columns that simulators read."""

@@ -1,0 +1,424 @@
+"""The network as simulators see it: rows of paths, and the flows of every ring.
+
+Data flow: a `Network` is made once for a fabric and a cluster.  `Network.lower` takes a task graph and says
+which row of paths each transfer takes and which ring columns each all-reduce runs; what it has not met
+before is routed (one question to `topoplan_engine.network.routing` for all new pairs) and kept, so that a search that
+changes strategies on one fabric only looks rows up.  Kernels read the columns `Network.paths` and
+`Network.rings`.
+
+Links: those of the fabric, in its order, then two for every device, ``up`` and ``down``, inside its host.
+Two devices of one host talk over up(a) and down(b); devices of different hosts talk over the fabric alone.
+
+Rings: where the fabric has rings for the size of a group, and the group is one device on each of the hosts
+``h, h + stride, h + 2 stride, ...`` with stride = hosts / size, every member sends along each of these rings,
+over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
+A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links.
+All other groups run one ring over the routes, in the order in which their members are listed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.errors import TopoplanError
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.routes import link_index
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.network.link_classes import Twins
+from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.routing import paths as route
+from topoplan_engine.network.walks import cross, joined, ranges, sum_paths
+
+__all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
+
+#: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
+LOAD = 1 << 20
+
+
+#: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
+_FEW = 8
+
+
+class PathColumns(NamedTuple):
+    """Paths of all rows met so far.
+
+    Attributes:
+        bandwidth, latency: (E,) bytes/s and seconds of every link.
+        row_ptr: (R+1,) the paths of row ``r`` are ``row_ptr[r] .. row_ptr[r+1]``; a row has at least one.
+        path_ptr: (P+1,) the links of path ``p`` are ``links[path_ptr[p] : path_ptr[p+1]]``; none inside a device.
+        links: link indices in the order in which a message crosses them.
+        delay: (P,) latency of the path, seconds.
+        per_byte: (P,) seconds that a byte needs to be written on each link of the path in turn.
+        slowest: (P,) smallest bandwidth on the path, bytes/s; infinite where it has no links.
+        upto: (P,) share of the row's traffic on this path and those before it; 1 on the last.
+        pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own;
+            -1 where the row has one path whoever asks (inside a host, over the jump of a ring).
+    """
+
+    bandwidth: F64
+    latency: F64
+    row_ptr: I64
+    path_ptr: I64
+    links: I32
+    delay: F64
+    per_byte: F64
+    slowest: F64
+    upto: F64
+    pair: I64
+
+
+class RingColumns(NamedTuple):
+    """Rings of all groups met so far.
+
+    Attributes:
+        first: (G,) where the rows of a group start in ``rows``.
+        parallel: (G,) rings that the group runs at a time.
+        members: (G,) members of the group.
+        rows: row of paths over which member ``i`` sends on ring ``r``, at ``first + r * members + i``.
+        ring: (G,) where the rings of a group start in ``load_ptr``.
+        load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
+            once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
+            share of the traffic.  Of links that nothing tells apart only the first one is listed.
+        drawn: (G,) 1 where the flows of every round draw their paths whatever the level: rings of few hosts, and not of
+            all, some of which have several paths to the next.
+        twin: (E,) the link that stands for each link, where all all-reduces are coupled.
+    """
+
+    first: I64
+    parallel: I32
+    members: I32
+    rows: I32
+    ring: I64
+    load_ptr: I64
+    load_links: I32
+    load: I64
+    drawn: I8
+    twin: I64
+
+
+class Traffic(NamedTuple):
+    """What each task asks of the network: (T,) row of a transfer, (T,) ring group of an all-reduce; else -1."""
+
+    row: I32
+    ring: I32
+
+
+class Network:
+    """Links, paths and rings of one fabric and cluster, grown as task graphs ask for them."""
+
+    def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
+        if fabric.n_hosts != cluster.n_hosts:
+            raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
+        self.fabric, self.cluster = fabric, cluster
+        self._host = cluster.device_host
+        inside = np.repeat(cluster.inside_bandwidth[self._host], 2)
+        self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, inside]))
+        self._latency = f64(np.concatenate([fabric.link_latency, np.zeros(len(inside))]))
+        self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
+        self._groups: dict[bytes, int] = {}
+        self.paths = self._inside_paths()
+        none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
+        self.rings = self.rings_in_full = RingColumns(
+            i64(none),
+            i32(none),
+            i32(none),
+            i32(none),
+            i64(none),
+            i64(zero),
+            i32(none),
+            i64(none),
+            i8(none),
+            i64(itself),
+        )
+        self._twins = Twins(self._bandwidth)
+        self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
+
+    @property
+    def n_links(self) -> int:
+        """Number of links: the fabric's and two for every device."""
+        return len(self._bandwidth)
+
+    def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
+        """Find the rows of all transfers and the rings of all all-reduces.
+
+        Args:
+            taskgraph: its columns must be in range (`TaskGraph.check`).
+            backward: walk rings in listed order the other way round: first, last, last but one, ...
+
+        Raises:
+            TopoplanError: a pair that must communicate cannot; the message names task and hosts.
+        """
+        if taskgraph.n_devices > self.cluster.n_devices:
+            raise TopoplanError(
+                f"task graph: {taskgraph.n_devices} devices, but the cluster has {self.cluster.n_devices} devices"
+            )
+        row = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+        transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+        if len(transfers):
+            found = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
+            if (lost := np.flatnonzero(found < 0)).size:
+                task = int(transfers[lost[0]])
+                self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
+            row[transfers] = found
+            self._part(found)
+        ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+        reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+        if len(reduces):
+            ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
+        self._merge()
+        row.setflags(write=False)
+        ring.setflags(write=False)
+        return Traffic(row, ring)
+
+    def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
+        raise TopoplanError(
+            f"fabric {self.fabric.name!r}: no path from host {self._host[src]} to host {self._host[dst]} for "
+            f"{taskgraph.label(task)} (link them, or place the task elsewhere)"
+        )
+
+    # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _inside_paths(self) -> PathColumns:
+        """Rows for the ordered pairs of devices of each host, host by host; none has links from a device to itself."""
+        sizes = np.bincount(self._host, minlength=self.cluster.n_hosts)
+        self._first_device = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self._n_inside = sizes
+        self._first_row = np.concatenate([[0], np.cumsum(sizes**2)[:-1]])
+        rows = int((sizes**2).sum())
+        host = np.repeat(np.arange(len(sizes)), sizes**2)
+        local = np.arange(rows) - self._first_row[host]
+        a, b = local // sizes[host], local % sizes[host]
+        first = self.fabric.n_links + 2 * self._first_device[host]
+        both = np.stack([first + 2 * a, first + 2 * b + 1], axis=1)[a != b]
+        lengths = np.where(a == b, 0, 2)
+        links = both.ravel().astype(np.int32)
+        return PathColumns(
+            bandwidth=self._bandwidth,
+            latency=self._latency,
+            row_ptr=i64(np.arange(rows + 1)),
+            path_ptr=i64(np.concatenate([[0], np.cumsum(lengths)])),
+            links=i32(links),
+            **self._sums(lengths, links),
+            upto=f64(np.ones(rows)),
+            pair=i64(np.full(rows, -1)),
+        )
+
+    def _rows(self, src: I32, dst: I32) -> I32:
+        """Row of each pair of devices; -1 where there is no path."""
+        a, b = self._host[src], self._host[dst]
+        key = a.astype(np.int64) * self.fabric.n_hosts + b
+        found = self._row_of_pair.get(key)
+        if (unknown := (found == 0) & (a != b)).any():
+            self._route(np.unique(key[unknown]))
+            found = self._row_of_pair.get(key)
+        rows = found - 2
+        if (same := a == b).any():
+            local = (src - self._first_device[a]) * self._n_inside[a] + dst - self._first_device[a]
+            rows = np.where(same, self._first_row[a] + local, rows)
+        return i32(rows)
+
+    def _route(self, keys: I64) -> None:
+        """Ask for the paths of new host pairs and append their rows."""
+        answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
+        counts = np.diff(answer.pair_ptr)
+        reached = counts > 0
+        first = len(self.paths.row_ptr) - 1
+        self._row_of_pair.put(keys, np.where(reached, first + 1 + np.cumsum(reached), 1).astype(np.int32))
+        running = np.cumsum(answer.weight)
+        before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
+        upto = running - before
+        upto[answer.pair_ptr[1:][reached] - 1] = 1.0  # rounding must not leave a draw without a path
+        self._append(counts[reached], np.diff(answer.path_ptr), answer.links, upto, keys[reached])
+
+    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, upto: F64, pair: I64) -> None:
+        old = self.paths
+        sums = self._sums(links_of_path, links)
+        self.paths = old._replace(
+            row_ptr=joined(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
+            path_ptr=joined(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
+            links=joined(old.links, links),
+            delay=joined(old.delay, sums["delay"]),
+            per_byte=joined(old.per_byte, sums["per_byte"]),
+            slowest=joined(old.slowest, sums["slowest"]),
+            upto=joined(old.upto, upto),
+            pair=joined(old.pair, pair),
+        )
+
+    def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
+        """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
+        sums = {name: np.empty(len(lengths)) for name in ("delay", "per_byte", "slowest")}
+        sum_paths(i64(lengths), i32(links), self._latency, self._bandwidth, *sums.values())
+        for column in sums.values():
+            column.setflags(write=False)
+        return sums
+
+    # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ring_groups(self, taskgraph: TaskGraph, backward: bool) -> I32:
+        """Ring group of each group of the task graph, making those not met before."""
+        members = taskgraph.group_members
+        ends = taskgraph.group_ptr.tolist()
+        result = np.empty(taskgraph.n_groups, dtype=np.int32)
+        new: list[tuple[int, I32]] = []
+        numbers: dict[bytes, int] = {}  # kept once all of them are known to work
+        for g in range(len(result)):
+            listed = members[ends[g] : ends[g + 1]]
+            if backward and not self._has_rings(listed):
+                listed = np.concatenate([listed[:1], listed[:0:-1]])
+            key = listed.tobytes()
+            number = self._groups.get(key, numbers.get(key, -1))
+            if number < 0:
+                number = numbers[key] = len(self._groups) + len(new)
+                new.append((g, listed))
+            result[g] = number
+        if new:
+            self._append_rings(self._ring_rows(taskgraph, new))
+            self._groups.update(numbers)
+        return result
+
+    def _has_rings(self, listed: I32) -> bool:
+        """Say whether the fabric has rings or cycles for a group."""
+        hosts = self._host[listed]
+        return bool(self.fabric.rings_of(hosts)) or len(self.fabric.cycles_of(hosts)) > 0
+
+    def _part(self, rows: I32) -> None:
+        """Tell apart all links that these rows of transfers can take."""
+        paths = self.paths
+        if len(self._moved) < len(paths.row_ptr) - 1:
+            self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
+        met = np.zeros(self.n_links, dtype=bool)
+        cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
+        self._twins.part(np.flatnonzero(met))
+
+    def _merge(self) -> None:
+        """List the loads of one link of each class."""
+        if self._twins.changed:
+            full, twin = self.rings_in_full, self._twins.first()
+            listed = twin[full.load_links] == full.load_links
+            self.rings = full._replace(
+                load_ptr=i64(np.concatenate([[0], np.cumsum(listed)])[full.load_ptr]),
+                load_links=i32(full.load_links[listed]),
+                load=i64(full.load[listed]),
+                twin=i64(twin),
+            )
+
+    def _append_rings(self, new: list[tuple[int, I32]]) -> None:
+        old = self.rings_in_full
+        lengths = np.array([len(rows) for _, rows in new])
+        counts = np.array([rings for rings, _ in new])
+        loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
+        for links, load in loads:
+            self._twins.load(links, load)
+        drawn = [self._drawn(rows) for _, rows in new]
+        for rows in (rows for (_, rows), one in zip(new, drawn, strict=True) if one):
+            self._part(rows)
+        ends = np.cumsum([len(links) for links, _ in loads])
+        self.rings_in_full = old._replace(
+            first=joined(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
+            parallel=joined(old.parallel, counts),
+            members=joined(old.members, lengths // counts),
+            rows=joined(old.rows, *(rows for _, rows in new)),
+            ring=joined(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
+            load_ptr=joined(old.load_ptr, old.load_ptr[-1] + ends),
+            load_links=joined(old.load_links, *(links for links, _ in loads)),
+            load=joined(old.load, *(load for _, load in loads)),
+            drawn=joined(old.drawn, i8(drawn)),
+        )
+
+    def _loads(self, rows: I32) -> tuple[I64, I64]:
+        """Links that the flows of a ring cross, and how much each of them is loaded."""
+        paths = self.paths
+        begin, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
+        path = ranges(begin, end)
+        before = paths.upto[path - 1]
+        before[np.cumsum(end - begin) - (end - begin)] = 0.0  # of the first path of each row
+        first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
+        links = paths.links[ranges(first, last)]
+        total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
+        used = np.flatnonzero(total)
+        return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
+
+    def _drawn(self, rows: I32) -> bool:
+        """Say whether the flows of a group with these rows draw their paths at level ``coupled``, too."""
+        several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
+        return len(rows) <= min(_FEW, self.fabric.n_hosts - 1) and bool(several.any())
+
+    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
+        """The number of rings of each new group, and the rows of its flows, ring by ring."""
+        own = [self._own_rows(self._host[listed]) for _, listed in new]
+        walks = [listed for (_, listed), rings in zip(new, own, strict=True) if not rings]
+        src = i32(np.concatenate([[], *walks]))
+        dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
+        rows = self._rows(src, dst)
+        if (lost := np.flatnonzero(rows < 0)).size:
+            group = [g for (g, listed), rings in zip(new, own, strict=True) if not rings for _ in listed][lost[0]]
+            task = int(np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.group == group))[0])
+            self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
+        plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
+        return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in own]
+
+    def _own_rows(self, hosts: I32) -> list[I32]:
+        """The rows of the rings, or cycles, that the fabric has for a group on ``hosts``, ring by ring."""
+        rings = [self._jump_rows(hosts, jumps) for jumps in self.fabric.rings_of(hosts)]
+        return rings or [self._cycle_rows(hosts, hosts[receivers]) for receivers in self.fabric.cycles_of(hosts)]
+
+    def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
+        """Append one explicit path per member of a ring and return their rows."""
+        steps = np.array([*jumps[1:], jumps[0]])
+        tails = (hosts[:, None] + np.cumsum(steps) - steps) % self.fabric.n_hosts
+        heads = (tails + steps) % self.fabric.n_hosts
+        links = link_index(self.fabric, tails, heads).ravel()
+        if (absent := np.flatnonzero(links < 0)).size:
+            raise TopoplanError(
+                f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
+                f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
+            )
+        return self._walk_rows(links, len(hosts))
+
+    def _cycle_rows(self, hosts: I32, receivers: I32) -> I32:
+        """Append the direct link of each member of a cycle to the host that it sends to, and return their rows."""
+        links = link_index(self.fabric, hosts, receivers)
+        if (absent := np.flatnonzero(links < 0)).size:
+            raise TopoplanError(
+                f"fabric {self.fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "
+                f"{hosts[absent[0]]} to host {receivers[absent[0]]} (add it, or leave the cycle out)"
+            )
+        return self._walk_rows(links, len(hosts))
+
+    def _walk_rows(self, links: I64, members: int) -> I32:
+        """Append one explicit path per member, all of as many links, and return their rows."""
+        first = len(self.paths.row_ptr) - 1
+        self._append(
+            np.ones(members, dtype=np.int64),
+            np.full(members, len(links) // members, dtype=np.int64),
+            i32(links),
+            np.ones(members),
+            np.full(members, -1),
+        )
+        return np.arange(first, first + members, dtype=np.int32)
+
+
+class NetworkCache:
+    """The networks of the fabrics used last, found again by identity."""
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._kept: dict[tuple[int, int], Network] = {}
+
+    def get(self, fabric: Fabric, cluster: Cluster) -> Network:
+        """Return the network of ``fabric`` and ``cluster``, making it when it is not kept.
+
+        A kept network holds its fabric and cluster, so that their identities stay theirs.
+        """
+        key = (id(fabric), id(cluster))
+        network = self._kept.pop(key, None)
+        if network is None:
+            network = Network(fabric, cluster)
+            while len(self._kept) >= self._size:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = network
+        return network

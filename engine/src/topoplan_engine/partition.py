@@ -1,0 +1,167 @@
+"""The algebra: what a cut of an operator's iteration space does to its tensors.
+
+Everything that lowering, estimators and exporters need to know about parallelization is derived here
+from iteration spaces and axis maps, for every operator alike:
+
+- `part_bounds`: a cut dimension -> which iterations each part runs (parts may be uneven by one);
+- `slice_elements`: -> how much of a tensor each part holds;
+- `replica_groups`: dimensions absent from a tensor -> which parts hold the same slice.  For a weight these
+  are its gradient all-reduce groups; for an output cut along a reduction, the holders of partial sums;
+- `transfers`: two cuts at the ends of an edge -> the elements between every pair of parts.
+
+Parts are numbered with the last dimension of the iteration space fastest (C order of the degree vector).
+The model is FlexFlow's SOAP space (Jia, Zaharia, Aiken: Beyond Data and Model Parallelism for Deep Neural
+Networks, MLSys 2019, section 4), with halos, reductions and uneven parts derived instead of special-cased.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import I32, I64
+from topoplan.model.graph import Axis, Operator, Tensor
+
+__all__ = ["Transfers", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
+
+
+@attrs.frozen(eq=False)
+class Transfers:
+    """What the parts of a producer send to the parts of a consumer: (n,) each, sorted by (dst, src).
+
+    ``elements`` counts tensor elements.  Where the producer holds partial sums, every holder sends and
+    the consumer adds them up; in the backward pass the same rows run the other way.
+    """
+
+    src: I32
+    dst: I32
+    elements: I64
+
+
+def part_bounds(size: int, degree: int) -> tuple[I64, I64]:
+    """Return where each of ``degree`` parts of ``size`` iterations starts and stops, (degree,) each.
+
+    Part ``i`` starts at ``i * size // degree``: sizes differ by at most one.
+    """
+    edges = np.arange(degree + 1, dtype=np.int64) * size // degree
+    return edges[:-1], edges[1:]
+
+
+def part_sizes(op: Operator, degrees: tuple[int, ...]) -> list[I64]:
+    """Return for each dimension the (P,) number of iterations that each part runs."""
+    grid = []
+    for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
+        starts, stops = part_bounds(dim.size, degree)
+        grid.append(_spread(stops - starts, index, degrees))
+    return grid
+
+
+def slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
+    """Return the (P,) number of elements of ``tensor`` that each part touches."""
+    total = np.ones(int(np.prod(degrees, dtype=np.int64)), dtype=np.int64)
+    for axis in tensor.axes:
+        low, high = _axis_slices(axis, op, degrees)
+        length = np.maximum(high - low, 0)
+        total *= length[0] if axis.dim < 0 else _spread(length, axis.dim, degrees)
+    return total
+
+
+def replica_groups(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
+    """Return the parts that hold the same slice of ``tensor``.
+
+    Returns:
+        (G, R) int64: each row one group, parts ascending; rows ascending by their first part.
+    """
+    held = [axis.dim for axis in tensor.axes if axis.dim >= 0]
+    parts = np.arange(int(np.prod(degrees, dtype=np.int64))).reshape(degrees)
+    order = sorted(held) + [d for d in range(len(degrees)) if d not in held]
+    groups = int(np.prod([degrees[d] for d in held], dtype=np.int64))
+    return parts.transpose(order).reshape(groups, -1)
+
+
+def transfers(
+    producer: Operator,
+    output: Tensor,
+    producer_degrees: tuple[int, ...],
+    consumer: Operator,
+    into: Tensor,
+    consumer_degrees: tuple[int, ...],
+) -> Transfers:
+    """Return the elements that every part of the consumer needs from every part of the producer.
+
+    The overlap of two parts is the product over the tensor's axes of the overlap of two intervals, so the
+    whole answer is an outer product of small sparse matrices, one per axis; the work is proportional to
+    the number of pairs that do overlap.
+    """
+    src = np.zeros(1, dtype=np.int64)
+    dst = np.zeros(1, dtype=np.int64)
+    elements = np.ones(1, dtype=np.int64)
+    src_stride, dst_stride = _strides(producer_degrees), _strides(consumer_degrees)
+    src_left, dst_left = set(range(len(producer_degrees))), set(range(len(consumer_degrees)))
+    for given, wanted in zip(output.axes, into.axes, strict=True):
+        a, b, overlap = _overlaps(
+            _axis_slices(given, producer, producer_degrees), _axis_slices(wanted, consumer, consumer_degrees)
+        )
+        a *= src_stride[given.dim] if given.dim >= 0 else 0
+        b *= dst_stride[wanted.dim] if wanted.dim >= 0 else 0
+        src_left.discard(given.dim)
+        dst_left.discard(wanted.dim)
+        src = (src[:, None] + a).ravel()
+        dst = (dst[:, None] + b).ravel()
+        elements = (elements[:, None] * overlap).ravel()
+    # What the tensor does not name: every holder of a partial sum sends, every replica of the consumer gets.
+    for dim in src_left:
+        src, dst, elements = _copies(src, dst, elements, producer_degrees[dim], src_stride[dim], 0)
+    for dim in dst_left:
+        src, dst, elements = _copies(src, dst, elements, consumer_degrees[dim], 0, dst_stride[dim])
+    order = np.lexsort((src, dst))
+    return Transfers(src[order].astype(np.int32), dst[order].astype(np.int32), elements[order])
+
+
+def _axis_slices(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> tuple[I64, I64]:
+    """Return the interval of ``axis`` that each coordinate of its dimension touches."""
+    if axis.dim < 0:
+        return np.zeros(1, dtype=np.int64), np.full(1, axis.size, dtype=np.int64)
+    starts, stops = part_bounds(op.dims[axis.dim].size, degrees[axis.dim])
+    low = np.clip(starts * axis.scale + axis.offset, 0, axis.size)
+    high = np.clip((stops - 1) * axis.scale + axis.offset + axis.extent, 0, axis.size)
+    return low, high
+
+
+def _overlaps(given: tuple[I64, I64], wanted: tuple[I64, I64]) -> tuple[I64, I64, I64]:
+    """Return (given index, wanted index, overlap) of the intervals that overlap; both lists ascend."""
+    (given_low, given_high), (low, high) = given, wanted
+    first = np.searchsorted(given_high, low, side="right")
+    last = np.searchsorted(given_low, high, side="left")
+    counts = np.where(high > low, np.maximum(last - first, 0), 0)
+    b = np.repeat(np.arange(len(low)), counts)
+    a = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    overlap = np.minimum(given_high[a], high[b]) - np.maximum(given_low[a], low[b])
+    keep = overlap > 0
+    return a[keep], b[keep], overlap[keep]
+
+
+def _copies(src: I64, dst: I64, elements: I64, degree: int, to_src: int, to_dst: int) -> tuple[I64, I64, I64]:
+    if degree == 1:
+        return src, dst, elements
+    shift = np.arange(degree)
+    return (
+        (src[:, None] + shift * to_src).ravel(),
+        (dst[:, None] + shift * to_dst).ravel(),
+        np.repeat(elements, degree),
+    )
+
+
+def _strides(degrees: tuple[int, ...]) -> list[int]:
+    strides, step = [0] * len(degrees), 1
+    for dim in reversed(range(len(degrees))):
+        strides[dim] = step
+        step *= degrees[dim]
+    return strides
+
+
+def _spread(values: I64, dim: int, degrees: tuple[int, ...]) -> I64:
+    """Repeat per-coordinate ``values`` of dimension ``dim`` over all parts."""
+    shape = [1] * len(degrees)
+    shape[dim] = degrees[dim]
+    return np.broadcast_to(values.reshape(shape), degrees).ravel()

@@ -1,0 +1,134 @@
+"""Mixed precision as a property of the model: what 2-byte tensors change in bytes, memory and rates.
+
+    frontend's graph (fp32) ─► in_precision ─► graph ─► estimator, searchers, lowering, simulators
+
+Activations, weights and their gradients take half the bytes, wherever they are kept or sent, so that everything that
+counts bytes of tensors needs to know no more.  Two things do not follow from bytes:
+
+- *memory of weights* (`weight_states`): beside a weight and its gradient of 2 bytes each, the optimizer keeps the
+  weight and its own state in 4 bytes: 16 bytes for each parameter under Adam.  Source: Rajbhandari et al., ZeRO:
+  Memory Optimizations Toward Training Trillion Parameter Models, SC 2020, section 3.1; the technique is that of
+  Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.1;
+- *rates* (`at_speed`): an estimator that knows the devices' rates prices the graph in its precision; the seconds of
+  any other one are those of fp32, and are divided by a factor that the user states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
+from topoplan.plugin.components import CostFunction, Estimator
+from topoplan_engine.scaling import scaled_costs
+
+__all__ = ["OPTIMIZERS", "at_speed", "in_precision", "optimizer_of", "weight_states"]
+
+#: How much smaller an element is than in fp32.
+_SMALLER = 2
+
+#: Optimizer -> numbers that it keeps for each weight, beside the weight itself: Adam two moments, momentum one.
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd": 0})
+
+
+def optimizer_of(graph: OperatorGraph) -> str:
+    """Return the optimizer of a model: Adam, or momentum where FlexNet's accounting is reproduced, unless it says."""
+    return graph.optimizer or ("momentum" if graph.dialect == "flexnet" else "adam")
+
+
+def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
+    """Return an fp32 model in ``precision``: the very same for ``fp32``, with half the bytes otherwise.
+
+    Training data (inputs that no operator gives) keep their bytes: they are indices, or cast when they are read.
+    A tensor that is told in bytes, as profiles do, has half of them, rounded up.
+    """
+    if precision == graph.precision:
+        return graph
+    given = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
+    operators = tuple(
+        _smaller(op, [(index, k) in given for k in range(len(op.inputs))]) for index, op in enumerate(graph.operators)
+    )
+    return attrs.evolve(graph, operators=operators, precision=precision)
+
+
+def weight_states(graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True) -> tuple[int, int, int]:
+    """Return how many times its bytes in ``graph`` a weight, its gradient and the optimizer's state take in memory.
+
+    Args:
+        graph: the model, in its precision, with its optimizer.
+        copies: numbers that the optimizer keeps for each weight; None: as many as the model's optimizer.
+        gradient: there is a gradient of the same size; not where few rows of a table get one.
+
+    Returns:
+        In mixed precision the state is in fp32, and with it counts one more copy of the weight, which the optimizer
+        updates.
+    """
+    kept = OPTIMIZERS[optimizer_of(graph)] if copies is None else copies
+    return 1, int(gradient), kept if graph.precision == "fp32" else _SMALLER * (1 + kept)
+
+
+def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, speedup: float | None) -> CostFunction:
+    """Return what ``estimator`` built for ``graph``, at the rate of the graph's precision.
+
+    Args:
+        estimator: made ``costs``.
+        costs: prices parts of ``graph``.
+        graph: the model, in its precision.
+        speedup: how much faster than in fp32 devices compute; None where the user says nothing.
+
+    Raises:
+        TopoplanError: the factor is missing, or there is no use for it.
+    """
+    precision = graph.precision
+    if precision == "fp32":
+        if speedup is not None:
+            raise TopoplanError("precision-speedup: is for mixed precision (choose --precision bf16 or fp16)")
+        return costs
+    if estimator.knows_precision:
+        if speedup is not None:
+            raise TopoplanError(
+                f"precision-speedup: estimator {estimator.name} knows the rates of devices in {precision} "
+                "(leave it out)"
+            )
+        return costs
+    if speedup is None:
+        raise TopoplanError(
+            f"precision: the times of estimator {estimator.name} are those of fp32: say how much faster {precision} is "
+            f"(--precision-speedup 2, or 1 if they were measured in {precision})"
+        )
+    return scaled_costs(costs, np.full(len(graph.operators), 1 / speedup))
+
+
+def _smaller(op: Operator, given: list[bool]) -> Operator:
+    """Halve everything but training data; ``given`` says of each input whether an operator gives it."""
+    data = [tensor for tensor, is_given in zip(op.inputs, given, strict=True) if not is_given]
+    # A term over just the dimensions of training data is their traffic.
+    reads = {frozenset(axis.dim for axis in tensor.axes if axis.dim >= 0) for tensor in data}
+    return attrs.evolve(
+        op,
+        inputs=tuple(
+            _halved(tensor) if is_given else tensor for tensor, is_given in zip(op.inputs, given, strict=True)
+        ),
+        weights=tuple(map(_halved, op.weights)),
+        outputs=tuple(map(_halved, op.outputs)),
+        traffic=tuple(
+            term if frozenset(term.dims) in reads else attrs.evolve(term, coefficient=term.coefficient / _SMALLER)
+            for term in op.traffic
+        ),
+        profile=None
+        if op.profile is None
+        else attrs.evolve(op.profile, activation_bytes=op.profile.activation_bytes / _SMALLER),
+    )
+
+
+def _halved(tensor: Tensor) -> Tensor:
+    if tensor.itemsize % _SMALLER == 0:
+        return attrs.evolve(tensor, itemsize=tensor.itemsize // _SMALLER)
+    # Told in bytes: fewer of them, along the axis that no cut follows.
+    free = max((k for k, axis in enumerate(tensor.axes) if axis.dim < 0), default=-1)
+    axes = tuple(Axis(-(-axis.size // _SMALLER)) if k == free else axis for k, axis in enumerate(tensor.axes))
+    return attrs.evolve(tensor, axes=axes)

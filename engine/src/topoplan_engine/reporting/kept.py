@@ -1,0 +1,106 @@
+"""What tables and JSON say of which plan they speak of, how its time varies, and which other one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topoplan_engine.experiment import Experiment
+from topoplan_engine.search.draws import Draws
+from topoplan_engine.search.optimize import Outcome
+
+__all__ = ["iteration_time", "kept_json", "kept_rows", "planner_json", "planner_rows"]
+
+
+def iteration_time(draws: Draws, say: Callable[[float], str]) -> str:
+    """Return a time as text, with its standard deviation where it is the mean of several draws."""
+    if not draws.seeds:
+        return say(draws.mean)
+    return f"{say(draws.mean)}, +- {draws.deviation / draws.mean:.2%} over {len(draws.seeds)} draws of equal paths"
+
+
+def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], str]) -> list[tuple[str, str]]:
+    """Return the rows of a table that say which plan it is of, and which other one to know of."""
+    aside, rows = outcome.aside, []
+    if outcome.origin.constructed or aside is not None or "reports" in outcome.plan.provenance:
+        rows.append(("plan", outcome.origin.name))
+    if aside is not None:
+        name = aside.finalist.origin.name
+        times = iteration_time(aside.draws, say) + ("" if aside.fits else " (does not fit)")
+        choose = _choose(outcome, experiment)
+        rows.append((f"beside it: {name}", times + (f"; {choose} takes it" if choose else "")))
+    if outcome.draws.seeds and outcome.plan.timeline is not None:
+        one = f"{say(outcome.plan.timeline.makespan)} (seed {outcome.draws.nearest}), as what is below"
+        rows.append(("the draw that is written", one))
+    return rows
+
+
+def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
+    """Return what the JSON object of a run says about the same."""
+    aside, draws, told = outcome.aside, outcome.draws, outcome.plan.timeline
+    assert told is not None
+    return {
+        "plan": outcome.origin.name,
+        "aside": None
+        if aside is None
+        else {
+            "plan": aside.finalist.origin.name,
+            "iteration_time_s": aside.draws.mean,
+            "standard_deviation_s": aside.draws.deviation,
+            "fits": aside.fits,
+            "choose": _choose(outcome, experiment),
+        },
+        "draws": None
+        if not draws.seeds
+        else {
+            "count": len(draws.seeds),
+            "standard_deviation_s": draws.deviation,
+            "standard_error_s": draws.error,
+            "initial_standard_deviation_s": outcome.initial_draws.deviation,
+            "searched_iteration_time_s": outcome.result.best_cost - outcome.penalty,
+            "written_seed": draws.nearest,
+            "written_iteration_time_s": told.makespan,
+        },
+    }
+
+
+def _choose(outcome: Outcome, experiment: Experiment) -> str | None:
+    """Return the option that takes the other plan, where one does."""
+    if outcome.aside is None or (outcome.fits and not outcome.aside.fits):
+        return None
+    if outcome.origin.constructed and experiment.run.keep == "constructed":
+        return "--keep fastest"
+    return "--keep constructed" if experiment.run.keep == "fastest" else None
+
+
+def planner_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the rows with the figures that planners reckoned themselves: numbers and short texts of their reports."""
+    provenance = outcome.plan.provenance
+    rows = []
+    for name, report in provenance.get("reports", {}).items():
+        if "reports_are_of" in provenance:
+            rows.append((f"figures of {name}", f"of another plan: {provenance['reports_are_of']}"))
+        told = {key: f"{v:.6g}" if isinstance(v, float) else str(v) for key, v in report.items()}
+        rows += [(f"{name}'s own: {key}", t) for key, t in told.items() if isinstance(report[key], str | int | float)]
+    if rows:
+        rows.append(("planned in", f"{outcome.result.planning:.2f} s"))
+    if (times := _over_one_device(outcome)) is not None:
+        rows.append(("simulated speedup over one device", f"{times:.3f}x"))
+    return rows
+
+
+def planner_json(outcome: Outcome) -> dict[str, Any]:
+    """Return what the JSON object of a run says of planners: their own figures by their names, and of which plan."""
+    provenance = outcome.plan.provenance
+    return {
+        "speedup_over_one_device": _over_one_device(outcome),
+        "planners": provenance.get("reports", {}),
+        "planners_figures_are_of": provenance.get("reports_are_of", "this plan") if "reports" in provenance else None,
+    }
+
+
+def _over_one_device(outcome: Outcome) -> float | None:
+    """Return what one device takes, if a planner says, over what the plan takes as simulated."""
+    reports = outcome.plan.provenance.get("reports", {})
+    known = [report["one_device_s"] for report in reports.values() if "one_device_s" in report]
+    return float(known[0]) / outcome.seconds if known and outcome.seconds else None

@@ -1,0 +1,55 @@
+"""What tables and JSON say about memory: the fullest device, what is on it, and whether the plan fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan.model.plan import Plan
+from topoplan_engine.fitting import size_text
+
+__all__ = ["memory_json", "memory_rows"]
+
+_LABELS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "undivided": "not divided by the estimator",
+}
+
+
+def memory_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows of a table: the fullest device, and by what it is filled."""
+    memory, capacity = plan.memory, plan.cluster.device_memory
+    if memory is None:
+        return []
+    device = memory.fullest(capacity)
+    used = f"{size_text(memory.total[device])} of {size_text(capacity[device])} (device {device})"
+    rows = [("memory per device", used if plan.fits else f"DOES NOT FIT: {used}")]
+    for name, nbytes in memory.on(device).items():
+        said = _at_once(plan, device) if name == "activations" else ""
+        rows.append((f"  {_LABELS[name]}", size_text(nbytes) + said))
+    return rows
+
+
+def memory_json(plan: Plan) -> dict[str, Any]:
+    """Return what the JSON object of a run says about memory: of the fullest device; nothing where it is not known."""
+    memory, capacity = plan.memory, plan.cluster.device_memory
+    if memory is None:
+        return {}
+    device = memory.fullest(capacity)
+    return {
+        "fits": plan.fits,
+        "memory_bytes": float(memory.total[device]),
+        "memory_capacity_bytes": float(capacity[device]),
+        "memory": {"device": device, **{f"{name}_bytes": nbytes for name, nbytes in memory.on(device).items()}},
+    }
+
+
+def _at_once(plan: Plan, device: int) -> str:
+    """Say how many micro-batches are under way at the time, where the batch is cut."""
+    schedule = None if plan.strategy is None else plan.strategy.schedule
+    if schedule is None or schedule.micro_batches == 1 or plan.memory is None:
+        return ""
+    count = schedule.micro_batches
+    return f" ({plan.memory.at_once[device] * count:.3g} of {count} micro-batches)"

@@ -1,0 +1,139 @@
+"""How far a search is: a bar on a terminal, a line now and then elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from topoplan.search.observed import Progress as SearchProgress
+
+__all__ = ["parts_shown", "progress_shown"]
+
+#: Seconds between two lines where there is no terminal.
+_EVERY = 60.0
+
+_Report = Callable[[str, SearchProgress], None]
+
+
+@contextmanager
+def progress_shown(
+    budget: int, *, planning: bool, quiet: bool, say: Callable[[float], str], every: float = _EVERY
+) -> Iterator[_Report]:
+    """Show progress while the context lasts.
+
+    Args:
+        budget: candidates at most.
+        planning: searchers construct their answer, and end when they have: the budget says nothing of the time left.
+        quiet: show nothing.
+        say: a time as text.
+        every: seconds between two lines.
+    """
+    console = Console(stderr=True, markup=False, emoji=False)
+    if quiet:
+        yield lambda event, progress: None
+    elif console.is_terminal:
+        with _bar(console, budget, planning=planning, say=say) as report:
+            yield report
+    else:
+        with _lines(budget, planning=planning, say=say, every=every) as report:
+            yield report
+
+
+@contextmanager
+def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float], str]) -> Iterator[_Report]:
+    told = "best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"
+    columns: tuple[ProgressColumn, ...]
+    if planning:
+        columns = (TextColumn("planning, {task.completed} plans simulated, " + told), TimeElapsedColumn())
+    else:
+        columns = (TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TextColumn(told), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("search", total=budget, best="-", accepted="-", speed="-")
+
+        def report(event: str, progress: SearchProgress) -> None:
+            bar.update(
+                task,
+                completed=progress.evaluations - 1,
+                best=say(progress.best),
+                accepted="-" if progress.acceptance is None else f"{progress.acceptance:.0%}",
+                speed=f"{progress.evaluations / max(progress.elapsed, 1e-9):.0f}",
+            )
+
+        yield report
+
+
+@contextmanager
+def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: float) -> Iterator[_Report]:
+    """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
+    began, over = time.monotonic(), threading.Event()
+    last: SearchProgress | None = None
+
+    def report(event: str, progress: SearchProgress) -> None:
+        nonlocal last
+        last = progress
+
+    def write() -> None:
+        while not over.wait(every):
+            passed = f"{time.monotonic() - began:.0f} s"
+            if last is None:
+                typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)
+                continue
+            done = last.evaluations - 1
+            far = f"planning: {done} plans simulated" if planning else f"searching: {done} of {budget}"
+            typer.echo(f"{far}, best {say(last.best)}, {passed}", err=True)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def parts_shown(
+    what: str, total: int, *, quiet: bool = False, every: float = _EVERY
+) -> Iterator[Callable[[int, str], None]]:
+    """Show how many parts of a work are finished while the context lasts: call with their number and a name.
+
+    Args:
+        what: is done, e.g. ``comparing``.
+        total: number of parts.
+        quiet: show nothing.
+        every: seconds between two lines where there is no terminal; they are written when parts are finished.
+    """
+    console = Console(stderr=True, markup=False, emoji=False)
+    if quiet:
+        yield lambda finished, name: None
+    elif console.is_terminal:
+        told = TextColumn("{task.fields[last]}", markup=False)
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total, last="")
+            yield lambda finished, name: bar.update(task, completed=finished, last=name)
+    else:
+        last = began = time.monotonic()
+
+        def report(finished: int, name: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= every:
+                last = now
+                typer.echo(f"{what}: {finished} of {total}, {name}, {now - began:.0f} s", err=True)
+
+        yield report

@@ -1,0 +1,167 @@
+"""How tables and JSON say a strategy: groups of operators with their data, tensor and expert degrees, and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.plan import Plan
+from topoplan.model.strategy import Strategy
+from topoplan_engine.layout import Cuts, Group, groups_of, names_of
+
+__all__ = ["print_strategy", "strategy_json"]
+
+#: Groups that a table shows; of more the smallest ones are counted in one line.
+_SHOWN = 12
+#: Kinds of operators that a line names.
+_KINDS = 4
+
+
+def strategy_json(plan: Plan) -> dict[str, Any]:
+    """Return what the JSON object of a run says about the strategy."""
+    if plan.strategy is None or plan.graph is None:
+        return {}
+    strategy, names = plan.strategy, [op.name for op in plan.graph.operators]
+    program = strategy.program
+    return {
+        "strategy": {
+            "mesh": None if program is None else list(program.mesh),
+            "sharded_state": None if program is None else program.sharded_state,
+            "groups": [
+                {
+                    "operators": [names[op] for op in group.operators],
+                    "stage": None if group.stage < 0 else group.stage,
+                    **attrs.asdict(group.cuts),
+                    "tensor": dict(group.cuts.tensor),
+                    "weights": list(group.weights),
+                    "gathered": group.gathered,
+                    "devices": [list(devices) for devices in group.devices],
+                }
+                for group in groups_of(strategy, plan.graph)
+            ],
+        }
+    }
+
+
+def print_strategy(plan: Plan) -> None:
+    """Print a table of the groups; columns that say the same of all are left out or said in the title."""
+    if plan.strategy is None or plan.graph is None:
+        return
+    strategy, graph, count = plan.strategy, plan.graph, plan.cluster.n_devices
+    groups = groups_of(strategy, graph)
+    pipelined = any(group.stage >= 0 for group in groups)
+    columns: list[tuple[str, Callable[[Group], str]]] = [
+        *([("stage", lambda group: _stage(group, strategy))] if pipelined else []),
+        ("operators", lambda group: _operators(group, graph)),
+        ("data", lambda group: str(group.cuts.data)),
+        ("tensor", lambda group: _tensor(group.cuts)),
+        ("expert", lambda group: str(group.cuts.expert)),
+        ("attribute", lambda group: str(group.cuts.attribute)),
+        ("copies", lambda group: str(group.cuts.copies)),
+        ("weights", _weights),
+        ("devices", lambda group: _devices(group, count)),
+    ]
+    values = {name: sorted({cell(group) for group in groups} - {"-"}) for name, cell in columns}
+    said = [name for name in ("weights", "devices") if len(values[name]) == 1]
+    left_out = [*said, *(name for name in ("tensor", "expert", "attribute", "copies") if values[name] == ["1"])]
+    columns = [(name, cell) for name, cell in columns if name not in left_out and values[name]]
+    title = ["strategy", *_mesh(strategy), *(f"{name} {values[name][0]}" for name in said)]
+    grid = Table(title=", ".join(title), title_justify="left")
+    for name, _ in columns:
+        grid.add_column(name, justify="left" if name in ("operators", "weights", "devices") else "right")
+    shown = groups if pipelined else sorted(groups, key=lambda group: -len(group.operators))[:_SHOWN]
+    for group in sorted(shown, key=lambda group: (group.stage, group.operators)):
+        grid.add_row(*(cell(group) for _, cell in columns))
+    console = Console(markup=False, emoji=False)
+    console.print(grid)
+    if len(shown) < len(groups):
+        rest = len(graph.operators) - sum(len(group.operators) for group in shown)
+        console.print(f"... and {len(groups) - len(shown)} more ways to cut, of {rest} operators (--json has all)")
+    for line in _legend(groups, plan):
+        console.print(line)
+
+
+def _mesh(strategy: Strategy) -> list[str]:
+    program = strategy.program
+    if program is None:
+        return []
+    told = [f"one program on a mesh of {' x '.join(map(str, program.mesh))}"]
+    return [*told, "gradients and optimizer state sharded (ZeRO)"] if program.sharded_state else told
+
+
+def _operators(group: Group, graph: OperatorGraph) -> str:
+    """Name an operator, the first and last of a stage, or how many there are of each kind."""
+    names = [graph.operators[op].name for op in group.operators]
+    if len(names) == 1:
+        return names[0]
+    if group.stage >= 0:
+        return f"{names[0]} .. {names[-1]} ({len(names)})"
+    counts = list(names_of(group.operators, graph).items())
+    told = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
+    return told + (f", {sum(count for _, count in counts[_KINDS:])} others" if len(counts) > _KINDS else "")
+
+
+def _stage(group: Group, strategy: Strategy) -> str:
+    again = strategy.schedule is not None and bool(strategy.schedule.recompute)
+    if again and strategy.schedule is not None and strategy.schedule.recompute[group.stage]:
+        return f"{group.stage} *"
+    return str(group.stage)
+
+
+def _tensor(cuts: Cuts) -> str:
+    return " x ".join(f"{degree} {where}" for where, degree in cuts.tensor) or "1"
+
+
+def _weights(group: Group) -> str:
+    if not group.weights:
+        return "-"
+    return ", ".join(group.weights) + (", gathered for use" if group.gathered else "")
+
+
+def _devices(group: Group, count: int) -> str:
+    if len(group.devices) == 1:
+        devices = group.devices[0]
+        return f"0-{count - 1} (all)" if len(devices) == count > 1 else ranges(devices)
+    sizes = sorted({len(devices) for devices in group.devices})
+    return f"{' or '.join(map(str, sizes))} each ({len(group.devices)} sets)"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as ``0-3, 8``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
+    """Explain the words that the table uses."""
+    told = []
+    where = {name for group in groups for name, _ in group.cuts.tensor}
+    words = {
+        "out": "out: channels that an operator makes",
+        "in": "in: channels that it sums over (partial sums)",
+        "heads": "heads: of attention",
+    }
+    if where:
+        told.append("tensor: weights are cut; " + ", ".join(words[name] for name in words if name in where))
+    if any(group.cuts.attribute > 1 for group in groups):
+        told.append("attribute: positions or channels inside a sample are cut, where no weight is")
+    if any(group.cuts.copies > 1 for group in groups):
+        told.append("copies: devices that run the same part")
+    if any(group.weights for group in groups):
+        told.append("weights: what a device holds of them along each axis of the mesh")
+    if plan.strategy is not None and plan.strategy.schedule is not None and any(plan.strategy.schedule.recompute):
+        told.append("* runs its forward pass again before the backward one")
+    for report in plan.provenance.get("reports", {}).values():
+        if isinstance(report, Mapping) and "split" in report:
+            told.append("split: devices of each stage; @ the layer with which each later one begins")
+    return told

@@ -1,0 +1,1 @@
+"""Pricing candidates, driving searchers, and making a plan of what they find."""

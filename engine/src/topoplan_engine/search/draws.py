@@ -1,0 +1,217 @@
+"""Iteration times over draws of equal paths: which finalist is the best in the mean, and what it takes.
+
+Where messages have several equal paths, each takes one at random, and a simulated time is one draw of many.  A search
+that prices every candidate under one draw settles on a state that is lucky in it.  So, before a plan is returned, the
+last bests of the search are priced under draws that the search did not see and the best mean wins; what is reported of
+the winner is the mean over draws that did not choose it, of which so many are taken that it is known to a quarter of
+a percent.  The states beside it, the initial one first of all, are priced under the same draws.
+
+Data flow: `judge` asks an evaluator for times of finalists (`topoplan_engine.search.bests`) and returns `Judged`
+ones; it asks for no draw where nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import ARRAY_EQ, F64, f64
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.plugin.components import Simulate
+from topoplan.search.protocol import Candidate, State, Trial
+from topoplan_engine.interrupt import Stop
+from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.evaluator import Evaluator
+
+__all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
+
+#: Draws that choose among finalists, and those that say what the winner takes, counted from those of the search.
+_CHOOSING = range(1000, 1008)
+_REPORTING = range(2000, 2256)
+
+#: Draws that are reported at least, and are taken at a time.
+_AT_LEAST = 8
+
+#: Standard error of a mean, as a share of it, that asks for no more draws.
+_PRECISE = 0.0025
+
+
+@attrs.frozen(kw_only=True)
+class Draws:
+    """Seconds of one state's iteration over draws of its paths.
+
+    Attributes:
+        seconds: (n,) of each draw; a single time where nothing is drawn.
+        seeds: (n) of the draws, as the simulator's option ``seed`` takes them; empty where nothing is drawn.
+    """
+
+    seconds: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Mean of the seconds."""
+        return float(self.seconds.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of a single draw, in seconds; 0 where there is only one."""
+        return float(self.seconds.std(ddof=1)) if len(self.seconds) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean, in seconds."""
+        return self.deviation / float(np.sqrt(len(self.seconds)))
+
+    @property
+    def nearest(self) -> int | None:
+        """Seed of the draw that is nearest to the mean; None where nothing is drawn."""
+        if not self.seeds:
+            return None
+        return self.seeds[int(np.argmin(np.abs(self.seconds - self.seconds.mean())))]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Judged:
+    """A finalist, its times, and what of memory adds to its cost.
+
+    Attributes:
+        penalty: seconds that exceeding memory adds.
+        fits: every device holds what it keeps there.
+    """
+
+    finalist: Finalist
+    draws: Draws
+    penalty: float
+    fits: bool
+
+    @property
+    def cost(self) -> float:
+        """Mean seconds, the memory penalty included."""
+        return self.draws.mean + self.penalty
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Smaller for the better one of two: what fits, then the cost."""
+        return not self.fits, self.cost
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Verdict:
+    """What `judge` returns.
+
+    Attributes:
+        plan: what the search returns.
+        initial: the state that it started from.
+        aside: where constructed plans are kept, the fastest of all three; else the best that was constructed, None
+            where nothing was.
+    """
+
+    plan: Judged
+    initial: Judged
+    aside: Judged | None
+
+
+def judge(
+    evaluator: Evaluator,
+    finalists: Sequence[Finalist],
+    initial: Finalist,
+    aside: Finalist | None,
+    *,
+    constructed: bool,
+    stop: Stop,
+) -> Verdict:
+    """Choose a finalist by its mean, and time it beside the initial state and beside the best one of the other kind.
+
+    Args:
+        evaluator: prices states.
+        finalists: what to choose from, the best of the search at the end.
+        initial: where the search started.
+        aside: the best one of the other kind (`topoplan_engine.search.driver.Result`).
+        constructed: finalists are kept because they were constructed; otherwise the initial state, and what was
+            constructed, win where they are faster in the mean.
+        stop: once it is wanted, no more draws are begun than there must be.
+    """
+    best, draws = finalists[-1], functools.cache(evaluator.draws)
+    others = [initial, *([] if aside is None else [aside])]
+    rivals = list(finalists) if constructed else _different([*finalists, *others])
+    if len(rivals) > 1 and draws(best.state):
+        best = _best_of(evaluator, [best, *(one for one in rivals if one is not best)], draws, stop)
+
+    def judged(one: Finalist, at_least: int) -> Judged:
+        times = _times(evaluator, one, draws, at_least, stop)
+        strategy = one.state.strategy
+        return Judged(finalist=one, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
+
+    plan = judged(best, _AT_LEAST)
+    known = {plan.finalist.state: plan}
+    for one in others:
+        if one.state not in known:
+            known[one.state] = judged(one, len(plan.draws.seconds))
+    first, fastest = known[initial.state], min(known.values(), key=lambda one: one.rank)
+    if not constructed:
+        return Verdict(plan=fastest, initial=first, aside=None if aside is None else known[aside.state])
+    return Verdict(plan=plan, initial=first, aside=fastest)
+
+
+def mean_trial(evaluator: Evaluator, state: State) -> Trial:
+    """Price a state over so many draws that its mean is known well."""
+    trial = evaluator.price(Candidate(base=state))
+    if trial.cost == float("inf"):
+        return trial
+    one = Finalist(state=state, cost=trial.cost, origin=Origin(""))
+    times = _times(evaluator, one, evaluator.draws, _AT_LEAST, Stop())
+    return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
+
+
+def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, first_draw: int) -> F64:
+    """(n, T) seconds at which each task ends, under the draws that are reported at least; (1, T) if nothing is drawn.
+
+    Args:
+        simulate: runs the task graph.
+        taskgraph, fabric, cluster: what it runs.
+        first_draw: seed that the simulator was built with.
+    """
+    if not hasattr(simulate, "draws") or not simulate.draws(taskgraph, fabric, cluster):
+        return simulate(taskgraph, fabric, cluster).finish[None]
+    runs = [simulate.with_seed(first_draw + number) for number in _REPORTING[:_AT_LEAST]]  # type: ignore[attr-defined]
+    return np.stack([run(taskgraph, fabric, cluster).finish for run in runs])
+
+
+def _different(finalists: Sequence[Finalist]) -> list[Finalist]:
+    """Leave out what stands there before."""
+    return list({one.state: one for one in reversed(finalists)}.values())
+
+
+def _best_of(evaluator: Evaluator, rivals: Sequence[Finalist], draws: Callable[[State], bool], stop: Stop) -> Finalist:
+    """Return the rival with the best mean over the draws that choose, the first of equal ones."""
+    ranks: dict[Finalist, tuple[bool, float]] = {}
+    for one in rivals:
+        if ranks and stop.wanted:
+            break
+        cost = one.cost
+        if draws(one.state):
+            seconds = evaluator.makespans(one.state, [evaluator.first_draw + number for number in _CHOOSING])
+            cost = float(seconds.mean()) + evaluator.penalty(one.state.strategy)
+        ranks[one] = (not evaluator.fits(one.state.strategy), cost)
+    return min(ranks, key=lambda one: ranks[one])
+
+
+def _times(evaluator: Evaluator, one: Finalist, draws: Callable[[State], bool], at_least: int, stop: Stop) -> Draws:
+    """Price a finalist under so many draws that its mean is known well; once, as it was, where nothing is drawn."""
+    if not draws(one.state):
+        return Draws(seconds=[one.cost - evaluator.penalty(one.state.strategy) if one.cost < np.inf else np.inf])
+    seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
+    times = Draws(seconds=[])
+    while len(times.seeds) < at_least or (times.error > _PRECISE * times.mean and not stop.wanted):
+        batch = seeds[len(times.seeds) :][:_AT_LEAST]
+        if not batch:
+            break
+        more = evaluator.makespans(one.state, batch)
+        times = Draws(seconds=np.concatenate([times.seconds, more]), seeds=(*times.seeds, *batch))
+    return times

@@ -1,0 +1,344 @@
+"""The driver: the only search loop in the project.
+
+``drive`` prices the initial state, then lets its searchers take turns: each is asked for candidates,
+the evaluator prices them, the searcher is told.  When a searcher reaches a state better than all before,
+the searchers of the *other* axis adopt it.  So do other network searchers, since another fabric for the same
+strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
+pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
+(`topoplan_engine.search.bests.Keep`), the best is the best of them, and network searchers move the fabric for it even
+where the initial state is faster.  The loop ends when the budget is spent, when no searcher proposes
+anything, when nothing was better for long enough, or when the user interrupts it: the best state so far is then
+the result all the same.
+
+The loop is a method of `Walk`, one search under way, so that several of them can go on in turns
+(`topoplan_engine.search.islands`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.errors import NoPlanFitsError, TopoplanWarning
+from topoplan.model.strategy import Strategy
+from topoplan.search.observed import Progress, Run
+from topoplan.search.protocol import Candidate, Search, State, Trial
+from topoplan_engine.interrupt import Stop, interruptible
+from topoplan_engine.kernels.compiling import clock
+from topoplan_engine.search.bests import Bests, Finalist, Keep, Origin
+from topoplan_engine.search.evaluator import Evaluator
+
+__all__ = ["Result", "Walk", "drive", "first_state", "patience_of"]
+
+#: Seconds between two reports of progress.
+_REPORT_EVERY = 0.1
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What a search found.
+
+    Attributes:
+        best, initial: the states, and in ``*_cost`` their seconds per iteration as the search priced them, memory
+            penalty included.
+        finalists: the last states that were the best, ``best`` at the end.
+        aside: where a constructed plan is kept, the fastest state of all; where the fastest is, the best that was
+            constructed.  None where that is ``best`` itself, or where there is none.
+        reports: where nothing that searchers constructed could be simulated, what they say of it all the same.
+        planning: seconds that searchers took to propose, all chains together.
+        elapsed: seconds that the search took.  Both are without those that kernels took to compile.
+        history: (k, 2) float64, rows (evaluations, best cost): the initial state, and whenever there was a new best
+            one.  The second cost may be above the first where a constructed plan is kept.
+        interrupted: the user stopped it.
+    """
+
+    best: State
+    best_cost: float
+    initial: State
+    initial_cost: float
+    finalists: tuple[Finalist, ...]
+    aside: Finalist | None
+    reports: Mapping[str, Mapping[str, Any]]
+    evaluations: int
+    planning: float
+    elapsed: float
+    acceptance: float | None
+    history: np.ndarray
+    interrupted: bool
+
+
+class Walk:
+    """One search under way.
+
+    Attributes:
+        initial: a trial.
+        history: rows (evaluations, best cost), whenever there was a new best state.
+        planning: seconds that searchers took to propose, compilation of kernels left out.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        first: State,
+        searchers: Sequence[tuple[str, Search]],
+        patience: int | None = None,
+        on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+        keep: Keep = Keep(),  # noqa: B008 - it is frozen
+        planning: float = 0.0,
+    ) -> None:
+        """Price the state ``first`` and give it to the searchers.
+
+        Args:
+            evaluator: prices candidates.
+            first: where to start.
+            searchers: (axis, search) in the order of their turns.
+            patience: proposals without a better state after which the walk ends; None for no such end.
+            on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
+            keep: which searchers construct, and whether the best that they constructed is the best.
+            planning: seconds that the searchers took to be built.
+        """
+        self._started = self._reported = clock()
+        self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
+        self._patience, self._idle = patience, 0
+        self._keep, self.planning = keep, planning
+        self.initial = evaluator.price(Candidate(base=first))
+        self._fastest, self._constructed = Bests(), Bests()
+        self._fastest.take(self.initial)
+        # Where strategies come from that a searcher constructed; they are held, so that their identities stay theirs.
+        self._origins: dict[int, tuple[Strategy, Origin]] = {}
+        self.history = [(1.0, self.best.cost)]
+        for _, search in searchers:
+            search.adopt(self.initial)
+
+    @property
+    def best(self) -> Trial:
+        """The best state so far: where constructed ones are kept, the best of these, unless no device could hold it."""
+        fastest, constructed = self._fastest.best or self.initial, self._constructed.best
+        kept = self._keep.constructed and constructed is not None and (constructed.fits or not fastest.fits)
+        return constructed if kept and constructed is not None else fastest
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Smaller for the better one of two walks: what fits, then what was constructed if that is kept, then cost."""
+        best = self.best
+        return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
+
+    def advance(self, budget: int, stop: Stop) -> bool:
+        """Price up to ``budget`` proposals; say whether more is worth asking for."""
+        left = budget
+        while left > 0 and not stop.wanted:
+            asked = 0
+            for number in range(len(self._searchers)):
+                started = clock()
+                candidates = self._asked_of(number)[:left]
+                self.planning += clock() - started
+                if not candidates:
+                    continue
+                asked += len(candidates)
+                left -= len(candidates)
+                self._step(number, candidates, stop)
+                if self._patience is not None and self._idle >= self._patience:
+                    return False
+            if asked == 0:
+                return False
+        return True
+
+    def _asked_of(self, number: int) -> list[Candidate]:
+        """Ask a searcher; one that finds no plan that fits ends only a walk that has nothing else."""
+        axis, search = self._searchers[number]
+        try:
+            return list(search.ask())
+        except NoPlanFitsError as error:
+            if not self.best.fits and sum(other == axis for other, _ in self._searchers) == 1:
+                raise
+            warnings.warn(TopoplanWarning(f"{error}; what else there is goes on"), stacklevel=2)
+            return []
+
+    def _step(self, number: int, candidates: Sequence[Candidate], stop: Stop) -> None:
+        """Price candidates, tell their searcher, and give what is worth it to the others."""
+        axis, search = self._searchers[number]
+        trials = []
+        for candidate in candidates:
+            best = self.best
+            trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
+            self._note_origin(number, candidate, trials[-1])
+            if stop.wanted:
+                break
+        started = clock()
+        search.tell(trials)
+        self.planning += clock() - started
+        self._idle += len(trials)
+        before = self.best
+        for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
+            self._take(trial)
+        if self.best is not before:
+            self._improved()
+            for across, other in self._searchers:
+                if other is not search and (across != axis or axis == "network"):
+                    other.adopt(self.best)
+            self._on_progress("new_best", self.progress())
+        reached = getattr(search, "reached", None)
+        if reached is not None and reached is not self.best:
+            for across, other in self._searchers:
+                if across != axis and getattr(other, "follows", False):
+                    other.adopt(reached)
+        if clock() - self._reported >= _REPORT_EVERY:
+            self._reported = clock()
+            self._on_progress("evaluated", self.progress())
+
+    def adopt(self, state: State, cost: float, origin: Origin) -> None:
+        """Go on from a better state that another walk reached; ``cost`` in seconds."""
+        strategy = state.strategy
+        if origin.constructed:
+            self._origins[id(strategy)] = (strategy, origin)
+        fits = self._evaluator.fits(strategy)
+        trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
+        before = self.best
+        self._take(trial)
+        if self.best is not before:
+            self._improved()
+        for _, search in self._searchers:
+            search.adopt(trial)
+
+    def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
+        """Remember a strategy that was constructed, or that is there for comparison with such ones."""
+        name, strategy = self._keep.constructing.get(number), trial.state.strategy
+        if name is None or id(strategy) in self._origins:
+            return
+        said = candidate.comparison
+        self._origins[id(strategy)] = (strategy, Origin(said) if said else Origin(f"constructed by {name}", name))
+
+    def _take(self, trial: Trial) -> None:
+        self._fastest.take(trial)
+        if self.origin(trial.state.strategy).constructed:
+            self._constructed.take(trial)
+
+    def _improved(self) -> None:
+        self._idle = 0
+        self.history.append((float(self.evaluations), self.best.cost))
+
+    def origin(self, strategy: Strategy) -> Origin:
+        """Say where a strategy comes from."""
+        known = self._origins.get(id(strategy))
+        if known is not None:
+            return known[1]
+        return Origin("initial strategy" if strategy is self.initial.state.strategy else "found by search")
+
+    def finalist(self, trial: Trial) -> Finalist:
+        """Return a trial with its origin, and what its searcher says of it."""
+        origin = self.origin(trial.state.strategy)
+        if origin.constructed and origin.report is None:
+            number = next(number for number, name in self._keep.constructing.items() if name == origin.searcher)
+            origin = attrs.evolve(origin, report=self._report(number, trial.state.strategy))
+        return Finalist(state=trial.state, cost=trial.cost, origin=origin)
+
+    def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Ask a searcher what it says of a strategy."""
+        report = getattr(self._searchers[number][1], "report", None)
+        return None if report is None else report(strategy)
+
+    def reports(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what searchers say of their plans where none of these could be simulated."""
+        if self._constructed.best is not None:
+            return {}
+        said = {name: self._report(number, None) for number, name in self._keep.constructing.items()}
+        return {name: report for name, report in said.items() if report is not None}
+
+    def finalists(self) -> tuple[tuple[Finalist, ...], Finalist | None]:
+        """Return the last bests, the best one at the end, and the best of the other kind where that is another one."""
+        kept = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
+        other = (self._fastest if kept is self._constructed else self._constructed).best
+        last = kept.last or (self.initial,)
+        aside = None if other is None or other.state is last[-1].state else self.finalist(other)
+        return tuple(map(self.finalist, last)), aside
+
+    @property
+    def evaluations(self) -> int:
+        """Candidates priced so far, the initial state included."""
+        return self._evaluator.evaluations
+
+    @property
+    def acceptance(self) -> float | None:
+        """Acceptance rate of the first searcher that keeps one."""
+        for _, search in self._searchers:
+            rate = getattr(search, "acceptance", None)
+            if rate is not None:
+                return float(rate)
+        return None
+
+    def progress(self) -> Progress:
+        """Say how far the walk is."""
+        return Progress(
+            evaluations=self.evaluations,
+            best=self.best.cost,
+            initial=self.initial.cost,
+            acceptance=self.acceptance,
+            elapsed=clock() - self._started,
+        )
+
+
+def first_state(evaluator: Evaluator, strategy: Strategy, rng: np.random.Generator) -> State:
+    """Return a strategy on the fabric that the topology builds for it; ``rng`` draws what the topology draws."""
+    problem = evaluator.problem
+    demand = evaluator.demand(strategy) if problem.reconfigurable else None
+    return State(strategy, problem.build_fabric(demand, rng))
+
+
+def drive(
+    run: Run,
+    evaluator: Evaluator,
+    start: Strategy | State,
+    searchers: Sequence[tuple[str, Search]],
+    rng: np.random.Generator,
+    on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+    keep: Keep = Keep(),  # noqa: B008 - it is frozen
+    planning: float = 0.0,
+) -> Result:
+    """Search from a strategy, whose fabric the topology builds, or from a state.
+
+    Args:
+        run: budget, and what observers see.
+        evaluator: prices candidates.
+        start: where to start.
+        searchers: (axis, search) in the order of their turns.
+        rng: draws the first fabric.
+        on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
+        keep: which searchers construct, and whether what they constructed is kept.
+        planning: seconds that the searchers took to be built.
+
+    The initial state and every candidate that a searcher proposes are one evaluation each; the budget
+    counts the proposals, so a budget of 0 prices the initial state only.
+    """
+    first = start if isinstance(start, State) else first_state(evaluator, start, rng)
+    patience = patience_of(run.patience, run.budget)
+    walk = Walk(evaluator, first, searchers, patience, on_progress, keep, planning)
+    with interruptible() as stop:
+        walk.advance(run.budget, stop)
+    done = walk.progress()
+    on_progress("evaluated", done)
+    finalists, aside = walk.finalists()
+    return Result(
+        best=walk.best.state,
+        best_cost=walk.best.cost,
+        initial=first,
+        initial_cost=walk.initial.cost,
+        finalists=finalists,
+        aside=aside,
+        reports=walk.reports(),
+        evaluations=done.evaluations,
+        planning=walk.planning,
+        elapsed=done.elapsed,
+        acceptance=done.acceptance,
+        history=np.array(walk.history),
+        interrupted=stop.wanted,
+    )
+
+
+def patience_of(share: float | None, budget: int) -> int | None:
+    """Return how many proposals a share of the budget is, at least one; None where there is no such limit."""
+    return None if share is None else max(1, math.ceil(share * budget))

@@ -1,0 +1,333 @@
+"""`optimize`: run an experiment, from names and options to a plan.
+
+Data flow: `topoplan_engine.search.setup` builds what the experiment names; `topoplan_engine.search.driver.drive`
+searches, or
+`topoplan_engine.search.islands` does with several chains; the best state is simulated once more as a `Plan`.  The
+command line and notebooks call this one function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from topoplan import __version__
+from topoplan.arrays import F64
+from topoplan.errors import NoPlanFitsError, TopoplanError, shown
+from topoplan.model.interfaces import built, check_fabric
+from topoplan.model.plan import Plan
+from topoplan.model.problem import Demand
+from topoplan.model.timeline import Timeline
+from topoplan.plugin.components import Simulate, Topology, TopologyContext
+from topoplan.plugin.host import Host
+from topoplan.search.observed import Progress, Run
+from topoplan_engine.experiment import Experiment, interfaces_unless_given
+from topoplan_engine.exporting import strategy_path
+from topoplan_engine.fitting import no_plan_fits
+from topoplan_engine.interrupt import interruptible
+from topoplan_engine.kernels.compiling import clock
+from topoplan_engine.network.bounds import fabric_lower_bound
+from topoplan_engine.provenance import component_record, json_ready
+from topoplan_engine.search import islands
+from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
+from topoplan_engine.search.driver import Result, drive
+from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.setup import Assembly, assemble, chosen_components, named
+from topoplan_engine.simulation.reconfiguration import BreakEven, break_even, rebuilds
+from topoplan_engine.throughput import Throughput, throughput
+
+__all__ = ["Outcome", "optimize", "provenance"]
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What `optimize` returns.
+
+    Attributes:
+        plan: the state that is kept, simulated in full: under the draw of paths that is nearest to its mean.
+        initial: the state that the search started from, likewise.
+        draws, initial_draws: what they take over draws of their paths; a single time where nothing is drawn.
+        origin: where the plan's strategy comes from.
+        aside: another state to know of: where a constructed plan is kept, the fastest one, if it is faster; where
+            the fastest one is kept, the best that was constructed, if that is another one.
+        result: costs, number of evaluations and history of the search.
+        memory: (D,) bytes that the plan keeps on each device; `Plan.memory` says for what.
+        penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
+        memory_ignored: the simulator's options say that memory does not matter.
+        lacks: what the plan lacks of memory, and what would help, in one paragraph; empty where it fits.
+        break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
+            plan's strategy, under the draw of paths that `plan` is simulated under.
+        throughput: samples and tokens a second, and model FLOPs over the devices' peak.
+        fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
+            strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
+    """
+
+    plan: Plan
+    initial: Plan
+    draws: Draws
+    initial_draws: Draws
+    origin: Origin
+    aside: Judged | None
+    result: Result
+    memory: F64
+    penalty: float
+    memory_ignored: bool = False
+    lacks: str = ""
+    throughput: Throughput | None = None
+    break_even: BreakEven | None = None
+    fabric_bound: float | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """When everything of the plan runs: what `plan` holds, which `optimize` has always simulated."""
+        return _simulated(self.plan)
+
+    @property
+    def initial_timeline(self) -> Timeline:
+        """When everything of the initial state runs."""
+        return _simulated(self.initial)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds what the plan keeps on it, even where the search was to ignore memory."""
+        return bool(self.plan.fits)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the plan's iteration, the mean over its draws."""
+        return self.draws.mean
+
+    @property
+    def initial_seconds(self) -> float:
+        """Seconds of the initial state's iteration, likewise."""
+        return self.initial_draws.mean
+
+    @property
+    def speedup(self) -> float | None:
+        """Seconds of the initial state over those of the plan; None where one of both is no result: it does not fit."""
+        if not (self.memory_ignored or (self.fits and self.initial.fits)):
+            return None
+        return self.initial_seconds / self.seconds if self.seconds else 1.0
+
+
+def _simulated(plan: Plan) -> Timeline:
+    if plan.timeline is None:
+        raise TopoplanError("a plan of this outcome was not simulated")
+    return plan.timeline
+
+
+def optimize(
+    experiment: Experiment,
+    *,
+    host: Host | None = None,
+    on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+) -> Outcome:
+    """Run an experiment.
+
+    Args:
+        experiment: what to run.
+        host: where components come from; all installed plugins unless given.
+        on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals.
+
+    Raises:
+        TopoplanError: something in the experiment is wrong; nothing was run or written then.
+        NoPlanFitsError: no plan can fit the devices, or none was found under a hard limit.
+    """
+    if not isinstance(experiment, Experiment):
+        raise TopoplanError(
+            f"optimize: expected an Experiment, got {shown(experiment)} "
+            '(write optimize(Experiment(model="alexnet")), with cluster, topology, searchers as needed)'
+        )
+    host = host or Host.discover()
+    with host.naming_plugins():
+        return _optimized(named(host, experiment), host, on_progress)
+
+
+def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, Progress], None]) -> Outcome:
+    made = assemble(host, experiment)
+    problem, evaluator, policy = made.problem, made.evaluator, made.policy
+    graph, cluster = problem.graph, problem.cluster
+    run = Run(
+        problem=problem,
+        budget=experiment.run.budget,
+        seed=experiment.run.seed,
+        searchers=tuple(component.name for component, _ in made.searchers),
+        patience=experiment.run.patience,
+    )
+
+    def report(event: str, progress: Progress) -> None:
+        hook = host.hook.topoplan_new_best if event == "new_best" else host.hook.topoplan_evaluated
+        hook(run=run, progress=progress)
+        on_progress(event, progress)
+
+    rng, started = made.rng(), clock()
+    searches = None if experiment.run.chains > 1 else made.searches()[1]  # chains make their own
+    planning = clock() - started
+    host.hook.topoplan_run_started(run=run)
+    if searches is None:
+        result = islands.search(host, experiment, report)
+    else:
+        result = drive(run, evaluator, made.strategy, searches, rng, report, made.keep, planning)
+    if result.best_cost == float("inf"):
+        use = evaluator.memory_use(result.best.strategy)
+        raise NoPlanFitsError(
+            f"model {graph.name!r}: no strategy that was tried fits: "
+            f"{no_plan_fits(problem, result.best.strategy, use)}; or --simulator {made.simulator.name}:memory=penalty, "
+            "which ranks strategies that do not fit by what they lack"
+        )
+    verdict = _verdict(made, result)
+    chosen, aside = verdict.plan.finalist, verdict.aside
+    result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
+    assumptions = dict(getattr(problem.costs, "assumptions", {}))
+    record = {
+        **provenance(host, experiment),
+        **({"assumptions": assumptions} if assumptions else {}),
+        **_found(verdict, result),
+    }
+    plan, draws = _in_full(evaluator, verdict.plan, record)
+    initial, initial_draws = plan, draws
+    if verdict.initial is not verdict.plan:
+        initial, initial_draws = _in_full(evaluator, verdict.initial, record)
+    pays, bound = None, None
+    if made.topology.static is not None or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
+        demand = evaluator.demand(chosen.state.strategy)
+    if problem.reconfigurable:
+        bound = _fabric_bound(plan, demand)
+    if made.topology.static is not None:
+        context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
+        simulate = made.simulate if draws.nearest is None else made.simulate.with_seed(draws.nearest)  # type: ignore[attr-defined]
+        pays = _break_even(simulate, made.topology, made.topology_options, context, plan)
+    memory = evaluator.memory(chosen.state.strategy)
+    outcome = Outcome(
+        plan=plan,
+        initial=initial,
+        draws=draws,
+        initial_draws=initial_draws,
+        origin=chosen.origin,
+        aside=None if aside is None or aside.finalist.state is chosen.state else aside,
+        result=result,
+        memory=memory,
+        penalty=memory_penalty(memory, cluster.device_memory, policy),
+        memory_ignored=policy == "ignore",
+        throughput=_throughput(plan, draws.mean, assumptions),
+        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, result.best.strategy, plan.memory),
+        break_even=pays,
+        fabric_bound=bound,
+    )
+    host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
+    return outcome
+
+
+def _verdict(made: Assembly, result: Result) -> Verdict:
+    """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
+    initial = Finalist(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
+    constructed = made.keep.constructed and result.finalists[-1].origin.constructed
+    with interruptible() as stop:
+        return judge(made.evaluator, result.finalists, initial, result.aside, constructed=constructed, stop=stop)
+
+
+def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) -> tuple[Plan, Draws]:
+    """Simulate a state as a plan, under its middle draw; return that, and what it takes over draws."""
+    draws = judged.draws
+    plan = evaluator.plan(judged.finalist.state, record, draws.nearest)
+    assert plan.timeline is not None
+    if not draws.seeds:
+        return plan, Draws(seconds=[plan.timeline.makespan])
+    told = {
+        "mean_s": draws.mean,
+        "standard_deviation_s": draws.deviation,
+        "draws": len(draws.seeds),
+        "timeline_seed": draws.nearest,
+    }
+    return attrs.evolve(plan, provenance={**record, "iteration_time": told}), draws
+
+
+def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
+    """Return what the provenance says of where the plan comes from, and what searchers reckoned of their plans.
+
+    Reports are of the plan itself unless ``reports_are_of`` says of which other one.
+    """
+    told: dict[str, Any] = {"origin": verdict.plan.finalist.origin.name}
+    for judged in (verdict.plan, verdict.aside):
+        origin = None if judged is None else judged.finalist.origin
+        if origin is not None and origin.report is not None and "reports" not in told:
+            told["reports"] = {origin.searcher: json_ready(origin.report)}
+            if judged is not verdict.plan:
+                told["reports_are_of"] = origin.name
+    if "reports" not in told and result.reports:
+        told["reports"] = json_ready(result.reports)
+        told["reports_are_of"] = "a plan that was not simulated"
+    return told
+
+
+def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> Throughput | None:
+    """Return what the plan's time means; of costs that say no precision no peak is known."""
+    if plan.graph is None:
+        return None
+    precision, device = assumptions.get("precision", "unknown"), assumptions.get("device", "")
+    return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device)
+
+
+def _fabric_bound(plan: Plan, demand: Demand) -> float | None:
+    """Return a time that holds for every wiring of the cluster; the busiest device needs its time on any of them."""
+    if plan.fabric.phases is not None or plan.timeline is None:
+        return None
+    return max(plan.timeline.bounds.device, fabric_lower_bound(demand, plan.cluster))
+
+
+def _break_even(
+    simulate: Simulate, topology: Topology, options: Any, context: TopologyContext, plan: Plan
+) -> BreakEven | None:
+    """Compare the topology's fabric for the plan with those that stay as they are, the plan's own among them if so."""
+    assert topology.static is not None
+    rebuilt, static = plan.fabric, list(topology.static(options, context))
+    for fabric in static:
+        check_fabric(fabric, context.cluster)
+    if not rebuilds(plan.taskgraph, rebuilt, context.cluster):
+        static.append(rebuilt)
+        rebuilt = built(topology, options, context)
+    if rebuilt.phases is None:
+        return None
+    return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
+
+
+def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
+    """Record all that is needed to repeat the run; nothing in it depends on time or place.
+
+    Raises:
+        TopoplanError: a component or an option is unknown or wrong.
+    """
+    used = chosen_components(host, experiment)
+    _, (topology, _), *_ = used
+    cluster = interfaces_unless_given(experiment.cluster, [topology])
+    components = [component_record(host, component, options) for component, options in used]
+    files = [
+        str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
+    ]
+    files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
+    run = experiment.run
+    told = {
+        "patience": run.patience,
+        "chains": run.chains if run.chains > 1 else None,
+        "keep": run.keep if run.keep != "constructed" else None,
+        "draws": run.draws if run.draws > 1 else None,
+        "precision": run.precision if run.precision != "fp32" else None,
+        "precision_speedup": run.precision_speedup,
+        "optimizer": run.optimizer,
+        "distortion": None if experiment.distortion is None else attrs.asdict(experiment.distortion),
+    }
+    return {
+        "topoplan": __version__,
+        "seed": run.seed,
+        "budget": run.budget,
+        **{key: value for key, value in told.items() if value is not None},
+        "batch_size": run.batch_size,
+        "components": components,
+        "cluster": json_ready(attrs.asdict(cluster)),
+        "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
+    }

@@ -1,0 +1,206 @@
+"""What a simulator component builds: from task graph, fabric and cluster to a timeline.
+
+Data flow: gradients are rewritten as the options say, the network of the fabric is found in a small cache (or
+made), the kernel's columns are prepared and run, and its outcome is checked and turned into a `Timeline` with
+its bounds.  `Simulation.makespan` stops after the kernel.
+
+What is drawn: where a pair of hosts has several equal paths, each message takes one at random, so that an iteration
+time is one draw of many.  `Simulation.makespans` prices one task graph under several seeds at once, and
+`Simulation.with_seed` gives the same simulator with other draws; both keep networks, routes and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.fold import Folded
+from topoplan_engine.network.tables import Network, NetworkCache
+from topoplan_engine.simulation.bounds import bounds, collective_bound
+from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
+from topoplan_engine.simulation.gradients import server_origin, with_barriers, with_parameter_server
+from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_timeline, segments
+
+__all__ = ["Model", "Simulation"]
+
+
+class Model(Protocol):
+    """The part of a simulator that differs: functions over the columns that it prepares."""
+
+    def prepare(self, taskgraph: TaskGraph, network: Network) -> Any:
+        """Make the columns of one iteration."""
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the same model with other draws of paths; columns that one has prepared hold for the other."""
+
+    def draws(self, prepared: Any) -> bool:
+        """Whether some message draws one of several paths."""
+
+    def simulate(self, prepared: Any) -> Outcome:
+        """Run one iteration."""
+
+    def beats(self, prepared: Any, time: float) -> Outcome | None:
+        """Run one iteration; None once it is proven to take ``time`` or longer."""
+
+    def alone(self, prepared: Any) -> F64:
+        """(T,) seconds that each task takes at least, from its last dependency on."""
+
+    def run_times(self, prepared: Any) -> F64:
+        """(T,) seconds of each compute task, as simulated."""
+
+    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator surely sends over each link, whichever paths it draws."""
+
+    def folds(self, network: Network) -> bool:
+        """Whether `simulate_folded` holds on this network."""
+
+    def simulate_folded(self, folded: Folded, network: Network, beat: float) -> Outcome:
+        """Run a folded iteration; its makespan is infinite once it is proven to take ``beat`` or longer."""
+
+
+class Simulation:
+    """A built simulator; call it for a timeline, or ask for the makespan alone.
+
+    How to judge a plan by more than one draw of paths::
+
+        seconds = simulate.makespans(taskgraph, fabric, cluster, range(1, 9))  # (8,), the same where nothing is drawn
+        other = simulate.with_seed(3)  # a simulator like this one: other.makespan(...), other(...)
+    """
+
+    def __init__(self, model: Model, *, barriers: bool, server: bool, networks: NetworkCache | None = None) -> None:
+        self._model, self._barriers, self._server = model, barriers, server
+        self._networks = NetworkCache() if networks is None else networks
+
+    def with_seed(self, seed: int) -> Simulation:
+        """Return the same simulator with other draws; both share networks, so that nothing is routed twice."""
+        return Simulation(
+            self._model.with_seed(seed), barriers=self._barriers, server=self._server, networks=self._networks
+        )
+
+    def draws(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> bool:
+        """Say whether the iteration time is one draw of many: some message has several paths to take."""
+        if fabric.phases is not None:
+            stretches = segments(taskgraph, fabric, cluster.device_host)
+            return any(self.draws(excerpt(taskgraph, s.tasks), s.fabric, cluster) for s in stretches)
+        prepared = self._model.prepare(self._rewritten(taskgraph), self._networks.get(fabric, cluster))
+        return self._model.draws(prepared)
+
+    def makespans(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, seeds: Sequence[int]) -> F64:
+        """(n,) iteration times under these seeds, as `with_seed` and `makespan` give them.
+
+        The task graph is lowered once, and simulated once where nothing is drawn.
+
+        Raises:
+            TopoplanError: a cycle, a starved task or an unreachable pair.
+        """
+        if fabric.phases is not None:
+            alone = seeds if self.draws(taskgraph, fabric, cluster) else seeds[:1]
+            times = [self.with_seed(seed).makespan(taskgraph, fabric, cluster) for seed in alone]
+        else:
+            network = self._networks.get(fabric, cluster)
+            taskgraph = self._rewritten(taskgraph)
+            prepared = self._model.prepare(taskgraph, network)
+            times = []
+            for seed in seeds if self._model.draws(prepared) else seeds[:1]:
+                outcome = self._model.with_seed(seed).simulate(prepared)
+                check_finished(taskgraph, outcome.finish)
+                times.append(float(outcome.makespan))
+        return np.full(len(seeds), times, dtype=np.float64)
+
+    def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
+        """Run one iteration.
+
+        Raises:
+            TopoplanError: a column out of range, a cycle, a starved task or an unreachable pair.
+        """
+        taskgraph.check()
+        if fabric.phases is not None:
+            return phased_timeline(self, taskgraph, fabric, cluster)
+        network = self._networks.get(fabric, cluster)
+        given, taskgraph = taskgraph, self._rewritten(taskgraph)
+        prepared = self._model.prepare(taskgraph, network)
+        outcome = self._model.simulate(prepared)
+        check_finished(taskgraph, outcome.finish)
+        busy = device_busy(taskgraph, self._model.run_times(prepared), cluster.n_devices)
+        link_busy = outcome.link_bytes / network.paths.bandwidth
+        start, finish = outcome.start[: given.n_tasks], outcome.finish[: given.n_tasks]
+        if self._server:
+            extra = server_origin(given)[given.n_tasks :]
+            rows = slice(taskgraph.n_tasks - len(extra), taskgraph.n_tasks)  # barriers stand before them
+            start, finish = start.copy(), finish.copy()
+            np.minimum.at(start, extra, outcome.start[rows])
+            np.maximum.at(finish, extra, outcome.finish[rows])
+        return Timeline(
+            start=start,
+            finish=finish,
+            makespan=float(outcome.makespan),
+            device_busy=busy,
+            link_bytes=outcome.link_bytes[: fabric.n_links],
+            link_busy=link_busy[: fabric.n_links],
+            bounds=bounds(
+                prepared.tasks,
+                self._model.alone(prepared),
+                busy,
+                link_busy,
+                collective_bound(given, fabric, cluster),
+            ),
+            events=int(outcome.events),
+        )
+
+    def makespan(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
+        """Return the iteration time only; infinite once it is proven to be no less than ``beat``.
+
+        ``taskgraph`` must be in range (`TaskGraph.check`).
+
+        Raises:
+            TopoplanError: a cycle, a starved task or an unreachable pair.
+        """
+        if fabric.phases is not None:
+            return phased_makespan(self.makespan, taskgraph, fabric, cluster, beat)
+        network = self._networks.get(fabric, cluster)
+        taskgraph = self._rewritten(taskgraph)
+        prepared = self._model.prepare(taskgraph, network)
+        outcome = self._model.simulate(prepared) if beat == np.inf else self._model.beats(prepared, beat)
+        if outcome is None:
+            return float("inf")
+        check_finished(taskgraph, outcome.finish)
+        return float(outcome.makespan)
+
+    def folds(self, fabric: Fabric, cluster: Cluster) -> bool:
+        """Say whether `folded_makespan` can simulate one task for all that nothing tells apart."""
+        plain = fabric.phases is None and not (self._barriers or self._server)
+        return plain and self._model.folds(self._networks.get(fabric, cluster))
+
+    def folded_makespan(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
+        """Return the time of a folded iteration, as `makespan` does."""
+        outcome = self.folded_outcome(folded, fabric, cluster, beat)
+        return float(outcome.makespan)
+
+    def folded_outcome(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> Outcome:
+        """Simulate a folded iteration."""
+        outcome = self._model.simulate_folded(folded, self._networks.get(fabric, cluster), beat)
+        if outcome.makespan < np.inf:
+            check_finished(folded.taskgraph, outcome.finish)
+        return outcome
+
+    def link_seconds(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> F64:
+        """(n, E) seconds that the messages of operators 0 .. n-1 surely keep each link busy, in any order."""
+        if fabric.phases is not None:  # which phase a message is in, and so its path, is not told by it alone
+            return np.zeros((1, fabric.n_links + 2 * cluster.n_devices))
+        network = self._networks.get(fabric, cluster)
+        if self._server:
+            return np.zeros((1, network.n_links))
+        seconds: F64 = self._model.sure_bytes(taskgraph, network) / network.paths.bandwidth
+        return seconds
+
+    def _rewritten(self, taskgraph: TaskGraph) -> TaskGraph:
+        if self._barriers:
+            taskgraph = with_barriers(taskgraph)
+        return with_parameter_server(taskgraph) if self._server else taskgraph

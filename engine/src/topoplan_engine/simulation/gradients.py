@@ -1,0 +1,195 @@
+"""How gradients meet: rewrites of a task graph before it is simulated.
+
+`with_barriers` makes synchronisation wait for the end of the backward pass; `with_parameter_server` replaces
+rings by a server.  Both keep the rows of the given tasks where they are and append new ones, so that row ``t``
+stays task ``t``; `server_origin` says which task the appended rows of the second one belong to.  `as_simulated` does
+what the options of the simulator that made a plan's timeline say, for exporters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from topoplan.arrays import I32, I64
+from topoplan.model.plan import Plan
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["as_simulated", "server_origin", "with_barriers", "with_parameter_server"]
+
+_DEFAULTS = {"kind": 0, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1}
+
+
+def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
+    """Return the task graph that was simulated for a plan's timeline, and the task that each of its rows belongs to.
+
+    Its rows are those of the plan, then those that were added; barriers belong to no task (-1).
+    """
+    options = plan.simulator_options
+    made = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
+    origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(made.n_tasks - plan.taskgraph.n_tasks, -1))
+    if options.get("collective") == "parameter-server":
+        origin = origin[server_origin(made)]
+        made = with_parameter_server(made)
+    return made, origin
+
+
+def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
+    """Let every all-reduce of gradients wait until its members' devices have ended all their backward tasks.
+
+    Every device with a backward task gets a barrier without duration behind all of them; all-reduces wait for
+    the barriers of their members instead of for the backward tasks.  Only all-reduces that follow a backward
+    task and that no compute, transfer or other all-reduce waits for are moved: the others are steps of the
+    computation.
+    """
+    src, dst = _edges(taskgraph)
+    backward = taskgraph.kind == TaskKind.BACKWARD
+    reduces = taskgraph.kind == TaskKind.ALLREDUCE
+    follows = np.zeros(taskgraph.n_tasks, dtype=bool)
+    follows[dst[backward[src]]] = True
+    ends = (taskgraph.kind == TaskKind.UPDATE) | (taskgraph.kind == TaskKind.BARRIER)
+    needed = np.zeros(taskgraph.n_tasks, dtype=bool)
+    needed[src[~ends[dst]]] = True
+    moved = reduces & follows & ~needed
+    if not moved.any():
+        return taskgraph
+
+    devices = np.unique(taskgraph.device[backward])
+    barrier = np.full(taskgraph.n_devices, -1, dtype=np.int64)
+    barrier[devices] = taskgraph.n_tasks + np.arange(len(devices))
+    stay = ~(backward[src] & moved[dst])
+    runs = np.flatnonzero(backward)
+    owner, member = _members(taskgraph, np.flatnonzero(moved))
+    have = barrier[member] >= 0
+    return _extended(
+        taskgraph,
+        np.concatenate([src[stay], runs, barrier[member[have]]]),
+        np.concatenate([dst[stay], barrier[taskgraph.device[runs]], owner[have]]),
+        kind=np.full(len(devices), int(TaskKind.BARRIER)),
+        device=devices,
+    )
+
+
+def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
+    """Replace every all-reduce of several members by transfers to its first member, an update, and transfers back.
+
+    The row of the all-reduce becomes the update, without duration, on the first member's device.  Appended are,
+    all-reduce by all-reduce, the transfers to it, and then in the same order those back.  A task on a member's
+    device that the all-reduce waited for holds back that member's transfer only, one on another device or on
+    none holds back all; likewise what waited for the all-reduce waits for the transfer to its own device, or for
+    all.  The time that an all-reduce spends inside hosts is not counted.
+    """
+    replaced = _replaced(taskgraph)
+    if not len(replaced):
+        return taskgraph
+    owner, member = _members(taskgraph, replaced)
+    server = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[replaced]]]
+    first = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+    first[replaced] = server
+    others = np.ones(len(owner), dtype=bool)
+    others[np.flatnonzero(np.diff(owner, prepend=-1))] = False  # the first of each group is the server
+    owner, member = owner[others], member[others]
+    up = taskgraph.n_tasks + np.arange(len(owner))
+    down = up + len(owner)
+
+    src, dst = _edges(taskgraph)
+    out_task, out_edge = _matched(src, taskgraph.device[dst], first, owner, member, down)
+    src, dst = out_task, dst[out_edge]
+    device = np.concatenate([taskgraph.device, np.full(2 * len(owner), -1, dtype=np.int32)])
+    in_task, in_edge = _matched(dst, device[src], first, owner, member, up)
+    src, dst = src[in_edge], in_task
+
+    kind, where, seconds = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.seconds.copy()
+    size, group = taskgraph.size.copy(), taskgraph.group.copy()
+    kind[replaced], where[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
+    size[replaced], group[replaced] = 0, -1
+    return _extended(
+        attrs.evolve(taskgraph, kind=kind, device=where, seconds=seconds, size=size, group=group),
+        np.concatenate([src, up, owner]),
+        np.concatenate([dst, owner, down]),
+        kind=np.full(2 * len(owner), int(TaskKind.TRANSFER)),
+        size=np.tile(taskgraph.size[owner], 2),
+        src=np.concatenate([member, first[owner]]),
+        dst=np.concatenate([first[owner], member]),
+        op=np.tile(taskgraph.op[owner], 2),
+    )
+
+
+def server_origin(taskgraph: TaskGraph) -> I64:
+    """For every row of ``with_parameter_server(taskgraph)``, the task of ``taskgraph`` that it belongs to."""
+    replaced = _replaced(taskgraph)
+    group = taskgraph.group[replaced]
+    others = np.repeat(replaced, np.diff(taskgraph.group_ptr)[group] - 1)
+    return np.concatenate([np.arange(taskgraph.n_tasks), others, others])
+
+
+def _replaced(taskgraph: TaskGraph) -> I64:
+    """All-reduces of more than one member; all-gathers and reduce-scatters have nothing to do with a server."""
+    whole = taskgraph.kind == TaskKind.ALLREDUCE
+    reduces = np.flatnonzero(whole if taskgraph.turns is None else whole & (taskgraph.turns == 2))
+    return reduces[np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]] > 1]
+
+
+def _edges(taskgraph: TaskGraph) -> tuple[I64, I64]:
+    """Both ends of all edges, in creation order."""
+    src = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    return src, taskgraph.succ.astype(np.int64)
+
+
+def _members(taskgraph: TaskGraph, reduces: I64) -> tuple[I64, I64]:
+    """Task and device of every member of these all-reduces."""
+    begin = taskgraph.group_ptr[taskgraph.group[reduces]].astype(np.int64)
+    sizes = taskgraph.group_ptr[taskgraph.group[reduces] + 1] - begin
+    at = np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    return np.repeat(reduces, sizes), taskgraph.group_members[at].astype(np.int64)
+
+
+def _matched(task: I64, device: I32, first: I32, owner: I64, member: I64, transfer: I64) -> tuple[I64, I64]:
+    """Move one end of edges from all-reduces to their transfers.
+
+    Args:
+        task: (e,) the end that may be an all-reduce.
+        device: (e,) device of the other end, -1 for none.
+        first: (T,) server of each replaced all-reduce, -1 for other tasks (and those appended).
+        owner, member, transfer: (g,) all-reduce, member's device and row of each transfer.
+
+    Returns:
+        The new end of every edge, and the edge that it belongs to: an edge of no member becomes one to each.
+    """
+    n_devices = int(max(device.max(initial=0), member.max(initial=0))) + 1
+    server = np.where(task < len(first), first[np.minimum(task, len(first) - 1)], -1)
+    keys = owner * n_devices + member
+    order = np.argsort(keys, kind="stable")
+    want = task * n_devices + np.maximum(device, 0)
+    found = np.minimum(np.searchsorted(keys, want, sorter=order), max(len(keys) - 1, 0))
+    hit = np.zeros(len(task), dtype=bool)
+    result = task.copy()
+    if len(keys):
+        hit = (server >= 0) & (device >= 0) & (keys[order[found]] == want)
+        result[hit] = transfer[order[found[hit]]]
+    spread = (server >= 0) & ~hit & (device != server)
+    begin = np.searchsorted(owner, task[spread])
+    sizes = np.searchsorted(owner, task[spread], side="right") - begin
+    many = np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    edge = np.concatenate([np.flatnonzero(~spread), np.repeat(np.flatnonzero(spread), sizes)])
+    order = np.argsort(edge, kind="stable")
+    return np.concatenate([result[~spread], transfer[many]])[order], edge[order]
+
+
+def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any]) -> TaskGraph:
+    """Append tasks, given by their columns that differ from the default, and take these edges instead."""
+    count = len(new["kind"])
+    total = taskgraph.n_tasks + count
+    order = np.argsort(tails, kind="stable")
+    pointer = np.zeros(total + 1, dtype=np.int64)
+    np.cumsum(np.bincount(tails, minlength=total), out=pointer[1:])
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(taskgraph, name), new.get(name, np.full(count, default))])
+        for name, default in _DEFAULTS.items()
+    }
+    turns = None if taskgraph.turns is None else np.append(taskgraph.turns, np.full(count, 2))
+    columns |= {"turns": turns, "micro_batch": None, "foreign": {}}
+    return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], **columns)

@@ -1,0 +1,104 @@
+"""What a plan's time means: samples and tokens a second, and how much of the devices' arithmetic it uses (MFU).
+
+Model FLOPs are three times those of the forward pass: a matrix product has two more in the backward pass, one for each
+operand.  Counted are matrix products, attention in full (not its causal half), and nothing twice that is recomputed
+(Narayanan et al., SC'21, section 5.1; PaLM, arXiv 2204.02311, appendix B).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import attrs
+
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import Operator, OperatorGraph, Role
+from topoplan_engine.devices import DEVICE_PRESETS, device_preset
+
+__all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput"]
+
+#: Passes over a matrix product, in multiples of the forward one.
+_PASSES = 3
+
+
+@attrs.frozen(kw_only=True)
+class Throughput:
+    """Of one iteration.
+
+    Attributes:
+        samples_per_s: samples of the batch over seconds.
+        sequence_length: positions of a sample; None for a model without sequences.
+        tokens_per_s: positions of all samples over seconds; likewise.
+        mfu: model FLOPs over what the devices could do in that time; None where the model's FLOPs or the devices' peak
+            in its precision are not known.
+        assumption: what ``mfu`` is of; empty where there is none.
+    """
+
+    samples_per_s: float
+    sequence_length: int | None
+    tokens_per_s: float | None
+    mfu: float | None
+    assumption: str
+
+
+def throughput(
+    graph: OperatorGraph, cluster: Cluster, seconds: float, *, precision: str = "", device: str = ""
+) -> Throughput:
+    """Return what an iteration of ``seconds`` means.
+
+    Args:
+        graph, cluster: the model and the machine.
+        seconds: of one iteration.
+        precision: of the arithmetic, where it is not the model's; ``"unknown"`` where nobody knows.
+        device: kind that all devices are priced as, where it is not their own.
+    """
+    samples, length = graph.batch_size / seconds if seconds else 0.0, sequence_length(graph)
+    precision = precision or graph.precision
+    flops, peak = model_flops(graph), peak_flops(cluster, precision, device)
+    known = flops > 0 and peak is not None and seconds > 0
+    kinds = ", ".join(sorted({device} if device else set(cluster.device_preset)))
+    return Throughput(
+        samples_per_s=samples,
+        sequence_length=length,
+        tokens_per_s=None if length is None else samples * length,
+        mfu=flops / (seconds * peak) if known and peak is not None else None,
+        assumption=f"{_PASSES} x forward FLOPs of matrix products over the {precision} peak of all {kinds}"
+        if known
+        else "",
+    )
+
+
+def model_flops(graph: OperatorGraph) -> float:
+    """Return FLOPs of forward and backward pass of the matrix products of a batch."""
+    return _PASSES * sum(
+        sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
+        for op in graph.operators
+        if _multiplies(op)
+    )
+
+
+def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | None:
+    """Return dense FLOP/s of all devices together; None where one of them is unknown or has no such arithmetic."""
+    total = 0.0
+    for name, speed in zip(cluster.device_preset, cluster.device_speed.tolist(), strict=True):
+        if (device or name).upper() not in DEVICE_PRESETS:
+            return None
+        peak = device_preset(device or name).peak_flops.get(precision)
+        if peak is None:
+            return None
+        total += peak * speed * cluster.big_gpu
+    return total
+
+
+def sequence_length(graph: OperatorGraph) -> int | None:
+    """Return the positions of a sample: the most that attention asks from, or else that tokens are embedded at."""
+    for kinds, dim in ((("attention", "multihead_attention"), "q"), (("token_embedding",), "t")):
+        lengths = [d.size for op in graph.operators if op.kind in kinds for d in op.dims if d.name == dim]
+        if lengths:
+            return max(lengths)
+    return None
+
+
+def _multiplies(op: Operator) -> bool:
+    """Whether an operator is a matrix product, or holds one: of weights, or of two tensors that are summed over."""
+    return bool(op.weights) or (len(op.inputs) > 1 and any(dim.role is Role.REDUCTION for dim in op.dims))

@@ -1,0 +1,108 @@
+"""What one chain hands to another: strategies of every kind arrive as they left, and cost what they cost."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import star_problem
+
+from topoplan import Candidate, Cluster, PartCosts, Schedule, State, Strategy
+from topoplan.model.schedule import pipeline_strategy
+from topoplan.model.sharding import FULL, REDUCE, arguments, signatures
+from topoplan.model.spmd import SpmdProgram, conversions_of
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.islands import _interned
+from topoplan_operators import GraphBuilder
+from topoplan_simulator_fluid import FLUID, FluidOptions
+
+
+class Costs:
+    """A second for every operator, shared by its parts."""
+
+    def supports(self, op, degrees):
+        return True
+
+    def price(self, op, degrees, devices):
+        seconds = np.full(len(devices), 1.0 / len(devices))
+        return PartCosts(forward=seconds, backward=2 * seconds, memory=np.ones(len(devices)))
+
+
+def problem():
+    """Return what a chain makes for itself: equal to what others have, but not the same objects."""
+    b = GraphBuilder("small", 16)
+    x = b.input((16,))
+    for _ in range(3):
+        x = b.relu(b.linear(x, 16, bias=False))
+    cluster = Cluster.uniform(n_hosts=4, latency=1e-6)
+    return star_problem(b.build(), cluster, Costs(), bandwidth=1e5, latency=1e-6)
+
+
+HERE, THERE = problem(), problem()
+GRAPH = HERE.graph
+N_OPS = len(GRAPH.operators)
+
+
+@st.composite
+def placed(draw):
+    space, placements = HERE.space, []
+    for op in range(N_OPS):
+        degrees = draw(st.sampled_from(space.degrees(op)))
+        placements.append(space.place(degrees, draw(st.integers(0, space.starts(int(np.prod(degrees))) - 1))))
+    return Strategy(tuple(placements))
+
+
+@st.composite
+def scheduled(draw):
+    cut = draw(st.integers(1, N_OPS - 1))
+    kind, recompute = draw(st.sampled_from(["gpipe", "1f1b", "1f1b-deep", "zero-bubble"])), draw(st.booleans())
+    stages = [(0, cut - 1, [0, 1]), (cut, N_OPS - 1, [2, 3])]
+    return pipeline_strategy(GRAPH, stages, draw(st.sampled_from([1, 2, 4, 8])), kind, (recompute, False))
+
+
+@st.composite
+def spmd(draw, duplex):
+    mesh = draw(st.sampled_from([(4,), (2, 2)]))
+    rules = tuple(
+        tuple(draw(st.sampled_from([s for s in signatures(op) if REDUCE not in s.inputs])) for _ in mesh)
+        for op in GRAPH.operators
+    )
+    made = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
+    stored = tuple(
+        tuple(() if (index, k) in made else (FULL,) * len(mesh) for k in range(len(arguments(op))))
+        for index, op in enumerate(GRAPH.operators)
+    )
+    program = SpmdProgram(mesh=mesh, rules=rules, stored=stored, sharded_state=draw(st.booleans()))
+    if not duplex or program.misfit(GRAPH, 4):
+        return Strategy.of(program, GRAPH)
+    begins = {move.users[0] for move in conversions_of(program, GRAPH) if move.output >= 0}
+    stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
+    return Strategy.of(program, GRAPH, Schedule(kind="duplex", micro_batches=2, stage=stage))
+
+
+KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "duplex": spmd(True)}
+
+
+def price(of, state):
+    return Evaluator(of, FLUID.build(FluidOptions()), "ignore").price(Candidate(base=state)).cost
+
+
+@given(st.data(), st.sampled_from(sorted(KINDS)))
+@settings(max_examples=40)
+def test_every_kind_of_strategy_arrives_as_it_left(data, kind):
+    strategy = data.draw(KINDS[kind].filter(lambda s: not s.misfit(GRAPH, 4)))
+    given = State(strategy, HERE.build_fabric(None, None))
+    copied = pickle.loads(pickle.dumps(given))
+    taken = _interned(THERE.space, copied)
+    for other in (copied, taken):
+        assert other.strategy == strategy
+        assert other.fabric == given.fabric
+    cost = price(HERE, given)
+    assert 0 < cost < float("inf")
+    assert price(THERE, copied) == price(THERE, taken) == cost
+    assert all(a is THERE.space.intern(a) for a in taken.strategy.placements)
+    again = _interned(HERE.space, pickle.loads(pickle.dumps(taken)))  # and back
+    assert again.strategy == strategy
+    assert price(HERE, again) == cost

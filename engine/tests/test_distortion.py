@@ -1,0 +1,90 @@
+"""Distorted problems: what is wrong in them is what was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topoplan.model.fabric import Fabric
+from topoplan.model.problem import Problem
+from topoplan.model.space import Space
+from topoplan.testing import reference
+from topoplan_engine.perturbation import Distortion, at_bandwidth, distorted
+
+
+def problem():
+    graph, cluster, costs = reference.graph(), reference.cluster(), reference.Costs()
+    return Problem(
+        graph=graph,
+        cluster=cluster,
+        costs=costs,
+        space=Space(graph, cluster, costs),
+        topology="ring",
+        build_fabric=lambda demand, rng: reference.ring(),
+        reconfigurable=False,
+    )
+
+
+def test_no_distortion_changes_nothing():
+    true, seen = problem(), distorted(problem(), Distortion(seed=3))
+    assert seen.cluster == true.cluster
+    rng = np.random.default_rng(0)
+    assert seen.build_fabric(None, rng) == true.build_fabric(None, rng)
+    for op in range(3):
+        given = (op, (2, 1, 1), np.arange(2))
+        assert (seen.costs.price(*given).forward == true.costs.price(*given).forward).all()
+
+
+@given(noise=st.floats(0, 0.99), scale=st.floats(0.01, 100), seed=st.integers(0, 1000))
+def test_factors_are_within_the_noise_and_one_for_each_operator(noise, scale, seed):
+    true = problem()
+    seen = distorted(true, Distortion(compute_noise=noise, communication_scale=scale, seed=seed))
+    for op in range(3):
+        ratios = []
+        for degrees in ((1, 1, 1), (4, 1, 1), (1, 2, 2)):
+            devices = np.arange(int(np.prod(degrees)))
+            before, after = true.costs.price(op, degrees, devices), seen.costs.price(op, degrees, devices)
+            ratios += [*(after.forward / before.forward), *(after.backward / before.backward)]
+            assert (after.memory == before.memory).all()
+        assert np.allclose(ratios, ratios[0])
+        assert 1 - noise - 1e-9 <= ratios[0] <= 1 + noise + 1e-9
+    for column in ("inside_bandwidth", "interface_bandwidth"):
+        assert np.allclose(getattr(seen.cluster, column), getattr(true.cluster, column) * scale)
+    fabric = seen.build_fabric(None, np.random.default_rng(0))
+    assert np.allclose(fabric.link_bandwidth, reference.ring().link_bandwidth * scale)
+    assert (fabric.link_latency == reference.ring().link_latency).all()
+
+
+def test_one_seed_gives_one_noise_and_another_one_another():
+    factors = [
+        [
+            distorted(problem(), Distortion(compute_noise=0.5, seed=seed))
+            .costs.price(op, (1, 1, 1), np.zeros(1, dtype=np.int32))
+            .forward[0]
+            for op in range(3)
+        ]
+        for seed in (1, 1, 2)
+    ]
+    assert factors[0] == factors[1] != factors[2]
+    assert len(set(factors[0])) == 3
+
+
+@pytest.mark.parametrize("fabric", [reference.ring(), reference.rebuilt(1e-3)], ids=["stays", "rebuilt"])
+def test_bandwidths_come_back(fabric: Fabric):
+    fast = at_bandwidth(fabric, 4.0)
+    assert all((part.link_bandwidth == 4e9).all() for part in fast.wirings)
+    assert at_bandwidth(fast, 0.25) == fabric
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "none"),
+        ({"compute_noise": 0.2}, "compute x 0.8..1.2"),
+        ({"compute_noise": 0.5, "communication_scale": 2.0}, "compute x 0.5..1.5, bandwidth x 2"),
+    ],
+)
+def test_it_is_told_in_words(given, told):
+    assert str(Distortion(**given)) == told

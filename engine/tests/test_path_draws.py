@@ -1,0 +1,150 @@
+"""What is drawn: one of several equal paths, by a stream for each pair of hosts; and times under other draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric, TaskGraph
+from topoplan_engine.simulation.base import Simulation
+from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_fluid import FLUID, FluidOptions
+
+HOSTS, SIZE = 4, 1_000_000
+CLUSTER = Cluster.uniform(n_hosts=HOSTS)
+
+
+def spines(count=4):
+    """Hosts on two leaves, with several spines: as many paths between hosts of different leaves."""
+    links = [(h, HOSTS + h % 2) for h in range(HOSTS)]
+    links += [(HOSTS + leaf, HOSTS + 2 + spine) for leaf in range(2) for spine in range(count)]
+    links += [(b, a) for a, b in links]
+    bandwidth = [8e9 if min(ends) < HOSTS else 1e9 for ends in links]
+    return Fabric.from_links(
+        name="spines",
+        n_hosts=HOSTS,
+        n_switches=2 + count,
+        links=links,
+        bandwidth=bandwidth,
+        latency=1e-6,
+        max_paths=count,
+    )
+
+
+def star():
+    links = [(h, HOSTS) for h in range(HOSTS)] + [(HOSTS, h) for h in range(HOSTS)]
+    return Fabric.from_links(name="star", n_hosts=HOSTS, n_switches=1, links=links, bandwidth=1e9, latency=1e-6)
+
+
+def transfers(pairs):
+    count = len(pairs)
+    return TaskGraph(
+        kind=[4] * count,
+        device=[-1] * count,
+        seconds=[0.0] * count,
+        size=[SIZE] * count,
+        src=[a for a, _ in pairs],
+        dst=[b for _, b in pairs],
+        group=[-1] * count,
+        group_ptr=[0],
+        group_members=[],
+        succ_ptr=[0] * (count + 1),
+        succ=[],
+        op=[-1] * count,
+        n_devices=HOSTS,
+    )
+
+
+def carried(pairs):
+    return FLUID.build(FluidOptions())(transfers(pairs), spines(), CLUSTER).link_bytes
+
+
+def test_what_one_pair_draws_does_not_depend_on_others():
+    one, other = [(0, 1)] * 9, [(2, 3)] * 9
+    mixed = [pair for both in zip(other, one, strict=True) for pair in both]
+    np.testing.assert_allclose(carried(mixed), carried(one) + carried(other), rtol=1e-12)
+
+
+def test_pairs_have_different_streams():
+    """Of 40 messages each, over four spines."""
+    up, down = carried([(0, 1)] * 40), carried([(2, 3)] * 40)
+    fabric = spines()
+    between = (fabric.link_src == HOSTS) & (fabric.link_dst > HOSTS)  # from the leaf of both senders to the spines
+    assert up[between].sum() == down[between].sum()
+    assert (up[between] > 0).all()
+    assert (up[between] != down[between]).any()
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_times_under_several_seeds_are_those_of_as_many_simulators(level):
+    taskgraph, fabric = transfers([(0, 1), (2, 3), (0, 3), (2, 1)] * 3), spines()
+    simulate = FLUID.build(FluidOptions(level=level, seed=5))
+    assert isinstance(simulate, Simulation)
+    seconds = simulate.makespans(taskgraph, fabric, CLUSTER, range(8))
+    for seed in range(8):
+        alone = FLUID.build(FluidOptions(level=level, seed=seed)).makespan(taskgraph, fabric, CLUSTER)
+        assert seconds[seed] == alone
+        assert simulate.with_seed(seed).makespan(taskgraph, fabric, CLUSTER) == alone
+    assert simulate.draws(taskgraph, fabric, CLUSTER)
+    assert len(set(seconds.tolist())) > 1
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_on_a_switch_nothing_is_drawn(level):
+    taskgraph, fabric = transfers([(0, 1), (2, 3)]), star()
+    simulate = FLUID.build(FluidOptions(level=level))
+    assert not simulate.draws(taskgraph, fabric, CLUSTER)
+    assert set(simulate.makespans(taskgraph, fabric, CLUSTER, range(8)).tolist()) == {
+        simulate.makespan(taskgraph, fabric, CLUSTER)
+    }
+
+
+def rings(groups):
+    """All-reduces at once, one for each group."""
+    count = len(groups)
+    return TaskGraph(
+        kind=[5] * count,
+        device=[-1] * count,
+        seconds=[0.0] * count,
+        size=[SIZE] * count,
+        src=[-1] * count,
+        dst=[-1] * count,
+        group=list(range(count)),
+        group_ptr=np.cumsum([0, *(len(group) for group in groups)]),
+        group_members=[host for group in groups for host in group],
+        succ_ptr=[0] * (count + 1),
+        succ=[],
+        op=[-1] * count,
+        n_devices=HOSTS,
+    )
+
+
+def test_small_rings_side_by_side_meet_at_both_levels():
+    """Two pairs of hosts over four spines: in some draws both take one spine, and a ring loaded evenly meets nobody."""
+    seconds = {}
+    for level in ("coupled", "stepped"):
+        simulate = FLUID.build(FluidOptions(level=level))
+        given = (rings([(0, 1), (2, 3)]), spines(), CLUSTER)
+        assert simulate.draws(*given)
+        seconds[level] = simulate.makespans(*given, range(16))
+    np.testing.assert_array_equal(seconds["coupled"], seconds["stepped"])
+    assert seconds["coupled"].max() > 1.4 * seconds["coupled"].min()
+
+
+@pytest.mark.parametrize(("groups", "fabric"), [([(0, 1, 2, 3)], spines()), ([(0, 1), (2, 3)], star())])
+def test_rings_of_all_hosts_and_of_single_paths_are_coupled(groups, fabric):
+    simulate = FLUID.build(FluidOptions())
+    assert not simulate.draws(rings(groups), fabric, CLUSTER)
+
+
+def test_another_seed_shares_the_networks(monkeypatch):
+    simulate, fabric = FLUID.build(FluidOptions()), spines()
+    simulate.makespan(transfers([(0, 1)]), fabric, CLUSTER)
+    monkeypatch.setattr("topoplan_engine.network.tables.route", None)  # not called again
+    simulate.with_seed(1).makespan(transfers([(0, 1)] * 2), fabric, CLUSTER)
+
+
+def test_flexnet_takes_the_first_path():
+    simulate, given = FLEXNET.build(FlexnetOptions()), (transfers([(0, 1), (0, 3)]), spines(), CLUSTER)
+    assert not simulate.draws(*given)
+    assert len(set(simulate.makespans(*given, range(3)).tolist())) == 1

@@ -1,0 +1,105 @@
+"""How far a search is: no time left where nobody knows it, lines without a terminal, rates without compiling."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import numba
+import numpy as np
+import pytest
+from rich.console import Console
+
+from topoplan.search.observed import Progress
+from topoplan_engine.kernels import compiling
+from topoplan_engine.reporting import progress as module
+from topoplan_engine.reporting.progress import parts_shown, progress_shown
+
+
+def far(evaluations, elapsed=1.0):
+    return Progress(evaluations=evaluations, best=0.25, initial=0.5, acceptance=None, elapsed=elapsed)
+
+
+def say(seconds):
+    return f"{seconds:g} s"
+
+
+@pytest.mark.parametrize(
+    ("planning", "before", "after"),
+    [(False, "searching, 0 s", "searching: 5 of 100"), (True, "planning, 0 s", "planning: 5 plans simulated")],
+)
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch, planning, before, after):
+    lines, came = [], threading.Semaphore(0)
+
+    def echo(text, err):
+        assert err
+        lines.append(text)
+        came.release()
+
+    monkeypatch.setattr(module.typer, "echo", echo)
+    running = threading.active_count()
+    with progress_shown(100, planning=planning, quiet=False, say=say, every=1e-3) as report:
+        assert came.acquire(timeout=60)
+        report("evaluated", far(6))
+        for _ in range(2):  # the first one may have been on its way
+            assert came.acquire(timeout=60)
+    assert lines[0] == before
+    assert lines[-1].startswith(f"{after}, best 0.25 s, ")
+    assert threading.active_count() == running  # and none after the end
+
+
+def test_long_work_in_parts_tells_a_pipe_of_them(capsys):
+    with parts_shown("comparing", 3, every=0.0) as report:
+        report(1, "one")
+        report(2, "two")
+    with parts_shown("comparing", 3) as report:
+        report(1, "one")  # so soon after the start it says nothing
+    with parts_shown("comparing", 3, quiet=True, every=0.0) as report:
+        report(1, "one")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "comparing: 1 of 3, one, 0 s\ncomparing: 2 of 3, two, 0 s\n")
+
+
+def test_quiet_is_quiet(capsys):
+    with progress_shown(1, planning=False, quiet=True, say=say) as report:
+        report("evaluated", far(2))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("planning", [False, True])
+def test_a_terminal_gets_a_bar_with_time_left_only_where_that_is_known(monkeypatch, planning):
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120)
+    monkeypatch.setattr(module, "Console", lambda **given: console)
+    with progress_shown(1000, planning=planning, quiet=False, say=say) as report:
+        report("evaluated", far(14, elapsed=2.0))
+    text = shown.getvalue()
+    assert "best 0.25 s" in text
+    assert "7/s" in text
+    assert ("13 plans simulated" in text) is planning
+    assert ("13/1000" in text) is not planning
+
+
+def test_the_clock_stands_still_while_kernels_are_compiled(monkeypatch):
+    @numba.njit
+    def added(values):
+        return values.sum()
+
+    before = compiling.seconds()
+    assert added(np.ones(3)) == 3
+    spent = compiling.seconds()
+    assert spent > before
+    added(np.ones(5))  # it is compiled
+    assert compiling.seconds() == spent
+    now = [100.0]
+    monkeypatch.setattr(compiling.time, "monotonic", lambda: now[0])
+    began = compiling.clock()
+    compiling._watch.on_start(None)
+    compiling._watch.on_start(None)  # one kernel needs another one
+    now[0] += 5.0
+    compiling._watch.on_end(None)
+    now[0] += 2.0
+    compiling._watch.on_end(None)
+    assert compiling.clock() == began
+    now[0] += 1.0
+    assert compiling.clock() == pytest.approx(began + 1.0)

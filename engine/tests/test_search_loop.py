@@ -1,0 +1,256 @@
+"""The space of placements and the driver, with a simulator simple enough to know the answers."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from problems import star_problem
+
+from topoplan import Candidate, Cluster, PartCosts, TopoplanError
+from topoplan.search.observed import Run
+from topoplan_engine.fitting import check_fits_somewhere
+from topoplan_engine.search.driver import drive
+from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_operators import GraphBuilder
+
+
+class FlatCosts:
+    """Every part costs the same; only what ``allowed`` accepts can be priced."""
+
+    def __init__(self, allowed=lambda op, degrees: True, memory=1.0):
+        self.allowed, self.memory = allowed, memory
+
+    def supports(self, op, degrees):
+        return self.allowed(op, degrees)
+
+    def price(self, op, degrees, devices):
+        if not self.allowed(op, degrees):
+            raise TopoplanError(f"operator {op}: {degrees} is not measured")
+        ones = np.ones(len(devices))
+        return PartCosts(forward=ones, backward=ones, memory=self.memory * ones)
+
+
+class CountTransfers:
+    """Iteration time = number of tasks: fewer transfers and parts are better."""
+
+    def __call__(self, taskgraph, fabric, cluster):
+        raise AssertionError("only the makespan is asked for while searching")
+
+    def makespan(self, taskgraph, fabric, cluster):
+        return float(taskgraph.n_tasks)
+
+
+def small_graph(batch=8):
+    b = GraphBuilder("small", batch)
+    x = b.linear(b.input((4,)), 6)
+    b.linear(b.relu(x), 2)
+    return b.build()
+
+
+def small_problem(graph=None, costs=None, cluster=None):
+    return star_problem(graph or small_graph(), cluster or Cluster.uniform(n_hosts=4), costs or FlatCosts())
+
+
+class Scripted:
+    """Asks for the uncut placement of one operator after the other."""
+
+    def __init__(self, problem):
+        self.problem, self.told, self.state, self.next = problem, [], None, 0
+
+    def adopt(self, trial):
+        self.state = trial.state
+
+    def ask(self):
+        if self.next == len(self.problem.graph.operators):
+            return []
+        op, self.next = self.next, self.next + 1
+        dims = len(self.problem.graph.operators[op].dims)
+        return [Candidate(base=self.state, placements={op: self.problem.space.place((1,) * dims, 0)})]
+
+    def tell(self, trials):
+        self.told += trials
+        self.state = trials[-1].state
+
+
+def run_scripted(budget, search=None, problem=None):
+    problem = problem or small_problem()
+    search = search or Scripted(problem)
+    run = Run(problem=problem, budget=budget, seed=0, searchers=("scripted",))
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    strategy = problem.space.initial()
+    return drive(run, evaluator, strategy, [("strategy", search)], np.random.default_rng(0)), search
+
+
+def test_budget_zero_prices_the_initial_state_only():
+    result, search = run_scripted(0)
+    assert result.evaluations == 1
+    assert result.best is result.initial
+    assert search.told == []
+
+
+def test_the_best_state_wins_and_the_run_ends_when_nobody_proposes():
+    result, search = run_scripted(100)
+    assert result.evaluations == 1 + 3
+    assert result.best_cost == min([result.initial_cost, *(t.cost for t in search.told)])
+    # All on one device: 3 operators of one part, no transfer and no all-reduce.
+    assert result.best_cost == 6
+    assert result.history[:, 1].tolist() == sorted(result.history[:, 1].tolist(), reverse=True)
+
+
+def test_interrupt_keeps_the_best_so_far():
+    class Interrupting(Scripted):
+        def ask(self):
+            if self.next == 2:
+                signal.raise_signal(signal.SIGINT)
+            return super().ask()
+
+    problem = small_problem()
+    result, search = run_scripted(100, Interrupting(problem), problem)
+    assert result.interrupted
+    assert result.best_cost == min([result.initial_cost, *(t.cost for t in search.told)])
+
+
+def test_a_new_best_is_adopted_by_the_other_axis():
+    problem = small_problem()
+    adopted = []
+
+    class Watching:
+        def adopt(self, trial):
+            adopted.append(trial.cost)
+
+        def ask(self):
+            return []
+
+        def tell(self, trials):
+            raise AssertionError("was asked for nothing")
+
+    run = Run(problem=problem, budget=10, seed=0, searchers=())
+    searchers = [("strategy", Scripted(problem)), ("network", Watching())]
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    result = drive(run, evaluator, problem.space.initial(), searchers, np.random.default_rng(0))
+    assert adopted[0] == result.initial_cost
+    assert adopted[-1] == result.best_cost
+
+
+class Mover:
+    """Offers what it is told to the driver, and notes what it is given."""
+
+    def __init__(self, follows=False, changes=()):
+        self.follows, self.given, self.reached, self.changes = follows, [], None, list(changes)
+
+    def adopt(self, trial):
+        self.given.append(trial)
+
+    def ask(self):
+        return [self.changes.pop(0)(self.given[0].state)] if self.changes else []
+
+    def tell(self, trials):
+        self.reached = trials[-1]
+
+
+def test_states_that_are_no_better_go_to_those_that_follow_and_new_fabrics_to_all_that_move_the_network():
+    problem = small_problem()
+    star = problem.build_fabric(None, None)
+
+    def same(state):
+        return Candidate(base=state)
+
+    def better(state):
+        changes = {op: problem.space.place((1,) * len(p.degrees), 0) for op, p in enumerate(state.strategy.placements)}
+        return Candidate(base=state, placements=changes, fabric=star)
+
+    run = Run(problem=problem, budget=10, seed=0, searchers=())
+    for axis, across in (("strategy", "network"), ("network", "strategy")):
+        mover = Mover(changes=[same, better])
+        watching = [(name, Mover(follows)) for name in ("strategy", "network") for follows in (False, True)]
+        evaluator = Evaluator(problem, CountTransfers(), "ignore")
+        searchers = [(axis, mover), *watching]
+        drive(run, evaluator, problem.space.initial(), searchers, np.random.default_rng(0))
+        costs = {(name, w.follows): [t.cost for t in w.given] for name, w in watching}
+        first, best = costs[axis, False][0], 6.0
+        assert costs[across, False] == [first, best]
+        assert costs[across, True] == [first, first, best]
+        assert costs[axis, False] == costs[axis, True] == ([first] if axis == "strategy" else [first, best])
+        assert [t.cost for t in mover.given] == [first]
+
+
+def test_patience_counts_proposals_without_a_better_state():
+    problem = small_problem()
+    mover = Mover(changes=[lambda state: Candidate(base=state)] * 50)
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    for share, priced in ((0.2, 8), (0.01, 1), (1.0, 40)):
+        run = Run(problem=problem, budget=40, seed=0, searchers=(), patience=share)
+        mover.changes = [lambda state: Candidate(base=state)] * 50
+        evaluator.evaluations = 0
+        result = drive(run, evaluator, problem.space.initial(), [("strategy", mover)], np.random.default_rng(0))
+        assert result.evaluations == 1 + priced
+
+
+def test_initial_strategy_is_data_parallel_with_tables_round_robin():
+    b = GraphBuilder("tables", 8)
+    tables = [b.embedding(b.input((1,), itemsize=8), 10, 4) for _ in range(6)]
+    b.linear(b.concat(tables), 3)
+    problem = small_problem(b.build())
+    placements = problem.space.initial().placements
+    assert [p.devices.tolist() for p in placements[:6]] == [[0], [1], [2], [3], [0], [1]]
+    assert placements[-1].devices.tolist() == [0, 1, 2, 3]
+
+
+def test_batch_that_cannot_be_divided_names_the_nearest():
+    with pytest.raises(TopoplanError, match=r"--batch-size 10: cannot be divided over 4 devices \(nearest: 8 or 12\)"):
+        small_problem(small_graph(batch=10)).space.initial()
+
+
+def test_space_holds_only_what_can_be_priced():
+    space = small_problem(costs=FlatCosts(lambda op, d: np.prod(d) == d[0])).space
+    assert set(space.degrees(0)) == {(1, 1, 1), (2, 1, 1), (4, 1, 1)}
+    with pytest.raises(TopoplanError, match="is not measured"):
+        small_problem(costs=FlatCosts(lambda op, d: False)).space.degrees(0)
+
+
+def test_soap_dimensions_can_all_be_cut():
+    degrees = small_problem().space.degrees(0)
+    assert (1, 1, 4) in degrees
+    assert (1, 4, 1) in degrees
+    assert (2, 2, 1) in degrees
+    assert all(4 % np.prod(d) == 0 for d in degrees)
+
+
+def test_device_sets_are_within_a_host_or_whole_hosts_at_equal_strides():
+    problem = small_problem(cluster=Cluster.uniform(n_hosts=4, devices_per_host=2))
+    space = problem.space
+    pairs = {tuple(space.place((2, 1, 1), s).devices.tolist()) for s in range(space.starts(2))}
+    assert pairs == {(0, 1), (2, 3), (4, 5), (6, 7)}
+    fours = {tuple(space.place((4, 1, 1), s).devices.tolist()) for s in range(space.starts(4))}
+    assert fours == {(0, 1, 4, 5), (2, 3, 6, 7)}
+    assert space.place((4, 1, 1), 0) is space.place((4, 1, 1), 0)
+
+
+def test_memory_policies():
+    used, capacity = np.array([3e9, 1e9]), np.array([2e9, 2e9])
+    assert memory_penalty(used, capacity, "ignore") == 0
+    assert memory_penalty(used, capacity, "penalty") == pytest.approx(1.0)  # 1000 MB over at 1 ms each
+    assert memory_penalty(used, capacity, "limit") == float("inf")
+    assert memory_penalty(capacity, capacity, "limit") == 0
+
+
+def test_a_hard_limit_makes_a_candidate_infeasible_without_simulating_it():
+    problem = small_problem(costs=FlatCosts(memory=30e9))
+    strategy = problem.space.initial()
+    state = Candidate(base=type(run_scripted(0)[0].initial)(strategy, problem.build_fabric(None, None)))
+
+    class Never:
+        def makespan(self, *given):
+            raise AssertionError("simulated a candidate that does not fit")
+
+    assert Evaluator(problem, Never(), "limit").price(state).cost == float("inf")
+
+
+def test_weights_that_fit_nowhere_are_refused():
+    b = GraphBuilder("huge", 8)
+    b.embedding(b.input((1,), itemsize=8), 10**9, 128)
+    problem = small_problem(b.build())
+    with pytest.raises(TopoplanError, match=r"weights take 512.0 GB, but the 4 devices hold 160.0 GB together"):
+        check_fits_somewhere(problem, whole_batch=False)

@@ -1,0 +1,190 @@
+"""Both kernels equal their plain-Python references on random task graphs and fabrics, and respect their bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topoplan import Cluster, Fabric, TaskGraph
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation import flows as entities
+from topoplan_engine.simulation.bounds import bounds
+from topoplan_engine.simulation.columns import device_busy
+from topoplan_engine.simulation.critical_path import Uses, look_ahead
+from topoplan_reference.critical_path import look_ahead_reference
+from topoplan_reference.flexnet import flexnet_reference
+from topoplan_reference.fluid import fluid_reference
+from topoplan_simulator_flexnet import model as flexnet
+from topoplan_simulator_fluid import model as fluid
+
+SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
+BYTES = [0, 1, 8936, 40_000, 300_000, 5_000_000]
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def networks(draw):
+    hosts = draw(st.integers(2, 5))
+    per_host = draw(st.integers(1, 2))
+    shape = draw(st.sampled_from(["star", "spines", "circle", "mesh"]))
+    rings = {}
+    if shape == "star":
+        links = [(h, hosts) for h in range(hosts)]
+        switches = 1
+    elif shape == "spines":  # two leaves, two spines: two paths between most hosts
+        links = [(h, hosts + h % 2) for h in range(hosts)]
+        links += [(hosts + leaf, hosts + 2 + spine) for leaf in range(2) for spine in range(2)]
+        switches = 4
+    elif shape == "mesh":
+        links = [(a, b) for b in range(hosts) for a in range(b)]
+        switches = 0
+    else:
+        links = [(h, (h + 1) % hosts) for h in range(hosts) if hosts > 2 or h == 0]
+        switches = 0
+        rings = {hosts: ((1,), (hosts - 1,)) if draw(st.booleans()) else ((1, hosts - 1, 1),)}
+    links += [(b, a) for a, b in links]
+    bandwidth = draw(st.lists(st.sampled_from([1e9, 1.25e9, 4e9]), min_size=len(links), max_size=len(links)))
+    fabric = Fabric.from_links(
+        name=shape,
+        n_hosts=hosts,
+        n_switches=switches,
+        links=links,
+        bandwidth=bandwidth,
+        latency=draw(st.sampled_from([0.0, 1e-6, 3e-5])),
+        max_paths=4,
+        rings=rings,
+    )
+    return Network(fabric, Cluster.uniform(n_hosts=hosts, devices_per_host=per_host, inside_bandwidth=2e10))
+
+
+@st.composite
+def taskgraphs(draw, devices):
+    count = draw(st.integers(1, 24))
+    rows, groups, edges = [], [], []
+    device = st.integers(0, devices - 1)
+    for t in range(count):
+        kind = draw(st.sampled_from([0, 1, 1, 2, 4, 4, 5, 5]))
+        row = {"kind": kind, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1}
+        if kind == 4:
+            row |= {"src": draw(device), "dst": draw(device), "size": draw(st.sampled_from(BYTES))}
+        elif kind == 5:
+            members = draw(st.sampled_from([range(devices), range(0, devices, 2)]) | st.sets(device, min_size=1))
+            groups.append(draw(st.permutations(list(members))) if draw(st.booleans()) else sorted(members))
+            row |= {"group": len(groups) - 1, "size": draw(st.sampled_from(BYTES))}
+            row["seconds"] = draw(st.sampled_from(SECONDS))
+        else:
+            row |= {"device": draw(device), "seconds": draw(st.sampled_from(SECONDS))}
+        rows.append(row)
+        edges += [(s, t) for s in draw(st.lists(st.integers(0, t - 1), max_size=3))] if t else []
+    edges.sort(key=lambda edge: edge[0])
+    return TaskGraph(
+        **{name: [row[name] for row in rows] for name in rows[0]},
+        group_ptr=np.cumsum([0, *(len(g) for g in groups)]),
+        group_members=[m for g in groups for m in g],
+        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(count + 1)),
+        succ=[t for _, t in edges],
+        op=np.full(count, -1),
+        n_devices=devices,
+        turns=draw(st.none() | st.lists(st.sampled_from([1, 2]), min_size=count, max_size=count)),
+    )
+
+
+def check(model, reference, network, taskgraph):
+    taskgraph.check()
+    prepared = model.prepare(taskgraph, network)
+    fast, slow = model.simulate(prepared), reference(taskgraph, network, model)
+    np.testing.assert_array_equal(fast.start, slow.start)
+    np.testing.assert_array_equal(fast.finish, slow.finish)
+    np.testing.assert_allclose(fast.link_bytes, slow.link_bytes, rtol=1e-12)
+    assert fast.makespan == slow.makespan
+    assert fast.events == slow.events
+    assert (fast.finish >= fast.start).all()
+    busy = device_busy(taskgraph, model.run_times(prepared), network.cluster.n_devices)
+    lower = bounds(prepared.tasks, model.alone(prepared), busy, fast.link_bytes / network.paths.bandwidth)
+    assert lower.best <= fast.makespan * (1 + 1e-9) + 1e-12
+
+
+@SETTINGS
+@given(st.data(), st.sampled_from([50_000, 1 << 20]), st.sampled_from([None, 0, 7]))
+def test_flexnet_equals_its_reference(data, segment, seed):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check(flexnet.Model(segment, seed), flexnet_reference, network, taskgraph)
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3))
+def test_fluid_equals_its_reference(data, stepped, seed):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check(fluid.Model(stepped, seed), fluid_reference, network, taskgraph)
+
+
+def check_early_stop(model, network, taskgraph, share):
+    """A run that must beat a time gives the full answer when it does, and never gives up on one that does."""
+    prepared = model.prepare(taskgraph, network)
+    whole = model.simulate(prepared)
+    slower = model.beats(prepared, whole.makespan * (1 + 1e-6) + 1e-12)
+    assert slower is not None
+    np.testing.assert_array_equal(slower.finish, whole.finish)
+    assert slower.makespan == whole.makespan
+    sooner = model.beats(prepared, whole.makespan * share)
+    assert sooner is None or sooner.makespan == whole.makespan
+
+
+@SETTINGS
+@given(st.data(), st.booleans())
+def test_what_must_follow_a_task_equals_its_reference(data, stepped):
+    network = data.draw(networks())
+    model = fluid.Model(stepped)
+    prepared = model.prepare(data.draw(taskgraphs(network.cluster.n_devices)), network)
+    alone = model.alone(prepared)
+    uses = Uses(*entities.sure_uses(prepared.entities, prepared.paths, prepared.rings))
+    bound, behind = look_ahead(prepared.tasks, alone, uses, network.n_links, prepared.n_devices)
+    slow_bound, slow_behind = look_ahead_reference(prepared.tasks, alone, uses)
+    np.testing.assert_array_equal(behind, slow_behind)
+    assert bound == slow_bound
+
+
+@SETTINGS
+@given(st.data(), st.sampled_from([50_000, 1 << 20]), st.sampled_from([None, 7]), st.sampled_from([0.3, 0.9, 0.999]))
+def test_flexnet_stops_early_only_when_it_may(data, segment, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check_early_stop(flexnet.Model(segment, seed), network, taskgraph, share)
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]))
+def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    check_early_stop(fluid.Model(stepped, seed), network, taskgraph, share)
+
+
+def test_equal_flows_share_and_order_of_pairs_does_not_matter():
+    """Two equal flows into one host take twice as long as one, in both models."""
+    fabric = Fabric.from_links(
+        name="star", n_hosts=3, n_switches=1, links=[(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)],
+        bandwidth=1e9, latency=0.0,
+    )  # fmt: skip
+    network = Network(fabric, Cluster.uniform(n_hosts=3))
+    size = 8936 * 10_000
+
+    def makespan(model, pairs):
+        count = len(pairs)
+        taskgraph = TaskGraph(
+            kind=[4] * count, device=[-1] * count, seconds=[0.0] * count, size=[size] * count,
+            src=[a for a, _ in pairs], dst=[b for _, b in pairs], group=[-1] * count, group_ptr=[0],
+            group_members=[], succ_ptr=[0] * (count + 1), succ=[], op=[-1] * count, n_devices=3,
+        )  # fmt: skip
+        return model.simulate(model.prepare(taskgraph, network)).makespan
+
+    for model in (flexnet.Model(), fluid.Model()):
+        one, two = makespan(model, [(0, 2)]), makespan(model, [(0, 2), (1, 2)])
+        assert one == pytest.approx(size / 1e9, rel=0.02)
+        assert two == pytest.approx(2 * size / 1e9, rel=0.02)
+        assert makespan(model, [(0, 2), (1, 0)]) == pytest.approx(one, rel=1e-6)
+        assert makespan(model, [(1, 2), (0, 2)]) == two

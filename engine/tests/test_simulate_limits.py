@@ -1,0 +1,112 @@
+"""Very late clocks, very long messages and Ctrl-C: kernels end, refuse, or let themselves be interrupted."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation.flows import schedule
+from topoplan_reference.fluid import fluid_reference
+from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_flexnet import model as flexnet
+from topoplan_simulator_flexnet.bounds import flow_bytes
+from topoplan_simulator_fluid import FLUID, FluidOptions
+
+HOSTS = 3
+CLUSTER = Cluster.uniform(n_hosts=HOSTS)
+
+
+def star(bandwidth=1.25e10):
+    links = [(h, HOSTS) for h in range(HOSTS)] + [(HOSTS, h) for h in range(HOSTS)]
+    return Fabric.from_links(name="star", n_hosts=HOSTS, n_switches=1, links=links, bandwidth=bandwidth, latency=1e-6)
+
+
+def chain(rows):
+    """Tasks one after the other: seconds of compute on device 0, or (source, destination, bytes)."""
+    count = len(rows)
+    computes = [not isinstance(row, tuple) for row in rows]
+    return TaskGraph(
+        kind=[0 if compute else 4 for compute in computes],
+        device=[0 if compute else -1 for compute in computes],
+        seconds=[row if compute else 0.0 for row, compute in zip(rows, computes, strict=True)],
+        size=[0 if compute else row[2] for row, compute in zip(rows, computes, strict=True)],
+        src=[-1 if compute else row[0] for row, compute in zip(rows, computes, strict=True)],
+        dst=[-1 if compute else row[1] for row, compute in zip(rows, computes, strict=True)],
+        group=[-1] * count,
+        group_ptr=[0],
+        group_members=[],
+        succ_ptr=[*range(count), count - 1],
+        succ=list(range(1, count)),
+        op=[-1] * count,
+        n_devices=HOSTS,
+    )
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_fluid_ends_where_the_clock_is_so_late_that_it_hardly_moves(level):
+    """After 1e8 s a double counts in steps of 15 ns, in which 100 Gbit/s are 186 bytes."""
+    taskgraph = chain([1e6] * 100 + [(0, 1, 8936 * packets) for packets in range(1, 60)])
+    model = FLUID.build(FluidOptions(level=level))._model
+    network = Network(star(), CLUSTER)
+    outcome = model.simulate(model.prepare(taskgraph, network))
+    assert outcome.makespan == pytest.approx(1e8, rel=1e-6)
+    slow = fluid_reference(taskgraph, network, model)
+    np.testing.assert_array_equal(outcome.finish, slow.finish)
+
+
+def test_flexnet_refuses_more_segments_than_it_can_simulate():
+    simulate = FLEXNET.build(FlexnetOptions())
+    with pytest.raises(TopoplanError, match=r"1.07e\+09 segments of 1048576 bytes.*segment-bytes=8388608 or more"):
+        simulate(chain([(0, 1, 2**50)]), star(), CLUSTER)
+    larger = FLEXNET.build(FlexnetOptions(segment_bytes=1 << 40))
+    assert larger(chain([(0, 1, 2**50)]), star(), CLUSTER).makespan > 2**50 / 1.25e10
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("size", [2**61, 2**62, 2**63 - 1, 2**40 + 7, 54_000, 54_001, 36_000, 35_999])
+@pytest.mark.parametrize("members", [2, 3, 4, 100])
+def test_schedules_of_huge_collectives_are_those_of_exact_integers(size, members, turns):
+    whole = size * 2 // turns
+    rounds, share = turns * (members - 1), whole // members
+    if whole < 9000 * members:
+        rounds, share = 1, whole * turns * (members - 1) // members // members
+    elif whole * members <= 18000 * members * (members - 1):
+        rounds = 1
+    assert schedule(size, members, turns) == (rounds, float(share))
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 7])
+def test_flows_of_huge_allreduces_are_those_of_exact_integers(members):
+    for size in (2**61, 2**60 + 5, 1, 12_345):
+        exact = 2 * (members - 1) * size // members
+        assert flow_bytes(size, members, 1) == exact if exact < 2**63 else True
+
+
+def run_fluid():
+    """Four hundred thousand transfers of a packet."""
+    FLUID.build(FluidOptions()).makespan(chain([(0, 1, 1), (1, 2, 1)] * 200_000), star(), CLUSTER)
+
+
+def run_flexnet():
+    FLEXNET.build(FlexnetOptions(segment_bytes=1)).makespan(chain([(0, 1, 100_000_000)]), star(), CLUSTER)
+
+
+@pytest.mark.parametrize("run", [run_fluid, run_flexnet])
+def test_a_signal_ends_a_kernel(run):
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    FLUID.build(FluidOptions()).makespan(chain([(0, 1, 1)]), star(), CLUSTER)  # compile first
+    flexnet.Model()._outcome(flexnet.Model().prepare(chain([(0, 1, 1)]), Network(star(), CLUSTER)), np.zeros(0), np.inf)
+    before = signal.signal(signal.SIGPROF, stop)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

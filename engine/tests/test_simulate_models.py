@@ -1,0 +1,302 @@
+"""Closed forms that both models must give, errors instead of numbers, and the components' promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
+from topoplan.options import structure
+from topoplan_engine.network.tables import Network, NetworkCache
+from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_flexnet.model import flexnet_task_count
+from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import kernel as fluid_kernel
+
+GBPS = 1e9 / 8
+
+
+def graph(rows, edges=(), groups=(), n_devices=4):
+    """Rows of (kind, device, seconds, size, src, dst, group)."""
+    edges = sorted(edges, key=lambda edge: edge[0])
+    names = ("kind", "device", "seconds", "size", "src", "dst", "group")
+    return TaskGraph(
+        **dict(zip(names, zip(*rows, strict=True), strict=True)),
+        group_ptr=np.cumsum([0, *(len(g) for g in groups)]),
+        group_members=[m for g in groups for m in g],
+        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(len(rows) + 1)),
+        succ=[t for _, t in edges],
+        op=[0] * len(rows),
+        op_names=("conv1",),
+        n_devices=n_devices,
+    )
+
+
+def compute(device, seconds, kind=0):
+    return (kind, device, seconds, 0, -1, -1, -1)
+
+
+def transfer(src, dst, size):
+    return (4, -1, 0.0, size, src, dst, -1)
+
+
+def reduce(group, size, seconds=0.0):
+    return (5, -1, seconds, size, -1, -1, group)
+
+
+def star(hosts=4, gbps=100.0, latency=1e-6):
+    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
+    return Fabric.from_links(
+        name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=gbps * GBPS, latency=latency
+    )
+
+
+def circle(hosts=4, rings=None):
+    links = [(h, (h + step) % hosts) for h in range(hosts) for step in (1, hosts - 1)]
+    return Fabric.from_links(name="circle", n_hosts=hosts, links=links, bandwidth=GBPS, latency=0.0, rings=rings)
+
+
+def fluid(**options):
+    return FLUID.build(FluidOptions(**options))
+
+
+def flexnet(**options):
+    return FLEXNET.build(FlexnetOptions(**options))
+
+
+CLUSTER = Cluster.uniform(n_hosts=4)
+
+
+def test_the_fluid_loop_is_compiled_ahead_for_just_the_arrays_that_it_is_given():
+    fluid()(graph([transfer(0, 1, 1000)]), star(), CLUSTER)
+    fluid_kernel.compile_ahead()
+    assert len(fluid_kernel._run.signatures) == 1
+
+
+def test_fluid_lone_transfer_takes_what_store_and_forward_of_packets_takes():
+    # h (d + 8/C) + h d + (packets + h - 1) 8936 * 8/C: 12.5 MB at 100 Gbit/s over two links of 1 us
+    timeline = fluid()(graph([transfer(0, 1, 12_500_000)]), star(), CLUSTER)
+    assert timeline.makespan == pytest.approx(1.00483216e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_fluid_ring_of_four(level):
+    """Six rounds of 12.5 MB over one link of 100 Gbit/s and 1 us: 6.0127 ms in the packet simulator."""
+    links = [(a, b) for a in range(4) for b in range(4) if a != b]
+    mesh = Fabric.from_links(name="mesh", n_hosts=4, links=links, bandwidth=100 * GBPS, latency=1e-6)
+    timeline = fluid(level=level)(graph([reduce(0, 50_000_000)], groups=[range(4)]), mesh, CLUSTER)
+    assert timeline.makespan == pytest.approx(6.0127e-3, abs=5e-8)
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_fluid_small_allreduce_is_one_round(level):
+    simulate = fluid(level=level)
+    below = simulate(graph([reduce(0, 54_000)], groups=[range(4)]), star(), CLUSTER).makespan
+    above = simulate(graph([reduce(0, 54_001)], groups=[range(4)]), star(), CLUSTER).makespan
+    # Measured with the packet simulator: 3.4 us plus latency and 20.6 us plus latency for six rounds.
+    assert above == pytest.approx(6 * below, rel=1e-6)
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
+    """FlexNetPacket: the ring ends at 16.45 ms, the transfers at 20.42 ms; with equal shares they would at 10.7 ms."""
+    hosts = 16
+    rows = [transfer(h, (h + 5) % hosts, 67_000_000) for h in range(hosts)]
+    rows.append(reduce(0, 100_000_000))
+    taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
+    simulate = FLUID.build(FluidOptions(level=level))
+    finish = simulate(taskgraph, star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
+    assert finish[:-1] == pytest.approx(20.42, rel=0.01)
+    assert finish[-1] == pytest.approx(16.45, rel=0.07)
+
+
+def test_flexnet_latency_is_paid_per_hop():
+    timeline = flexnet(segment_bytes=64 << 20)(graph([transfer(0, 1, 4_194_304)]), star(), CLUSTER)
+    assert timeline.makespan * 1e3 == pytest.approx(0.337544, abs=1e-6)
+    assert timeline.events == 1
+
+
+def test_flexnet_latency_is_paid_per_segment():
+    size = 4 << 20
+    timeline = flexnet()(graph([transfer(0, 1, size)]), star(), CLUSTER)
+    assert timeline.makespan == pytest.approx(size / (100 * GBPS) + 5e-6, rel=1e-6)
+    assert timeline.events == 4
+
+
+def test_flexnet_ring_is_concurrent_flows():
+    simulate = flexnet(segment_bytes=64 << 20)
+    tasks = graph([reduce(0, 4_000_000, seconds=1e-3)], groups=[range(4)])
+    assert simulate(tasks, star(), CLUSTER).makespan == pytest.approx(1e-3 + 6_000_000 / (100 * GBPS) + 2e-6, rel=1e-6)
+    assert flexnet_task_count(tasks, Network(star(), CLUSTER)) == 1 + 4 + 1
+
+
+def test_flexnet_random_directions_are_seeded():
+    """On a circle with links of one direction faster than the other, the direction decides."""
+    fabric = circle()
+    forward = (fabric.link_dst - fabric.link_src) % 4 == 1
+    fabric = attrs.evolve(fabric, link_bandwidth=np.where(forward, GBPS, GBPS / 2))
+    tasks = graph([reduce(0, 1_000_000)], groups=[range(4)])
+    results = [flexnet(ring_direction="random", seed=s).makespan(tasks, fabric, CLUSTER) for s in range(8)]
+    again = [flexnet(ring_direction="random", seed=s).makespan(tasks, fabric, CLUSTER) for s in range(8)]
+    assert results == again
+    assert len(set(results)) == 2
+    assert min(results) == flexnet().makespan(tasks, fabric, CLUSTER)
+
+
+def test_two_devices_of_a_host_talk_inside_it():
+    cluster = Cluster.uniform(n_hosts=2, devices_per_host=2, inside_bandwidth=1e10)
+    fabric = star(2)
+    inside = flexnet(segment_bytes=1 << 30)(graph([transfer(0, 1, 10_000_000)]), fabric, cluster)
+    assert inside.makespan == pytest.approx(1e-3, rel=1e-6)
+    assert not inside.link_bytes.any()
+    outside = flexnet(segment_bytes=1 << 30)(graph([transfer(1, 2, 10_000_000)]), fabric, cluster)
+    assert outside.makespan == pytest.approx(10_000_000 / (100 * GBPS) + 2e-6, rel=1e-6)
+    assert outside.link_bytes.tolist().count(10_000_000.0) == 2
+
+
+@pytest.mark.parametrize("build", [fluid, flexnet])
+def test_a_transfer_to_its_own_device_takes_no_time(build):
+    timeline = build()(graph([compute(1, 2e-3), transfer(1, 1, 10**9)], [(0, 1)]), star(), CLUSTER)
+    assert timeline.makespan == pytest.approx(2e-3)
+    assert timeline.finish[1] == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("build", [fluid, flexnet])
+def test_allreduce_of_one_member_takes_no_time_and_frees_its_successors(build):
+    tasks = graph([compute(1, 2e-3), reduce(0, 10**10, 5.0), compute(1, 1e-3)], [(0, 1), (1, 2)], groups=[[1]])
+    timeline = build()(tasks, star(), CLUSTER)
+    assert timeline.makespan == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize("build", [fluid, flexnet])
+def test_devices_run_first_in_first_out(build):
+    """The long task is ready first and keeps the short one waiting."""
+    rows = [compute(0, 1e-3), compute(1, 2e-3), compute(2, 5e-3), compute(2, 1e-3)]
+    timeline = build()(graph(rows, [(0, 2), (1, 3)]), star(), CLUSTER)
+    assert timeline.start.tolist() == pytest.approx([0, 0, 1e-3, 6e-3])
+    assert timeline.device_busy.tolist() == pytest.approx([1e-3, 2e-3, 6e-3, 0])
+
+
+@pytest.mark.parametrize("build", [fluid, flexnet])
+def test_rings_of_the_fabric_carry_an_allreduce(build):
+    """Two rings around a circle halve the time of one; all links are used."""
+    tasks = graph([reduce(0, 40_000_000)], groups=[range(4)])
+    one = build()(tasks, circle(), CLUSTER)
+    two = build()(tasks, circle(rings={4: ((1,), (3,))}), CLUSTER)
+    assert two.makespan == pytest.approx(one.makespan / 2, rel=1e-3)
+    assert (two.link_bytes > 0).all()
+    assert (one.link_bytes > 0).sum() == 4
+
+
+def test_a_ring_of_several_jumps_walks_the_second_first():
+    fabric = Fabric.from_links(
+        name="jumps", n_hosts=6, links=[(h, (h + j) % 6) for h in range(6) for j in (1, 2, 5)],
+        bandwidth=GBPS, latency=0.0, rings={2: ((1, 2),)},
+    )  # fmt: skip
+    cluster = Cluster.uniform(n_hosts=6)
+    timeline = flexnet()(graph([reduce(0, 6_000)], groups=[[0, 3]], n_devices=6), fabric, cluster)
+    used = {(int(fabric.link_src[i]), int(fabric.link_dst[i])) for i in np.flatnonzero(timeline.link_bytes)}
+    assert used == {(0, 2), (2, 3), (3, 5), (5, 0)}
+
+
+def test_a_group_that_is_no_coset_uses_one_ring_over_the_routes():
+    fabric = circle(rings={2: ((1, 1),)})
+    timeline = flexnet()(graph([reduce(0, 8_000)], groups=[[0, 1]]), fabric, CLUSTER)
+    assert timeline.link_bytes.sum() == 2 * 8_000
+
+
+@pytest.mark.parametrize("build", [fluid, flexnet])
+class TestErrors:
+    def test_cycle(self, build):
+        rows = [compute(0, 1e-3), compute(1, 1e-3), compute(2, 1e-3)]
+        tasks = graph(rows, [(0, 1), (1, 2), (2, 1)])
+        with pytest.raises(TopoplanError, match=r"task 1 \(forward of conv1 on device 1\), task 2 .*cycle"):
+            build()(tasks, star(), CLUSTER)
+        with pytest.raises(TopoplanError, match="cycle"):
+            build().makespan(tasks, star(), CLUSTER)
+
+    def test_only_three_are_named(self, build):
+        rows = [compute(0, 1e-3) for _ in range(6)]
+        with pytest.raises(TopoplanError, match=r"task 2 \([^)]*\) and 3 more never run"):
+            build()(graph(rows, [(t, (t + 1) % 6) for t in range(6)]), star(), CLUSTER)
+
+    def test_unreachable_transfer(self, build):
+        fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
+        tasks = graph([transfer(0, 1, 5), transfer(0, 3, 5)])
+        with pytest.raises(TopoplanError, match=r"no path from host 0 to host 3 for task 1 \(transfer of conv1"):
+            build()(tasks, fabric, CLUSTER)
+
+    def test_unreachable_ring(self, build):
+        fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
+        tasks = graph([reduce(0, 5), reduce(1, 5)], groups=[[0, 1], [0, 1, 2]])
+        with pytest.raises(TopoplanError, match=r"no path from host 1 to host 2 for task 1 \(allreduce of conv1"):
+            build()(tasks, fabric, CLUSTER)
+
+    def test_a_simulator_survives_an_error(self, build):
+        fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
+        simulate = build()
+        for _ in range(2):
+            with pytest.raises(TopoplanError, match="no path"):
+                simulate(graph([reduce(0, 5), reduce(1, 5)], groups=[[1, 0], [0, 1, 2]]), fabric, CLUSTER)
+        good = graph([reduce(0, 10**6), reduce(1, 10**6)], groups=[[1, 0], [0, 1]])
+        assert simulate.makespan(good, fabric, CLUSTER) == build().makespan(good, fabric, CLUSTER)
+
+    def test_ring_without_its_link(self, build):
+        fabric = circle(rings={4: ((2, 3),)})
+        with pytest.raises(TopoplanError, match=r"ring \(2, 3\) of groups of 4 needs a link from host 3 to host 1"):
+            build()(graph([reduce(0, 5)], groups=[range(4)]), fabric, CLUSTER)
+
+    def test_wrong_sizes(self, build):
+        with pytest.raises(TopoplanError, match="5 hosts, the cluster 4"):
+            build()(graph([compute(0, 1.0)]), star(5), CLUSTER)
+        with pytest.raises(TopoplanError, match="9 devices, but the cluster has 4"):
+            build()(graph([compute(0, 1.0)], n_devices=9), star(), CLUSTER)
+
+
+def test_several_paths_are_drawn_by_seed():
+    fabric = Fabric.from_links(
+        name="spines", n_hosts=4, n_switches=4,
+        links=[(h, 4 + h // 2) for h in range(4)] + [(4 + h // 2, h) for h in range(4)]
+        + [(4 + a, 6 + b) for a in range(2) for b in range(2)] + [(6 + b, 4 + a) for a in range(2) for b in range(2)],
+        bandwidth=1e9, latency=0.0, max_paths=4,
+    )  # fmt: skip
+    tasks = graph([transfer(0, 2, 10**7), transfer(1, 3, 10**7)])
+    times = [fluid(seed=s).makespan(tasks, fabric, CLUSTER) for s in range(16)]
+    assert max(times) == pytest.approx(2 * min(times), rel=0.01)  # on one spine, or on two
+    assert times == [fluid(seed=s).makespan(tasks, fabric, CLUSTER) for s in range(16)]
+
+
+def test_networks_are_kept_and_bounded():
+    cache = NetworkCache(size=2)
+    fabrics = [star(gbps=g) for g in (1, 2, 3)]
+    first = cache.get(fabrics[0], CLUSTER)
+    assert cache.get(fabrics[0], CLUSTER) is first
+    cache.get(fabrics[1], CLUSTER)
+    cache.get(fabrics[2], CLUSTER)
+    assert cache.get(fabrics[0], CLUSTER) is not first
+
+
+def test_known_pairs_are_not_routed_again():
+    network = Network(star(), CLUSTER)
+    network.lower(graph([transfer(0, 1, 1), reduce(0, 1)], groups=[range(4)]))
+    paths, rings = network.paths, network.rings_in_full
+    network.lower(graph([reduce(0, 9), transfer(0, 1, 7), transfer(2, 3, 7)], groups=[range(4)]))
+    assert network.paths is paths
+    assert network.rings_in_full is rings
+
+
+def test_components_are_registered_with_their_defaults():
+    assert FLUID.memory(FluidOptions()) == "penalty"
+    assert FLEXNET.memory(structure(FlexnetOptions, {"memory": "limit"}, "simulator flexnet")) == "limit"
+    assert FlexnetOptions().memory == "ignore"
+    with pytest.raises(TopoplanError, match="level"):
+        structure(FluidOptions, {"level": "packets"}, "simulator fluid")
+
+
+def test_registration_loads_no_kernels():
+    code = "import topoplan_simulator_fluid, topoplan_simulator_flexnet, sys; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,139 @@
+"""Networks keep what is asked, links that nothing tells apart are one, and that changes no result."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topoplan import Cluster, Fabric, TaskGraph
+from topoplan_engine.network.link_classes import Twins
+from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.tables import Network
+from topoplan_simulator_fluid import model as fluid
+
+
+def star(hosts, bandwidth=1e9):
+    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
+    return Fabric.from_links(name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=bandwidth, latency=1e-6)
+
+
+def graph(devices, transfers=(), groups=()):
+    """Transfers (src, dst, bytes) and all-reduces (members, bytes), all at once."""
+    rows = len(transfers) + len(groups)
+    pad = [-1] * len(groups)
+    return TaskGraph(
+        kind=[4] * len(transfers) + [5] * len(groups),
+        device=[-1] * rows,
+        seconds=[0.0] * rows,
+        size=[t[2] for t in transfers] + [g[1] for g in groups],
+        src=[t[0] for t in transfers] + pad,
+        dst=[t[1] for t in transfers] + pad,
+        group=[-1] * len(transfers) + list(range(len(groups))),
+        group_ptr=np.cumsum([0, *(len(g[0]) for g in groups)]),
+        group_members=[m for g in groups for m in g[0]],
+        succ_ptr=[0] * (rows + 1),
+        succ=[],
+        op=[-1] * rows,
+        n_devices=devices,
+    )
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), unique=True, max_size=40), max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_a_pair_table_is_a_dictionary(batches):
+    table, known = PairTable(), {}
+    for number, batch in enumerate(batches):
+        fresh = [key for key in batch if key not in known]
+        known.update({key: 1 + number + i for i, key in enumerate(fresh)})
+        table.put(np.array(fresh, dtype=np.int64), np.array([known[key] for key in fresh], dtype=np.int32))
+        asked = [*known, 2**41, 7]
+        assert table.get(np.array(asked, dtype=np.int64)).tolist() == [known.get(key, 0) for key in asked]
+
+
+def test_memory_is_proportional_to_the_pairs_that_are_asked():
+    hosts = 20_000
+    fabric, cluster = star(hosts), Cluster.uniform(n_hosts=hosts)
+    Network(star(4), Cluster.uniform(n_hosts=4)).lower(graph(4, [(0, 1, 1)]))  # loads kernels
+    tracemalloc.start()
+    network = Network(fabric, cluster)
+    network.lower(graph(hosts, [(0, 1, 1), (5, 19_999, 1)], [(range(0, hosts, 100), 10**6)]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1000 * hosts  # a square of hosts by hosts has 20,000 entries for each
+    assert len(network.paths.row_ptr) - 1 == hosts + 2 + 200
+
+
+def test_a_group_met_again_costs_nothing():
+    network = Network(star(64), Cluster.uniform(n_hosts=64))
+    first = network.lower(graph(64, (), [(range(64), 10**6)] * 5))
+    assert set(first.ring.tolist()) == {0}
+    rings = network.rings
+    assert set(network.lower(graph(64, (), [(range(64), 1)] * 9)).ring.tolist()) == {0}
+    assert network.rings is rings
+
+
+def test_links_under_the_same_rings_are_listed_once():
+    network = Network(star(8), Cluster.uniform(n_hosts=8))
+    network.lower(graph(8, (), [(range(8), 1)]))
+    assert len(network.rings.load_links) == 1
+    assert len(network.rings_in_full.load_links) == 16
+    network.lower(graph(8, (), [(range(4), 1)]))
+    assert len(network.rings.load_links) == 2 + 1  # in the second ring, or not
+    network.lower(graph(8, [(6, 7, 1)]))
+    assert len(network.rings.load_links) == 4 + 1  # the transfer's two links stand alone
+    assert network.rings.twin[network.rings.twin].tolist() == network.rings.twin.tolist()
+
+
+def test_links_of_other_bandwidth_are_no_twins():
+    network = Network(star(4, bandwidth=[1e9, 2e9, 1e9, 1e9] * 2), Cluster.uniform(n_hosts=4))
+    network.lower(graph(4, (), [(range(4), 1)]))
+    assert len(network.rings.load_links) == 2
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_twins_change_no_time_and_no_byte(data):
+    hosts = data.draw(st.integers(2, 8))
+    device = st.integers(0, hosts - 1)
+    speeds = data.draw(st.sampled_from([[1e9], [1e9, 4e9]]))
+    fabric = star(hosts, bandwidth=[speeds[h % len(speeds)] for h in range(hosts)] * 2)
+    cluster = Cluster.uniform(n_hosts=hosts)
+    sizes = st.sampled_from([1, 40_000, 5_000_000])
+    apart = Network(fabric, cluster)
+    apart._twins.part(np.arange(apart.n_links))
+    together = Network(fabric, cluster)
+    for _ in range(3):
+        transfers = data.draw(st.lists(st.tuples(device, device, sizes), max_size=3))
+        members = st.sampled_from([range(hosts), range(0, hosts, 2)]) | st.lists(device, min_size=1, unique=True)
+        groups = data.draw(st.lists(st.tuples(members, sizes), max_size=4))
+        if not transfers and not groups:
+            continue
+        tasks = graph(hosts, transfers, groups)
+        model = fluid.Model()
+        one, other = (model.simulate(model.prepare(tasks, network)) for network in (apart, together))
+        assert one.finish.tobytes() == other.finish.tobytes()
+        assert one.link_bytes.tobytes() == other.link_bytes.tobytes()
+        assert (one.makespan, one.events) == (other.makespan, other.events)
+
+
+def test_twins_are_split_and_never_joined():
+    twins = Twins(np.array([1.0, 1.0, 1.0, 2.0]))
+    assert twins.first().tolist() == [0, 0, 0, 3]
+    twins.load(np.array([0, 1]), np.array([5, 5]))
+    assert twins.first().tolist() == [0, 0, 2, 3]
+    twins.load(np.array([0, 1, 2]), np.array([5, 5, 5]))
+    assert twins.first().tolist() == [0, 0, 2, 3]
+    twins.part(np.array([1, 1]))
+    assert twins.changed
+    assert twins.first().tolist() == [0, 1, 2, 3]
+    twins.part(np.array([1]))
+    assert not twins.changed
+
+
+@pytest.mark.parametrize("asked", [[], [3]])
+def test_an_empty_table_knows_nothing(asked):
+    assert PairTable().get(np.array(asked, dtype=np.int64)).tolist() == [0] * len(asked)

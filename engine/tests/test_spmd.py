@@ -1,0 +1,321 @@
+"""Programs for all devices: what is refused, their task graphs beside the plain ones, and what collectives take."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from topoplan import Cluster, Fabric, PartCosts, Schedule, Strategy, TopoplanError
+from topoplan.model.resharding import Collective, Step
+from topoplan.model.sharding import FULL, REDUCE, REPLICATE, arguments, gather, signatures
+from topoplan.model.spmd import Exchange, SpmdProgram, conversions_of, exchanges
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.spmd import groups_of
+from topoplan_engine.partition import slice_elements
+from topoplan_operators import GraphBuilder, losses
+from topoplan_reference.spmd import members_of, reference_program
+from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_fluid import FLUID, FluidOptions
+
+
+class Costs:
+    """A second for every operator, shared by its parts; 4 bytes of state for each of a weight."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def supports(self, op, degrees):
+        return True
+
+    def price(self, op, degrees, devices):
+        operator, parts = self.graph.operators[op], len(devices)
+        memory = np.zeros(parts)
+        for copies, tensors in ((1, operator.outputs), (4, operator.weights)):
+            for tensor in tensors:
+                memory += copies * tensor.itemsize * slice_elements(operator, tensor, degrees)
+        return PartCosts(forward=np.full(parts, 1.0 / parts), backward=np.full(parts, 2.0 / parts), memory=memory)
+
+
+def model(layers=3, width=16, batch=16):
+    b = GraphBuilder("small", batch)
+    x = b.input((width,))
+    for _ in range(layers):
+        x = b.relu(b.linear(x, width, bias=False))
+    b.append(losses.total(x), [x], "loss")
+    return b.build()
+
+
+def cut(op, dim):
+    """Return the signature of an operator that cuts the dimension at a position; None for the whole one."""
+    *found, whole = signatures(op)
+    return whole if dim is None else next(s for s in found if s.dim == dim and REDUCE not in s.inputs)
+
+
+def programs(graph, mesh):
+    """Draw programs whose conversions exist, more or less: some signature for every operator and axis."""
+    rules = []
+    for op in graph.operators:
+        axes = []
+        for size in mesh:
+            good = [s for s in signatures(op) if REDUCE not in s.inputs]
+            axes.append(st.sampled_from([s for s in good if s.dim < 0 or op.dims[s.dim].size % size == 0]))
+        rules.append(st.tuples(*axes))
+    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+
+    def stored(op, index):
+        args = []
+        for k, tensor in enumerate(arguments(op)):
+            if (index, k) in made:
+                args.append(st.just(()))
+            else:
+                forms = [FULL] if k < len(op.inputs) else [REPLICATE, gather(0), gather(len(tensor.axes) - 1)]
+                args.append(st.tuples(*[st.sampled_from(forms) for _ in mesh]))
+        return st.tuples(*args)
+
+    return st.builds(
+        lambda r, s: SpmdProgram(mesh=mesh, rules=r, stored=s),
+        st.tuples(*rules),
+        st.tuples(*[stored(op, i) for i, op in enumerate(graph.operators)]),
+    )
+
+
+def stages(graph, program):
+    """Return the stages that begin wherever something is converted."""
+    begins = {move.users[0] for move in conversions_of(program, graph) if move.output >= 0}
+    return np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
+
+
+GRAPH = model()
+CLUSTER = Cluster.uniform(n_hosts=4, devices_per_host=2, latency=1e-6)
+
+
+def switch(cluster, bandwidth=1e9):
+    n = cluster.n_hosts
+    links = [(h, n) for h in range(n)] + [(n, h) for h in range(n)]
+    return Fabric.from_links(
+        name="switch", n_hosts=n, n_switches=1, links=links, bandwidth=bandwidth, latency=cluster.latency
+    )
+
+
+def rows(taskgraph):
+    return [sorted(taskgraph.successors(task).tolist()) for task in range(taskgraph.n_tasks)]
+
+
+@given(st.data(), st.sampled_from([(8,), (2, 4), (4, 2)]), st.sampled_from([0, 1, 2, 4]))
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
+    program = data.draw(programs(GRAPH, mesh))
+    schedule = None
+    if copies and not program.misfit(GRAPH, 8):
+        schedule = Schedule(kind="duplex", micro_batches=copies, stage=stages(GRAPH, program))
+    strategy = Strategy.of(program, GRAPH, schedule)
+    if strategy.misfit(GRAPH, 8):
+        with pytest.raises(TopoplanError):
+            strategy.check(GRAPH, 8)
+        return
+    lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
+    made, wanted = (
+        lowering.lower(strategy),
+        reference_program(GRAPH, program, schedule, lowering._program_prices(program)),
+    )
+    made.check()
+    assert rows(made) == rows(wanted)
+    same = {"succ": wanted.succ, "succ_ptr": wanted.succ_ptr}
+    assert attrs.evolve(made, **same) == wanted
+    assert made.seconds.sum() == pytest.approx(3 * 8 * sum(1 / np.prod(p.degrees) for p in strategy.placements))
+    timeline = FLUID.build(FluidOptions())(made, switch(CLUSTER), CLUSTER)  # no cycle, and no bound is above it
+    assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
+    assert lowering.memory(strategy).shape == (8,)
+    lowering.demand(strategy)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes"), [((8,), (0,)), ((2, 4), (0,)), ((2, 4), (1,)), ((2, 2, 2), (0, 2)), ((8,), ())]
+)
+def test_groups_are_those_of_equal_coordinates(mesh, axes):
+    assert groups_of(mesh, axes).tolist() == members_of(mesh, axes)
+
+
+def alone(kind, nbytes, cluster, fabric, build, **options):
+    """Return the seconds of one collective of all devices, that a task on each device waits for."""
+    n = cluster.n_devices
+    turns = 2 if kind is Collective.ALL_REDUCE else 1
+    taskgraph = TaskGraph(
+        kind=[TaskKind.ALLREDUCE], device=[-1], seconds=[0.0], size=[nbytes * turns // 2], src=[-1], dst=[-1],
+        group=[0],
+        group_ptr=[0, n], group_members=range(n), succ_ptr=[0, 0], succ=[], op=[0], op_names=("x",), n_devices=n,
+        turns=[turns],
+    )  # fmt: skip
+    return build(taskgraph, fabric, cluster).makespan
+
+
+def round_by_round(nbytes, rounds, cluster, fabric, build):
+    """Return the seconds of a ring as transfers: every member sends a share to the next one, round by round."""
+    n, tails, heads = cluster.n_devices, [], []
+    for step in range(rounds - 1):
+        for d in range(n):
+            tails += [step * n + d] * n
+            heads += [(step + 1) * n + e for e in range(n)]
+    count = rounds * n
+    taskgraph = TaskGraph(
+        kind=[TaskKind.TRANSFER] * count, device=[-1] * count, seconds=[0.0] * count, size=[nbytes // n] * count,
+        src=np.tile(np.arange(n), rounds), dst=np.tile((np.arange(n) + 1) % n, rounds), group=[-1] * count,
+        group_ptr=[0], group_members=[], succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=count))]),
+        succ=heads, op=[0] * count, op_names=("x",), n_devices=n,
+    )  # fmt: skip
+    return build(taskgraph, fabric, cluster).makespan
+
+
+@pytest.mark.parametrize("level", ["stepped", "coupled"])
+@pytest.mark.parametrize(("kind", "turns"), [(Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)])
+def test_a_collective_takes_what_its_rounds_take(kind, turns, level):
+    build, nbytes = FLUID.build(FluidOptions(level=level)), 8 * 8936 * 40
+    wanted = round_by_round(nbytes, turns * 7, CLUSTER, switch(CLUSTER), build)
+    assert alone(kind, nbytes, CLUSTER, switch(CLUSTER), build) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("nbytes", [100, 60_000, 200_000, 1 << 24])
+def test_gathering_what_was_scattered_takes_as_long_as_an_all_reduce(nbytes):
+    for build in (FLUID.build(FluidOptions()), FLEXNET.build(FlexnetOptions())):
+        half, whole = (
+            alone(kind, nbytes, CLUSTER, switch(CLUSTER), build)
+            for kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
+        )
+        assert half <= whole
+        if nbytes > 1_000_000:
+            assert 2 * half == pytest.approx(whole, rel=0.02)
+
+
+def test_slices_of_slices_are_put_together_from_within():
+    both = exchanges((gather(0), gather(0)), (FULL, FULL), (2, 4))
+    assert both is not None
+    assert [(step.step.collective.value, step.axes, step.share) for step in both[0]] == [
+        ("all_gather", (1,), 1 / 2),
+        ("all_gather", (0,), 1.0),
+    ]
+    assert exchanges((gather(0), gather(0)), (FULL, gather(0)), (2, 4)) is None
+
+
+def test_the_gradient_of_a_replicated_parameter_is_summed_over_the_whole_mesh_at_once():
+    found = exchanges((REPLICATE, REPLICATE), (FULL, FULL), (2, 4))
+    assert found is not None
+    assert found[1] == (Exchange(Step(Collective.ALL_REDUCE), (0, 1), 1.0),)
+
+
+def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
+    found = exchanges((REPLICATE, gather(0)), (FULL, FULL), (2, 4))
+    assert found is not None
+    assert [(s.step.collective.value, s.axes, s.share) for s in found[1]] == [
+        ("reduce_scatter", (1,), 1.0),
+        ("all_reduce", (0,), 1 / 4),
+    ]
+
+
+def data_parallel_program(graph, size, stored=REPLICATE, sharded_state=False):
+    rules = tuple((cut(op, op.sample_dim if op.sample_dim >= 0 else None),) for op in graph.operators)
+    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    held = tuple(
+        tuple(
+            () if (i, k) in made else ((gather(0),) if k < len(op.inputs) else (stored,))
+            for k in range(len(arguments(op)))
+        )
+        for i, op in enumerate(graph.operators)
+    )
+    return SpmdProgram(mesh=(size,), rules=rules, stored=held, sharded_state=sharded_state)
+
+
+def test_memory_of_storage():
+    graph, lowering = GRAPH, Lowering(GRAPH, CLUSTER, Costs(GRAPH))
+    outputs = sum(t.nbytes // (8 if t.axes else 1) for op in graph.operators for t in op.outputs)
+    weights = graph.parameter_bytes
+
+    def memory(**options):
+        return lowering.memory(Strategy.of(data_parallel_program(graph, 8, **options), graph))
+
+    assert memory() == pytest.approx(np.full(8, outputs + 4 * weights))
+    assert memory(sharded_state=True) == pytest.approx(np.full(8, outputs + weights + 3 * weights / 8))
+    assert memory(stored=gather(0)) == pytest.approx(np.full(8, outputs + 4 * weights / 8 + weights))
+
+
+def refused(match, program, graph=GRAPH, schedule=None, devices=8):
+    with pytest.raises(TopoplanError, match=match):
+        Strategy.of(program, graph, schedule).check(graph, devices)
+
+
+class TestRefused:
+    def test_a_mesh_of_another_number_of_devices(self):
+        refused("a mesh of 4 for 8 devices", data_parallel_program(GRAPH, 4))
+
+    def test_uneven_slices(self):
+        program = attrs.evolve(data_parallel_program(model(batch=12), 8))
+        refused("size 12 has no 8 equal parts", program, model(batch=12))
+
+    def test_what_cannot_be_converted(self):
+        program = data_parallel_program(GRAPH, 8)
+        summed = next(s for s in signatures(GRAPH.operators[-1]) if s.inputs == (REDUCE,))
+        mixed = attrs.evolve(program, rules=(*program.rules[:-1], (summed,)))
+        refused("'loss' wants .* which cannot be made of gather_0", mixed)
+
+    def test_signatures_that_are_not_sound(self):
+        program = data_parallel_program(GRAPH, 8)
+        wrong = attrs.evolve(cut(GRAPH.operators[0], 0), outputs=(FULL,))
+        refused("is none that computes the same", attrs.evolve(program, rules=((wrong,), *program.rules[1:])))
+
+    def test_other_schedules(self):
+        stage = np.zeros(len(GRAPH.operators))
+        other = Schedule(kind="gpipe", micro_batches=2, stage=stage)
+        refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=other)
+        plain = attrs.evolve(Strategy.of(data_parallel_program(GRAPH, 8), GRAPH), program=None)
+        with pytest.raises(TopoplanError, match="duplex: needs a program"):
+            attrs.evolve(plain, schedule=Schedule(kind="duplex", micro_batches=2, stage=stage)).check(GRAPH, 8)
+
+    def test_a_stage_that_converts_what_it_makes(self):
+        first, *_, loss = range(len(GRAPH.operators))
+        program = data_parallel_program(GRAPH, 8)
+        rules = list(program.rules)
+        rules[1] = (cut(GRAPH.operators[1], 1),)
+        assert first < loss
+        mixed = attrs.evolve(program, rules=tuple(rules))
+        schedule = Schedule(kind="duplex", micro_batches=2, stage=np.zeros(len(GRAPH.operators)))
+        refused("in the same stage", mixed, schedule=schedule)
+
+
+def test_changes_to_placements_leave_the_program():
+    strategy = Strategy.of(data_parallel_program(GRAPH, 8), GRAPH)
+    changed = strategy.with_changes({0: strategy.placements[0]})
+    assert changed.program is None
+    assert not strategy.plain
+    assert changed.plain
+
+
+class Uneven(Costs):
+    """The same, but a device takes as many times as long as its number says."""
+
+    def price(self, op, degrees, devices):
+        priced = super().price(op, degrees, devices)
+        return attrs.evolve(priced, forward=priced.forward * (1 + devices))
+
+
+def test_devices_that_differ_are_priced_one_by_one():
+    cluster = attrs.evolve(CLUSTER, device_speed=np.arange(1.0, 9.0))
+    program = data_parallel_program(GRAPH, 8)
+    rules = ((cut(GRAPH.operators[0], None),), *program.rules[1:])
+    mixed = attrs.evolve(program, rules=rules, stored=(((FULL,), (REPLICATE,)), *program.stored[1:]))
+    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(Strategy.of(mixed, GRAPH))
+    forward = [taskgraph.seconds[(taskgraph.kind == TaskKind.FORWARD) & (taskgraph.op == op)] for op in (0, 1)]
+    assert forward[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert forward[1].tolist() == [k / 8 for k in range(1, 9)]
+
+
+def test_a_program_asks_for_what_it_sends():
+    lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
+    program = data_parallel_program(GRAPH, 8, stored=gather(0))
+    demand = lowering.demand(Strategy.of(program, GRAPH))
+    # what is gathered and scattered, half an all-reduce each
+    assert demand.group_bytes.tolist() == [GRAPH.parameter_bytes]
+    assert demand.members(0).tolist() == [0, 1, 2, 3]
+    assert not demand.matrix.any()

@@ -1,0 +1,76 @@
+"""Samples and tokens a second, and MFU: counted by hand, and of what they say they are."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster
+from topoplan_engine.devices import DEVICE_PRESETS
+from topoplan_engine.precision import in_precision
+from topoplan_engine.throughput import model_flops, peak_flops, sequence_length, throughput
+from topoplan_operators import GraphBuilder, dense
+
+
+def decoder(batch=8, positions=32, width=64):
+    """A layer of attention and one matrix, with what is no matrix product beside them."""
+    b = GraphBuilder("decoder", batch)
+    x = b.input((positions, width))
+    x = b.add(x, b.attention(x, x, x, width, 4))
+    b.softmax(b.relu(b.linear(x, 128, bias=False)))
+    return b.build()
+
+
+def test_model_flops_are_three_times_the_products_of_the_forward_pass():
+    batch, positions, width = 8, 32, 64
+    tokens = batch * positions
+    softmax = 5 * batch * 4 * positions * positions  # counted with the attention that it is part of
+    projections = 4 * 2 * tokens * width * width
+    scores = 2 * 2 * batch * positions * positions * width
+    linear = 2 * tokens * width * 128
+    assert model_flops(decoder()) == 3 * (projections + scores + softmax + linear)
+
+
+def test_throughput_of_a_model_with_sequences():
+    graph = in_precision(decoder(), "bf16")
+    cluster = Cluster.uniform(n_hosts=2, devices_per_host=4, device_preset="H100")
+    assert peak_flops(cluster, "bf16") == 8 * 989.4e12
+    made = throughput(graph, cluster, 0.5)
+    assert (made.samples_per_s, made.sequence_length, made.tokens_per_s) == (16.0, 32, 512.0)
+    assert made.mfu == pytest.approx(model_flops(graph) / (0.5 * 8 * 989.4e12))
+    assert "bf16 peak of all H100" in made.assumption
+    slow = attrs.evolve(cluster, device_speed=np.full(8, 0.5))
+    assert throughput(graph, slow, 0.5).mfu == pytest.approx(2 * made.mfu)
+    assert throughput(graph, attrs.evolve(cluster, big_gpu=4), 0.5).mfu == pytest.approx(made.mfu / 4)
+
+
+def test_what_is_not_known_is_not_said():
+    b = GraphBuilder("images", 4)
+    b.pool2d(b.input((3, 8, 8)), 2, stride=2)
+    made = throughput(b.build(), Cluster.uniform(n_hosts=1), 1.0)
+    assert (made.samples_per_s, made.sequence_length, made.tokens_per_s) == (4.0, None, None)
+    assert (made.mfu, made.assumption) == (None, "")
+    strange = attrs.evolve(Cluster.uniform(n_hosts=1), device_preset=("TPU",))
+    assert throughput(decoder(), strange, 1.0).mfu is None
+    assert throughput(decoder(), Cluster.uniform(n_hosts=1, device_preset="V100"), 1.0, precision="bf16").mfu is None
+    assert throughput(decoder(), Cluster.uniform(n_hosts=1), 1.0, precision="unknown").mfu is None
+    assert throughput(decoder(), strange, 1.0, device="A100-40").mfu is not None
+
+
+def test_sequences_are_those_of_attention_or_of_tokens():
+    b = GraphBuilder("tokens", 4)
+    indices = b.input((16,), itemsize=8)
+    b.append(dense.token_embedding(indices, 100, 8), [indices], "tokens")
+    assert sequence_length(b.build()) == 16
+    assert sequence_length(decoder(positions=24)) == 24
+
+
+def test_measured_products_are_below_the_peak_and_named():
+    for preset in DEVICE_PRESETS.values():
+        for precision, share in preset.matmul_efficiency.items():
+            assert precision in preset.peak_flops
+            assert 0.5 < share < 0.9
+            assert any("stas00/ml-engineering@744d01e18b79" in source for source in preset.sources)
+    assert not DEVICE_PRESETS["V100"].matmul_efficiency
+    assert not any("fp32" in preset.matmul_efficiency for preset in DEVICE_PRESETS.values())

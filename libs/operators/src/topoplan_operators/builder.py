@@ -1,0 +1,232 @@
+"""The builder by which frontends write down a model, operator after operator.
+
+Every method makes one operator and returns a `Handle` of its output for the operators that read it.
+Shapes that users give leave out the samples: the builder knows the batch size.
+
+Two dialects:
+
+* ``standard``: readable names (``conv1``, ``linear2``), every cut that is sound, 4-byte embeddings.
+* ``flexnet``: FlexNet (TopoOpt, NSDI'23) as it is: names of type word and running number from 100
+  (``Dense_104``), only samples can be cut, and every output has the element type of its first input,
+  so that embeddings, read by 8-byte indices, give 8-byte activations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Role, Tensor
+from topoplan_operators import dense, experts, pointwise, spatial
+from topoplan_operators.handle import Handle
+from topoplan_operators.spatial import Pair
+
+__all__ = ["Dialect", "GraphBuilder"]
+
+Dialect = Literal["standard", "flexnet"]
+Activation = Literal["none", "relu", "sigmoid"]
+
+#: Kind of operator -> its word in readable names, its word in FlexNet's names.
+WORDS = {
+    "add": ("add", "Add"),
+    "aggregate": ("aggregate", "Aggregate"),
+    "aggregate_spec": ("aggregate_spec", "AggregateSpec"),
+    "attention": ("attention", "MultiHeadAttention"),
+    "cache": ("cache", "Cache"),
+    "concat": ("concat", "Concat"),
+    "conv2d": ("conv", "Conv2D"),
+    "embedding": ("embedding", "Embedding"),
+    "flat": ("flat", "Flat"),
+    "group_by": ("group", "Group_by"),
+    "linear": ("linear", "Dense"),
+    "multiply": ("multiply", "Mul"),
+    "pool2d": ("pool", "Pool2D"),
+    "relu": ("relu", "ReLU"),
+    "softmax": ("softmax", "Softmax"),
+    "top_k": ("topk", "TopK"),
+}
+FLEXNET_FIRST_NUMBER = 100
+
+
+class GraphBuilder:
+    """Build an `OperatorGraph`; operators stand in it in the order of the calls.
+
+    ``name=`` of a method replaces the readable name in the ``standard`` dialect; FlexNet names by type.
+    """
+
+    def __init__(self, name: str, batch_size: int, dialect: Dialect = "standard") -> None:
+        if batch_size < 1:
+            raise TopoplanError(f"model {name!r}: batch size {batch_size} must be at least 1")
+        if dialect not in get_args(Dialect):
+            raise TopoplanError(f"model {name!r}: dialect {dialect!r} is none of {', '.join(get_args(Dialect))}")
+        self.name = name
+        self.batch_size = batch_size
+        self.dialect = dialect
+        self._operators: list[Operator] = []
+        self._edges: list[tuple[int, int, int, int]] = []
+        self._counts: Counter[str] = Counter()
+
+    def input(self, shape: Sequence[int], itemsize: int = 4) -> Handle:
+        """Declare data of the training set: ``shape`` of one sample, bytes of an element."""
+        return Handle((self.batch_size, *shape), itemsize)
+
+    def linear(
+        self, x: Handle, out: int, *, activation: Activation = "none", bias: bool = True, name: str | None = None
+    ) -> Handle:
+        """Multiply the last axis of ``x`` by a matrix to ``out`` channels."""
+        return self.append(dense.linear(x, out, bias=bias, activation=activation != "none"), [x], name)[0]
+
+    def conv2d(
+        self,
+        x: Handle,
+        out: int,
+        kernel: Pair,
+        *,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        activation: Activation = "none",
+        bias: bool = True,
+        name: str | None = None,
+    ) -> Handle:
+        """Convolve ``x`` (samples, channels, height, width) to ``out`` channels."""
+        operator = spatial.conv2d(
+            x, out, kernel, stride=stride, padding=padding, bias=bias, activation=activation != "none"
+        )
+        return self.append(operator, [x], name)[0]
+
+    def pool2d(
+        self, x: Handle, kernel: Pair, *, stride: Pair = 1, padding: Pair = 0, name: str | None = None
+    ) -> Handle:
+        """Pool ``x`` (samples, channels, height, width)."""
+        return self.append(spatial.pool2d(x, kernel, stride=stride, padding=padding), [x], name)[0]
+
+    def flat(self, x: Handle, *, name: str | None = None) -> Handle:
+        """Join the axes of ``x`` behind the samples."""
+        return self.append(spatial.flat(x), [x], name)[0]
+
+    def concat(self, xs: Sequence[Handle], axis: int = 1, *, name: str | None = None) -> Handle:
+        """Put tensors side by side along ``axis`` (0 is the samples)."""
+        return self.append(pointwise.concat(xs, axis), xs, name)[0]
+
+    def embedding(self, indices: Handle, rows: int, dim: int, *, name: str | None = None) -> Handle:
+        """Sum for each sample the rows that ``indices`` (samples, bag) name, of a table of ``rows`` x ``dim``."""
+        itemsize = indices.itemsize if self.dialect == "flexnet" else 4
+        return self.append(dense.embedding(indices, rows, dim, itemsize=itemsize), [indices], name)[0]
+
+    def attention(self, q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, name: str | None = None) -> Handle:
+        """Attend from ``q`` to ``k`` and ``v`` (samples, positions, channels); ``heads`` divides ``embed``.
+
+        In the ``standard`` dialect a tensor given for several of them is one input; FlexNet sends it for each.
+        """
+        operator = dense.attention(q, k, v, embed, heads, merge=self.dialect == "standard")
+        sources = {1: [q], 2: [q, k], 3: [q, k, v]}[len(operator.inputs)]
+        return self.append(operator, sources, name)[0]
+
+    def softmax(self, x: Handle, *, name: str | None = None) -> Handle:
+        """Normalize the last axis of ``x``."""
+        return self.append(pointwise.softmax(x), [x], name)[0]
+
+    def relu(self, x: Handle, *, name: str | None = None) -> Handle:
+        """Clip ``x`` at zero."""
+        return self.append(pointwise.elementwise("relu", [x]), [x], name)[0]
+
+    def add(self, x: Handle, y: Handle, *, name: str | None = None) -> Handle:
+        """Add two tensors of one shape."""
+        return self.append(pointwise.elementwise("add", [x, y]), [x, y], name)[0]
+
+    def multiply(self, x: Handle, y: Handle, *, name: str | None = None, flexnet_name: str | None = None) -> Handle:
+        """Multiply two tensors of one shape; ``flexnet_name`` replaces the type word in FlexNet's name."""
+        return self.append(pointwise.elementwise("multiply", [x, y]), [x, y], name, flexnet_name)[0]
+
+    def top_k(self, x: Handle, k: int, *, name: str | None = None) -> tuple[Handle, Handle]:
+        """Return values and indices of the ``k`` largest of each sample of ``x`` (samples, classes)."""
+        values, indices = self.append(experts.top_k(x, k), [x], name)
+        return values, indices
+
+    def group_by(
+        self, x: Handle, assign: Handle, n_experts: int, alpha: float, *, name: str | None = None
+    ) -> list[Handle]:
+        """Return for each expert the samples that ``assign`` (samples, k) sends it, ``alpha`` times its even share."""
+        return self.append(experts.group_by(x, assign, n_experts, alpha), [x, assign], name)
+
+    def aggregate(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
+        """Return for each sample the experts' answers (capacity, channels), weighted by its gates."""
+        operator = experts.aggregate(gates, answers, kind="aggregate", structure="Aggregate")
+        return self.append(operator, [*gates, *answers], name)[0]
+
+    def aggregate_spec(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
+        """Return what `aggregate` does; FlexNet has a second one that trains each expert by its own loss."""
+        operator = experts.aggregate(gates, answers, kind="aggregate_spec", structure="AggregateSpec")
+        return self.append(operator, [*gates, *answers], name)[0]
+
+    def cache(self, x: Handle, *, name: str | None = None) -> Handle:
+        """Keep a copy of ``x`` from iteration to iteration."""
+        return self.append(experts.cache(x), [x], name)[0]
+
+    def build(self) -> OperatorGraph:
+        """Return the graph of all operators added so far."""
+        return OperatorGraph(
+            name=self.name,
+            operators=tuple(self._operators),
+            edges=np.array(self._edges, dtype=np.int32).reshape(-1, 4),
+            batch_size=self.batch_size,
+            dialect=self.dialect,
+        )
+
+    def append(
+        self,
+        operator: Operator,
+        sources: Sequence[Handle],
+        name: str | None = None,
+        flexnet_name: str | None = None,
+    ) -> list[Handle]:
+        """Take an operator that no method here makes; return its outputs.
+
+        Every method ends here: the operator is named, restricted to the dialect, and joined to its sources.
+
+        Args:
+            operator: made by a function of `topoplan_operators`, or by hand; its name is replaced.
+            sources: one for each of its inputs.
+            name: its readable name; its kind and a running number unless given.
+            flexnet_name: replaces the type word in FlexNet's name.
+        """
+        index = len(self._operators)
+        readable, word = WORDS.get(operator.kind, (operator.kind, operator.kind))
+        if self.dialect == "flexnet":
+            operator = only_samples(operator)
+            name = f"{flexnet_name or word}_{FLEXNET_FIRST_NUMBER + index}"
+        elif name is None:
+            self._counts[readable] += 1
+            name = f"{readable}{self._counts[readable]}"
+        self._operators.append(attrs.evolve(operator, name=name))
+        self._edges.extend(
+            (source.producer, source.output, index, position)
+            for position, source in enumerate(sources)
+            if source.producer >= 0
+        )
+        return [Handle(tensor.shape, tensor.itemsize, index, k) for k, tensor in enumerate(operator.outputs)]
+
+
+def only_samples(operator: Operator) -> Operator:
+    """Return ``operator`` as FlexNet knows it: samples can be cut, everything else is whole on every part.
+
+    Axes of inputs and weights that no longer follow a cut are marked whole, so that a window that leaves
+    out the last row of an image does not shrink what is sent.
+    """
+
+    def shut(tensor: Tensor) -> Tensor:
+        axes = tuple(axis if axis.dim == operator.sample_dim else Axis(axis.size) for axis in tensor.axes)
+        return attrs.evolve(tensor, axes=axes)
+
+    dims = tuple(dim if dim.role is Role.SAMPLE else Dimension(dim.name, dim.size) for dim in operator.dims)
+    return attrs.evolve(
+        operator,
+        dims=dims,
+        inputs=tuple(map(shut, operator.inputs)),
+        weights=tuple(map(shut, operator.weights)),
+    )

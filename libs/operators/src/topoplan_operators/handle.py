@@ -1,0 +1,37 @@
+"""What the functions that make operators know of a tensor that exists already."""
+
+from __future__ import annotations
+
+import attrs
+
+from topoplan.model.graph import Axis, Tensor
+
+__all__ = ["Handle", "plain", "whole"]
+
+
+@attrs.frozen
+class Handle:
+    """A tensor of the model that is being built.
+
+    Attributes:
+        shape: sizes of its axes, outermost (samples) first.
+        itemsize: bytes of one element.
+        producer: index of the operator that makes it; -1 for data of the training set.
+        output: which output of the producer it is.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int = 4
+    producer: int = -1
+    output: int = 0
+
+
+def plain(name: str, x: Handle, *dims: int) -> Tensor:
+    """Return ``x`` as a tensor whose k-th axis follows dimension ``dims[k]`` element by element (-1: whole)."""
+    axes = tuple(Axis(size, dim) for size, dim in zip(x.shape, dims, strict=True))
+    return Tensor(name, axes, x.itemsize)
+
+
+def whole(name: str, x: Handle, sample: int = -1) -> Tensor:
+    """Return ``x`` as a tensor of which every part touches everything, except that samples follow ``sample``."""
+    return plain(name, x, sample, *[-1] * (len(x.shape) - 1))

@@ -1,0 +1,57 @@
+"""Operators that end a model: sums over all samples, to one number."""
+
+from __future__ import annotations
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Dimension, Operator, Role, Term
+from topoplan_operators.handle import Handle, plain
+
+__all__ = ["nll_loss", "total"]
+
+
+def nll_loss(scores: Handle, targets: Handle) -> Operator:
+    """Return minus the sum of the scores that ``targets`` name.
+
+    Dimensions: ``n`` samples, ``c`` classes (a part that holds some of them adds up the targets among these), and
+    ``t0``, ... positions.
+
+    Args:
+        scores: (samples, classes, ...) log-probabilities.
+        targets: (samples, ...) class numbers.
+    """
+    samples, classes, *positions = scores.shape
+    if targets.shape != (samples, *positions):
+        raise TopoplanError(f"nll_loss: scores {scores.shape} and targets {targets.shape} do not fit")
+    after = tuple(range(2, 2 + len(positions)))
+    return Operator(
+        name="",
+        kind="nll_loss",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("c", classes, Role.REDUCTION),
+            *(Dimension(f"t{k}", size, Role.REDUCTION) for k, size in enumerate(positions)),
+        ),
+        inputs=(plain("scores", scores, 0, 1, *after), plain("targets", targets, 0, *after)),
+        outputs=(plain("y", Handle(()), *()),),
+        work=(Term(1 / classes, (0, 1, *after)),),
+        traffic=(Term(scores.itemsize / classes, (0, 1, *after)), Term(targets.itemsize, (0, *after))),
+        linear_in=((0,),),
+    )
+
+
+def total(x: Handle) -> Operator:
+    """Return the sum of all elements of ``x``."""
+    samples, *rest = x.shape
+    axes = tuple(range(len(x.shape)))
+    return Operator(
+        name="",
+        kind="sum",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            *(Dimension(f"a{k}", size, Role.REDUCTION) for k, size in enumerate(rest, 1)),
+        ),
+        inputs=(plain("x", x, *axes),),
+        outputs=(plain("y", Handle(()), *()),),
+        work=(Term(1, axes),),
+        linear_in=((0,),),
+    )

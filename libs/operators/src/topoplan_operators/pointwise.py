@@ -1,0 +1,142 @@
+"""Operators that look at one element, or one row, at a time: arithmetic, softmax, normalization, concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
+from topoplan_operators.dense import SOFTMAX_FLOPS
+from topoplan_operators.handle import Handle, plain
+
+__all__ = ["FUNCTIONS", "concat", "elementwise", "layer_norm", "softmax"]
+
+#: Numbers of FlexNet's operator types, which are part of the names under which it measures.
+FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
+
+#: Functions of one element.  Dropout draws what it drops: as many draws as parts, so it is linear in none of them.
+FUNCTIONS = ("clone", "contiguous", "dropout", "relu", "sigmoid", "sqrt", "tanh")
+
+#: Kind and number of tensors -> `Operator.linear_in`; a number added or a quotient rounded is not linear.
+_LINEAR = {
+    ("clone", 1): ((0,),),
+    ("contiguous", 1): ((0,),),
+    ("add", 2): ((0, 1),),
+    ("multiply", 1): ((0,),),
+    ("multiply", 2): ((0,), (1,)),
+    ("divide", 1): ((0,),),
+    ("divide", 2): ((0,),),
+}
+
+#: FLOPs that layer normalization spends on one element: mean, variance, scale, weight, bias.
+LAYER_NORM_FLOPS = 8
+
+
+def _every_axis(shape: Sequence[int]) -> tuple[Dimension, ...]:
+    """Return one dimension per axis: samples ``n`` first, then attributes ``a1``, ``a2``, ..."""
+    rest = (Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape[1:], 1))
+    return (Dimension("n", shape[0], Role.SAMPLE), *rest)
+
+
+def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] = ()) -> Operator:
+    """Return one of `FUNCTIONS` of one tensor, or arithmetic of two tensors, or of one and a number.
+
+    Arithmetic is ``add``, ``multiply``, ``divide`` and ``floor_divide``.  An axis of size 1 meets every element
+    of the other tensor's, and so does a second tensor without axes.
+
+    Args:
+        kind: see above.
+        inputs: tensors that other operators make.
+        weights: tensors that are parameters; they come after the inputs.
+
+    Raises:
+        TopoplanError: the shapes do not fit.
+    """
+    operands = [*inputs, *weights]
+    shapes = [operands[0].shape, *(x.shape for x in operands[1:] if x.shape)]
+    sizes = [*zip(*shapes, strict=False)]
+    shape = tuple(map(max, sizes))
+    if len({*map(len, shapes)}) > 1 or any({*here} - {1, most} for here, most in zip(sizes, shape, strict=True)):
+        raise TopoplanError(f"{kind}: shapes {' and '.join(str(x.shape) for x in operands)} differ")
+    dims = _every_axis(shape)
+    axes = tuple(range(len(dims)))
+    tensors = [
+        plain(f"x{k}", x, *(d if size == shape[d] else -1 for d, size in enumerate(x.shape)))
+        for k, x in enumerate(operands)
+    ]
+    arity = "Unary" if len(operands) == 1 else "Binary"
+    return Operator(
+        name="",
+        kind=kind,
+        dims=dims,
+        inputs=tuple(tensors[: len(inputs)]),
+        weights=tuple(tensors[len(inputs) :]),
+        outputs=(plain("y", Handle(shape, inputs[0].itemsize), *axes),),
+        work=() if kind in ("clone", "contiguous") else (Term(1, axes),),
+        structure=f"Element{arity}_{FLEXNET_TYPE[kind]}" if kind in FLEXNET_TYPE else "",
+        linear_in=_LINEAR.get((kind, len(operands)), ()),
+    )
+
+
+def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
+    """Return softmax, or its logarithm, over one axis, which therefore cannot be cut."""
+    dims = list(_every_axis(x.shape))
+    dims[axis] = Dimension(dims[axis].name, dims[axis].size)
+    axes = tuple(range(len(dims)))
+    return Operator(
+        name="",
+        kind="log_softmax" if log else "softmax",
+        dims=tuple(dims),
+        inputs=(plain("x", x, *axes),),
+        outputs=(plain("y", x, *axes),),
+        work=(Term(SOFTMAX_FLOPS, axes),),
+        structure="" if log else "Softmax",
+    )
+
+
+def layer_norm(x: Handle, normalized: int = 1) -> Operator:
+    """Return ``x`` with mean 0 and variance 1 over its last ``normalized`` axes, times a weight, plus a bias."""
+    rank = len(x.shape)
+    if not 0 < normalized < rank:
+        raise TopoplanError(f"layer_norm: {normalized} axes of {rank} (choose 1..{rank - 1})")
+    dims = tuple(
+        Dimension(dim.name, dim.size, dim.role if k < rank - normalized else None)
+        for k, dim in enumerate(_every_axis(x.shape))
+    )
+    axes = tuple(range(rank))
+    scale = Handle(x.shape[rank - normalized :])
+    return Operator(
+        name="",
+        kind="layer_norm",
+        dims=dims,
+        inputs=(plain("x", x, *axes),),
+        weights=tuple(plain(name, scale, *axes[rank - normalized :]) for name in ("weight", "bias")),
+        outputs=(plain("y", x, *axes),),
+        work=(Term(LAYER_NORM_FLOPS, axes),),
+    )
+
+
+def concat(inputs: Sequence[Handle], axis: int) -> Operator:
+    """Return the inputs side by side along ``axis``; a part touches of each input what falls into its share."""
+    shape = list(inputs[0].shape)
+    if not 0 < axis < len(shape):
+        raise TopoplanError(f"concat: axis {axis} is none of 1..{len(shape) - 1}")
+    tensors, start = [], 0
+    for k, x in enumerate(inputs):
+        if x.shape[:axis] != inputs[0].shape[:axis] or x.shape[axis + 1 :] != inputs[0].shape[axis + 1 :]:
+            raise TopoplanError(f"concat: shapes {inputs[0].shape} and {x.shape} differ beside axis {axis}")
+        axes = [Axis(size, dim) for dim, size in enumerate(x.shape)]
+        axes[axis] = Axis(x.shape[axis], axis, offset=-start)
+        tensors.append(Tensor(f"x{k}", tuple(axes), x.itemsize))
+        start += x.shape[axis]
+    shape[axis] = start
+    dims = _every_axis(shape)
+    return Operator(
+        name="",
+        kind="concat",
+        dims=dims,
+        inputs=tuple(tensors),
+        outputs=(plain("y", Handle(tuple(shape), inputs[0].itemsize), *range(len(dims))),),
+        structure=f"Concat_{axis}",
+        linear_in=(tuple(range(len(inputs))),),
+    )

@@ -1,0 +1,74 @@
+"""Sums of products: whatever Einstein's notation says of two tensors, matrix products among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Dimension, Operator, Role, Term
+from topoplan_operators.handle import Handle, plain
+
+__all__ = ["einsum"]
+
+
+def einsum(
+    expression: str,
+    inputs: Sequence[Handle],
+    weights: Sequence[Handle] = (),
+    *,
+    sample: str = "b",
+    kind: str = "einsum",
+) -> Operator:
+    """Return the sum of products that ``expression`` says, e.g. ``"becd,edh->bech"``.
+
+    Every letter is a dimension.  One that the output lacks is a reduction; the others are samples (``sample``),
+    parameters where a weight has them, and attributes.
+
+    Args:
+        expression: letters of the axes of each factor, inputs before weights, then of the output.
+        inputs: factors that other operators make.
+        weights: factors that are parameters.
+        sample: letter of the samples; an output without it is a weight's transform or a sum over samples.
+        kind: of the operator, where a library has a name for this product (``bmm``, ``matmul``).
+
+    Raises:
+        TopoplanError: the expression is none, or does not fit the shapes.
+    """
+    factors = [*inputs, *weights]
+    letters, arrow, out = expression.partition("->")
+    terms = letters.split(",")
+    if not arrow or not re.fullmatch("[a-z,]+", letters) or len(terms) != len(factors) or {*out} - {*letters}:
+        raise TopoplanError(f"einsum {expression!r}: does not name the axes of {len(factors)} factors and an output")
+    sizes: dict[str, int] = {}
+    for term, factor in zip(terms, factors, strict=True):
+        if len({*term}) != len(term) or len(term) != len(factor.shape):
+            raise TopoplanError(f"einsum {expression!r}: {term!r} does not fit shape {factor.shape}")
+        for letter, size in zip(term, factor.shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                raise TopoplanError(f"einsum {expression!r}: {letter!r} is {sizes[letter]} and {size}")
+    owned = set().union(*terms[len(inputs) :])
+
+    def role(letter: str) -> Role:
+        if letter not in out:
+            return Role.REDUCTION
+        if letter == sample:
+            return Role.SAMPLE
+        return Role.PARAMETER if letter in owned else Role.ATTRIBUTE
+
+    at = {letter: number for number, letter in enumerate(sizes)}
+    tensors = [
+        plain(f"x{k}" if k < len(inputs) else f"w{k - len(inputs)}", factor, *(at[letter] for letter in term))
+        for k, (term, factor) in enumerate(zip(terms, factors, strict=True))
+    ]
+    answer = Handle(tuple(sizes[letter] for letter in out), factors[0].itemsize)
+    return Operator(
+        name="",
+        kind=kind,
+        dims=tuple(Dimension(letter, size, role(letter)) for letter, size in sizes.items()),
+        inputs=tuple(tensors[: len(inputs)]),
+        weights=tuple(tensors[len(inputs) :]),
+        outputs=(plain("y", answer, *(at[letter] for letter in out)),),
+        work=(Term(2, tuple(range(len(sizes)))),),
+        linear_in=tuple((k,) for k in range(len(factors))),
+    )

@@ -1,0 +1,129 @@
+"""Operators that move elements and compute nothing: transpose, view, flatten, chunk, tokens put in and taken out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
+from topoplan_operators.handle import Handle, plain
+
+__all__ = ["append_token", "chunk", "flatten", "take_token", "transpose", "view"]
+
+
+def _dimensions(shape: Sequence[int], sample: int = 0) -> tuple[Dimension, ...]:
+    """Return one dimension per axis: ``n`` for axis ``sample``, attributes ``a0``, ``a1``, ... for the others."""
+    return tuple(
+        Dimension("n", size, Role.SAMPLE) if k == sample else Dimension(f"a{k}", size, Role.ATTRIBUTE)
+        for k, size in enumerate(shape)
+    )
+
+
+def transpose(x: Handle, one: int, other: int, *, sample: int = 0) -> Operator:
+    """Exchange two axes of ``x``, whose samples lie along axis ``sample``."""
+    order = list(range(len(x.shape)))
+    order[one], order[other] = order[other], order[one]
+    turned = Handle(tuple(x.shape[k] for k in order), x.itemsize)
+    return Operator(
+        name="",
+        kind="transpose",
+        dims=_dimensions(x.shape, sample),
+        inputs=(plain("x", x, *range(len(order))),),
+        outputs=(plain("y", turned, *order),),
+        linear_in=((0,),),
+    )
+
+
+def view(x: Handle, shape: Sequence[int]) -> Operator:
+    """Give ``x`` another shape of as many elements; the leading axes that both have can be cut."""
+    if math.prod(shape) != math.prod(x.shape):
+        raise TopoplanError(f"view: {x.shape} and {tuple(shape)} differ in elements")
+    same = 0
+    while same < min(len(shape), len(x.shape)) and shape[same] == x.shape[same]:
+        same += 1
+    after = Handle(tuple(shape), x.itemsize)
+
+    def leading(name: str, tensor: Handle) -> Tensor:
+        return plain(name, tensor, *range(same), *[-1] * (len(tensor.shape) - same))
+
+    return Operator(
+        name="",
+        kind="view",
+        dims=_dimensions(x.shape[:same]),
+        inputs=(leading("x", x),),
+        outputs=(leading("y", after),),
+        linear_in=((0,),),
+    )
+
+
+def flatten(x: Handle, start: int) -> Operator:
+    """Join the axes of ``x`` from ``start`` on; the first of them leads, so that it can be cut."""
+    if not 0 <= start < len(x.shape):
+        raise TopoplanError(f"flatten: axis {start} is none of 0..{len(x.shape) - 1}")
+    behind = math.prod(x.shape[start + 1 :])
+    joined = Axis(x.shape[start] * behind, start, scale=behind, extent=behind)
+    kept = tuple(Axis(size, k) for k, size in enumerate(x.shape[:start]))
+    return Operator(
+        name="",
+        kind="flatten",
+        dims=_dimensions(x.shape[: start + 1]),
+        inputs=(plain("x", x, *range(start + 1), *[-1] * (len(x.shape) - start - 1)),),
+        outputs=(Tensor("y", (*kept, joined), x.itemsize),),
+        linear_in=((0,),),
+    )
+
+
+def chunk(x: Handle, parts: int, axis: int) -> Operator:
+    """Part ``x`` evenly along ``axis``, which therefore cannot be cut, into as many outputs."""
+    if parts < 1 or x.shape[axis] % parts:
+        raise TopoplanError(f"chunk: {parts} parts do not divide {x.shape[axis]} elements")
+    shape = list(x.shape)
+    shape[axis] //= parts
+    dims = list(_dimensions(shape))
+    dims[axis] = Dimension(dims[axis].name, dims[axis].size)
+    follow = [-1 if k == axis % len(shape) else k for k in range(len(shape))]
+    piece = Handle(tuple(shape), x.itemsize)
+    return Operator(
+        name="",
+        kind="chunk",
+        dims=tuple(dims),
+        inputs=(plain("x", x, *follow),),
+        outputs=tuple(plain(f"y{k}", piece, *follow) for k in range(parts)),
+        linear_in=((0,),),
+    )
+
+
+def append_token(x: Handle) -> Operator:
+    """Put one learned token before the positions of ``x`` (samples, positions, channels)."""
+    samples, positions, channels = x.shape
+    longer = Handle((samples, positions + 1, channels), x.itemsize)
+    return Operator(
+        name="",
+        kind="append_token",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("s", positions + 1),
+            Dimension("c", channels, Role.ATTRIBUTE),
+        ),
+        inputs=(Tensor("x", (Axis(samples, 0), Axis(positions, 1, offset=-1), Axis(channels, 2)), x.itemsize),),
+        weights=(Tensor("token", (Axis(1), Axis(1), Axis(channels, 2))),),
+        outputs=(plain("y", longer, 0, 1, 2),),
+        linear_in=((0, 1),),
+    )
+
+
+def take_token(x: Handle) -> Operator:
+    """Return the first position of ``x`` (samples, positions, channels)."""
+    samples, _, channels = x.shape
+    return Operator(
+        name="",
+        kind="take_token",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("c", channels, Role.ATTRIBUTE),
+        ),
+        inputs=(plain("x", x, 0, -1, 1),),
+        outputs=(plain("y", Handle((samples, channels), x.itemsize), 0, 1),),
+        linear_in=((0,),),
+    )

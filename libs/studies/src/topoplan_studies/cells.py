@@ -1,0 +1,153 @@
+"""From a figure to its runs: one `Experiment` for every model, network, variation and seed.
+
+What makes networks comparable, equal interfaces or equal cost, is the matter of `clusters`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.plugin.components import Kind, Searcher, Topology
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import Choice, ClusterOptions, Experiment, RunOptions
+from topoplan_studies.clusters import Target, cluster_of
+from topoplan_studies.figure import BATCH, Figure, Model, Network, number
+from topoplan_studies.prices import Prices
+
+__all__ = ["Cell", "all_measured", "cells"]
+
+At = Mapping[str, float]
+
+
+@attrs.frozen(kw_only=True)
+class Cell:
+    """One run of a figure.
+
+    Attributes:
+        model, network: names in the figure.
+        at: the values of what varies.
+        experiment: what is run.
+        target: what the network's cost stands beside; None where it stands for itself.
+    """
+
+    model: str
+    network: str
+    at: At
+    experiment: Experiment
+    target: Target | None = None
+
+    def __str__(self) -> str:
+        where = "".join(f", {key} {number(value)}" for key, value in self.at.items())
+        return f"{self.model} on {self.network}{where}, seed {self.experiment.run.seed}"
+
+
+def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> list[Cell]:
+    """Unroll a figure: models, then variations, then networks, then seeds.
+
+    Args:
+        figure: what to run.
+        host: where components come from.
+        prices: for networks that have to cost as much as others; a catalogue holds parts that exist only.
+        measures: folder with the measurement files that models name; None leaves these to the figure's estimator.
+
+    Raises:
+        TopoplanError: a component or file is missing, or a network cannot be built or priced.
+    """
+    found = []
+    clusters: dict[tuple[str, tuple[float, ...]], tuple[ClusterOptions, Target | None]] = {}
+    for model, at in itertools.product(figure.models, _variations(figure)):
+        batch = cast("int | None", at.get(BATCH, model.batch_size))
+        estimator = _estimator(figure, model, batch, measures)
+        for network in figure.networks:
+            key = (network.name, tuple(value for name, value in at.items() if name != BATCH))
+            if key not in clusters:
+                clusters[key] = _cluster(figure, network, at, host, prices)
+            cluster, target = clusters[key]
+            for seed in figure.seeds:
+                experiment = Experiment(
+                    model=model.choice,
+                    cluster=cluster,
+                    topology=network.choice,
+                    estimator=estimator,
+                    simulator=figure.simulator,
+                    searchers=_searchers(figure, network, host),
+                    run=RunOptions(
+                        batch_size=batch,
+                        budget=figure.budget,
+                        seed=seed,
+                        keep=figure.keep,
+                        draws=figure.draws,
+                        precision=figure.precision,
+                        precision_speedup=figure.precision_speedup,
+                        optimizer=figure.optimizer,
+                    ),
+                )
+                found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment, target=target))
+    return found
+
+
+def _cluster(
+    figure: Figure, network: Network, at: At, host: Host, prices: Prices
+) -> tuple[ClusterOptions, Target | None]:
+    """Name the network and the variation in what is wrong with them."""
+    try:
+        return cluster_of(figure, network, at, host, prices)
+    except TopoplanError as error:
+        where = "".join(f", {key} {number(value)}" for key, value in at.items())
+        raise TopoplanError(f"network {network.name!r}{where}: {error}") from None
+
+
+def _variations(figure: Figure) -> Iterator[At]:
+    for values in itertools.product(*figure.vary.values()):
+        yield dict(zip(figure.vary, values, strict=True))
+
+
+def all_measured(figure: Figure, measures: Path | None) -> bool:
+    """Say whether operators of every model are priced by measurements."""
+    return all(_measured(model, measures) is not None for model in figure.models)
+
+
+def _measured(model: Model, measures: Path | None) -> Choice | None:
+    """Return a model's measurements, where it has some and they are at hand: files are, where their folder is given."""
+    missing = model.measured is not None and "file" in model.measured.options and measures is None
+    return None if missing else model.measured
+
+
+def _estimator(figure: Figure, model: Model, batch: int | None, measures: Path | None) -> Choice | None:
+    """Return what prices a model's operators: its measurements, or the figure's estimator."""
+    measured = _measured(model, measures)
+    if measured is None:
+        return figure.estimator
+    options = dict(measured.options)
+    for key, value in options.items():
+        if isinstance(value, str) and "{" + BATCH + "}" in value:
+            if batch is None:
+                raise TopoplanError(f"model {model.name!r}: measured: {value!r} needs a {BATCH}")
+            options[key] = value.replace("{" + BATCH + "}", str(batch))
+    if measures is not None and "file" in options:
+        path = measures / str(options["file"])
+        if not path.is_file():
+            raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
+        options["file"] = str(path)
+    return Choice(measured.name, options)
+
+
+def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ...]:
+    """Leave out searchers of the network axis where the network cannot be rewired."""
+    rewirable = cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)).follows_demand
+    chosen = tuple(
+        choice
+        for choice in figure.searchers
+        if rewirable or cast("Searcher", host.get(Kind.SEARCHER, choice.name)).axis == "strategy"
+    )
+    if not chosen:
+        raise TopoplanError(
+            f"network {network.name!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc"
+        )
+    return chosen

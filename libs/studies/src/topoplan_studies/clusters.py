@@ -1,0 +1,199 @@
+"""The cluster of every network of a figure: how many interfaces a host has, how fast, and what that is to cost.
+
+- *Equal interfaces.*  ``degree`` and ``interface-bandwidth-gbps`` say what a host has, and every network uses all of
+  it.  Where the figure does not say ``degree``, all networks have that of `interfaces_unless_given`.
+- *Equal cost.*  A network that has to cost as much as another one is built at the figure's bandwidth, priced, and
+  made faster or slower until it costs the same (`topoplan_studies.prices.affordable`); where its links do not all
+  follow, it
+  is built again and again until its bill comes as near as it gets.  One of switches then has one interface a host, as
+  fast as the money buys.  What a network that follows demand costs is taken from the fabric that it builds for no
+  demand at all.
+- *From a catalogue* (`Prices.catalogue`) there are interfaces of listed bandwidths only: the fastest for the money, and
+  at a switch as many of them as give most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.fabric import Fabric
+from topoplan.model.interfaces import built
+from topoplan.plugin.components import Kind, Topology, TopologyContext
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import ClusterOptions, build_cluster, interfaces_unless_given
+from topoplan_studies.figure import BATCH, Figure, Network
+from topoplan_studies.prices import Basis, Item, Prices, affordable, bill, cost, largest_factor
+
+__all__ = ["EQUAL", "Target", "cluster_of"]
+
+At = Mapping[str, float]
+
+#: Costs that differ by no more than this share are equal.
+EQUAL = 0.01
+#: How often the bandwidth is doubled, or halved, where the network has to be built to know its cost; and how exactly
+#: the bandwidth is then found.
+_OCTAVES, _PRECISION = 20, 1e-6
+#: A larger share of the cost says that not all links follow the bandwidth of interfaces.
+_MISSED = 1e-5
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """What a network's cost stands beside.
+
+    Attributes:
+        cost: of the network that others have to cost as much as.
+        network: its name.
+        planned: what this one costs, wired for no demand.
+        reason: why that is something else, if it is.
+    """
+
+    cost: float
+    network: str
+    planned: float
+    reason: str
+
+
+def cluster_of(
+    figure: Figure, network: Network, at: At, host: Host, prices: Prices
+) -> tuple[ClusterOptions, Target | None]:
+    """Return the cluster of a network at a variation, and what its cost stands beside in this figure.
+
+    Raises:
+        TopoplanError: the network cannot be built, has no price, or is not in the catalogue.
+    """
+    options = _options(figure, at, host, prices)
+    parts = _parts(network, options, host)  # what it refuses is said before anything runs
+    like = network.costs_as or next((one.costs_as for one in figure.networks if one.costs_as), None)
+    if like is None or like == network.name:
+        return options, None
+    other = next(candidate for candidate in figure.networks if candidate.name == like)
+    budget = cost(_parts(other, options, host), prices)
+    if _topology(network, host).switching == "ideal":
+        reason = "an ideal switch is not for sale, and keeps its bandwidth"
+    elif network.costs_as is None:
+        reason = "it keeps its bandwidth"
+    elif prices.whole:
+        options, reason = _from_catalogue(network, options, host, prices, budget)
+    else:
+        options, reason = _for_money(network, options, host, prices, budget, parts)
+    planned = cost(_parts(network, options, host), prices)
+    return options, Target(cost=budget, network=like, planned=planned, reason=reason)
+
+
+def _options(figure: Figure, at: At, host: Host, prices: Prices) -> ClusterOptions:
+    """Return the cluster at a variation, the same for all networks."""
+    changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in at.items() if key != BATCH}
+    topologies = [_topology(network, host) for network in figure.networks]
+    options = interfaces_unless_given(attrs.evolve(figure.cluster, **changes), topologies)
+    speed = options.interface_bandwidth_gbps
+    if prices.whole and prices.basis("nic", speed) is not Basis.LISTED:
+        listed = ", ".join(f"{gbps:g}" for gbps in prices.bandwidths("nic"))
+        raise TopoplanError(
+            f"--catalogue: interface-bandwidth-gbps {speed:g}: prices {prices.name} list no [[nic]] of it "
+            f"(have: {listed})"
+        )
+    return options
+
+
+def _for_money(
+    network: Network, options: ClusterOptions, host: Host, prices: Prices, budget: float, parts: tuple[Item, ...]
+) -> tuple[ClusterOptions, str]:
+    """Return the cluster at the bandwidth that costs ``budget``, and why it may cost something else."""
+    bundled = _on_one_interface(network, options, host)
+    if bundled is not options:
+        parts = _parts(network, bundled, host)
+
+    def total(factor: float) -> float:
+        return cost(_parts(network, _faster(bundled, factor), host), prices)
+
+    try:
+        factor = affordable(parts, prices, budget)
+        if abs(total(factor) - budget) > _MISSED * budget:  # links with a bandwidth of their own
+            factor = largest_factor(total, prices, budget, _OCTAVES, _PRECISION)
+        return _faster(bundled, factor), "its cost comes no closer at any bandwidth"
+    except TopoplanError as error:
+        return options, f"it keeps its bandwidth, as {error}"
+
+
+def _from_catalogue(
+    network: Network, options: ClusterOptions, host: Host, prices: Prices, budget: float
+) -> tuple[ClusterOptions, str]:
+    """Return the cluster with most bandwidth that is for sale for ``budget``, and why it costs something else."""
+    assert options.degree is not None
+    if any(group.degree or group.interface_bandwidth_gbps for group in options.hosts):
+        raise TopoplanError("--catalogue: cluster.hosts: hosts of unequal interfaces cannot be made to cost the same")
+    counts = range(1, options.degree + 1) if _topology(network, host).switched else (options.degree,)
+    best: tuple[float, int, ClusterOptions] | None = None
+    cheapest: tuple[float, ClusterOptions] | None = None
+    for count in counts:
+        for gbps in prices.bandwidths("nic"):
+            offer = attrs.evolve(options, degree=count, interface_bandwidth_gbps=gbps)
+            try:
+                price = cost(_parts(network, offer, host), prices)
+            except TopoplanError:
+                continue  # so many interfaces, or so slow ones, do not suit it
+            if cheapest is None or price < cheapest[0]:
+                cheapest = price, offer
+            if price <= budget and (best is None or (count * gbps, -count) > best[:2]):
+                best = count * gbps, -count, offer
+    if best is not None:
+        return best[2], "parts that are for sale come no closer without costing more"
+    assert cheapest is not None  # it was built with what the figure says
+    return cheapest[1], "nothing cheaper is for sale"
+
+
+def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
+    """Return the cluster with the bandwidth of a host on one interface, where the network's switches can do with it."""
+    assert options.degree is not None
+    if not _topology(network, host).switched:
+        return options
+    one = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
+    try:
+        _parts(network, one, host)
+    except TopoplanError:
+        return options
+    return one
+
+
+def _topology(network: Network, host: Host) -> Topology:
+    return cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name))
+
+
+def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
+    component, chosen = host.make(Kind.TOPOLOGY, network.choice.name, network.choice.options)
+    topology = cast("Topology", component)
+    context = TopologyContext(cluster=build_cluster(options), demand=None, rng=np.random.default_rng(0))
+    fabric: Fabric = built(topology, chosen, context)
+    return bill(fabric, topology.switching)
+
+
+def _regrouped(options: ClusterOptions) -> tuple[Any, ...]:
+    """Give groups of hosts that state a number of interfaces one, as many times as fast in proportion to the others."""
+    assert options.degree is not None
+    groups = []
+    for group in options.hosts:
+        own = group.degree or options.degree
+        speed = (group.interface_bandwidth_gbps or options.interface_bandwidth_gbps) * own / options.degree
+        groups.append(attrs.evolve(group, degree=1, interface_bandwidth_gbps=speed))
+    return tuple(groups)
+
+
+def _faster(options: ClusterOptions, factor: float) -> ClusterOptions:
+    """Return a cluster whose interfaces are ``factor`` times as fast, to nine digits."""
+
+    def times(gbps: float) -> float:
+        return float(f"{gbps * factor:.9g}")
+
+    groups = tuple(
+        group
+        if group.interface_bandwidth_gbps is None
+        else attrs.evolve(group, interface_bandwidth_gbps=times(group.interface_bandwidth_gbps))
+        for group in options.hosts
+    )
+    return attrs.evolve(options, interface_bandwidth_gbps=times(options.interface_bandwidth_gbps), hosts=groups)

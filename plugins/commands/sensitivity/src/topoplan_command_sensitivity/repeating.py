@@ -1,0 +1,80 @@
+"""From a plan back to its experiment: its provenance says all that a run needs, except the files it read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.files import read_file
+from topoplan.model.plan import Plan
+from topoplan.options import structure
+from topoplan_engine.experiment import Choice, ClusterOptions, Experiment, HostGroup, RunOptions
+
+__all__ = ["experiment_of"]
+
+#: Keys of a provenance that are options of a run.
+_RUN = (
+    *("batch_size", "budget", "seed", "patience", "keep", "draws", "chains"),
+    *("precision", "precision_speedup", "optimizer"),
+)
+
+
+def experiment_of(plan: Plan, name: str) -> Experiment:
+    """Return the experiment that made ``plan``; ``name`` is for messages.
+
+    Raises:
+        TopoplanError: the plan does not say (it was imported), or depends on a file that changed or is not named.
+    """
+    record, where = plan.provenance, f"{name}: provenance"
+    if plan.strategy is None or "components" not in record or "cluster" not in record:
+        raise TopoplanError(
+            f"{name}: does not say how it was made (needs a plan that topoplan optimize -x json wrote, or a TOML file)"
+        )
+    if "distortion" in record:
+        raise TopoplanError(f"{name}: was made under distorted costs (needs a plan made with true ones)")
+    try:
+        chosen: dict[str, list[Choice]] = {}
+        for one in record["components"]:
+            chosen.setdefault(one["kind"], []).append(Choice(one["name"], one["options"]))
+        groups = record["cluster"].get("hosts", ())
+        cluster = {key: value for key, value in record["cluster"].items() if key != "hosts"}
+        experiment = Experiment(
+            model=chosen["frontend"][0],
+            cluster=attrs.evolve(
+                structure(ClusterOptions, cluster, f"{where}: cluster"),
+                hosts=tuple(structure(HostGroup, group, f"{where}: cluster.hosts") for group in groups),
+            ),
+            topology=chosen["topology"][0],
+            estimator=chosen["estimator"][0],
+            simulator=chosen["simulator"][0],
+            searchers=tuple(chosen["searcher"]),
+            run=structure(RunOptions, {key: record[key] for key in _RUN if key in record}, where),
+        )
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise TopoplanError(f"{where}: is damaged ({type(error).__name__}: {error})") from None
+    _check_inputs(record, experiment, where)
+    return experiment
+
+
+def _check_inputs(record: Mapping[str, Any], experiment: Experiment, where: str) -> None:
+    """Raise unless every file that the run read is one that an option names, and is as it was."""
+    components = (experiment.model, experiment.topology, experiment.estimator, experiment.simulator)
+    paths = [
+        Path(str(one.options["file"]))
+        for one in (*components, *experiment.searchers)
+        if one is not None and one.options.get("file")
+    ]
+    named = {path.name: path for path in paths}
+    for name, digest in record.get("inputs", {}).items():
+        if name not in named:
+            raise TopoplanError(
+                f"{where}: the search started from the strategy {name}, which a plan does not hold "
+                "(use the experiment's TOML file)"
+            )
+        if hashlib.sha256(read_file(named[name])).hexdigest() != digest:
+            raise TopoplanError(f"{where}: {named[name]} is not what the plan was made with (its content has changed)")

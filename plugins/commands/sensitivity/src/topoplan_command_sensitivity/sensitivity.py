@@ -1,0 +1,164 @@
+"""How much a wrong profile costs: search under distorted costs, price what was found under the true ones.
+
+    experiment ─┬─ optimize ─────────────► plan ─┐
+                └─ distort ─► optimize ─► plans ─┴─► evaluator of the true problem ─► slowdowns
+
+The seed of a run is that of the noise and of the search, so that a search that draws at random shows its luck beside
+the effect of the distortion: the row without any distortion holds nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.plan import Plan
+from topoplan.plugin.host import Host
+from topoplan.search.protocol import State, Trial
+from topoplan_engine.experiment import Experiment
+from topoplan_engine.interrupt import interruptible
+from topoplan_engine.perturbation import Distortion, at_bandwidth
+from topoplan_engine.search.draws import mean_trial
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.optimize import optimize
+from topoplan_engine.search.setup import assemble
+
+__all__ = ["Row", "Study", "sensitivity"]
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One distortion.
+
+    Attributes:
+        distortion: with the seed of the experiment.
+        seeds: of the runs that are finished.
+        seconds: of the plan found with each seed, priced under true costs, the mean over draws of equal paths; a memory
+            penalty included.
+        fits: whether each of these plans fits into memory; of those that do not slowdowns are infinite, unless the
+            plan made with true costs does not fit either.
+        reference: seconds of the plan made with true costs.
+    """
+
+    distortion: Distortion
+    seeds: tuple[int, ...]
+    seconds: tuple[float, ...]
+    fits: tuple[bool, ...]
+    reference: float
+
+    @property
+    def slowdowns(self) -> tuple[float, ...]:
+        """Seconds over those of the plan made with true costs; below 1 where chance found a better plan."""
+        return tuple(
+            seconds / self.reference if fits else float("inf")
+            for seconds, fits in zip(self.seconds, self.fits, strict=True)
+        )
+
+    @property
+    def mean(self) -> float:
+        """Arithmetic mean of the slowdowns."""
+        return float(np.mean(self.slowdowns))
+
+    @property
+    def worst(self) -> float:
+        """The largest slowdown."""
+        return max(self.slowdowns)
+
+
+@attrs.frozen(kw_only=True)
+class Study:
+    """What `sensitivity` returns.
+
+    Attributes:
+        reference, fits: seconds of the plan made with true costs, and whether it fits into memory.
+        rows: finished ones.
+        interrupted: the user stopped it.
+    """
+
+    reference: float
+    fits: bool
+    rows: tuple[Row, ...]
+    interrupted: bool
+
+
+def sensitivity(
+    experiment: Experiment,
+    distortions: Sequence[Distortion],
+    *,
+    seeds: int = 3,
+    plan: Plan | None = None,
+    host: Host | None = None,
+    on_progress: Callable[[int, str], None] = lambda finished, name: None,
+) -> Study:
+    """Plan under each distortion with several seeds, and compare with the plan made with true costs.
+
+    Args:
+        experiment: what is searched, and from which seed on.
+        distortions: each is one row; their own seeds do not matter.
+        seeds: how many runs each row has.
+        plan: made with true costs; searched for, with the experiment's seed, unless given.
+        host: where components come from; all installed plugins unless given.
+        on_progress: called before every search, with the number of those that are finished and what comes next.
+
+    Raises:
+        TopoplanError: something in the experiment is wrong, or the plan is of another one.
+    """
+    host = host or Host.discover()
+    evaluator = assemble(host, experiment).evaluator
+    finished, found, reference, fits = 0, dict[int, list[Trial]](), float("nan"), True
+    chosen = range(experiment.run.seed, experiment.run.seed + seeds)
+    with interruptible() as stop:
+        try:
+            on_progress(finished, "true costs")
+            if plan is None:
+                outcome = optimize(experiment, host=host)
+                plan, stop.wanted = outcome.plan, stop.wanted or outcome.result.interrupted
+            truth = _true_price(evaluator, plan, 1.0)
+            reference, fits = truth.cost, truth.fits
+            for index, distortion in enumerate(distortions):
+                for seed in () if stop.wanted else chosen:
+                    finished += 1
+                    on_progress(finished, str(distortion))
+                    if stop.wanted:
+                        break
+                    wrong = attrs.evolve(
+                        experiment,
+                        run=attrs.evolve(experiment.run, seed=seed),
+                        distortion=attrs.evolve(distortion, seed=seed),
+                    )
+                    outcome = optimize(wrong, host=host)
+                    if outcome.result.interrupted:
+                        stop.wanted = True
+                        break
+                    price = _true_price(evaluator, outcome.plan, 1 / distortion.communication_scale)
+                    found.setdefault(index, []).append(price)
+        except KeyboardInterrupt:  # the second one, or one that came in between
+            stop.wanted = True
+        stopped = stop.wanted
+    rows = tuple(
+        Row(
+            distortion=distortions[index],
+            seeds=tuple(chosen[: len(prices)]),
+            seconds=tuple(price.cost for price in prices),
+            fits=tuple(price.fits or not fits for price in prices),
+            reference=reference,
+        )
+        for index, prices in found.items()
+    )
+    return Study(reference=reference, fits=fits, rows=rows, interrupted=stopped)
+
+
+def _true_price(evaluator: Evaluator, plan: Plan, scale: float) -> Trial:
+    """Price a plan under true costs; ``scale`` makes its links as fast as they are."""
+    assert plan.strategy is not None
+    problem = evaluator.problem
+    plan.strategy.check(problem.graph, problem.cluster.n_devices)
+    if plan.fabric.n_hosts != problem.cluster.n_hosts:
+        raise TopoplanError(
+            f"the plan's network has {plan.fabric.n_hosts} hosts, the cluster {problem.cluster.n_hosts} "
+            "(the plan is of another experiment)"
+        )
+    return mean_trial(evaluator, State(plan.strategy, at_bandwidth(plan.fabric, scale)))

@@ -1,0 +1,34 @@
+"""Several jobs on one cluster: iteration times against load, on several networks.
+
+Data flow: `share` reads which jobs there are, which networks and how full the cluster is; `draw` fills it with jobs on
+servers, the same ones for every network; `plans` finds one strategy for each model on each network, alone on as many
+servers as a job has; `simulate` runs the jobs of a draw together; `rows` makes means and tails of their times, and
+`plot` and `page` show them.
+
+A network that is wired for a job (its topology follows demand) gives every job a partition of its own, with a fabric
+made for it: jobs do not meet, and take as long as alone.  On any other network they share links.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan import Command, hookimpl
+
+__all__ = ["SHARE", "topoplan_commands"]
+
+
+def app() -> Any:
+    """Make the typer application."""
+    from topoplan_command_share.command import application
+
+    return application()
+
+
+SHARE = Command(name="share", summary="several jobs on one cluster", app=app)
+
+
+@hookimpl
+def topoplan_commands() -> list[Command]:
+    """Register the command."""
+    return [SHARE]

@@ -1,0 +1,138 @@
+"""Task graphs of several jobs as one, and of several iterations of a job as one.
+
+A simulator runs one task graph on one fabric.  Jobs that share a network are therefore merged: `merged` puts their
+tasks one after the other, each job's devices mapped to those that it got, and nothing joins one job to another
+but the links that they share.  `repeated` chains iterations of one job, so that a short one goes on while a
+long one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import I8, I32, I64
+from topoplan.errors import TopoplanError
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["merged", "repeated"]
+
+
+def merged(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) -> TaskGraph:
+    """Return the task graph of all jobs, tasks job by job.
+
+    Args:
+        jobs: at least one.
+        devices: for each job, the device (0 .. n_devices-1) that each of its own stands for.
+        n_devices: of the whole cluster.
+
+    Raises:
+        TopoplanError: a job has another number of devices than it got, or two got the same one.
+    """
+    taken = np.concatenate(devices)
+    for number, (job, own) in enumerate(zip(jobs, devices, strict=True)):
+        if len(own) != job.n_devices:
+            raise TopoplanError(f"job {number}: has {job.n_devices} devices, but got {len(own)}")
+    if len(np.unique(taken)) < len(taken) or taken.min() < 0 or taken.max() >= n_devices:
+        raise TopoplanError(f"jobs: devices must be different ones of 0 .. {n_devices - 1}")
+
+    def joined(column: str) -> Any:
+        return np.concatenate([getattr(job, column) for job in jobs])
+
+    def mapped(column: str) -> Any:
+        """Map devices; -1 stays."""
+        return np.concatenate(
+            [np.append(own, -1)[getattr(job, column)] for job, own in zip(jobs, devices, strict=True)]
+        )
+
+    def shifted(column: str, counts: Sequence[int]) -> Any:
+        """Renumber what ``column`` points to; -1 stays."""
+        rows = [getattr(job, column).astype(np.int64) for job in jobs]
+        return np.concatenate([np.where(row < 0, row, row + by) for row, by in zip(rows, _before(counts), strict=True)])
+
+    def pointer(column: str) -> Any:
+        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(getattr(job, column)) for job in jobs]))])
+
+    return TaskGraph(
+        kind=joined("kind"),
+        device=mapped("device"),
+        seconds=joined("seconds"),
+        size=joined("size"),
+        src=mapped("src"),
+        dst=mapped("dst"),
+        group=shifted("group", [job.n_groups for job in jobs]),
+        group_ptr=pointer("group_ptr"),
+        group_members=mapped("group_members"),
+        succ_ptr=pointer("succ_ptr"),
+        succ=shifted("succ", [job.n_tasks for job in jobs]),
+        op=shifted("op", [len(job.op_names) for job in jobs]),
+        op_names=tuple(name for job in jobs for name in job.op_names),
+        micro_batch=None if any(job.micro_batch is None for job in jobs) else joined("micro_batch"),
+        turns=_turns(jobs),
+        n_devices=n_devices,
+    )
+
+
+def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
+    """Return ``times`` iterations, each of which starts when everything of the one before has ended.
+
+    The tasks of the iterations follow each other, then come barriers without duration, one before each iteration;
+    that before the first one takes ``wait`` seconds.
+    """
+    if times == 1 and wait == 0:
+        return taskgraph
+    count, number = taskgraph.n_tasks, np.arange(times)
+    tails = np.repeat(np.arange(count), np.diff(taskgraph.succ_ptr))
+    first = np.flatnonzero(np.bincount(taskgraph.succ, minlength=count) == 0)
+    last = np.flatnonzero(np.diff(taskgraph.succ_ptr) == 0)
+    shift, barrier = number[:, None] * count, times * count + number[:, None]
+    edges = np.concatenate(
+        [
+            _edges(tails + shift, taskgraph.succ + shift),
+            _edges(last + shift[:-1], barrier[1:]),
+            _edges(barrier, first + shift),
+        ]
+    )
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    runs = taskgraph.device[taskgraph.device >= 0]
+    barriers: dict[str, Any] = {
+        "kind": int(TaskKind.BARRIER),
+        "device": runs[0] if len(runs) else 0,
+        "seconds": np.where(number == 0, wait, 0.0),
+        "size": 0,
+        **dict.fromkeys(("src", "dst", "group", "op"), -1),
+    }
+    columns: dict[str, Any] = {
+        name: np.concatenate([np.tile(getattr(taskgraph, name), times), np.broadcast_to(value, times)])
+        for name, value in barriers.items()
+    }
+    degree = np.bincount(edges[:, 0], minlength=times * count + times)
+    columns |= {
+        "succ_ptr": np.concatenate([[0], np.cumsum(degree)]),
+        "succ": edges[:, 1],
+        "micro_batch": None,
+        "turns": None if taskgraph.turns is None else np.append(np.tile(taskgraph.turns, times), np.full(times, 2)),
+        "foreign": {},
+    }
+    return attrs.evolve(taskgraph, **columns)
+
+
+def _turns(jobs: Sequence[TaskGraph]) -> I8 | None:
+    """Join the turns of collectives, where not all are all-reduces."""
+    if all(job.turns is None for job in jobs):
+        return None
+    rows = [np.full(job.n_tasks, 2, dtype=np.int8) if job.turns is None else job.turns for job in jobs]
+    return np.concatenate(rows)
+
+
+def _edges(tails: I64, heads: I64) -> I64:
+    """(e, 2) edges from each tail to its head, of all that the two arrays broadcast to."""
+    return np.stack([part.ravel() for part in np.broadcast_arrays(tails, heads)], axis=1)
+
+
+def _before(counts: Sequence[int]) -> list[int]:
+    """Sums of all counts before each."""
+    return [0, *np.cumsum(counts).tolist()][:-1]

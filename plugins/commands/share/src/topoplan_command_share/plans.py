@@ -1,0 +1,148 @@
+"""One strategy for each model on each network: found alone on the servers of a job, used by all of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.interfaces import built
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.plugin.components import Kind, Simulate, Simulator, Topology, TopologyContext
+from topoplan.plugin.host import Host
+from topoplan_command_share.merging import merged
+from topoplan_command_share.share import Share
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.search.draws import finish_times
+from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_studies.cells import cells
+from topoplan_studies.clusters import Target
+from topoplan_studies.prices import Prices
+
+__all__ = ["JobPlan", "NetworkPlan", "plans"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class JobPlan:
+    """One iteration of a model on a network.
+
+    Attributes:
+        taskgraph: of the plan.
+        alone: seconds that it takes by itself on the network, on the first servers.
+        lacks: what the plan lacks of memory; empty where it fits.
+    """
+
+    taskgraph: TaskGraph
+    alone: float
+    lacks: str = ""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class NetworkPlan:
+    """A network with what runs on it.
+
+    Attributes:
+        name: as in the figure.
+        cluster: the whole one, with the interfaces that this network has.
+        fabric: that all jobs share; None where each gets a partition of its own.
+        jobs: for each model of the figure.
+        simulate: runs task graphs.
+        first_draw: seed that the simulator was built with; times are means over draws that follow it.
+        target: what the network's cost stands beside; None where it stands for itself.
+    """
+
+    name: str
+    cluster: Cluster
+    fabric: Fabric | None
+    jobs: tuple[JobPlan, ...]
+    simulate: Simulate
+    first_draw: int
+    target: Target | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plans of all models fit into memory."""
+        return not any(job.lacks for job in self.jobs)
+
+
+def plans(
+    share: Share, host: Host, prices: Prices, measures: Path | None, on_progress: Callable[[str], None]
+) -> list[NetworkPlan]:
+    """Search the strategies and build the networks; those with a plan that does not fit into memory come last.
+
+    Args:
+        share: what to plan.
+        host: where components come from.
+        prices: for networks that have to cost as much as others; they do so at the size of the whole cluster.
+        measures: folder with the models' measurement files, if they are to price operators.
+        on_progress: called after every search with what it was for.
+
+    Raises:
+        TopoplanError: a component or file is missing, or a model cannot be planned.
+        KeyboardInterrupt: the user stopped a search.
+    """
+    figure = share.figure
+    found: dict[tuple[str, str], Outcome] = {}
+    whole: dict[str, Cluster] = {}
+    targets: dict[str, Target | None] = {}
+    for cell in cells(figure, host, prices, measures):
+        servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
+        options = cell.experiment.cluster
+        whole[cell.network], targets[cell.network] = build_cluster(options), cell.target
+        experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
+        try:
+            outcome = optimize(experiment, host=host)
+        except TopoplanError as error:
+            raise TopoplanError(f"{cell.model} on {servers} servers of {cell.network}: {error}") from None
+        if outcome.result.interrupted:
+            raise KeyboardInterrupt
+        found[cell.model, cell.network] = outcome
+        on_progress(f"{cell.model} on {cell.network}")
+    component, chosen = host.make(Kind.SIMULATOR, figure.simulator.name, figure.simulator.options)
+    first_draw = getattr(chosen, "seed", 0)
+    networks = []
+    for network in figure.networks:
+        cluster, simulate = whole[network.name], cast("Simulator", component).build(chosen)
+        fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
+        jobs = tuple(
+            _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in figure.models
+        )
+        networks.append(
+            NetworkPlan(
+                name=network.name,
+                cluster=cluster,
+                fabric=fabric,
+                jobs=jobs,
+                simulate=simulate,
+                first_draw=first_draw,
+                target=targets[network.name],
+            )
+        )
+    return sorted(networks, key=lambda network: not network.fits)
+
+
+def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate, first_draw: int) -> JobPlan:
+    """Time a plan on its own fabric, or on one that it could share."""
+    plan, lacks = outcome.plan, "" if outcome.memory_ignored else outcome.lacks
+    if fabric is None:
+        return JobPlan(taskgraph=plan.taskgraph, alone=outcome.seconds, lacks=lacks)
+    first = np.arange(plan.cluster.n_devices, dtype=np.int32)
+    whole = merged([plan.taskgraph], [first], cluster.n_devices)
+    seconds = finish_times(simulate, whole, fabric, cluster, first_draw).max(axis=1).mean()
+    return JobPlan(taskgraph=plan.taskgraph, alone=float(seconds), lacks=lacks)
+
+
+def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:
+    """Build the fabric of the whole cluster; none for a topology that follows demand."""
+    component, options = host.make(Kind.TOPOLOGY, name, given)
+    topology = cast("Topology", component)
+    if topology.follows_demand:
+        return None
+    rng = np.random.default_rng(share.options.seed)
+    return built(topology, options, TopologyContext(cluster=cluster, demand=None, rng=rng))

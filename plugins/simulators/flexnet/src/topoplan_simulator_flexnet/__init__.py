@@ -1,0 +1,73 @@
+"""The ``flexnet`` simulator: FlexNet's logical simulator, exactly (see `topoplan_simulator_flexnet.model`).
+
+The kernel is imported when the simulator is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Simulator, hookimpl, option
+from topoplan.options import SEEDS
+
+if TYPE_CHECKING:
+    from topoplan_engine.simulation.base import Simulation
+
+__all__ = ["FLEXNET", "FlexnetOptions", "build", "topoplan_simulators"]
+
+Memory = Literal["ignore", "limit", "penalty"]
+
+_SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
+_COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
+_MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per MB (penalty)"
+
+
+@attrs.frozen(kw_only=True)
+class FlexnetOptions:
+    """Options of ``flexnet``."""
+
+    segment_bytes: int = option(
+        1 << 20, help="size of the pieces that messages are sent in", unit="bytes", minimum=1, maximum=1 << 50
+    )
+    ring_direction: Literal["forward", "random"] = option(
+        "random", help="way round a ring: as listed, or a coin for each all-reduce, as FlexNet does it"
+    )
+    seed: int = option(1, help="draws the directions; 1 gives FlexNet's published times", minimum=0, maximum=SEEDS)
+    gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=_SYNC)
+    collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
+    memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=_MEMORY)
+
+
+def build(options: FlexnetOptions) -> Simulation:
+    """Build the simulator."""
+    from topoplan_engine.simulation.base import Simulation
+    from topoplan_simulator_flexnet.model import Model
+
+    seed = options.seed if options.ring_direction == "random" else None
+    return Simulation(
+        Model(options.segment_bytes, seed),
+        barriers=options.gradient_sync == "barrier",
+        server=options.collective == "parameter-server",
+    )
+
+
+def _memory(options: FlexnetOptions) -> Memory:
+    return options.memory
+
+
+FLEXNET = Simulator(
+    name="flexnet",
+    summary="FlexNet's logical simulator, exactly: FIFO links, messages in segments",
+    options=FlexnetOptions,
+    build=build,
+    memory=_memory,
+    example={"segment_bytes": 1 << 22},
+)
+
+
+@hookimpl
+def topoplan_simulators() -> list[Simulator]:
+    """Register the simulator."""
+    return [FLEXNET]

@@ -1,0 +1,130 @@
+"""What messages of FlexNet's simulator take at least, in its units: milliseconds, bytes per millisecond.
+
+`alone` and `sure_uses` are what bounds are made of, `sure_bytes` what crosses each link in any order.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from topoplan.arrays import F64, I8, I32, I64
+from topoplan.model.taskgraph import TaskKind
+from topoplan_engine.network.tables import PathColumns, RingColumns, Traffic
+from topoplan_engine.simulation.columns import TaskColumns
+
+__all__ = ["alone", "flow_bytes", "sure_bytes", "sure_uses"]
+
+_TRANSFER = int(TaskKind.TRANSFER)
+_ALLREDUCE = int(TaskKind.ALLREDUCE)
+
+
+@numba.njit(cache=True, inline="always")
+def flow_bytes(size: int, members: int, rings: int) -> int:
+    """Bytes of each flow of an all-reduce of ``size`` bytes."""
+    if rings == 1:  # 2 (members - 1) size // members, with factors that stay small
+        return 2 * (members - 1) * (size // members) + 2 * (members - 1) * (size % members) // members
+    return int(np.ceil(2.0 * (members - 1) * size / members / rings))
+
+
+@numba.njit(cache=True)
+def sure_bytes(
+    kind: I8, op: I32, size: I64, traffic: Traffic, backward: I32, paths: PathColumns, rings: RingColumns
+) -> F64:
+    """(n, E) bytes of each operator over each link, rings walking the way that loads it less."""
+    sent = np.zeros((max(0, op.max()) + 1 if len(op) else 1, len(paths.bandwidth)))
+    ways = np.zeros((2, len(paths.bandwidth)))
+    for t in range(len(kind)):
+        if kind[t] == _TRANSFER:
+            path = paths.row_ptr[traffic.row[t]]
+            for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                sent[op[t], paths.links[i]] += size[t]
+        elif kind[t] == _ALLREDUCE and rings.members[traffic.ring[t]] > 1:
+            for way in range(2):
+                g = traffic.ring[t] if way == 0 else backward[t]
+                n, k = rings.members[g], rings.parallel[g]
+                volume = flow_bytes(size[t], n, k)
+                for flow in range(rings.first[g], rings.first[g] + n * k):
+                    path = paths.row_ptr[rings.rows[flow]]
+                    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                        ways[way, paths.links[i]] += volume
+            for link in range(len(paths.bandwidth)):
+                sent[op[t], link] += min(ways[0, link], ways[1, link])
+            ways[:] = 0.0
+    return sent
+
+
+@numba.njit(cache=True)
+def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
+    """The columns of `topoplan_engine.simulation.critical_path.Uses`, in milliseconds: bytes over bandwidth."""
+    n_tasks = len(tasks.kind)
+    ptr = np.zeros(n_tasks + 1, np.int64)
+    for t in range(n_tasks):
+        ptr[t + 1] = ptr[t]
+        if tasks.kind[t] == _TRANSFER:
+            path = paths.row_ptr[traffic.row[t]]
+            ptr[t + 1] += paths.path_ptr[path + 1] - paths.path_ptr[path]
+        elif tasks.kind[t] == _ALLREDUCE and rings.members[traffic.ring[t]] > 1:
+            g = traffic.ring[t]
+            for flow in range(rings.first[g], rings.first[g] + rings.members[g] * rings.parallel[g]):
+                path = paths.row_ptr[rings.rows[flow]]
+                ptr[t + 1] += paths.path_ptr[path + 1] - paths.path_ptr[path]
+    link = np.empty(ptr[n_tasks], np.int32)
+    milliseconds = np.empty(ptr[n_tasks])
+    at = 0
+    for t in range(n_tasks):
+        if ptr[t + 1] == ptr[t]:
+            continue
+        g = traffic.ring[t]
+        flows, volume = 1, tasks.size[t]
+        if tasks.kind[t] == _ALLREDUCE:
+            flows = rings.members[g] * rings.parallel[g]
+            volume = flow_bytes(tasks.size[t], rings.members[g], rings.parallel[g])
+        for flow in range(flows):
+            row = traffic.row[t] if tasks.kind[t] == _TRANSFER else rings.rows[rings.first[g] + flow]
+            path = paths.row_ptr[row]
+            for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                link[at] = paths.links[i]
+                milliseconds[at] = volume / paths.bandwidth[link[at]]
+                at += 1
+    return ptr, link, milliseconds
+
+
+@numba.njit(cache=True)
+def alone(
+    tasks: TaskColumns,
+    traffic: Traffic,
+    paths: PathColumns,
+    rings: RingColumns,
+    first_member: I32,
+    n_devices: int,
+    segment: int,
+) -> F64:
+    """Milliseconds of each task when nothing else runs, at most: each link lets the segments pass one by one."""
+    result = np.zeros(len(tasks.kind))
+    for t in range(len(tasks.kind)):
+        if tasks.kind[t] == _TRANSFER:
+            result[t] = _message(traffic.row[t], tasks.size[t], paths, segment)
+        elif tasks.kind[t] == _ALLREDUCE:
+            g = traffic.ring[t]
+            n, k = rings.members[g], rings.parallel[g]
+            if n > 1:
+                volume = flow_bytes(tasks.size[t], n, k)
+                for flow in range(rings.first[g], rings.first[g] + n * k):
+                    result[t] = max(result[t], _message(rings.rows[flow], volume, paths, segment))
+                result[t] += tasks.seconds[t]
+        else:
+            result[t] = tasks.seconds[t]
+    return result
+
+
+@numba.njit(cache=True)
+def _message(row: int, size: int, paths: PathColumns, segment: int) -> float:
+    path = paths.row_ptr[row]
+    segments = max(1, (size + segment - 1) // segment)
+    longest, head = 0.0, 0.0
+    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+        link = paths.links[i]
+        longest = max(longest, head + segments * paths.latency[link] + size / paths.bandwidth[link])
+        head += paths.latency[link]
+    return longest

@@ -1,0 +1,11 @@
+"""The simulator keeps the promises of its kind."""
+
+from __future__ import annotations
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_simulator_flexnet import FLEXNET
+
+
+@parametrize_with_checks(FLEXNET)
+def test_conformance(check):
+    check()

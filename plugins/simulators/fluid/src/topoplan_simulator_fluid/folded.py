@@ -1,0 +1,90 @@
+"""Simulating a folded iteration: one entity for each class of flows.
+
+On a switch that all hosts reach in the same way, the messages of one class keep one pace, and the interfaces of
+the hosts of one class carry the same load at any time.  The entity that stands for a class loads the interfaces
+of the hosts that stand for theirs, once for each of its messages that cross them, and so gets the share that each
+of them gets.
+
+Data flow: `star` says whether a network is such a switch; `fold_loads` replaces what the entities of the
+representatives load by what their whole classes do.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I64, i32, i64
+from topoplan_engine.lowering.fold import Folded
+from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.simulation.flows import PACKET, Entities
+from topoplan_simulator_fluid.prepared import Prepared
+
+__all__ = ["Star", "fold_loads", "star"]
+
+
+class Star(NamedTuple):
+    """(H,) the link that leaves each host, and the one that enters it."""
+
+    up: I64
+    down: I64
+
+
+@functools.lru_cache(maxsize=16)
+def star(network: Network) -> Star | None:
+    """Return the interfaces of the hosts if they, all alike and of one device, hang on one switch and nothing else."""
+    fabric, cluster = network.fabric, network.cluster
+    hosts = fabric.n_hosts
+    if fabric.n_switches != 1 or fabric.n_links != 2 * hosts or fabric.routes is not None or fabric.rings:
+        return None
+    if cluster.n_devices != hosts or len(np.unique(cluster.device_host)) != hosts:
+        return None
+    up, down = np.flatnonzero(fabric.link_dst == hosts), np.flatnonzero(fabric.link_src == hosts)
+    alike = all(
+        len(np.unique(column[links])) == 1
+        for links in (up, down)
+        for column in (fabric.link_bandwidth, fabric.link_latency)
+    )
+    if len(up) != hosts or not alike or (np.diff(cluster.device_host) != 1).any():
+        return None
+    return Star(up[np.argsort(fabric.link_src[up])], down[np.argsort(fabric.link_dst[down])])
+
+
+def fold_loads(prepared: Prepared, folded: Folded, links: Star) -> Prepared:
+    """Let the entities of the representatives load what their classes load."""
+    entities, paths, rings = prepared.entities, prepared.paths, prepared.rings
+    count = len(entities.task)
+    entity = entities.of_task[folded.task]
+    runs = entities.of_task[folded.task + 1] > entity  # not an all-reduce of one member
+    owner = np.concatenate([entity[runs], entity[runs]])
+    link = np.concatenate([links.up[folded.host[runs]], links.down[folded.host[runs]]])
+    crossing = np.concatenate([folded.leaving[runs], folded.entering[runs]])
+    order = np.lexsort((link, owner))
+    order = order[crossing[order] > 0]
+    loads = np.bincount(owner[order], minlength=count)
+    row = np.flatnonzero(entities.row >= 0)
+    path = paths.row_ptr[entities.row[row]]
+    lead, trail = entities.lead.copy(), entities.trail.copy()
+    lead[row] = paths.delay[path] + paths.per_byte[path]
+    trail[row] = paths.delay[path] + PACKET * np.maximum(0.0, paths.per_byte[path] - 1.0 / paths.slowest[path])
+    slots = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(loads + (entities.cap >= 0), out=slots[1:])
+    return prepared._replace(
+        entities=Entities(
+            **{
+                **entities._asdict(),
+                "row": np.full(count, -1, np.int32),
+                "ring": np.arange(count),
+                "slot_ptr": slots,
+                "lead": lead,
+                "trail": trail,
+            }
+        ),
+        rings=rings._replace(
+            load_ptr=i64(np.concatenate([[0], np.cumsum(loads)])),
+            load_links=i32(link[order]),
+            load=i64(crossing[order] * LOAD),
+        ),
+    )

@@ -1,0 +1,149 @@
+"""The queues of the fluid event loop: timed events, and the next ends of flowing, which move.
+
+`Timed` hands out events by (time, number).  The next end on each link is a leaf of a tree of minima, where an end that
+moves changes what is above it and no more (`tree`, `replace`, `first_of`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan_engine.kernels.jit import part
+
+__all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_events", "tree"]
+
+#: Runs that can still grow.
+_GROWING = 4
+
+
+class Timed(NamedTuple):
+    """Timed events, the earliest (time, number) first: a heap of runs.
+
+    A run is a list of events of one time with ascending numbers.  An event that continues one of the runs begun
+    last goes to its end, which costs nothing to sort: where many equal devices or flows go in step, there are few runs.
+
+    Attributes:
+        times, ids: time and first number of each run, as a heap.
+        next_id: what follows each number in its run; -1 at the end.
+        last_times, last_ids: time and last number of the runs begun last; a time of -1 for one that has ended.
+        counts: (2,) runs in the heap, and which of the runs begun last is the next to forget.
+    """
+
+    times: F64
+    ids: I32
+    next_id: I32
+    last_times: F64
+    last_ids: I32
+    counts: I64
+
+
+@numba.njit(cache=True, no_cfunc_wrapper=True)
+def timed_events(numbers: int) -> Timed:
+    """Return an empty queue for events 0 .. numbers - 1, each of which is in it at most once at a time."""
+    return Timed(
+        np.empty(numbers + 1),
+        np.empty(numbers + 1, np.int32),
+        np.empty(numbers, np.int32),
+        np.full(_GROWING, -1.0),
+        np.zeros(_GROWING, np.int32),
+        np.zeros(2, np.int64),
+    )
+
+
+@part
+def push(timed: Timed, time: float, number: int) -> None:
+    """Add an event."""
+    last_times, last_ids, counts = timed.last_times, timed.last_ids, timed.counts
+    timed.next_id[number] = -1
+    for i in range(_GROWING):
+        if last_times[i] == time and last_ids[i] < number:
+            timed.next_id[last_ids[i]] = number
+            last_ids[i] = number
+            return
+    last_times[counts[1]], last_ids[counts[1]] = time, number
+    counts[1] = (counts[1] + 1) % _GROWING
+    times, ids = timed.times, timed.ids
+    at = counts[0]
+    counts[0] += 1
+    while at > 0:
+        parent = (at - 1) >> 1
+        if _before(times, ids, parent, time, number):
+            break
+        times[at], ids[at] = times[parent], ids[parent]
+        at = parent
+    times[at], ids[at] = time, number
+
+
+@part
+def earliest(timed: Timed) -> float:
+    """Time of the earliest event; infinite where there is none."""
+    return float(timed.times[0]) if timed.counts[0] > 0 else np.inf
+
+
+@part
+def pop(timed: Timed) -> int:
+    """Drop the earliest event and return its number."""
+    times, ids = timed.times, timed.ids
+    first = int(ids[0])
+    time, number = times[0], timed.next_id[first]
+    if number < 0:
+        for i in range(_GROWING):
+            if timed.last_ids[i] == first:
+                timed.last_times[i] = -1.0
+        timed.counts[0] -= 1
+        time, number = times[timed.counts[0]], ids[timed.counts[0]]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= timed.counts[0]:
+            break
+        if child + 1 < timed.counts[0] and _before(times, ids, child + 1, times[child], ids[child]):
+            child += 1
+        if not _before(times, ids, child, time, number):
+            break
+        times[at], ids[at] = times[child], ids[child]
+        at = child
+    times[at], ids[at] = time, number
+    return first
+
+
+@part
+def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
+    return bool(times[i] < time or (times[i] == time and ids[i] < number))
+
+
+@numba.njit(cache=True, no_cfunc_wrapper=True)
+def tree(leaves: int) -> F64:
+    """Return a tree of minima over this many leaves, all infinite; node ``i`` is the smaller of 2i and 2i + 1."""
+    size = 1
+    while size < leaves:
+        size *= 2
+    return np.full(2 * size, np.inf)
+
+
+@part
+def replace(tree: Any, leaf: int, value: float) -> None:
+    """Give a leaf another value."""
+    at = len(tree) // 2 + leaf
+    tree[at] = value
+    while at > 1:
+        at >>= 1
+        one, other = tree[2 * at], tree[2 * at + 1]
+        if other < one:
+            one = other
+        if tree[at] == one:
+            return
+        tree[at] = one
+
+
+@part
+def first_of(tree: Any) -> int:
+    """Return the first leaf that has the smallest value, which is ``tree[1]``."""
+    at, size = 1, len(tree) // 2
+    while at < size:
+        at = 2 * at if tree[2 * at] == tree[1] else 2 * at + 1
+    return at - size

@@ -1,0 +1,311 @@
+"""The fluid model in plain Python: slow, short, and equal to the kernel to the last bit.
+
+Tests compare it with `topoplan_simulator_fluid.model` on random task graphs and fabrics.  It shares with the kernel
+only what a `Network` knows, paths, rings and their loads, and the arithmetic of virtual time (see
+`topoplan_simulator_fluid.sharing`).  Queues, all-reduces and shares are done again without cleverness: after every
+event all flows look for their bottleneck anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+
+import numpy as np
+
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.simulation.columns import Outcome
+from topoplan_simulator_fluid.model import Model
+
+__all__ = ["fluid_reference"]
+
+_PACKET = 8936
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
+
+
+def fluid_reference(taskgraph: TaskGraph, network: Network, model: Model) -> Outcome:
+    """Run one iteration of the fluid model."""
+    return _Fluid(taskgraph, network, model).run()
+
+
+class _Flow:
+    """Something that flows: a transfer, a coupled ring or a flow of a stepped ring."""
+
+    def __init__(self, number: int, task: int, volume: float) -> None:
+        self.number, self.task, self.volume, self.unit = number, task, volume, LOAD
+        self.row, self.lead, self.trail, self.fastest = -1, 0.0, 0.0, math.inf
+        self.links: dict[int, int] = {}
+        self.mates: list[_Flow] = [self]
+        self.rounds, self.arrived = 1, 0
+        self.left = self.tag = 0.0
+        self.bottleneck: int | None = None
+
+
+class _Fluid:
+    def __init__(self, taskgraph: TaskGraph, network: Network, model: Model) -> None:
+        self.taskgraph, self.network, self.model = taskgraph, network, model
+        self.traffic = network.lower(taskgraph)
+        self.drawn: Counter[int] = Counter()
+        self.flows: dict[int, list[_Flow]] = {}
+        self.numbers = taskgraph.n_tasks
+        self.timed: list[tuple[float, int]] = []
+        self.active: dict[int, _Flow] = {}
+        self.waits = taskgraph.predecessor_counts().tolist()
+        self.queue: list[deque[int]] = [deque() for _ in range(network.cluster.n_devices)]
+        self.busy = [False] * network.cluster.n_devices
+        self.start = np.full(taskgraph.n_tasks, -1.0)
+        self.finish = np.full(taskgraph.n_tasks, -1.0)
+        self.link_bytes = np.zeros(network.n_links)
+        self.inside: set[int] = set()
+        self.events, self.now, self.makespan = 0, 0.0, 0.0
+        self.by_number: dict[int, _Flow] = {}
+        self.capacity = dict(enumerate(network.paths.bandwidth.tolist()))
+        self.load: dict[int, int] = Counter()
+        self.share: dict[int, float] = {}
+        self.served: dict[int, float] = {}
+        self.since: dict[int, float] = {}
+        self.touched: set[int] = set()
+        hops = max(self._hops(), default=0)
+        self.least = 2.0 if hops < 2 else 8.0 if hops == 2 else 50.0
+        for t in range(taskgraph.n_tasks):
+            self.flows[t] = self._make(t)
+            self.by_number.update({flow.number: flow for flow in self.flows[t]})
+
+    def _hops(self) -> list[int]:
+        """Numbers of links of all paths that anything can take."""
+        paths, rings = self.network.paths, self.network.rings
+        rows = [int(row) for row in self.traffic.row if row >= 0]
+        for ring in {int(ring) for ring in self.traffic.ring if ring >= 0}:
+            first = int(rings.first[ring])
+            rows += rings.rows[first : first + int(rings.members[ring] * rings.parallel[ring])].tolist()
+        lengths = np.diff(paths.path_ptr)
+        return [int(lengths[path]) for row in rows for path in range(paths.row_ptr[row], paths.row_ptr[row + 1])]
+
+    def _make(self, t: int) -> list[_Flow]:
+        kind, size, paths, rings = (
+            self.taskgraph.kind[t],
+            int(self.taskgraph.size[t]),
+            self.network.paths,
+            self.network.rings_in_full,
+        )
+        if kind == TaskKind.TRANSFER:
+            flow = _Flow(self._number(), t, _wire(size))
+            flow.unit = self._unit(_wire(size))
+            flow.row = int(self.traffic.row[t])
+            return [flow]
+        if kind != TaskKind.ALLREDUCE:
+            return []
+        ring = int(self.traffic.ring[t])
+        m, k = int(rings.members[ring]), int(rings.parallel[ring])
+        if m == 1:
+            return []
+        turns = 2 if self.taskgraph.turns is None else int(self.taskgraph.turns[t])
+        whole = size * 2 // turns  # of an all-gather or reduce-scatter, half of an all-reduce
+        rounds, share = turns * (m - 1), float(whole // m)
+        if whole < 9000 * m:
+            rounds, share = 1, float(whole * turns * (m - 1) // m // m)
+        elif whole * m <= 18000 * m * (m - 1):
+            rounds = 1
+        made = []
+        for r in range(k):
+            first = int(rings.first[ring]) + r * m
+            rows = rings.rows[first : first + m].tolist()
+            if self.model.stepped or rings.drawn[ring]:
+                mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
+                for flow, row in zip(mates, rows, strict=True):
+                    flow.row, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)
+                made += mates
+                continue
+            flow = _Flow(self._number(), t, _wire(share / k) * rounds)
+            used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
+            flow.unit = self._unit(_wire(share / k), 13)
+            raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
+            flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
+            for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
+                lead, trail = self._times(path)
+                flow.lead, flow.trail = max(flow.lead, rounds * lead), max(flow.trail, rounds * trail)
+                flow.fastest = min(flow.fastest, float(paths.slowest[path]))
+            if flow.fastest < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
+                own = len(self.capacity)  # a link of its own, as fast as the slowest path
+                self.capacity[own], flow.links[own] = flow.fastest, flow.unit
+            made.append(flow)
+        return made
+
+    def _unit(self, volume: float, present: int = 16) -> int:
+        """Load that a flow of these bytes puts on a link: sixteenths of its mean window."""
+        packets, sent, trips = volume / _PACKET, 0.0, 0.0
+        window, marked = 100.0, 0.0
+        while sent < packets and window > 1.0005 * self.least:
+            trips += 1.0 if sent == 0.0 else min(1.0, (packets - sent) / window)
+            sent += window
+            marked += (1.0 - marked) / 16.0
+            window = max(self.least, window * (1.0 - marked / 2.0) + 1.0)
+        trips += max(0.0, packets - sent) / window
+        return round(present * packets / trips) * (LOAD // 16)
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers - 1
+
+    def _times(self, path: int) -> tuple[float, float]:
+        paths = self.network.paths
+        delay, per_byte = float(paths.delay[path]), float(paths.per_byte[path])
+        return delay + per_byte, delay + _PACKET * max(0.0, per_byte - 1.0 / float(paths.slowest[path]))
+
+    def run(self) -> Outcome:
+        self._begin([t for t, n in enumerate(self.waits) if n == 0])
+        limit = 1e-12
+        while True:
+            for flow in sorted(self.active.values(), key=lambda f: f.number):
+                if self._end_of(flow) <= limit:
+                    self.events += 1
+                    flow.left = 0.0
+                    del self.active[flow.number]
+                    self._load(flow, -1)
+                    heapq.heappush(self.timed, (self.now + flow.trail, flow.number))
+            while self.timed and self.timed[0][0] <= limit:
+                self.events += 1
+                self._happen(heapq.heappop(self.timed)[1])
+            self._share()
+            following = [self._end_of(flow) for flow in self.active.values()] + [time for time, _ in self.timed[:1]]
+            if not following:
+                return Outcome(self.start, self.finish, self.link_bytes, self.makespan, self.events)
+            self.now = min(following)
+            limit = self.now + 1e-12
+
+    def _begin(self, tasks: list[int]) -> None:
+        """Start tasks that are ready; those that thereby get ready come before the rest."""
+        stack = tasks[::-1]
+        while stack:
+            t = stack.pop()
+            kind = self.taskgraph.kind[t]
+            if kind == TaskKind.TRANSFER:
+                self.start[t] = self.now
+                self._go(self.flows[t])
+            elif kind == TaskKind.ALLREDUCE:
+                self.start[t] = self.now
+                if self.flows[t]:
+                    self.inside.add(t)
+                    heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
+                else:
+                    stack += self._end(t)[::-1]
+            else:
+                self.queue[self.taskgraph.device[t]].append(t)
+                self._work(int(self.taskgraph.device[t]))
+
+    def _work(self, device: int) -> None:
+        if self.queue[device] and not self.busy[device]:
+            t = self.queue[device].popleft()
+            self.busy[device] = True
+            self.start[t] = self.now
+            heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
+
+    def _end(self, t: int) -> list[int]:
+        self.finish[t] = self.makespan = self.now
+        got_ready = []
+        for n in self.taskgraph.successors(t).tolist():
+            self.waits[n] -= 1
+            if self.waits[n] == 0:
+                got_ready.append(n)
+        return got_ready
+
+    def _happen(self, number: int) -> None:
+        if number in self.inside:
+            self.inside.remove(number)
+            self._go(self.flows[number])
+        elif number < self.taskgraph.n_tasks:
+            device = int(self.taskgraph.device[number])
+            self.busy[device] = False
+            self._work(device)
+            self._begin(self._end(number))
+        elif self.by_number[number].left > 0.0:
+            flow = self.by_number[number]
+            flow.bottleneck = None
+            self.active[number] = flow
+            self._load(flow, 1)
+            for link, load in flow.links.items():
+                if link < len(self.link_bytes):
+                    self.link_bytes[link] += flow.left * (load / LOAD)
+        else:
+            self._arrive(self.by_number[number])
+
+    def _arrive(self, flow: _Flow) -> None:
+        leader = flow.mates[0]
+        leader.arrived += 1
+        if leader.arrived < len(flow.mates):
+            return
+        leader.arrived = 0
+        leader.rounds -= 1
+        if leader.rounds > 0:
+            self._go(leader.mates)
+        elif all(f.mates[0].rounds == 0 for f in self.flows[flow.task]):
+            self._begin(self._end(flow.task))
+
+    def _go(self, flows: list[_Flow]) -> None:
+        paths = self.network.paths
+        for flow in flows:
+            if flow.row >= 0:
+                path, last = int(paths.row_ptr[flow.row]), int(paths.row_ptr[flow.row + 1]) - 1
+                if last > path:
+                    draw = self._uniform(int(paths.pair[flow.row]))
+                    while paths.upto[path] <= draw:
+                        path += 1
+                flow.lead, flow.trail = self._times(path)
+                links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
+                flow.links = {link: flow.unit * n for link, n in Counter(links).items()}
+            flow.left = flow.volume * LOAD / flow.unit if flow.links else 0.0
+            heapq.heappush(self.timed, (self.now + flow.lead, flow.number))
+
+    def _load(self, flow: _Flow, sign: int) -> None:
+        for link, load in flow.links.items():
+            self.load[link] += sign * load
+            self.touched.add(link)
+
+    def _served(self, link: int) -> float:
+        return self.served[link] + self.share[link] * (self.now - self.since[link])
+
+    def _end_of(self, flow: _Flow) -> float:
+        link = flow.bottleneck
+        assert link is not None
+        return self.since[link] + max(flow.tag - self.served[link], 0.0) / self.share[link]
+
+    def _share(self) -> None:
+        """Compute shares anew, and give every flow the bottleneck that it has now."""
+        for link in self.touched:
+            if self.load[link] == 0:
+                self.served[link], self.share[link] = 0.0, math.inf
+            else:
+                idle = self.share.get(link, math.inf) == math.inf
+                self.served[link] = 0.0 if idle else self._served(link)
+                self.share[link] = self.capacity[link] * LOAD / self.load[link]
+            self.since[link] = self.now
+        self.touched.clear()
+        for flow in self.active.values():
+            smallest = min(self.share[link] for link in flow.links)
+            if flow.bottleneck is None:
+                left = flow.left
+            elif self.share[flow.bottleneck] > smallest:
+                left = max(flow.tag - self._served(flow.bottleneck), 0.0)
+            else:
+                continue
+            flow.bottleneck = next(link for link in flow.links if self.share[link] == smallest)
+            flow.tag = self._served(flow.bottleneck) + left
+
+    def _uniform(self, pair: int) -> float:
+        """Draw the next of a pair of hosts: SplitMix64, from a start that is a mix of seed and pair."""
+        self.drawn[pair] += 1
+        start = _mix(self.model.seed + (pair + 1) * _GOLDEN)
+        return float(_mix(start + self.drawn[pair] * _GOLDEN) >> 11) / 9007199254740992.0
+
+
+def _mix(z: int) -> int:
+    z &= _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _wire(size: float) -> float:
+    return max(1.0, math.ceil(size / _PACKET)) * _PACKET

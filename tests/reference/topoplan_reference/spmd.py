@@ -1,0 +1,137 @@
+"""The slow, plain counterpart of `topoplan_engine.lowering.spmd`: device by device, in textbook words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.schedule import Schedule
+from topoplan.model.spmd import Exchange, Move, SpmdProgram, conversions_of
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering.spmd_prices import DeviceCosts
+
+__all__ = ["reference_program"]
+
+
+def reference_program(
+    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule | None, prices: Sequence[DeviceCosts]
+) -> TaskGraph:
+    """Return the same task graph as `topoplan_engine.lowering.spmd.program_taskgraph`, rows of successors ascending."""
+    n_ops, devices = len(graph.operators), range(program.n_devices)
+    stage = list(range(n_ops)) if schedule is None else [int(number) for number in schedule.stage]
+    copies = 1 if schedule is None else schedule.micro_batches
+    moves = conversions_of(program, graph)
+    rows: list[dict[str, Any]] = []
+    edges: set[tuple[int, int]] = set()
+    groups: list[list[int]] = []
+    stream: dict[tuple[str, int], int] = {}  # last task of ("compute" or "exchange", device)
+    done: dict[tuple[Any, ...], int] = {}  # last task of (direction, operator or conversion, micro-batch, device)
+
+    def add(kind: TaskKind, **columns: Any) -> int:
+        empty = {"device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "micro_batch": -1}
+        rows.append({**empty, "turns": 2, **columns, "kind": int(kind)})
+        return len(rows) - 1
+
+    def follow(task: int, *befores: int | None) -> None:
+        edges.update((before, task) for before in befores if before is not None)
+
+    def compute(way: str, op: int, copy: int) -> None:
+        waits = [m for m in moves if (op in m.users if way == "F" else m.output >= 0 and m.op == op)]
+        seconds = prices[op].forward if way == "F" else prices[op].backward
+        for d in devices:
+            kind = TaskKind.FORWARD if way == "F" else TaskKind.BACKWARD
+            task = add(kind, device=d, seconds=float(seconds[d]) / copies, op=op, micro_batch=copy)
+            follow(task, stream.get(("compute", d)), *(done.get((way, m, copy, d)) for m in waits))
+            stream["compute", d] = done[way, op, copy, d] = task
+
+    def exchange(way: str, move: Move, copy: int) -> None:
+        waits = []
+        if way == "F" and move.output >= 0:
+            waits = [(way, move.op, copy)]
+        if way == "B":
+            waits = [(way, op, k) for op in move.users for k in (range(copies) if move.parameter else [copy])]
+        before = {d: [done[(*wait, d)] for wait in waits] for d in devices}
+        for step in move.forward if way == "F" else move.backward:
+            if step.free:
+                continue
+            made = collective(move, step, -1 if move.parameter else copy)
+            for group, (begin, _) in made:
+                for d in group:
+                    follow(begin, stream.get(("exchange", d)), *before[d])
+            for group, (_, end) in made:
+                for d in group:
+                    stream["exchange", d] = end
+                    for k in range(copies) if move.parameter else [copy]:
+                        done[way, move, k, d] = end
+            before = {d: [] for d in devices}
+
+    def collective(move: Move, step: Exchange, copy: int) -> list[tuple[list[int], tuple[int, int]]]:
+        nbytes = round(move.nbytes * step.share)
+        if copy >= 0:
+            nbytes = nbytes * (copy + 1) // copies - nbytes * copy // copies
+        common = {"op": move.users[0], "micro_batch": copy}
+        found = members_of(program.mesh, step.axes)
+        if step.step.collective != "all_to_all":
+            turns = 2 if step.step.collective == "all_reduce" else 1
+            size = nbytes if turns == 2 else (nbytes + 1) // 2
+            tasks = [add(TaskKind.ALLREDUCE, size=size, turns=turns, group=number(g), **common) for g in found]
+            return [(g, (task, task)) for g, task in zip(found, tasks, strict=True)]
+        begins = [add(TaskKind.ALLREDUCE, group=number(g[:1]), **common) for g in found]
+        pairs = [[(a, b) for a in g for b in g if a != b] for g in found]
+        each = -(-nbytes // len(found[0]) ** 2)
+        sent = [[add(TaskKind.TRANSFER, size=each, src=a, dst=b, **common) for a, b in row] for row in pairs]
+        ends = [add(TaskKind.ALLREDUCE, group=number(g[:1]), **common) for g in found]
+        for begin, tasks, end in zip(begins, sent, ends, strict=True):
+            edges.update((begin, task) for task in tasks)
+            edges.update((task, end) for task in tasks)
+        return list(zip(found, zip(begins, ends, strict=True), strict=True))
+
+    def number(group: list[int]) -> int:
+        if group not in groups:
+            groups.append(group)
+        return groups.index(group)
+
+    order = sorted(set(stage), key=stage.index)
+    for s in order:
+        for copy in range(copies):
+            for move in moves:
+                if stage[move.users[0]] == s and (copy == 0 or not move.parameter):
+                    exchange("F", move, copy)
+            for op in range(n_ops):
+                if stage[op] == s:
+                    compute("F", op, copy)
+    for s in reversed(order):
+        for copy in reversed(range(copies)):
+            for op in reversed(range(n_ops)):
+                if stage[op] == s:
+                    compute("B", op, copy)
+            for move in reversed(moves):
+                if stage[move.users[0]] == s and (copy == 0 or not move.parameter):
+                    exchange("B", move, copy)
+    successors: list[list[int]] = [[] for _ in rows]
+    for tail, head in sorted(edges):
+        successors[tail].append(head)
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["micro_batch"] = columns["micro_batch"] if copies > 1 else None
+    columns["turns"] = columns["turns"] if 1 in columns["turns"] else None
+    return TaskGraph(
+        **columns,
+        group_ptr=np.cumsum([0, *map(len, groups)]),
+        group_members=list(itertools.chain(*groups)),
+        succ_ptr=np.cumsum([0, *map(len, successors)]),
+        succ=list(itertools.chain(*successors)),
+        op_names=tuple(op.name for op in graph.operators),
+        n_devices=program.n_devices,
+    )
+
+
+def members_of(mesh: tuple[int, ...], axes: tuple[int, ...]) -> list[list[int]]:
+    """Return the devices of each group along some axes: those whose other coordinates are equal."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for device, place in enumerate(itertools.product(*map(range, mesh))):
+        found.setdefault(tuple(at for axis, at in enumerate(place) if axis not in axes), []).append(device)
+    return list(found.values())
