@@ -92,7 +92,7 @@ def test_a_package_may_lie_anywhere(checkout):
         file.write('topoplan-rings = { folder = "libs/rings", description = "Rings", dependencies = ["numpy"] }\n')
     assert packages.main([], checkout) == 0
     project = tomllib.loads((checkout / "libs/rings/pyproject.toml").read_text())["project"]
-    assert project["dependencies"] == ["numpy>=1.26"]
+    assert project["dependencies"] == ["numpy>=2.0"]
     assert "entry-points" not in project
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
     assert root["tool"]["uv"]["workspace"]["members"] == ["core", "engine", "plugins/*/*", "libs/rings"]
@@ -109,7 +109,7 @@ def test_a_package_may_lie_anywhere(checkout):
 @pytest.mark.parametrize(
     ("path", "edit", "message"),
     [
-        ("plugins/topologies/ocs/pyproject.toml", lambda text: text.replace("numpy>=1.26", "numpy>=2"), "numpy>=2"),
+        ("plugins/topologies/ocs/pyproject.toml", lambda text: text.replace("numpy>=2.0", "numpy>=3"), "numpy>=2"),
         ("plugins/topologies/ocs/LICENSE", lambda text: None, "+MIT License"),
         ("core/src/topoplan/py.typed", lambda text: None, "core/src/topoplan/py.typed: missing"),
         ("pyproject.toml", lambda text: text.replace("-ocs @", "-ecs @"), "-ocs @ {root:uri}/plugins"),
@@ -169,11 +169,11 @@ def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
         f"topoplan-engine @ {(ROOT / 'engine').as_uri()}",
         f"topoplan-topology-topoopt @ {(ROOT / 'plugins/topologies/topoopt').as_uri()}",
         "attrs>=24.2",
-        "numpy>=1.26",
+        "numpy>=2.0",
     ]
     with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
         siblings = [f"topoplan-{name}>=0.1,<0.2" for name in ("core", "engine", "topology-topoopt")]
-        plain = [*siblings, "attrs>=24.2", "numpy>=1.26"]
+        plain = [*siblings, "attrs>=24.2", "numpy>=2.0"]
         assert requirements(wheel.read(f"{name}/METADATA").decode()) == plain
         assert wheel.read(f"{name}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
