@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 
 import attrs
 import numpy as np
@@ -15,7 +17,7 @@ from topoplan.model.resharding import convert
 from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
 from topoplan.model.space import Space
 from topoplan_operators import GraphBuilder, losses
-from topoplan_searcher_hidup import HidupOptions, planning
+from topoplan_searcher_hidup import HidupOptions, counting, planning
 from topoplan_searcher_hidup.columns import columns_of
 from topoplan_searcher_hidup.kernel import CROWDED, expand, stack_for
 from topoplan_searcher_hidup.planning import plan
@@ -24,7 +26,7 @@ from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb, w
 from topoplan_searcher_hidup.reference import LONGEST, search
 from topoplan_searcher_hidup.released import released
 from topoplan_searcher_hidup.search import HidupSearch
-from topoplan_searcher_hidup.tables import EACH, empty_tables, thin
+from topoplan_searcher_hidup.tables import EACH, STATES, empty_tables, thin
 
 FORMS = (FULL, REDUCE, gather(0), gather(1))
 
@@ -137,6 +139,29 @@ def test_tables_that_grow_change_nothing(program, seed):
         assert plan(program, prices, max_states=10**6, model="m") == wanted
 
 
+@given(program=programs(), seed=st.integers(0, 99), kept=st.sampled_from([2, 10**6]))
+@settings(max_examples=60)
+def test_states_are_counted_before_the_search(program, seed, kept):
+    """The count is exact where no group of values is cut short, and never too high."""
+    prices, largest = Prize(seed), 0
+
+    def counted(columns, tables, *more):
+        nonlocal largest
+        ended = expand(columns, tables, *more)
+        largest = max(largest, *np.bincount(tables.cut[: tables.counts[STATES]]).tolist())
+        return ended
+
+    columns = columns_of(program, prices, "m")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "expand", counted)
+        patch.setattr(counting, "_OF_A_GROUP", kept)
+        states = counting.most_states(program, columns).states
+        with contextlib.suppress(TopoplanError):
+            planning.solve(program, columns, max_states=10**6, who="m")
+    assert 1 <= states <= largest
+    assert kept == 2 or states == largest
+
+
 @given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4))
 @settings(max_examples=40)
 def test_thinning_keeps_the_fastest(program, seed, states):
@@ -221,6 +246,18 @@ class TestSearch:
     def test_too_many_states_are_refused(self):
         with pytest.raises(TopoplanError, match="more than 5 states"):
             HidupSearch(HidupOptions(max_states=5), problem_of())
+
+    def test_a_model_with_too_many_states_is_refused_before_the_search(self, monkeypatch):
+        monkeypatch.setattr(planning, "solve", None)  # would fail if it were called
+        b = GraphBuilder("wide", 16)
+        x = b.concat([b.relu(b.input((8,))) for _ in range(30)])
+        b.append(losses.total(x), [x], "loss")
+        problem = attrs.evolve(problem_of(), graph=b.build())
+        with pytest.raises(TopoplanError) as refused:
+            HidupSearch(HidupOptions(), problem)
+        # Data is taken first, each tensor of it whole or sliced.
+        counted = re.search(r"more than 4000000 states at '.*': at least ([\d.e+]+) \(.*max-states", str(refused.value))
+        assert float(counted[1]) >= 2**30
 
     def test_a_model_that_ends_in_no_number_needs_no_sum(self):
         problem = problem_of()

@@ -16,6 +16,7 @@ from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import Signature
 from topoplan_searcher_hidup.columns import PATH_BITS, Columns, columns_of
+from topoplan_searcher_hidup.counting import most_states
 from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
 from topoplan_searcher_hidup.prices import Prices
 from topoplan_searcher_hidup.program import Program, R
@@ -88,7 +89,11 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
         TopoplanError: too many states, or no plan at all.
     """
     who = f"searcher hidup: model {model!r}"
-    found = solve(program, columns_of(program, prices, who), max_states=max_states, who=who)
+    columns = columns_of(program, prices, who)
+    crowd = most_states(program, columns)
+    if crowd.states > max_states:
+        raise _too_many(who, max_states, crowd.name, f": at least {crowd.states:.10g}")
+    found = solve(program, columns, max_states=max_states, who=who)
     assert found is not None, "there is no bound"
     priced = (
         prices.conversion(program.values[v].nbytes, a, b) for stage in found.stages for v, a, b in stage.conversions
@@ -129,10 +134,7 @@ def solve(
         forget(tables)
         if tables.counts[STATES] >= max_states:
             at = program.instructions[int(tables.counts[CUT])].name
-            raise TooManyStatesError(
-                f"{who}: more than {max_states} states at {at!r} (their number is "
-                "exponential in the tensors that live at once: raise max-states, or use mcmc)"
-            )
+            raise _too_many(who, max_states, at)
         tables = grown(tables, max_states)
         refill(columns, tables)
     end = int(tables.first[-1])
@@ -147,6 +149,13 @@ def solve(
     states = int(tables.counts[STATES] + tables.counts[FORGOTTEN]) - 1
     outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[GONE_ON]))
     return Solution(outcome, _follow(program, _choices(tables, best)), exact)
+
+
+def _too_many(who: str, max_states: int, name: str, least: str = "") -> TooManyStatesError:
+    return TooManyStatesError(
+        f"{who}: more than {max_states} states at {name!r}{least} (their number is exponential in the tensors that "
+        f"live at once: raise the searcher's option max-states, or use mcmc)"
+    )
 
 
 def _total(tables: Tables, entry: int) -> float:

@@ -1,0 +1,99 @@
+"""A lower bound on the states of a program, counted before the search.
+
+A search that keeps every state goes on from each of them with every instruction, so that the states at a cut are those
+that single instructions reach.  Values that no instruction has joined yet have their forms independently of each
+other: the live values fall into groups, and the states at a cut are the product of the states of its groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from topoplan_searcher_hidup.columns import Columns, forms_of
+from topoplan_searcher_hidup.program import Program, R
+
+__all__ = ["Crowd", "most_states"]
+
+#: States of a group that are gone on with; the others are left out, which only lowers the bound.
+_OF_A_GROUP = 32
+
+#: Codes of the forms that each live value of a group is there in.
+_State = tuple[tuple[int, ...], ...]
+
+
+@attrs.frozen
+class Crowd:
+    """The cut with the most states: how many there are at least, and the name of the instruction behind it."""
+
+    states: int
+    name: str
+
+
+@attrs.frozen
+class _Group:
+    """Live values whose forms depend on each other, and the forms that they may have together."""
+
+    values: tuple[int, ...] = ()
+    states: tuple[_State, ...] = ((),)
+
+
+def most_states(program: Program[R], columns: Columns) -> Crowd:
+    """Return the cut with the most states, as far as they were counted."""
+    codes = [{form: 1 + number for number, form in enumerate(forms)} for forms in forms_of(program)]
+    groups: list[_Group] = []
+    crowd = Crowd(1, "")
+    for cut, instruction in enumerate(program.instructions):
+        states = math.prod(len(group.states) for group in groups)
+        if states > crowd.states:
+            crowd = Crowd(states, instruction.name)
+        rules = [
+            (
+                [codes[v][form] for v, form in zip(instruction.inputs, rule.inputs, strict=True)],
+                [(codes[v][form],) for v, form in zip(instruction.outputs, rule.outputs, strict=True)],
+            )
+            for rule in instruction.signatures
+        ]
+        joined = _joined([group for group in groups if not set(instruction.inputs).isdisjoint(group.values)])
+        values = (*joined.values, *instruction.outputs)
+        live = [at for at, value in enumerate(values) if program.values[value].last > cut]
+        reached = {
+            tuple(forms[at] for at in live): None
+            for state in joined.states
+            for forms in _after(dict(zip(joined.values, state, strict=True)), instruction.inputs, rules, columns)
+        }
+        groups = [group for group in groups if set(instruction.inputs).isdisjoint(group.values)]
+        groups.append(_Group(tuple(values[at] for at in live), tuple(reached)))
+    return crowd
+
+
+def _joined(groups: Sequence[_Group]) -> _Group:
+    """Return one group in the place of several."""
+    every = itertools.product(*(group.states for group in groups))
+    return _Group(
+        values=tuple(value for group in groups for value in group.values),
+        states=tuple(tuple(itertools.chain(*parts)) for parts in itertools.islice(every, _OF_A_GROUP)),
+    )
+
+
+def _after(
+    state: dict[int, tuple[int, ...]],
+    inputs: Sequence[int],
+    rules: Sequence[tuple[list[int], list[tuple[int, ...]]]],
+    columns: Columns,
+) -> Iterator[_State]:
+    """Yield the forms of the values of ``state``, then of the outputs, after an instruction under each signature."""
+    for needs, makes in rules:
+        forms = dict(state)
+        for value, wanted in zip(inputs, needs, strict=True):
+            there = forms[value]
+            if wanted in there:
+                continue
+            if len(there) > 1 or columns.forward[value, there[0], wanted] == math.inf:
+                break
+            forms[value] = (min(there[0], wanted), max(there[0], wanted))
+        else:
+            yield (*forms.values(), *makes)
