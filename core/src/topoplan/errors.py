@@ -28,7 +28,8 @@ class TopoplanError(Exception):
     status = 2
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_one_line(_cut(str(message), _LONGEST)))
+        # Cut first, because the message may be huge, and again, because signs that are written out are longer.
+        super().__init__(_cut(_one_line(_cut(str(message), _LONGEST)), _LONGEST))
 
 
 class NoPlanFitsError(TopoplanError):

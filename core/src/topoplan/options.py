@@ -185,14 +185,15 @@ def listed_components(texts: Sequence[str], flag: str) -> list[str]:
         first = len(words)
         for piece in (part.strip() for part in text.split(",")):
             if not piece:
-                raise TopoplanError(f"{flag} {text!r}: nothing stands before or behind a comma (write NAME,NAME)")
+                raise TopoplanError(f"{flag} {shown(text)}: nothing stands before or behind a comma (write NAME,NAME)")
             if ":" in piece.partition("=")[0] or "=" not in piece:
                 words.append(piece)
             elif len(words) > first and ":" in words[-1]:
                 words[-1] += f",{piece}"
             else:
                 name = words[-1] if len(words) > first else "NAME"
-                raise TopoplanError(f"{flag} {text!r}: options follow a colon ({name}:{piece})")
+                right = shown(f"{name}:{piece}")[1:-1]
+                raise TopoplanError(f"{flag} {shown(text)}: options follow a colon ({right})")
     return words
 
 
