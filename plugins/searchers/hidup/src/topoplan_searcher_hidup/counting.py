@@ -24,6 +24,9 @@ _OF_A_GROUP = 32
 #: Codes of the forms that each live value of a group is there in.
 _State = tuple[tuple[int, ...], ...]
 
+#: Of a signature: the codes of the forms of its inputs, and those of each output alone.
+_Codes = tuple[list[int], list[tuple[int, ...]]]
+
 
 @attrs.frozen
 class Crowd:
@@ -50,7 +53,7 @@ def most_states(program: Program[R], columns: Columns) -> Crowd:
         states = math.prod(len(group.states) for group in groups)
         if states > crowd.states:
             crowd = Crowd(states, instruction.name)
-        rules = [
+        rules: list[_Codes] = [
             (
                 [codes[v][form] for v, form in zip(instruction.inputs, rule.inputs, strict=True)],
                 [(codes[v][form],) for v, form in zip(instruction.outputs, rule.outputs, strict=True)],
@@ -82,7 +85,7 @@ def _joined(groups: Sequence[_Group]) -> _Group:
 def _after(
     state: dict[int, tuple[int, ...]],
     inputs: Sequence[int],
-    rules: Sequence[tuple[list[int], list[tuple[int, ...]]]],
+    rules: Sequence[_Codes],
     columns: Columns,
 ) -> Iterator[_State]:
     """Yield the forms of the values of ``state``, then of the outputs, after an instruction under each signature."""
