@@ -46,16 +46,19 @@ def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
 
 
 def test_the_search_beats_data_parallelism_on_one_switch(host):
-    # Where the network is the bottleneck two halves of the servers, a pipeline of two stages, are faster.
-    # Chains of this length seldom get there: of twelve seeds, the eighth is 3 % faster than where it started.
+    # Packet simulation confirms this one: FlexNetPacket takes 17.66 ms for the plan and 42.35 ms for data parallelism.
+    # It does not confirm what a search of DLRM gains here, 2 to 3 % in the model (seed 8, 1500 proposals): 56.33 ms
+    # for the plan, a pipeline of two stages, and 53.41 ms for data parallelism.
     changes = {
+        "model": "alexnet",
         "topology": "bigswitch",
         "cluster": ClusterOptions(servers=16, degree=1, interface_bandwidth_gbps=100.0),
+        "estimator": "roofline",
         "searchers": ["mcmc"],
-        "run": RunOptions(budget=1500, seed=8),
+        "run": RunOptions(budget=300, seed=1, batch_size=1024),
     }
     outcome = optimize(job(**changes), host=host)
-    assert outcome.plan.timeline.makespan < 0.98 * outcome.initial.timeline.makespan
+    assert outcome.plan.timeline.makespan < 0.5 * outcome.initial.timeline.makespan
 
 
 def test_the_reported_time_is_that_of_the_reported_state(searched):

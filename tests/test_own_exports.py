@@ -1,4 +1,8 @@
-"""The fluid simulator on task graphs that topoplan wrote, beside what the packet simulator made of them."""
+"""The fluid simulator on task graphs that topoplan wrote, beside what the packet simulator made of them.
+
+The aims are a median of 0.5, 4 for the ninth of ten rows, and 9 for the largest error, in percent.  The median misses
+its aim, so limits are what holds.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from reference import own_exports
 from topoplan import Host
 from topoplan_simulator_fluid import FLUID, FluidOptions
 
-#: Median, the ninth of ten rows and the largest error of one draw of paths, in percent.
-LIMITS = (1.5, 6.0, 9.0)
+#: Median, the ninth of ten rows and the largest error of one draw of paths, in percent: what holds today.
+LIMITS = (1.45, 4.5, 6.5)
 
 
 @pytest.fixture(scope="module")

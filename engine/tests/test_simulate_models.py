@@ -114,6 +114,20 @@ def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
     assert finish[-1] == pytest.approx(16.45, rel=0.07)
 
 
+def test_a_long_transfer_starves_beside_a_ring_on_a_full_mesh():
+    """FlexNetPacket: the transfer ends at 27.51 ms, the ring at 44.99 ms.
+
+    The transfer's window is down to 2 packets after some 740 of its 961, and a ring flow of 492 restarts every round.
+    """
+    hosts = 16
+    links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+    mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=25 * GBPS, latency=1e-6)
+    rows = [transfer(8, 9, 8_585_216), reduce(0, hosts * 4_393_212)]
+    taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
+    finish = fluid()(taskgraph, mesh, Cluster.uniform(n_hosts=hosts)).finish * 1e3
+    assert finish == pytest.approx([27.51, 44.99], rel=0.08)
+
+
 def test_flexnet_latency_is_paid_per_hop():
     timeline = flexnet(segment_bytes=64 << 20)(graph([transfer(0, 1, 4_194_304)]), star(), CLUSTER)
     assert timeline.makespan * 1e3 == pytest.approx(0.337544, abs=1e-6)

@@ -120,7 +120,7 @@ class _Fluid:
                 continue
             flow = _Flow(self._number(), t, _wire(share / k) * rounds)
             used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
-            flow.unit = self._unit(_wire(share / k), 13)
+            flow.unit = self._ring_unit(_wire(share / k))
             raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
             flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
             for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
@@ -133,8 +133,8 @@ class _Fluid:
             made.append(flow)
         return made
 
-    def _unit(self, volume: float, present: int = 16) -> int:
-        """Load that a flow of these bytes puts on a link: sixteenths of its mean window."""
+    def _ring_unit(self, volume: float) -> int:
+        """Load of a coupled ring: 13 sixteenths of the mean window of its flows, which changes once a round trip."""
         packets, sent, trips = volume / _PACKET, 0.0, 0.0
         window, marked = 100.0, 0.0
         while sent < packets and window > 1.0005 * self.least:
@@ -143,7 +143,24 @@ class _Fluid:
             marked += (1.0 - marked) / 16.0
             window = max(self.least, window * (1.0 - marked / 2.0) + 1.0)
         trips += max(0.0, packets - sent) / window
-        return round(present * packets / trips) * (LOAD // 16)
+        return round(13 * packets / trips) * (LOAD // 16)
+
+    def _unit(self, volume: float) -> int:
+        """Load of a flow: sixteenths of its mean window, which changes with every window of answers."""
+        packets, sent, trips = volume / _PACKET, 101.0, 1.0
+        marked, on_way = 1.0 / 32.0, 101.0
+        window = on_way * (1.0 - marked / 2.0)
+        judged = 1.0 + window
+        while sent < packets and window > 1.0005 * self.least:
+            while judged <= sent:
+                marked += (1.0 - marked) / 16.0
+                on_way = window + max(0.0, 2.0 - on_way / window)
+                window = max(self.least, on_way * (1.0 - marked / 2.0))
+                judged += window
+            trips += min(1.0, (packets - sent) / window)
+            sent += window
+        trips += max(0.0, packets - sent) / window
+        return round(16 * packets / trips) * (LOAD // 16)
 
     def _number(self) -> int:
         self.numbers += 1

@@ -16,7 +16,18 @@ from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 
-__all__ = ["PACKET", "Entities", "alone", "build", "path_times", "schedule", "sure_bytes", "sure_uses", "window"]
+__all__ = [
+    "PACKET",
+    "Entities",
+    "alone",
+    "build",
+    "path_times",
+    "ring_window",
+    "schedule",
+    "sure_bytes",
+    "sure_uses",
+    "window",
+]
 
 #: Bytes of a packet.
 PACKET = 8936
@@ -44,7 +55,7 @@ class Entities(NamedTuple):
         mates: (N,) on the first flow of a ring, how many flows wait for each other; 0 on its others.
         cap: (N,) row of ``caps`` of a coupled ring that is never as fast as its links would let it be; else -1.
         caps: bytes/s of these rings.  Each acts as a link of its own, over which its ring flows last.
-        load: (N,) units of load that its flow puts on a link, in which links are shared: `window`.
+        load: (N,) units of load that its flow puts on a link, in which links are shared: `window`, `ring_window`.
     """
 
     of_task: I32
@@ -69,7 +80,7 @@ def build(
 ) -> tuple[I32, I32, I32, I64, I64, F64, F64, F64, F64, I32, I32, I32, F64, I64]:
     """List the entities of all tasks, in the order of the tasks; the columns of `Entities`.
 
-    Flows share links as their windows (`window`).
+    Flows share links as their windows (`window`, `ring_window`).
     """
     n_tasks = len(tasks.kind)
     of_task = np.zeros(n_tasks + 1, np.int32)
@@ -112,7 +123,7 @@ def build(
             volume[at] = _packets(float(tasks.size[t])) * PACKET
             packets = volume[at] / PACKET
             if packets != known:
-                known, found = packets, window(packets, least, 16)
+                known, found = packets, window(packets, least)
             load[at] = found
             continue
         g = traffic.ring[t]
@@ -122,7 +133,7 @@ def build(
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
-            load[e] = window(each / PACKET, least, 16 if drawn else _PRESENT)
+            load[e] = window(each / PACKET, least) if drawn else ring_window(each / PACKET, least)
             if drawn:
                 row[e] = rings.rows[rings.first[g] + e - at]
                 slot_ptr[e + 1] = slot_ptr[e] + _longest(row[e], paths)
@@ -226,25 +237,55 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
 
 
 @numba.njit(cache=True)
-def window(packets: float, least: float, present: int) -> int:
+def window(packets: float, least: float) -> int:
     """Load of a flow on a link: packets that it has on their way, on average.
 
     A queue serves flows as their packets come, so a flow gets a share of it as its window is one of all windows there.
     A DCTCP flow (Alizadeh et al., SIGCOMM 2010) starts with 100 packets in FlexNetPacket.  On a link where others
-    send too, nearly all of them are marked: in every round trip the estimate a of the marked share rises by (1-a)/16,
-    and the window w shrinks to w (1-a/2) + 1.  Short flows end before that has an effect, long ones come down to 2.
+    send too, nearly all of them are marked.  For every window of answers the estimate a of the marked share rises by
+    (1-a)/16, and the window w shrinks to w (1-a/2): first with 1/32 after the answer to the first packet.  This is
+    sooner than once a round trip, for more packets are on their way than the smaller window allows; meanwhile answers
+    neither send one nor widen the window, as each of the others does by 1/w (``dctcp.cpp`` and ``tcp.cpp`` of htsim).
+    Short flows end before that has an effect; of long ones 2 packets are left after 740.
 
     Args:
-        packets: that the flow sends, a flow of a ring in one round.
+        packets: that the flow sends, a flow of a stepped ring in one round.
         least: packets of the window of a flow that has sent for long.  Two where a path is one link.  Where it is two,
             a transfer that starves on one of them keeps its share of the other (`topoplan_simulator_fluid.model`) and
             holds
             up what it does not use: with more packets, 8, it starves less, and holds up less.  Where it is more, a
             window is spread over several queues, and each of them marks only what it holds beyond 50 packets, those of
             hosts on a fat-tree nothing at all: 50.
-        present: sixteenths of the time in which it is there.  A member of a ring that is done with its round waits for
-            the slowest one.  A coupled ring holds its load all the time and so has a smaller one: in the packet
-            simulator, members send for 62 to 89 % of a round on one switch, weighted by time (six task graphs).
+    """
+    sent = _FIRST + 1.0  # in one round trip: the answer to the first, empty packet lets the window grow by one
+    trips, share, on_way = 1.0, 1.0 / 32.0, sent
+    size = sent * (1.0 - share / 2.0)
+    judged = 1.0 + size  # answers up to the next change of the window
+    while sent < packets and size > least * 1.0005:
+        while judged <= sent:
+            share += (1.0 - share) / 16.0
+            on_way = size + max(0.0, 2.0 - on_way / size)
+            size = max(least, on_way * (1.0 - share / 2.0))
+            judged += size
+        trips += min(1.0, (packets - sent) / size)
+        sent += size
+    trips += max(0.0, packets - sent) / size
+    return int(np.rint(packets / trips * 16)) * (LOAD // 16)
+
+
+@numba.njit(cache=True)
+def ring_window(packets: float, least: float) -> int:
+    """Load of a coupled ring on a link: packets that its flows have on their way, on average, while they are there.
+
+    A member of a ring that is done with its round waits for the slowest one.  A coupled ring holds its load all the time
+    and so counts 13 sixteenths: in the packet simulator, members send for 62 to 89 % of a round on one switch, weighted
+    by time (six task graphs).  That was measured with windows that change once a round trip, and grow by one packet in
+    each; those of `window` are smaller, and with 13 sixteenths of them the ring beside long transfers on a switch would
+    end 3 % later.
+
+    Args:
+        packets: that a flow sends in one round.
+        least: packets of the window in the end, as in `window`.
     """
     share, size, sent, trips = 0.0, _FIRST, 0.0, 0.0
     while sent < packets and size > least * 1.0005:
@@ -253,7 +294,7 @@ def window(packets: float, least: float, present: int) -> int:
         share += (1.0 - share) / 16.0
         size = max(least, size * (1.0 - share / 2.0) + 1.0)
     trips += max(0.0, packets - sent) / size
-    return int(np.rint(packets / trips * present)) * (LOAD // 16)
+    return int(np.rint(packets / trips * _PRESENT)) * (LOAD // 16)
 
 
 @numba.njit(cache=True)
