@@ -277,11 +277,11 @@ def window(packets: float, least: float) -> int:
 def ring_window(packets: float, least: float) -> int:
     """Load of a coupled ring on a link: packets that its flows have on their way, on average, while they are there.
 
-    A member of a ring that is done with its round waits for the slowest one.  A coupled ring holds its load all the time
-    and so counts 13 sixteenths: in the packet simulator, members send for 62 to 89 % of a round on one switch, weighted
-    by time (six task graphs).  That was measured with windows that change once a round trip, and grow by one packet in
-    each; those of `window` are smaller, and with 13 sixteenths of them the ring beside long transfers on a switch would
-    end 3 % later.
+    A member of a ring that is done with its round waits for the slowest one.  A coupled ring holds its load all the
+    time and so counts 13 sixteenths: in the packet simulator, members send for 62 to 89 % of a round on one switch,
+    weighted by time (six task graphs).  That was chosen with windows that change once a round trip, and grow by one
+    packet in each; those of `window` are smaller, and with 13 sixteenths of them the ring beside long transfers on a
+    switch would end 3 % later.
 
     Args:
         packets: that a flow sends in one round.
