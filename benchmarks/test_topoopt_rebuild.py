@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Demand
+from topoplan_directconnect.construct import construct
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_topoopt.construct import construct
 
 N = 128
 

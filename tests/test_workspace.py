@@ -62,7 +62,7 @@ def checkout(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
-    ocs = [line for line in text.splitlines() if re.match("topoplan-topology-(ocs|topoopt) ", line)]
+    ocs = [line for line in text.splitlines() if re.match("topoplan-(topology-ocs|directconnect) ", line)]
     (tmp_path / "packages.toml").write_text("\n".join([*rows, "[packages]", *ocs, ""]))
     assert packages.main([], tmp_path) == 0
     return tmp_path
@@ -73,16 +73,16 @@ def test_a_row_becomes_a_package(checkout):
     project = document["project"]
     assert project["name"] == "topoplan-topology-ocs"
     assert project["dependencies"][0] == "topoplan-core>=0.1,<0.2"
-    assert "topoplan-topology-topoopt>=0.1,<0.2" in project["dependencies"]
+    assert "topoplan-directconnect>=0.1,<0.2" in project["dependencies"]
     assert project["entry-points"] == {"topoplan": {"topology-ocs": "topoplan_topology_ocs"}}
     assert project["license-files"] == ["LICENSE"]
-    assert {"topoplan-core", "topoplan-topology-topoopt"} <= set(document["tool"]["uv"]["sources"])
+    assert {"topoplan-core", "topoplan-directconnect"} <= set(document["tool"]["uv"]["sources"])
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
     assert root["project"]["dependencies"] == [
         "topoplan-core @ {root:uri}/core",
         "topoplan-engine @ {root:uri}/engine",
+        "topoplan-directconnect @ {root:uri}/libs/directconnect",
         "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs",
-        "topoplan-topology-topoopt @ {root:uri}/plugins/topologies/topoopt",
     ]
     assert root["tool"]["mypy"]["strict"] is True  # what stands below the lists is left
 
@@ -95,10 +95,17 @@ def test_a_package_may_lie_anywhere(checkout):
     assert project["dependencies"] == ["numpy>=2.0"]
     assert "entry-points" not in project
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
-    assert root["tool"]["uv"]["workspace"]["members"] == ["core", "engine", "plugins/*/*", "libs/rings"]
+    assert root["tool"]["uv"]["workspace"]["members"] == [
+        "core",
+        "engine",
+        "libs/directconnect",
+        "plugins/*/*",
+        "libs/rings",
+    ]
     assert root["tool"]["mypy"]["files"] == [
         "core/src",
         "engine/src",
+        "libs/directconnect/src",
         "plugins/*/*/src",
         "libs/rings/src",
         "tools",
@@ -166,13 +173,13 @@ def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
     name = backend.prepare_metadata_for_build_wheel(str(tmp_path))
     assert requirements((tmp_path / name / "METADATA").read_text()) == [
         f"topoplan-core @ {(ROOT / 'core').as_uri()}",
+        f"topoplan-directconnect @ {(ROOT / 'libs/directconnect').as_uri()}",
         f"topoplan-engine @ {(ROOT / 'engine').as_uri()}",
-        f"topoplan-topology-topoopt @ {(ROOT / 'plugins/topologies/topoopt').as_uri()}",
         "attrs>=24.2",
         "numpy>=2.0",
     ]
     with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
-        siblings = [f"topoplan-{name}>=0.1,<0.2" for name in ("core", "engine", "topology-topoopt")]
+        siblings = [f"topoplan-{name}>=0.1,<0.2" for name in ("core", "directconnect", "engine")]
         plain = [*siblings, "attrs>=24.2", "numpy>=2.0"]
         assert requirements(wheel.read(f"{name}/METADATA").decode()) == plain
         assert wheel.read(f"{name}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
@@ -192,4 +199,4 @@ def test_one_package_installs_from_a_checkout(tmp_path):
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
     listed = subprocess.run([tmp_path / "venv/bin/topoplan", "plugins"], check=True, capture_output=True, text=True)
     assert "topoplan-topology-ocs 0.1.0" in listed.stdout
-    assert "topoplan-topology-topoopt 0.1.0" in listed.stdout
+    assert "topoplan-directconnect 0.1.0" in listed.stdout

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, Fabric, Phases, State, TopoplanError, Trial
 from topoplan.testing import landscape
+from topoplan_directconnect.construct import construct, rebalanced
+from topoplan_directconnect.permutations import group_sizes, ring_steps
 from topoplan_engine.network.routing import full_routes
 from topoplan_searcher_relink import RelinkOptions, build, moves
-from topoplan_topology_topoopt.construct import construct, rebalanced
-from topoplan_topology_topoopt.permutations import group_sizes, ring_steps
 
 
 def demand_of(n, seed=0, rings=1e6):

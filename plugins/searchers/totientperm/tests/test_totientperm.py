@@ -6,10 +6,10 @@ import pytest
 
 from topoplan import Cluster, Demand, Placement, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.options import structure
+from topoplan_directconnect.construct import construct
 from topoplan_searcher_totientperm import TotientPermOptions, build
 from topoplan_searcher_totientperm.memo import Memo
 from topoplan_searcher_totientperm.rewire import splits_around
-from topoplan_topology_topoopt.construct import construct
 
 N = 16
 CLUSTER = Cluster.uniform(n_hosts=N, interfaces=8)

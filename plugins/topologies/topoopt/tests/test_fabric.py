@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand, TopologyContext, TopoplanError
 from topoplan.options import structure
+from topoplan_directconnect.permutations import group_sizes
 from topoplan_engine.network.routing import full_routes
 from topoplan_topology_topoopt import TopoOptOptions, build
-from topoplan_topology_topoopt.permutations import group_sizes
 
 
 def demand_of(n, groups, matrix=None):
@@ -163,3 +163,11 @@ def test_the_slower_interface_decides():
     fabric = build(TopoOptOptions(), context)
     assert fabric.link_bandwidth.tolist() == [1e9, 1e9, 1e9, 2e9, 1e9, 2e9]
     assert fabric.max_paths == 4
+
+
+def test_traffic_is_split_by_load_if_the_option_says_so():
+    matrix = np.random.default_rng(3).random((10, 10)) * 1e9
+    np.fill_diagonal(matrix, 0)
+    even, balanced = (make(10, 4, demand_of(10, [(range(10), 1e8)], matrix), routes=r) for r in ("even", "balanced"))
+    assert even.routes is None
+    assert balanced.routes is not None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_topology_topoopt.permutations import group_sizes, ring_steps
+from topoplan_directconnect.permutations import group_sizes, ring_steps
 
 __all__ = ["Steps", "add_link", "change_steps", "cross_links", "links_of_rings", "move_end", "steps_of"]
 

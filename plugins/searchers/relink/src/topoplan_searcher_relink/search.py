@@ -11,10 +11,10 @@ import numpy as np
 
 from topoplan import Candidate, Fabric, Problem, Trial
 from topoplan.arrays import F64, I32, I64
+from topoplan_directconnect.construct import construct, fabric_of, rebalanced
+from topoplan_directconnect.matching import hops
+from topoplan_directconnect.traffic import neighbour_bytes, traffic
 from topoplan_searcher_relink import moves
-from topoplan_topology_topoopt.construct import construct, fabric_of, rebalanced
-from topoplan_topology_topoopt.matching import hops
-from topoplan_topology_topoopt.traffic import neighbour_bytes, traffic
 
 if TYPE_CHECKING:
     from topoplan_searcher_relink import RelinkOptions

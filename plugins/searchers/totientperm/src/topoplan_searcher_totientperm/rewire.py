@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from topoplan import Candidate, Demand, Fabric, Problem, Trial
+from topoplan_directconnect.construct import construct, rebalanced, rule_pairs
 from topoplan_searcher_totientperm import TotientPermOptions
 from topoplan_searcher_totientperm.memo import Memo
-from topoplan_topology_topoopt.construct import construct, rebalanced, rule_pairs
 
 __all__ = ["Rewire", "splits_around"]
 

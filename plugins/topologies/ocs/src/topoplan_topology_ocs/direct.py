@@ -6,7 +6,7 @@ import numpy as np
 
 from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
-from topoplan_topology_topoopt.matching import add_matchings, fill_free
+from topoplan_directconnect.matching import add_matchings, fill_free
 
 __all__ = ["direct", "join_parts"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from topoplan import Cluster, Demand, Fabric, Phases
 from topoplan.arrays import F64
+from topoplan_directconnect.construct import construct
 from topoplan_topology_ocs.choice import fastest
 from topoplan_topology_ocs.direct import direct
-from topoplan_topology_topoopt.construct import construct
 
 __all__ = ["phases", "throughout"]
 

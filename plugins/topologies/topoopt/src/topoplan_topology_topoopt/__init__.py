@@ -4,11 +4,7 @@ Any graph that keeps every host within its interfaces can be wired; hosts forwar
 own.  Source: Wang et al., "TopoOpt: Co-optimizing Network Topology and Parallelization Strategy for
 Distributed Training Jobs", NSDI 2023, and FlexNet, its released simulator.
 
-How data passes through: `traffic` turns a demand into bytes per ring size and a matrix; `split` divides the
-interfaces among rings; `permutations` chooses their steps; `matching` spends what is left on direct
-links; `coins` finds rings for the group sizes without one; `construct` puts the fabric together, and
-`balance` splits traffic over its paths where that is asked for.  `greedy` is another way to links, without rings.
-The ``totientperm`` searcher uses the same construction while it searches.
+The fabric is built by `topoplan_directconnect`, which the ``totientperm`` searcher uses while it searches.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ def build(options: TopoOptOptions, context: TopologyContext) -> Fabric:
     Raises:
         TopoplanError: the rules ``released`` cannot wire the cluster (odd or unequal numbers of interfaces).
     """
-    from topoplan_topology_topoopt.construct import construct, rebalanced
+    from topoplan_directconnect.construct import construct, rebalanced
 
     fabric = construct(context.cluster, context.demand, rules=options.rules, paths=options.paths, rng=context.rng)
     return fabric if options.routes == "even" or context.demand is None else rebalanced(fabric, context.demand)

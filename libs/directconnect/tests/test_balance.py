@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Demand, Fabric, TopologyContext
+from topoplan import Cluster, Demand, Fabric
+from topoplan_directconnect.balance import balanced_routes, ring_load
+from topoplan_directconnect.construct import construct, rebalanced
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_topoopt import TopoOptOptions, build
-from topoplan_topology_topoopt.balance import balanced_routes, ring_load
-from topoplan_topology_topoopt.construct import construct, rebalanced
 
 
 def mesh(n, links, paths=4, speed=1e9):
@@ -95,13 +94,9 @@ def test_rings_load_the_links_that_they_walk():
     assert not ring_load(fabric, uneven).any()
 
 
-def test_the_topology_splits_by_load_where_asked():
+def test_routes_are_split_once_and_for_traffic_only():
     fabric, demand = random_fabric(10, 4, 3)
-    cluster = Cluster.uniform(n_hosts=10, interfaces=4, interface_bandwidth=1e9)
-    context = TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(0))
-    even, balanced = (build(TopoOptOptions(routes=routes), context) for routes in ("even", "balanced"))
-    assert even.routes is None
-    assert balanced.routes is not None
+    balanced = rebalanced(fabric, demand)
     assert rebalanced(balanced, demand) == balanced
     quiet = attrs.evolve(demand, matrix=np.zeros((10, 10)))
     assert rebalanced(fabric, quiet) == fabric

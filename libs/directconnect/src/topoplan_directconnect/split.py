@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from topoplan_topology_topoopt.traffic import Traffic
+from topoplan_directconnect.traffic import Traffic
 
 __all__ = ["allot_paper", "allot_released", "paper_pairs"]
 

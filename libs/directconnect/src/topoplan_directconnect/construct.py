@@ -18,13 +18,13 @@ import numpy as np
 
 from topoplan import Cluster, Demand, Fabric, TopoplanError
 from topoplan.arrays import I64
-from topoplan_topology_topoopt.balance import balanced_routes, ring_load
-from topoplan_topology_topoopt.coins import multi_hop_rings
-from topoplan_topology_topoopt.greedy import add_heaviest, join_components
-from topoplan_topology_topoopt.matching import add_matchings, fill_free
-from topoplan_topology_topoopt.permutations import group_sizes, ring_steps, select_paper, select_released
-from topoplan_topology_topoopt.split import allot_paper, allot_released, paper_pairs
-from topoplan_topology_topoopt.traffic import Traffic, neighbour_bytes, traffic
+from topoplan_directconnect.balance import balanced_routes, ring_load
+from topoplan_directconnect.coins import multi_hop_rings
+from topoplan_directconnect.greedy import add_heaviest, join_components
+from topoplan_directconnect.matching import add_matchings, fill_free
+from topoplan_directconnect.permutations import group_sizes, ring_steps, select_paper, select_released
+from topoplan_directconnect.split import allot_paper, allot_released, paper_pairs
+from topoplan_directconnect.traffic import Traffic, neighbour_bytes, traffic
 
 __all__ = ["Rings", "construct", "fabric_of", "rebalanced", "rule_pairs"]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan_topology_topoopt.matching import add_matchings, fill_free, heaviest_matching, hops
+from topoplan_directconnect.matching import add_matchings, fill_free, heaviest_matching, hops
 
 
 def brute(weight, hosts):

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Demand
+from topoplan_directconnect.construct import construct, rule_pairs
+from topoplan_directconnect.greedy import add_heaviest, join_components
+from topoplan_directconnect.traffic import neighbour_bytes
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_topoopt.construct import construct, rule_pairs
-from topoplan_topology_topoopt.greedy import add_heaviest, join_components
-from topoplan_topology_topoopt.traffic import neighbour_bytes
 
 
 def demand_of(matrix, groups=()):

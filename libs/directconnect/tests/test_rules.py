@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Demand
-from topoplan_topology_topoopt.coins import change, coin_table, multi_hop_rings
-from topoplan_topology_topoopt.permutations import group_sizes, ring_steps, select_paper, select_released
-from topoplan_topology_topoopt.split import allot_paper, allot_released, paper_pairs
-from topoplan_topology_topoopt.traffic import Traffic, traffic
+from topoplan_directconnect.coins import change, coin_table, multi_hop_rings
+from topoplan_directconnect.permutations import group_sizes, ring_steps, select_paper, select_released
+from topoplan_directconnect.split import allot_paper, allot_released, paper_pairs
+from topoplan_directconnect.traffic import Traffic, traffic
 
 
 def test_group_sizes():
