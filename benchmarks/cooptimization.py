@@ -40,7 +40,11 @@ def experiment_of(model, degree, gbps, seed):
     return Experiment(
         model=Choice(model["use"], options),
         cluster=ClusterOptions(
-            servers=128, degree=degree, big_gpu=4, inter_gpu_bandwidth_gbps=200.0, interface_bandwidth_gbps=float(gbps)
+            servers=128,
+            degree=degree,
+            gpus_per_device=4,
+            inter_gpu_bandwidth_gbps=200.0,
+            interface_bandwidth_gbps=float(gbps),
         ),
         topology="topoopt",
         estimator=Choice("measured", {"profile": model["measured"]["profile"]}),

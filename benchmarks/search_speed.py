@@ -70,7 +70,7 @@ def problem_of(host, model, preset, servers, topology):
     frontend, options = host.make("frontend", model, given)
     graph = frontend.build(options, None if preset else 16 * servers)
     shape, shape_options = host.make("topology", topology)
-    given = ClusterOptions(servers=servers, big_gpu=4, inter_gpu_bandwidth_gbps=200.0)
+    given = ClusterOptions(servers=servers, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0)
     cluster = build_cluster(interfaces_unless_given(given, [shape]))
     given = {"profile": preset} if preset else {}
     estimator, options = host.make("estimator", "measured" if preset else "roofline", given)
@@ -196,7 +196,7 @@ def chains_speed(host, proposals, count=2):
     """Print proposals decided per CPU second by chains in as many processes: dlrm128, as `problem_of` has it."""
     experiment = Experiment(
         model=Choice("dlrm", {"preset": "dlrm128", "dialect": "flexnet"}),
-        cluster=ClusterOptions(servers=128, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
+        cluster=ClusterOptions(servers=128, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0),
         topology="topoopt",
         estimator=Choice("measured", {"profile": "dlrm128"}),
         searchers=[Choice(name, options) for name, options in TOGETHER],

@@ -25,7 +25,9 @@ def evaluation_of(preset, servers, simulator):
     host = Host.discover()
     frontend, options = host.make("frontend", "dlrm", {"preset": preset, "dialect": "flexnet"})
     graph = frontend.build(options, None)
-    cluster = build_cluster(ClusterOptions(servers=servers, degree=1, big_gpu=4, inter_gpu_bandwidth_gbps=200.0))
+    cluster = build_cluster(
+        ClusterOptions(servers=servers, degree=1, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0)
+    )
     component, options = host.make("estimator", "roofline")
     costs = component.build(options, graph, cluster)
     topology, options = host.make("topology", "bigswitch")

@@ -220,7 +220,13 @@ def test_the_help_of_compare_says_the_defaults(run):
 
     out = " ".join(run("compare", "--help")[1].split())
     defaults = ClusterOptions()
-    for name in ("servers", "gpus_per_server", "big_gpu", "inter_gpu_bandwidth_gbps", "interface_bandwidth_gbps"):
+    for name in (
+        "servers",
+        "gpus_per_server",
+        "gpus_per_device",
+        "inter_gpu_bandwidth_gbps",
+        "interface_bandwidth_gbps",
+    ):
         assert f"[default: {getattr(defaults, name)}]" in out.partition(f"--{name.replace('_', '-')} ")[2][:200]
     assert f"[default: {defaults.device}]" in out
     assert "[default: 1 where all networks are switched, else 4]" in out

@@ -37,7 +37,7 @@ def host():
 def problem_of(host, model, topology, batch=64, servers=8):
     frontend, options = host.make("frontend", model, MODELS[model])
     graph = frontend.build(options, None if "preset" in MODELS[model] else batch)
-    cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=2, degree=4))
+    cluster = build_cluster(ClusterOptions(servers=servers, gpus_per_device=2, degree=4))
     component, options = host.make("estimator", "roofline")
     costs = component.build(options, graph, cluster)
     shape, shape_options = host.make("topology", topology)

@@ -41,7 +41,7 @@ def host():
 def problem_of(host, model, servers):
     frontend, options = host.make("frontend", model, MODELS[model])
     graph = frontend.build(options, None if model == "dlrm" else 64)
-    cluster = build_cluster(ClusterOptions(servers=servers, big_gpu=2))
+    cluster = build_cluster(ClusterOptions(servers=servers, gpus_per_device=2))
     component, options = host.make("estimator", "roofline")
     costs = component.build(options, graph, cluster)
     shape, shape_options = host.make("topology", "bigswitch")

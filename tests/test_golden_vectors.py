@@ -41,7 +41,7 @@ def initial_plan(host, preset, frontend, servers, topology, degree=4, simulator=
     return optimize(
         Experiment(
             model=f"{frontend}:preset={preset},dialect=flexnet",
-            cluster=ClusterOptions(servers=servers, degree=degree, big_gpu=4, inter_gpu_bandwidth_gbps=200.0),
+            cluster=ClusterOptions(servers=servers, degree=degree, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0),
             topology=topology,
             estimator=f"measured:profile={preset}",
             simulator=simulator,

@@ -104,7 +104,7 @@ def test_profile_loads_and_is_what_a_file_of_flexnet_gives(flexnet_file, name):
 def test_model_is_priced(name, dialect):
     _, batch, n = PROFILES[name]
     graph = graph_of(name, dialect, batch)
-    cluster = Cluster.uniform(n_hosts=n, big_gpu=4)
+    cluster = Cluster.uniform(n_hosts=n, gpus_per_device=4)
     if dialect == "standard" and name in FLEXNET_ONLY:
         with pytest.raises(TopoplanError, match=r"was not measured.*dialect=flexnet"):
             costs_of(name, graph, cluster)

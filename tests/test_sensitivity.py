@@ -81,9 +81,10 @@ def test_ctrl_c_keeps_what_is_finished():
 
 
 def test_a_plan_gives_its_experiment_back(run):
-    assert run(*WORDS, "-x", "json=p.json")[0] == 0
+    assert run(*WORDS, "--gpus-per-device", "2", "-x", "json=p.json")[0] == 0
     host = Host.discover()
     plan = read_plan(host, Path("p.json"))
+    assert (plan.cluster.gpus_per_device, plan.provenance["cluster"]["big_gpu"]) == (2, 2)
     assert optimize(experiment_of(plan, "p.json"), host=host).plan == plan
 
 

@@ -65,10 +65,10 @@ def columns_equal(one: TaskGraph, other: TaskGraph) -> None:
 @pytest.mark.parametrize("dialect", ["standard", "flexnet"])
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32), per_host=st.sampled_from([1, 2]), big_gpu=st.sampled_from([1, 4]))
-def test_equals_the_reference(model, dialect, seed, per_host, big_gpu):
+@given(seed=st.integers(0, 2**32), per_host=st.sampled_from([1, 2]), gpus_per_device=st.sampled_from([1, 4]))
+def test_equals_the_reference(model, dialect, seed, per_host, gpus_per_device):
     graph = MODELS[model](dialect=dialect)[1].build()
-    cluster = Cluster.uniform(n_hosts=4 // per_host, devices_per_host=per_host, big_gpu=big_gpu)
+    cluster = Cluster.uniform(n_hosts=4 // per_host, devices_per_host=per_host, gpus_per_device=gpus_per_device)
     costs, rng = NumberedCosts(), np.random.default_rng(seed)
     space, lowering = Space(graph, cluster, costs), Lowering(graph, cluster, costs)
     for _ in range(2):  # the second one meets the pieces that the first one left
@@ -129,11 +129,11 @@ def test_demand_counts_what_the_task_graph_moves():
         assert demand.group_bytes.sum() == sum(apart)
 
 
-def test_big_gpu_adds_an_all_reduce_inside_the_host():
+def test_gpus_per_device_adds_an_all_reduce_inside_the_host():
     b = GraphBuilder("one", 16, "flexnet")
     b.linear(b.input((4096,)), 4096)
     graph = b.build()
-    cluster = Cluster.uniform(n_hosts=4, big_gpu=4, inside_bandwidth=25e9)
+    cluster = Cluster.uniform(n_hosts=4, gpus_per_device=4, inside_bandwidth=25e9)
     costs = NumberedCosts()
     lowered = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
     rings = np.flatnonzero(lowered.kind == TaskKind.ALLREDUCE)

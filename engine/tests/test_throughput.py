@@ -42,7 +42,7 @@ def test_throughput_of_a_model_with_sequences():
     assert "bf16 peak of all H100" in made.assumption
     slow = attrs.evolve(cluster, device_speed=np.full(8, 0.5))
     assert throughput(graph, slow, 0.5).mfu == pytest.approx(2 * made.mfu)
-    assert throughput(graph, attrs.evolve(cluster, big_gpu=4), 0.5).mfu == pytest.approx(made.mfu / 4)
+    assert throughput(graph, attrs.evolve(cluster, gpus_per_device=4), 0.5).mfu == pytest.approx(made.mfu / 4)
 
 
 def test_what_is_not_known_is_not_said():

@@ -53,7 +53,7 @@ def model_of(preset: str) -> tuple[OperatorGraph, Any, Cluster]:
     family, servers = re.fullmatch(r"([a-z]+)(\d+)", preset).groups()
     frontend, options = host.make("frontend", FRONTENDS[family], {"preset": preset, "dialect": "flexnet"})
     graph = frontend.build(options, None)
-    cluster = Cluster.uniform(n_hosts=int(servers), big_gpu=4, inside_bandwidth=25e9, latency=LATENCY)
+    cluster = Cluster.uniform(n_hosts=int(servers), gpus_per_device=4, inside_bandwidth=25e9, latency=LATENCY)
     estimator, options = host.make("estimator", "measured", {"profile": preset})
     return graph, estimator.build(options, graph, cluster), cluster
 
@@ -68,7 +68,7 @@ def plan(name: str) -> Plan:
     fabric = network(name, cluster.n_hosts, speed)
     links_out = np.bincount(fabric.link_src, weights=fabric.link_count)[: cluster.n_hosts]
     cluster = attrs.evolve(
-        cluster, big_gpu=1, interfaces=links_out, interface_bandwidth=np.full(cluster.n_hosts, speed)
+        cluster, gpus_per_device=1, interfaces=links_out, interface_bandwidth=np.full(cluster.n_hosts, speed)
     )
     return Plan(cluster=cluster, fabric=fabric, taskgraph=attrs.evolve(lowered, seconds=as_written(lowered)))
 

@@ -125,7 +125,7 @@ class ClusterOptions:
 
     servers: int = option(16, help="number of hosts", minimum=1, maximum=_MOST_HOSTS)
     gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
-    big_gpu: int = option(
+    gpus_per_device: int = option(
         1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
     )
     inter_gpu_bandwidth_gbps: float = option(
@@ -267,7 +267,7 @@ def build_cluster(options: ClusterOptions) -> Cluster:
         interfaces=degrees,
         interface_bandwidth=np.array(bandwidths) * _BYTES_PER_SECOND_PER_GBPS,
         latency=options.latency_us * 1e-6,
-        big_gpu=options.big_gpu,
+        gpus_per_device=options.gpus_per_device,
     )
 
 

@@ -83,7 +83,7 @@ def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
     """
     graph, cluster = problem.graph, problem.cluster
     least, devices = least_memory(graph, problem.costs), cluster.n_devices
-    room = float(cluster.device_memory.sum()) * cluster.big_gpu
+    room = float(cluster.device_memory.sum()) * cluster.gpus_per_device
     if least.needed(whole_batch=whole_batch) <= room:
         return
     more = _micro_batches(least, cluster) if whole_batch else []
@@ -173,12 +173,12 @@ def at_least(nbytes: float) -> str:
 
 def _ways_out(least: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
     """Say how many devices of this kind hold what all devices together hold at least."""
-    room = float(cluster.device_memory.min()) * cluster.big_gpu
+    room = float(cluster.device_memory.min()) * cluster.gpus_per_device
     devices = math.ceil(least.needed(whole_batch=whole_batch) / room)
     ways = []
     if devices > cluster.n_devices:
         ways.append(f"at least {devices} devices of {size_text(room)} (now {cluster.n_devices}; --servers)")
-        each = least.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.big_gpu
+        each = least.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.gpus_per_device
         ways.append(f"devices of at least {at_least(each)} (--device, --memory-gb)")
     return ways
 

@@ -1,4 +1,4 @@
-"""What a plan's provenance keeps of the components that made it: JSON values only."""
+"""What a plan's provenance keeps of the components and the cluster that made it: JSON values only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any
 
 import attrs
 
+from topoplan.options import structure
 from topoplan.plugin.components import Registered
 from topoplan.plugin.host import Host
+from topoplan_engine.experiment import ClusterOptions, HostGroup
 
-__all__ = ["component_record", "json_ready"]
+__all__ = ["cluster_options", "cluster_record", "component_record", "json_ready"]
+
+#: Option of a cluster -> its key in plans, where that is another one.
+_KEYS = {"gpus_per_device": "big_gpu"}
 
 
 def component_record(host: Host, component: Registered, options: Any) -> dict[str, Any]:
@@ -23,6 +28,25 @@ def component_record(host: Host, component: Registered, options: Any) -> dict[st
         "version": provider.version,
         "options": {key: json_ready(value) for key, value in attrs.asdict(options).items()},
     }
+
+
+def cluster_record(options: ClusterOptions) -> dict[str, Any]:
+    """Record the options of a cluster."""
+    return {_KEYS.get(name, name): json_ready(value) for name, value in attrs.asdict(options).items()}
+
+
+def cluster_options(record: Mapping[str, Any], where: str) -> ClusterOptions:
+    """Return the options that `cluster_record` recorded.
+
+    Raises:
+        TopoplanError: the record holds what is no option of a cluster; the message begins with ``where``.
+    """
+    names = {key: name for name, key in _KEYS.items()}
+    table = {names.get(key, key): value for key, value in record.items() if key != "hosts"}
+    return attrs.evolve(
+        structure(ClusterOptions, table, f"{where}: cluster"),
+        hosts=tuple(structure(HostGroup, group, f"{where}: cluster.hosts") for group in record.get("hosts", ())),
+    )
 
 
 def json_ready(value: Any) -> Any:

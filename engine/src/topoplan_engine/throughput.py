@@ -86,7 +86,7 @@ def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | No
         peak = device_preset(device or name).peak_flops.get(precision)
         if peak is None:
             return None
-        total += peak * speed * cluster.big_gpu
+        total += peak * speed * cluster.gpus_per_device
     return total
 
 

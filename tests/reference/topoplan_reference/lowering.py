@@ -94,7 +94,7 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
             b = add(TaskKind.BACKWARD, index, device=device, seconds=priced.backward[part])
             successors[f].append(b)
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
-        inside = cluster.big_gpu > 1 and op.kind != "embedding"
+        inside = cluster.gpus_per_device > 1 and op.kind != "embedding"
         for weight in op.weights:
             held: dict[Box, list[int]] = {}
             for part, box in enumerate(boxes(op, weight, placement.degrees)):
@@ -107,7 +107,7 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
                         continue
                 size = volume(box) * weight.itemsize
                 slowest = min(float(cluster.inside_bandwidth[cluster.device_host[d]]) for d in members)
-                seconds = 2 * size // cluster.big_gpu / slowest if inside else 0.0
+                seconds = 2 * size // cluster.gpus_per_device / slowest if inside else 0.0
                 ring = add(TaskKind.ALLREDUCE, index, seconds=seconds, size=size, group=len(groups))
                 groups.append(members)
                 for part in parts:

@@ -15,7 +15,7 @@ from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
 
 __all__ = ["Cluster"]
 
-_LARGEST_BIG_GPU = 1_000_000
+_MOST_GPUS = 1_000_000
 _UNITS = {
     "inside_bandwidth": "bytes/s ",
     "interface_bandwidth": "bytes/s ",
@@ -37,8 +37,8 @@ class Cluster:
         interfaces: (H,) int32, network interfaces of each host (its degree).
         interface_bandwidth: (H,) bytes/s of one interface.
         latency: seconds per network link, one way.
-        big_gpu: real GPUs that one device stands for (FlexNet's ``--big-gpu``): a gradient is first
-            summed among them inside the host.  1 says that a device is one GPU.
+        gpus_per_device: GPUs that one device stands for: a gradient is first summed among them inside the host.  1 says
+            that a device is one GPU.
     """
 
     device_host: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -49,7 +49,7 @@ class Cluster:
     interfaces: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     interface_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     latency: float = 0.0
-    big_gpu: int = 1
+    gpus_per_device: int = 1
 
     def __attrs_post_init__(self) -> None:
         hosts, devices = len(self.interfaces), len(self.device_host)
@@ -77,8 +77,8 @@ class Cluster:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
         if not 0 <= self.latency <= LONGEST_LATENCY:
             raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
-        if not 1 <= self.big_gpu <= _LARGEST_BIG_GPU:
-            raise TopoplanError(f"cluster: big_gpu {shown(self.big_gpu)} must be 1 to {_LARGEST_BIG_GPU}")
+        if not 1 <= self.gpus_per_device <= _MOST_GPUS:
+            raise TopoplanError(f"cluster: gpus_per_device {shown(self.gpus_per_device)} must be 1 to {_MOST_GPUS}")
 
     @classmethod
     def uniform(
@@ -92,7 +92,7 @@ class Cluster:
         interfaces: int = 4,
         interface_bandwidth: float = 12.5e9,
         latency: float = 1e-6,
-        big_gpu: int = 1,
+        gpus_per_device: int = 1,
     ) -> Cluster:
         """Make a cluster of equal hosts.  Bandwidths in bytes/s, latency in seconds, memory in bytes."""
         if n_hosts < 1 or devices_per_host < 1:
@@ -107,7 +107,7 @@ class Cluster:
             interfaces=np.full(n_hosts, interfaces),
             interface_bandwidth=np.full(n_hosts, interface_bandwidth),
             latency=latency,
-            big_gpu=big_gpu,
+            gpus_per_device=gpus_per_device,
         )
 
     @property

@@ -74,7 +74,7 @@ def operator_piece(
     sizes: list[int] = []
     seconds: list[float] = []
     # A table inside a device of several GPUs lives on one of them: nothing to sum inside the host.
-    inside = cluster.big_gpu > 1 and operator.kind != "embedding"
+    inside = cluster.gpus_per_device > 1 and operator.kind != "embedding"
     for weight in operator.weights:
         groups = replica_groups(operator, weight, placement.degrees)
         elements = slice_elements(operator, weight, placement.degrees)
@@ -91,7 +91,7 @@ def operator_piece(
             devices.append(members)
             sizes.append(size)
             # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
-            seconds.append(float(2 * size // cluster.big_gpu / slowest) if inside else 0.0)
+            seconds.append(float(2 * size // cluster.gpus_per_device / slowest) if inside else 0.0)
     return OperatorPiece(
         devices=placement.devices,
         forward=priced.forward,

@@ -31,7 +31,7 @@ from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.kernels.compiling import clock
 from topoplan_engine.network.bounds import fabric_lower_bound
-from topoplan_engine.provenance import component_record, json_ready
+from topoplan_engine.provenance import cluster_record, component_record, json_ready
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Finalist, Origin
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
@@ -328,6 +328,6 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         **{key: value for key, value in told.items() if value is not None},
         "batch_size": run.batch_size,
         "components": components,
-        "cluster": json_ready(attrs.asdict(cluster)),
+        "cluster": cluster_record(cluster),
         "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
     }

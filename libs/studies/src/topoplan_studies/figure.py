@@ -27,7 +27,7 @@ _VARY = (
     "latency-us",
     "inter-gpu-bandwidth-gbps",
     "gpus-per-server",
-    "big-gpu",
+    "gpus-per-device",
 )
 BATCH = "batch-size"
 

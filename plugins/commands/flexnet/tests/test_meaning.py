@@ -63,9 +63,8 @@ def run(capsys, monkeypatch):
 
 def test_flexnets_defaults():
     found = experiment("--topology random")
-    assert (found.cluster.servers, found.cluster.gpus_per_server, found.cluster.big_gpu, found.cluster.degree) == (
-        1, 1, 1, 4
-    )  # fmt: skip
+    cluster = found.cluster
+    assert (cluster.servers, cluster.gpus_per_server, cluster.gpus_per_device, cluster.degree) == (1, 1, 1, 4)
     # 20 * 1024 * 1024 bytes/ms between GPUs, and an eighth of it between hosts.
     assert found.cluster.inter_gpu_bandwidth_gbps == pytest.approx(20 * 2**20 * 8 * 1e3 / 1e9)
     assert found.cluster.interface_bandwidth_gbps == pytest.approx(20 * 2**20 / 8 * 8 * 1e3 / 1e9)
@@ -86,7 +85,7 @@ def test_all_that_is_set_arrives():
         seed=7,
     )
     cluster, run = found.cluster, found.run
-    assert (cluster.servers, cluster.big_gpu, cluster.degree, cluster.latency_us) == (16, 4, 6, 2)
+    assert (cluster.servers, cluster.gpus_per_device, cluster.degree, cluster.latency_us) == (16, 4, 6, 2)
     assert (cluster.interface_bandwidth_gbps, cluster.inter_gpu_bandwidth_gbps) == (100, 256)
     assert (run.batch_size, run.budget, run.seed, run.strategy) == (4096, 5000, 7, "strategy=a.txt")
     assert found.model.options == {"dialect": "flexnet", "arch-mlp-top": (64, 32, 1), "embedding-bag-size": 100}

@@ -88,7 +88,7 @@ def test_slow_devices_take_longer():
         **{
             field: getattr(slow, field)
             for field in ("device_host", "device_preset", "device_memory", "inside_bandwidth", "interfaces",
-                          "interface_bandwidth", "latency", "big_gpu")
+                          "interface_bandwidth", "latency", "gpus_per_device")
         },
         device_speed=[1.0, 0.5],
     )  # fmt: skip

@@ -61,7 +61,7 @@ def test_slow_devices_take_longer():
 
 
 def test_gpus_of_one_device_share_its_samples():
-    got = price(costs(layer(), Cluster.uniform(n_hosts=2, big_gpu=3)), 2)  # 16 samples: 6, 5 and 5
+    got = price(costs(layer(), Cluster.uniform(n_hosts=2, gpus_per_device=3)), 2)  # 16 samples: 6, 5 and 5
     np.testing.assert_allclose(got.forward, np.full(2, 0.006))
 
 

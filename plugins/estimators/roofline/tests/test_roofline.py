@@ -135,10 +135,10 @@ def test_tables_have_neither_dense_gradient_nor_state():
     np.testing.assert_allclose(got.backward, got.forward)
 
 
-def test_big_gpu_divides_samples_and_replicates_weights():
+def test_gpus_per_device_divides_samples_and_replicates_weights():
     graph = chain(linear("a", 64, 30, 20))
     one = price(costs(graph, Cluster.uniform(n_hosts=8), **IDEAL), 0, (8, 1, 1))
-    big = price(costs(graph, Cluster.uniform(n_hosts=2, big_gpu=4), **IDEAL), 0, (2, 1, 1))
+    big = price(costs(graph, Cluster.uniform(n_hosts=2, gpus_per_device=4), **IDEAL), 0, (2, 1, 1))
     for field in ("forward", "backward", "memory"):
         np.testing.assert_allclose(getattr(big, field), getattr(one, field)[:2])
 

@@ -193,7 +193,7 @@ def test_operators_of_the_model():
 
 def test_several_devices_in_a_host():
     cluster = Cluster.uniform(n_hosts=2, devices_per_host=2)
-    with pytest.raises(TopoplanError, match=r"devices_per_host is 2, .*--big-gpu"):
+    with pytest.raises(TopoplanError, match=r"devices_per_host is 2, .*--gpus-per-device"):
         WRITE(plan(star(2), tasks(4), cluster=cluster))
 
 

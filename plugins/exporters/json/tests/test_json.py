@@ -34,6 +34,13 @@ def test_a_complete_plan_survives():
     assert document["graph"]["operators"][0]["dims"][2] == {"name": "input", "size": 256, "role": "reduction"}
 
 
+def test_gpus_per_device_keep_their_key():
+    plan = reference.plan()
+    document = survives(attrs.evolve(plan, cluster=attrs.evolve(plan.cluster, gpus_per_device=4)))
+    assert document["cluster"]["big_gpu"] == 4
+    assert "gpus_per_device" not in document["cluster"]
+
+
 def test_a_plan_of_only_a_task_graph_survives():
     survives(attrs.evolve(reference.plan(), graph=None, strategy=None, timeline=None))
 

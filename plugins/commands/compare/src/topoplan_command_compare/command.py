@@ -46,7 +46,7 @@ def compare(
     simulator: str = typer.Option(None, "--simulator", help="NAME or NAME:key=value,...  [default: fluid]"),
     servers: str = typer.Option(None, help="Number of hosts; several with commas between.  [default: 16]"),
     gpus_per_server: int = typer.Option(None, help="Devices of each host, modelled one by one.  [default: 1]"),
-    big_gpu: int = typer.Option(
+    gpus_per_device: int = typer.Option(
         None, help="Real GPUs that one device stands for, with an all-reduce among them.  [default: 1]"
     ),
     inter_gpu_bandwidth_gbps: float = typer.Option(None, help="Between two GPUs of one host.  [default: 2400.0]"),
@@ -132,7 +132,7 @@ def compare(
         document["seeds"] = seeds.split(",")
     cluster = {
         "gpus-per-server": gpus_per_server,
-        "big-gpu": big_gpu,
+        "gpus-per-device": gpus_per_device,
         "inter-gpu-bandwidth-gbps": inter_gpu_bandwidth_gbps,
         "latency-us": latency_us,
         "device": device,

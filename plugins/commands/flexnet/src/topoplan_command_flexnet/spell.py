@@ -25,7 +25,7 @@ def command_line(experiment: Experiment) -> str:
     numbers = {
         "servers": cluster.servers,
         "gpus-per-server": cluster.gpus_per_server,
-        "big-gpu": cluster.big_gpu,
+        "gpus-per-device": cluster.gpus_per_device,
         "inter-gpu-bandwidth-gbps": cluster.inter_gpu_bandwidth_gbps,
         "interface-bandwidth-gbps": cluster.interface_bandwidth_gbps,
         "degree": cluster.degree,

@@ -101,7 +101,7 @@ _ENDS = {
 _STORY: dict[str, Callable[[Any], str]] = {
     "servers": _option("servers"),
     "gpus": _option("gpus-per-server"),
-    "big-gpu": lambda value: f"--big-gpu {max(value, 1)}",
+    "big-gpu": lambda value: f"--gpus-per-device {max(value, 1)}",
     "batch-size": _option("batch-size"),
     "interface-bandwidth": _option("interface-bandwidth-gbps"),
     "inter-gpu-bandwidth": _option("inter-gpu-bandwidth-gbps"),

@@ -75,7 +75,7 @@ def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment
         cluster=ClusterOptions(
             servers=settings["servers"],
             gpus_per_server=settings["gpus"],
-            big_gpu=max(settings["big-gpu"], 1),
+            gpus_per_device=max(settings["big-gpu"], 1),
             inter_gpu_bandwidth_gbps=float(settings["inter-gpu-bandwidth"]),
             interface_bandwidth_gbps=float(settings["interface-bandwidth"]),
             degree=interfaces_of(settings),

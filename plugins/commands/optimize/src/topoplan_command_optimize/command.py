@@ -37,7 +37,7 @@ def optimize(
     devices: str = typer.Option(
         None, metavar="[END,...]", help="Where each host's devices end, in place of --servers and --gpus-per-server."
     ),
-    big_gpu: int = typer.Option(1, help="Real GPUs that one device stands for, with an all-reduce among them."),
+    gpus_per_device: int = typer.Option(1, help="Real GPUs that one device stands for, with an all-reduce among them."),
     inter_gpu_bandwidth_gbps: float = typer.Option(2400.0, help="Between two GPUs of one host."),
     interface_bandwidth_gbps: float = typer.Option(100.0, help="Of one network interface."),
     degree: int = typer.Option(
@@ -81,7 +81,7 @@ def optimize(
     cluster: dict[str, Any] = {
         "servers": servers,
         "gpus-per-server": gpus_per_server,
-        "big-gpu": big_gpu,
+        "gpus-per-device": gpus_per_device,
         "inter-gpu-bandwidth-gbps": inter_gpu_bandwidth_gbps,
         "interface-bandwidth-gbps": interface_bandwidth_gbps,
         "degree": degree,

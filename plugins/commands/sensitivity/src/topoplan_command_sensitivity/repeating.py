@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from topoplan.errors import TopoplanError
 from topoplan.files import read_file
 from topoplan.model.plan import Plan
 from topoplan.options import structure
-from topoplan_engine.experiment import Choice, ClusterOptions, Experiment, HostGroup, RunOptions
+from topoplan_engine.experiment import Choice, Experiment, RunOptions
+from topoplan_engine.provenance import cluster_options
 
 __all__ = ["experiment_of"]
 
@@ -41,14 +40,9 @@ def experiment_of(plan: Plan, name: str) -> Experiment:
         chosen: dict[str, list[Choice]] = {}
         for one in record["components"]:
             chosen.setdefault(one["kind"], []).append(Choice(one["name"], one["options"]))
-        groups = record["cluster"].get("hosts", ())
-        cluster = {key: value for key, value in record["cluster"].items() if key != "hosts"}
         experiment = Experiment(
             model=chosen["frontend"][0],
-            cluster=attrs.evolve(
-                structure(ClusterOptions, cluster, f"{where}: cluster"),
-                hosts=tuple(structure(HostGroup, group, f"{where}: cluster.hosts") for group in groups),
-            ),
+            cluster=cluster_options(record["cluster"], where),
             topology=chosen["topology"][0],
             estimator=chosen["estimator"][0],
             simulator=chosen["simulator"][0],

@@ -39,7 +39,7 @@ class HidupCosts:
         self._bandwidth = {kind: noisy(line.bandwidth) for kind, line in lines.items()}
         self._latency = {kind: line.latency for kind, line in lines.items()}
         self._states = np.array(weight_states(graph, options.optimizer_state))[:, None]
-        self._gpus = cluster.big_gpu
+        self._gpus = cluster.gpus_per_device
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}

@@ -7,7 +7,7 @@ here its times are scaled by its FLOPs where its shapes differ, unless told to s
 A file holds part sizes implicitly: batch size over degree.  So the batch size must be the graph's, but
 ``ngpus`` may differ: it only says up to which degree was measured, and a degree that was not is
 interpolated or refused like any other.  With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time
-of one of the ``i*k`` GPUs, so the file belongs to clusters of that ``big_gpu``; the file does not say it.
+of one of the ``i*k`` GPUs, so the file belongs to clusters of that ``gpus_per_device``; the file does not say it.
 
 Everything is compiled at the start or on first use; a price is then one dictionary look-up.
 """

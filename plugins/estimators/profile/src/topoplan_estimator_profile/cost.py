@@ -26,7 +26,7 @@ class Profiled:
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._states = np.array(weight_states(graph, options.optimizer_state))[:, None]
-        self._gpus = cluster.big_gpu
+        self._gpus = cluster.gpus_per_device
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
         self._whole: dict[tuple[int, int], float] = {}  # bytes of weights that are not cut

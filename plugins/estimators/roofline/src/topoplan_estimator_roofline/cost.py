@@ -46,7 +46,7 @@ class Roofline:
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
-        self._share = cluster.big_gpu
+        self._share = cluster.gpus_per_device
         self._states = weight_states(graph, options.optimizer_state)
         self._table_states = weight_states(graph, 0, gradient=False)
         precision = options.precision or graph.precision

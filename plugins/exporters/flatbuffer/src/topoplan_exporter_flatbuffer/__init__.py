@@ -35,7 +35,7 @@ def refuses(options: FlatbufferOptions, cluster: Cluster, topology: Topology | N
     if cluster.n_devices != cluster.n_hosts:
         return (
             f"the cluster has {cluster.n_devices / cluster.n_hosts:g} devices per host, but FlexNetPacket knows one "
-            "GPU per host (plan with --gpus-per-server 1, and --big-gpu for the GPUs that share a host)"
+            "GPU per host (plan with --gpus-per-server 1, and --gpus-per-device for the GPUs that share a host)"
         )
     if topology is not None and topology.static is not None:
         return (

@@ -74,7 +74,7 @@ def tables_of(plan: Plan) -> Columns:
     if -1 in extra or not np.array_equal(gpus, np.arange(fabric.n_hosts)) or graph.n_devices > cluster.n_devices:
         raise TopoplanError(
             f"flatbuffer: devices_per_host is {cluster.n_devices / cluster.n_hosts:g}, but FlexNetPacket knows one GPU "
-            "per host (plan with --gpus-per-server 1, and --big-gpu for the GPUs that share a host)"
+            "per host (plan with --gpus-per-server 1, and --gpus-per-device for the GPUs that share a host)"
         )
     transfer = graph.kind == TaskKind.TRANSFER
     ends = max(int(used.max(initial=0)) for used in (graph.src[transfer], graph.dst[transfer], graph.group_members))

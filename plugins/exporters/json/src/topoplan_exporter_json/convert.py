@@ -18,12 +18,14 @@ import numpy as np
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from numpy.typing import NDArray
 
-from topoplan import Role, TaskGraph, TopoplanError
+from topoplan import Cluster, Role, TaskGraph, TopoplanError
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Holding
 
 __all__ = ["converter", "expectation"]
 
+#: Field of a value -> its key in the document, where that is another one.
+_KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -68,6 +70,7 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))
     made.register_structure_hook_factory(attrs.has, _object_in)
     made.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
+    made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _renamed_out)
     return made
 
 
@@ -97,6 +100,14 @@ def _array_out(array: NDArray[Any]) -> Any:
     return values if array.ndim == 1 else {"shape": list(array.shape), "values": values}
 
 
+def _renamed(kind: type[Any]) -> dict[str, Any]:
+    return {name: override(rename=key) for name, key in _KEYS.get(kind, {}).items()}
+
+
+def _renamed_out(kind: type[Any], made: cattrs.Converter) -> Any:
+    return make_dict_unstructure_fn(kind, made, **_renamed(kind))
+
+
 def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
     return make_dict_unstructure_fn(kind, made, foreign=foreign)
@@ -114,7 +125,7 @@ def _foreign_out(value: Any) -> Any:
 
 def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
     """Take an object, field by field; the foreign columns of a task graph name their own types."""
-    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else {}
+    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else _renamed(kind)
     fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
 
     def structure(value: Any, target: Any) -> Any:

@@ -28,7 +28,7 @@ class HpgoSearch:
 
     def __init__(self, options: HpgoOptions, problem: Problem) -> None:
         graph, cluster = problem.graph, problem.cluster
-        _check_fits(graph, float(cluster.device_memory.max()) * cluster.big_gpu)
+        _check_fits(graph, float(cluster.device_memory.max()) * cluster.gpus_per_device)
         self._problem = problem
         columns = operator_columns(graph, problem.costs)
         self._layers = layers_of(graph, columns, limit=options.max_states, simplify=options.simplify)
