@@ -28,9 +28,9 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_searcher_hpgo.layers import Layers, operator_columns
-from topoplan_searcher_hpgo.machine import Machine as HpgoMachine
-from topoplan_searcher_hpgo.planning import best_of, finalists
+from topoplan_pipeline_planning.layers import Layers, operator_columns
+from topoplan_pipeline_planning.machine import Machine as HpgoMachine
+from topoplan_pipeline_planning.planning import best_of, finalists
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine

@@ -29,8 +29,8 @@ from topoplan_engine.experiment import ClusterOptions, build_cluster
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions, profiles
-from topoplan_searcher_hpgo.layers import layers_of, operator_columns
-from topoplan_searcher_hpgo.planning import plan
+from topoplan_pipeline_planning.layers import layers_of, operator_columns
+from topoplan_pipeline_planning.planning import plan
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.search import plan_pipelines
 

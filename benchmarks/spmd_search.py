@@ -33,12 +33,12 @@ from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_vit_sgmoe import VitOptions
-from topoplan_searcher_hidup.planning import plan
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Verb, write_down
-from topoplan_searcher_hidup.released import released
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.search import SpmdSearch
+from topoplan_spmd_planning.planning import plan
+from topoplan_spmd_planning.prices import Prices
+from topoplan_spmd_planning.program import Verb, write_down
+from topoplan_spmd_planning.released import released
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 

@@ -16,11 +16,11 @@ from topoplan_engine import Experiment
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
+from topoplan_pipeline_planning.layers import layers_of, operator_columns
+from topoplan_pipeline_planning.machine import Machine
+from topoplan_pipeline_planning.planning import best_of, finalists, plan
+from topoplan_pipeline_planning.plans import early_backward_speedup
 from topoplan_searcher_hpgo.baselines import released, released_memory
-from topoplan_searcher_hpgo.layers import layers_of, operator_columns
-from topoplan_searcher_hpgo.machine import Machine
-from topoplan_searcher_hpgo.planning import best_of, finalists, plan
-from topoplan_searcher_hpgo.plans import early_backward_speedup
 
 TWO_HOSTS, FLAT = [8, 16], list(range(1, 17))
 

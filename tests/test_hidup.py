@@ -19,10 +19,10 @@ from topoplan_estimator_hidup import Options as Profile
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_vit_sgmoe import VitOptions
-from topoplan_searcher_hidup.planning import plan
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Verb, write_down
-from topoplan_searcher_hidup.released import released
+from topoplan_spmd_planning.planning import plan
+from topoplan_spmd_planning.prices import Prices
+from topoplan_spmd_planning.program import Verb, write_down
+from topoplan_spmd_planning.released import released
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 EXACT = 1e-12

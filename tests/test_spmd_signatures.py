@@ -14,7 +14,7 @@ import pytest
 from topoplan.model.graph import Role
 from topoplan.model.sharding import FULL, REDUCE, Form, Signature, arguments, signatures
 from topoplan_operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
-from topoplan_searcher_hidup.released import released, unsound
+from topoplan_spmd_planning.released import released, unsound
 
 #: Devices, and heads of attention.
 N = 2

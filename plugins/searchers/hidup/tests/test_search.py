@@ -1,190 +1,20 @@
-"""The search: kernel against plain reference, plans that are what they say, and what is refused."""
+"""The searcher: what it reports of its plan."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 
-import attrs
-import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, Problem, TopoplanError
-from topoplan.model.resharding import convert
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan import Cluster, PartCosts, Problem
 from topoplan.model.space import Space
 from topoplan_operators import GraphBuilder, losses
-from topoplan_searcher_hidup import HidupOptions, counting, planning
-from topoplan_searcher_hidup.columns import columns_of
-from topoplan_searcher_hidup.kernel import CROWDED, expand, stack_for
-from topoplan_searcher_hidup.planning import plan
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb, write_down
-from topoplan_searcher_hidup.reference import LONGEST, search
-from topoplan_searcher_hidup.released import released
+from topoplan_reference.hidup import search
+from topoplan_searcher_hidup import HidupOptions
 from topoplan_searcher_hidup.search import HidupSearch
-from topoplan_searcher_hidup.tables import EACH, STATES, empty_tables, thin
-
-FORMS = (FULL, REDUCE, gather(0), gather(1))
-
-
-class Prize:
-    """Prices without rhyme or reason, but always the same."""
-
-    def __init__(self, seed):
-        self.seed = seed
-
-    def _draw(self, *what):
-        return hash((self.seed, *what)) % 1009 / 64
-
-    def compute(self, instruction, signature):
-        return self._draw(instruction.outputs, len(signature.inputs), signature.outputs[0].axis, signature.sliced)
-
-    def conversion(self, nbytes, given, wanted):
-        if convert(given, wanted) is None:
-            return None
-        return self._draw(nbytes, given.axis, wanted.axis, 1), self._draw(nbytes, given.axis, wanted.axis, 2)
-
-
-@st.composite
-def programs(draw):
-    """Instructions that read values made before, under some signatures; at most a few values live at once."""
-    instructions, last, born = [], [], []
-    count = draw(st.integers(2, 16))
-    for here in range(count):
-        reach = range(max(0, len(born) - 4), len(born))
-        inputs = tuple(sorted(draw(st.sets(st.sampled_from(reach), max_size=3)))) if reach else ()
-        outputs = tuple(range(len(born), len(born) + draw(st.integers(1, 2))))
-        made = (*FORMS, REPLICATE) if not inputs else FORMS
-        rules = draw(
-            st.lists(
-                st.builds(
-                    Signature,
-                    st.tuples(*[st.sampled_from(FORMS) for _ in inputs]),
-                    st.tuples(*[st.sampled_from(made) for _ in outputs]),
-                ),
-                min_size=1,
-                max_size=4,
-                unique=True,
-            )
-        )
-        if inputs:
-            rules.append(Signature((FULL,) * len(inputs), (FULL,) * len(outputs)))
-        for value in inputs:
-            last[value] = here
-        born += [here] * len(outputs)
-        last += [-1] * len(outputs)
-        instructions.append(Instruction(Verb.RUN, f"i{here}", inputs, outputs, tuple(rules)))
-    values = tuple(Value(f"v{k}", (), k % 3, b, e) for k, (b, e) in enumerate(zip(born, last, strict=True)))
-    return Program(tuple(instructions), values)
-
-
-def replay(program, prices, found):
-    """Carry a plan out, check every step of it, and return its objective."""
-    time = debt = 0.0
-    previous, here, forms = 0, 0, {}
-    for stage in found.stages:
-        length = len(stage.computations)
-        assert 1 <= length <= LONGEST
-        assert stage.conversions or previous in (0, LONGEST)
-        forward = backward = compute = 0.0
-        for value, given_form, wanted in stage.conversions:
-            assert forms[value] == {given_form}, "a value is converted at most once, from the form it was made in"
-            there, back = prices.conversion(program.values[value].nbytes, given_form, wanted)
-            forms[value] = {given_form, wanted}
-            forward, backward = forward + there, backward + back
-        for at, signature in stage.computations:
-            assert at == here
-            instruction = program.instructions[at]
-            assert signature in instruction.signatures
-            for value, form in zip(instruction.inputs, signature.inputs, strict=True):
-                assert form in forms[value]
-            forms |= {v: {form} for v, form in zip(instruction.outputs, signature.outputs, strict=True)}
-            compute += prices.compute(instruction, signature)
-            here += 1
-        time += max(debt, forward) + max(compute, forward) + 2 * debt + 2 * backward + 2 * compute
-        debt, previous = compute, length
-    assert here == len(program.instructions)
-    return time + debt
-
-
-@given(program=programs(), seed=st.integers(0, 99))
-@settings(max_examples=60)
-def test_kernel_finds_what_the_reference_finds(program, seed):
-    prices = Prize(seed)
-    try:
-        wanted = search(program, prices)
-    except (KeyError, ValueError):
-        with pytest.raises(TopoplanError, match="no plan"):
-            plan(program, prices, max_states=10**6, model="m")
-        return
-    found = plan(program, prices, max_states=10**6, model="m")
-    assert found.outcome == wanted
-    assert replay(program, prices, found) == pytest.approx(wanted.objective, rel=1e-12)
-
-
-@given(program=programs(), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_tables_that_grow_change_nothing(program, seed):
-    prices = Prize(seed)
-    try:
-        wanted = plan(program, prices, max_states=10**6, model="m")
-    except TopoplanError:
-        assume(False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_ROOM", 1)
-        assert plan(program, prices, max_states=10**6, model="m") == wanted
-
-
-@given(program=programs(), seed=st.integers(0, 99), kept=st.sampled_from([2, 10**6]))
-@settings(max_examples=60)
-def test_states_are_counted_before_the_search(program, seed, kept):
-    """The count is exact where no group of values is cut short, and never too high."""
-    prices, largest = Prize(seed), 0
-
-    def counted(columns, tables, *more):
-        nonlocal largest
-        ended = expand(columns, tables, *more)
-        largest = max(largest, *np.bincount(tables.cut[: tables.counts[STATES]]).tolist())
-        return ended
-
-    columns = columns_of(program, prices, "m")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "expand", counted)
-        patch.setattr(counting, "_OF_A_GROUP", kept)
-        states = counting.most_states(program, columns).states
-        with contextlib.suppress(TopoplanError):
-            planning.solve(program, columns, max_states=10**6, who="m")
-    assert 1 <= states <= largest
-    assert kept == 2 or states == largest
-
-
-@given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4))
-@settings(max_examples=40)
-def test_thinning_keeps_the_fastest(program, seed, states):
-    """Beside a list that is sorted: which states and entries stay of the cut at which the kernel stops."""
-    columns = columns_of(program, Prize(seed), "m")
-    tables = empty_tables(columns, 1 << 14, 1 << 16)
-    if expand(columns, tables, stack_for(columns), 1 << 14, 1) != CROWDED:
-        assume(False)
-
-    def there():
-        found = {}
-        for state in np.flatnonzero(tables.cut[: tables.counts[0]] == tables.counts[3]).tolist():
-            entry = tables.head[state]
-            while entry >= 0:
-                total = tables.time[entry] + tables.debt[entry] + tables.due[entry]
-                found.setdefault(state, []).append((total, int(entry)))
-                entry = tables.following[entry]
-        return found
-
-    before = there()
-    thin(tables, states)
-    fastest = sorted(before, key=lambda state: (min(before[state])[0], state))[:states]
-    assert there() == {state: sorted(before[state])[:EACH] for state in sorted(fastest)}
+from topoplan_spmd_planning.prices import Prices
+from topoplan_spmd_planning.program import write_down
+from topoplan_spmd_planning.released import released
 
 
 class Costs:
@@ -210,61 +40,13 @@ def problem_of(width=8, layers=2, batch=16):
     )  # fmt: skip
 
 
-class TestProgram:
-    def test_weights_are_read_before_their_operator(self):
-        program = write_down(problem_of().graph, released)
-        verbs = [instruction.verb for instruction in program.instructions]
-        assert verbs == [Verb.TAKE, Verb.READ, Verb.RUN, Verb.READ, Verb.RUN, Verb.RUN, Verb.LOSS]
-        assert program.values[0].last == 2
-        assert [str(s) for s in program.instructions[1].signatures] == [
-            "() -> (replicate)",
-            "() -> (gather_0)",
-            "() -> (gather_1)",
-        ]
-        assert [str(s) for s in program.instructions[-1].signatures] == ["(reduce) -> ()"]
-
-    def test_slices_that_devices_cannot_share_evenly_are_left_out(self):
-        program = write_down(problem_of(width=6).graph, released, n_devices=4)
-        forms = {str(form) for i in program.instructions for s in i.signatures for form in (*s.inputs, *s.outputs)}
-        assert forms == {"full", "gather_0", "reduce", "replicate"}
-        read = program.instructions[1]
-        assert [str(s) for s in read.signatures] == ["() -> (replicate)"]
-
-
-class TestSearch:
-    def test_work_is_shared_and_the_loss_is_in_partial_sums(self):
-        problem = problem_of()
-        found = HidupSearch(HidupOptions(), problem).report(None)
-        program = write_down(problem.graph, released)
-        assert found["objective"] == search(program, Prices(problem)).objective
-        operators = {c["operator"]: c for stage in found["program"] for c in stage["computations"]}
-        assert all("gather" in form for name in ("linear1", "linear2") for form in operators[name]["outputs"])
-        assert operators["loss"]["outputs"] == ["reduce"]
-        # three operators of a second each, shared by four devices
-        assert found["forward_compute_s"] == pytest.approx(3 / 4)
-
-    def test_too_many_states_are_refused(self):
-        with pytest.raises(TopoplanError, match="more than 5 states"):
-            HidupSearch(HidupOptions(max_states=5), problem_of())
-
-    def test_a_model_with_too_many_states_is_refused_before_the_search(self, monkeypatch):
-        monkeypatch.setattr(planning, "solve", None)  # would fail if it were called
-        b = GraphBuilder("wide", 16)
-        x = b.concat([b.relu(b.input((8,))) for _ in range(30)])
-        b.append(losses.total(x), [x], "loss")
-        problem = attrs.evolve(problem_of(), graph=b.build())
-        with pytest.raises(TopoplanError) as refused:
-            HidupSearch(HidupOptions(), problem)
-        # Data is taken first, each tensor of it whole or sliced.
-        counted = re.search(r"more than 4000000 states at '.*': at least ([\d.e+]+) \(.*max-states", str(refused.value))
-        assert float(counted[1]) >= 2**30
-
-    def test_a_model_that_ends_in_no_number_needs_no_sum(self):
-        problem = problem_of()
-        b = GraphBuilder("no loss", 16)
-        b.linear(b.input((8,)), 8)
-        graph = b.build()
-        program = write_down(graph, released)
-        assert Verb.LOSS not in [instruction.verb for instruction in program.instructions]
-        fields = {"graph": graph, "space": Space(graph, problem.cluster, Costs())}
-        assert plan(program, Prices(attrs.evolve(problem, **fields)), max_states=100, model="m").stages
+def test_work_is_shared_and_the_loss_is_in_partial_sums():
+    problem = problem_of()
+    found = HidupSearch(HidupOptions(), problem).report(None)
+    program = write_down(problem.graph, released)
+    assert found["objective"] == search(program, Prices(problem)).objective
+    operators = {c["operator"]: c for stage in found["program"] for c in stage["computations"]}
+    assert all("gather" in form for name in ("linear1", "linear2") for form in operators[name]["outputs"])
+    assert operators["loss"]["outputs"] == ["reduce"]
+    # three operators of a second each, shared by four devices
+    assert found["forward_compute_s"] == pytest.approx(3 / 4)

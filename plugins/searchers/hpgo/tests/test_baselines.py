@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topoplan_pipeline_planning.layers import Layers, OperatorColumns
+from topoplan_pipeline_planning.machine import Bandwidths, Machine
+from topoplan_pipeline_planning.states import prefix_states
 from topoplan_searcher_hpgo.baselines import Memory, corrected, released, released_memory
-from topoplan_searcher_hpgo.layers import Layers, OperatorColumns
-from topoplan_searcher_hpgo.machine import Bandwidths, Machine
-from topoplan_searcher_hpgo.states import prefix_states
 
 PLENTY = Memory(device=1e18, sample=1.0)
 # Two hosts of one device: an all-reduce of b bytes takes b seconds.

@@ -21,17 +21,17 @@ from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_frontend_bert_sgmoe import BertOptions
 from topoplan_frontend_vit_switch import VitOptions
 from topoplan_operators import GraphBuilder, losses
-from topoplan_searcher_hidup.columns import forms_of
-from topoplan_searcher_hidup.planning import solve
+from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.bounds import bounded
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, priced
-from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import Joint, Mesh, Role, meshes, outline, written
 from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_spmd_planning.columns import forms_of
+from topoplan_spmd_planning.planning import solve
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 

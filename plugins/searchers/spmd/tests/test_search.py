@@ -22,17 +22,17 @@ from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_operators import GraphBuilder, losses
-from topoplan_searcher_hidup.columns import columns_of
-from topoplan_searcher_hidup.planning import solve
-from topoplan_searcher_hidup.program import Instruction, Program, Value, Verb
+from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions, planning
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, least_bytes
-from topoplan_searcher_spmd.reference import every_plan
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import meshes, outline
 from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_spmd_planning.columns import columns_of
+from topoplan_spmd_planning.planning import solve
+from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 

@@ -1,9 +1,7 @@
 """HiDup's search as a searcher that constructs its answer: options and registration.
 
-Data flow: `program` writes the operator graph down as one program in HiDup's terms, with signatures from
-`topoplan.model.sharding` or from `released`, which knows what HiDup knows; `prices` asks the estimator; `planning`
-turns both into integer columns (`columns`), runs the search (`kernel`, and beside it the plain one of `reference`) and
-reads the plan; `search` turns the plan into a candidate and a report.
+`topoplan_spmd_planning` writes the model down as one program, prices it and searches; `search` turns the plan into a
+candidate and a report.
 """
 
 from __future__ import annotations

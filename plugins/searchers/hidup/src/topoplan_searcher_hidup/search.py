@@ -6,17 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Placement, Problem, State, Strategy, Trial
+from topoplan import Candidate, Problem, State, Strategy, Trial
 from topoplan.model.resharding import convert
-from topoplan.model.sharding import Signature, signatures
 from topoplan_searcher_hidup import HidupOptions
-from topoplan_searcher_hidup.planning import HidupPlan, plan
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Program, write_down
-from topoplan_searcher_hidup.released import released
-from topoplan_searcher_hidup.strategy import strategy_of
+from topoplan_spmd_planning.proposing import candidate_of, plan_of
 
-__all__ = ["HidupSearch", "placements_of"]
+__all__ = ["HidupSearch"]
 
 
 class HidupSearch:
@@ -24,11 +19,7 @@ class HidupSearch:
 
     def __init__(self, options: HidupOptions, problem: Problem) -> None:
         self._problem = problem
-        if options.signatures == "released":
-            self._program = write_down(problem.graph, released)
-        else:
-            self._program = write_down(problem.graph, signatures, problem.cluster.n_devices)
-        self._plan = plan(self._program, Prices(problem), max_states=options.max_states, model=problem.graph.name)
+        self._program, self._plan = plan_of(problem, options.signatures, options.max_states)
         self._state: State | None = None
         self._asked = False
 
@@ -37,17 +28,11 @@ class HidupSearch:
         self._state = trial.state
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose the plan, with both micro-batches; then nothing.
-
-        A plan with a rule that is not sound, or with slices that are not even, is proposed as placements alone.
-        """
+        """Propose the plan, with both micro-batches; then nothing."""
         if self._state is None or self._asked:
             return []
         self._asked = True
-        strategy = strategy_of(self._plan, self._program, self._problem)
-        if strategy is not None:
-            return [Candidate(base=State(strategy, self._state.fabric))]
-        return [Candidate(base=self._state, placements=placements_of(self._plan, self._program, self._problem))]
+        return [candidate_of(self._plan, self._program, self._problem, self._state)]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the plan's price, which changes nothing."""
@@ -91,29 +76,3 @@ class HidupSearch:
                 assert conversion is not None
                 found.update(str(step.collective) for step in conversion.forward)
         return dict(sorted(found.items()))
-
-
-def placements_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> dict[int, Placement]:
-    """Return placements that cut every operator as the plan does, over all devices.
-
-    Placements say less than forms: an operator that every device runs whole keeps the placement it had, and so does
-    one whose rule cuts no dimension of the algebra (`topoplan_searcher_hidup.released.unsound`).
-    """
-    placements = {}
-    for stage in plan.stages:
-        for at, signature in stage.computations:
-            op = program.instructions[at].op
-            degrees = _degrees(signature, op, problem)
-            if degrees is not None:
-                placements[op] = problem.space.intern(Placement(degrees, range(problem.cluster.n_devices)))
-    return placements
-
-
-def _degrees(signature: Signature, op: int, problem: Problem) -> tuple[int, ...] | None:
-    """Return the cut of a signature, where there is one that can be priced."""
-    if op < 0 or signature.dim < 0:
-        return None
-    operator, devices = problem.graph.operators[op], problem.cluster.n_devices
-    degrees = tuple(devices if dim == signature.dim else 1 for dim in range(len(operator.dims)))
-    fits = operator.dims[signature.dim].size >= devices and problem.costs.supports(op, degrees)
-    return degrees if fits else None

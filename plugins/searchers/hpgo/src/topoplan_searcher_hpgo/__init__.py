@@ -1,9 +1,7 @@
 """HPGO, the planner of DAPPLE, as a searcher that constructs its answer: options and registration.
 
-Data flow: `states` cuts the operator graph into layers and `layers` sums the prices of their operators; `planning`
-finds stages with `machine` (what communication costs), `placing` (which devices), `straight` (a dynamic program)
-and `latency` (how long a pipeline takes); `baselines` is data-parallel training by the same measure; `search`
-turns plans into candidates.
+`topoplan_pipeline_planning` cuts the model into layers and plans; `baselines` is data-parallel training by the same
+measure; `search` turns plans into candidates.
 """
 
 from __future__ import annotations

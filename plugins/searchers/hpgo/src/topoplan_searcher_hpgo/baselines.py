@@ -26,8 +26,8 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan_searcher_hpgo.layers import Layers, OperatorColumns
-from topoplan_searcher_hpgo.machine import Machine
+from topoplan_pipeline_planning.layers import Layers, OperatorColumns
+from topoplan_pipeline_planning.machine import Machine
 
 __all__ = ["Baselines", "Memory", "corrected", "released", "released_memory"]
 

@@ -13,12 +13,12 @@ from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, Sta
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.strategy import data_parallel
+from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of, operator_columns
+from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
+from topoplan_pipeline_planning.planning import best_of, finalists
+from topoplan_pipeline_planning.plans import HpgoPlan, early_backward_speedup
 from topoplan_searcher_hpgo import HpgoOptions
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
-from topoplan_searcher_hpgo.layers import Layers, OperatorColumns, layers_of, operator_columns
-from topoplan_searcher_hpgo.machine import RELEASED, Bandwidths, Machine
-from topoplan_searcher_hpgo.planning import best_of, finalists
-from topoplan_searcher_hpgo.plans import HpgoPlan, early_backward_speedup
 
 __all__ = ["HpgoSearch", "strategy_of"]
 

@@ -1,6 +1,6 @@
 """The model as the planner sees it: columns over cuts, each told for all operators before the cut.
 
-A pipeline is cut between states of the operator graph, as HPGO cuts it (`topoplan_searcher_hpgo.states`).  Cut 0 is
+A pipeline is cut between states of the operator graph, as HPGO cuts it (`topoplan_pipeline_planning.states`).  Cut 0 is
 before the first operator, cut ``i`` after state ``i - 1``; a stage is what lies between two cuts, and its sums are
 differences.  `columns_of` prices every operator for every number of replicas that is planned with, so that shares
 of a batch which do not come out even, and prices which do not fall in proportion, count as what they are.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from topoplan import Cluster, CostFunction, OperatorGraph
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering.pieces import weight_seconds
-from topoplan_searcher_hpgo.states import States, TooManyStatesError, antichain_states, prefix_states
+from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
 __all__ = ["Columns", "columns_of", "states_of"]
 

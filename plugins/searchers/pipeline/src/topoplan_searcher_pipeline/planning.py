@@ -17,11 +17,11 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
-from topoplan_searcher_hpgo.layers import Layers
-from topoplan_searcher_hpgo.machine import RELEASED
-from topoplan_searcher_hpgo.machine import Machine as HpgoMachine
-from topoplan_searcher_hpgo.planning import finalists
-from topoplan_searcher_hpgo.straight import straight_pipeline
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_pipeline_planning.machine import RELEASED
+from topoplan_pipeline_planning.machine import Machine as HpgoMachine
+from topoplan_pipeline_planning.planning import finalists
+from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.dynamic import ORDERS, Found, Task, pipelines
 from topoplan_searcher_pipeline.machine import Devices, Machine, Moves, moves_of

@@ -13,7 +13,7 @@ from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
-from topoplan_searcher_hpgo.layers import Layers, operator_columns
+from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine

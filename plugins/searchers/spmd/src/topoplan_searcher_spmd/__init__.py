@@ -1,7 +1,7 @@
 """Plans for programs on all devices, in seconds: options and registration.
 
 Data flow: for each mesh of devices `space` writes the model down as instructions with signatures, `machine` and
-`prices` say what these take, HiDup's kernel (`topoplan_searcher_hidup`) searches them by a recursion that overlaps
+`prices` say what these take, HiDup's kernel (`topoplan_spmd_planning`) searches them by a recursion that overlaps
 both passes, and `planning` makes a strategy of what it found; `search` proposes the best of all meshes, HiDup's own
 plan and data parallelism, and the simulator decides.
 """

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan_searcher_hidup.columns import Columns
 from topoplan_searcher_spmd.space import Kind, Written
+from topoplan_spmd_planning.columns import Columns
 
 __all__ = ["bounded", "following"]
 

@@ -18,13 +18,13 @@ from topoplan import Problem, Strategy
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
-from topoplan_searcher_hidup.planning import Solution, solve
-from topoplan_searcher_hidup.program import Verb
-from topoplan_searcher_hidup.strategy import program_of, strategy_with
 from topoplan_searcher_spmd.bounds import bounded
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, Outline, Written, written
+from topoplan_spmd_planning.planning import Solution, solve
+from topoplan_spmd_planning.program import Verb
+from topoplan_spmd_planning.strategy import program_of, strategy_with
 
 __all__ = ["AHEAD", "PlanTooLargeError", "Planned", "plan_on"]
 

@@ -19,12 +19,12 @@ from topoplan.model.sharding import REPLICATE
 from topoplan.model.spmd import Exchange, Forms, exchanges
 from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
-from topoplan_searcher_hidup.columns import Columns, columns_of, forms_of
-from topoplan_searcher_hidup.program import Instruction, Verb
-from topoplan_searcher_hidup.strategy import MICRO_BATCHES
 from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written
+from topoplan_spmd_planning.columns import Columns, columns_of, forms_of
+from topoplan_spmd_planning.program import Instruction, Verb
+from topoplan_spmd_planning.strategy import MICRO_BATCHES
 
 __all__ = ["Prices", "least_bytes", "priced"]
 

@@ -21,13 +21,12 @@ from topoplan.model.spmd import conversions_of
 from topoplan.model.strategy import data_parallel
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
-from topoplan_searcher_hidup import HidupOptions
-from topoplan_searcher_hidup.planning import TooManyStatesError
-from topoplan_searcher_hidup.search import HidupSearch
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, Planned, PlanTooLargeError, plan_on
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
+from topoplan_spmd_planning.planning import TooManyStatesError
+from topoplan_spmd_planning.proposing import candidate_of, plan_of
 
 __all__ = ["SpmdSearch"]
 
@@ -211,11 +210,10 @@ class SpmdSearch:
     def _hidup(self, trial: Trial) -> Candidate | None:
         """Return what the searcher ``hidup`` proposes, if it has a plan."""
         try:
-            search = HidupSearch(HidupOptions(max_states=self._options.max_states), self._problem)
+            program, plan = plan_of(self._problem, "released", self._options.max_states)
         except TopoplanError:
             return None
-        search.adopt(trial)
-        return search.ask()[0]
+        return candidate_of(plan, program, self._problem, trial.state)
 
     def _data_parallel(self) -> Strategy | None:
         """Return data parallelism over all devices, if it can be priced."""

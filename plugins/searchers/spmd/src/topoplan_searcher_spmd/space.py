@@ -20,7 +20,7 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
 from topoplan.model.spmd import Forms
 from topoplan_engine.experts import expert_dims
-from topoplan_searcher_hidup.program import Instruction, Program, Verb, write_down
+from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
 __all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]
 

@@ -14,30 +14,15 @@ from __future__ import annotations
 import attrs
 
 from topoplan.model.sharding import Form, Signature
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Program
+from topoplan_spmd_planning.columns import LONGEST
+from topoplan_spmd_planning.planning import Outcome
+from topoplan_spmd_planning.prices import Prices
+from topoplan_spmd_planning.program import Program
 
-__all__ = ["LONGEST", "Outcome", "search"]
-
-#: Instructions of a stage that is full.
-LONGEST = 11
+__all__ = ["search"]
 
 #: Of each live value, by number: the forms it is there in.
 State = tuple[tuple[int, frozenset[Form]], ...]
-
-
-@attrs.frozen
-class Outcome:
-    """What a search found.
-
-    Attributes:
-        objective: HiDup's measure of the best plan, in seconds; it ranks plans and forecasts nothing.
-        states, entries: states that were gone on from, and (time, debt) pairs at them that none other was better than.
-    """
-
-    objective: float
-    states: int
-    entries: int
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 The full program fills cells (layers, devices, devices taken) with the smallest bottleneck.  It seeds every cell with
 one evenly split stage, which no split can beat (the greatest of several stages is at least their mean), so that
 it finds pipelines only where that seed is missing: in its *straight* form, where every stage has the same number
-of devices.  That form is what runs here; `topoplan_searcher_hpgo.planning` adds the one-stage plans.
+of devices.  That form is what runs here; `topoplan_pipeline_planning.planning` adds the one-stage plans.
 
 A row of cells is a column over layers, and a step is one maximum over all pairs of layers: numpy is fast enough.
 """
@@ -14,9 +14,9 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_searcher_hpgo.layers import Layers
-from topoplan_searcher_hpgo.machine import Devices, Machine
-from topoplan_searcher_hpgo.placing import placements, replicated_placements
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_pipeline_planning.machine import Devices, Machine
+from topoplan_pipeline_planning.placing import placements, replicated_placements
 
 __all__ = ["Pipeline", "straight_pipeline"]
 

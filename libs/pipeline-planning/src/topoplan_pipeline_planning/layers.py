@@ -11,7 +11,7 @@ import numpy as np
 
 from topoplan import CostFunction, OperatorGraph, TopoplanError
 from topoplan.arrays import ARRAY_EQ, F64, I64, f64
-from topoplan_searcher_hpgo.states import Bools, States, TooManyStatesError, antichain_states, prefix_states
+from topoplan_pipeline_planning.states import Bools, States, TooManyStatesError, antichain_states, prefix_states
 
 __all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns"]
 

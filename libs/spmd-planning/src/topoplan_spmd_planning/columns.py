@@ -1,7 +1,7 @@
 """A program and its prices as integer-coded columns, which the kernel reads.
 
-Two recursions share them, that of HiDup (`topoplan_searcher_hidup.reference`) and one that overlaps the backward pass,
-too, and prices the two copies of the model apart: what parameters take is charged to the first one alone.
+Two recursions share them, that of HiDup and one that overlaps the backward pass, too, and prices the two copies of the
+model apart: what parameters take is charged to the first one alone.
 
 The forms that a value may have are numbered from 1 on, value by value; 0 is none.  Every live value has a *slot*, some
 bits of the words that are a state's key: the codes of the one or two forms that it is there in, the lower one in the
@@ -19,10 +19,12 @@ import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.arrays import F64, I32
-from topoplan_searcher_hidup.program import Instruction, Program, R, Rule
+from topoplan_spmd_planning.program import Instruction, Program, R, Rule
 
-__all__ = ["PATH_BITS", "Columns", "Pricing", "columns_of", "forms_of"]
+__all__ = ["LONGEST", "PATH_BITS", "Columns", "Pricing", "columns_of", "forms_of"]
 
+#: Instructions of a stage that is full.
+LONGEST = 11
 #: Bits of the number of an instruction's signature in an entry's path.
 PATH_BITS = 5
 

@@ -7,9 +7,9 @@ from typing import Literal
 import attrs
 import numpy as np
 
-from topoplan_searcher_hpgo.latency import early_backward_seconds
-from topoplan_searcher_hpgo.layers import Layers
-from topoplan_searcher_hpgo.machine import Devices, Machine
+from topoplan_pipeline_planning.latency import early_backward_seconds
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_pipeline_planning.machine import Devices, Machine
 
 __all__ = ["Family", "HpgoPlan", "Stage", "early_backward_speedup"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from topoplan_searcher_hpgo.machine import Devices, Machine
+from topoplan_pipeline_planning.machine import Devices, Machine
 
 __all__ = ["placements", "replicated_placements"]
 

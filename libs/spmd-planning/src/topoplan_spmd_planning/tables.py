@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_searcher_hidup.columns import Columns
+from topoplan_spmd_planning.columns import Columns
 
 __all__ = [
     "CUT", "EACH", "ENTRIES", "FILLED", "FORGOTTEN", "GONE_ON", "STATE", "STATES", "TAKEN_OUT", "Tables",

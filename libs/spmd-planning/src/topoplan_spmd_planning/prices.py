@@ -11,7 +11,7 @@ import numpy as np
 from topoplan import Problem
 from topoplan.model.resharding import CollectiveCosts, Rings, convert, seconds
 from topoplan.model.sharding import Form, Signature
-from topoplan_searcher_hidup.program import Instruction
+from topoplan_spmd_planning.program import Instruction
 
 __all__ = ["Prices"]
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from topoplan_searcher_hidup.columns import Columns, forms_of
-from topoplan_searcher_hidup.program import Program
-from topoplan_searcher_hidup.reference import LONGEST
+from topoplan_spmd_planning.columns import LONGEST, Columns, forms_of
+from topoplan_spmd_planning.program import Program
 
 __all__ = ["every_plan"]
 

@@ -22,12 +22,12 @@ import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.arrays import F64
-from topoplan_searcher_hpgo.latency import analytical_seconds
-from topoplan_searcher_hpgo.layers import Layers
-from topoplan_searcher_hpgo.machine import RELEASED, Bandwidths, Devices, Machine
-from topoplan_searcher_hpgo.placing import placements
-from topoplan_searcher_hpgo.plans import Family, HpgoPlan, Stage
-from topoplan_searcher_hpgo.straight import straight_pipeline
+from topoplan_pipeline_planning.latency import analytical_seconds
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Devices, Machine
+from topoplan_pipeline_planning.placing import placements
+from topoplan_pipeline_planning.plans import Family, HpgoPlan, Stage
+from topoplan_pipeline_planning.straight import straight_pipeline
 
 __all__ = ["best_of", "finalists", "plan"]
 

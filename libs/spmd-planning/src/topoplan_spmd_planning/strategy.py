@@ -10,8 +10,8 @@ from topoplan import Problem, Strategy
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Form, Signature
 from topoplan.model.spmd import SpmdProgram
-from topoplan_searcher_hidup.planning import HidupPlan, Stage
-from topoplan_searcher_hidup.program import Program, R
+from topoplan_spmd_planning.planning import HidupPlan, Stage
+from topoplan_spmd_planning.program import Program, R
 
 __all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with"]
 

@@ -1,4 +1,4 @@
-"""HiDup's search over columns: the same answers as `reference`, in a hundredth of the time.
+"""HiDup's search over columns: numbers in tables, compiled.
 
 Cuts are gone through in order; states at a cut in the order they were found.  From every state stages are grown depth
 first, on a stack of keys, and every stage is offered to the frontier of the state that it ends in.  States are found
@@ -14,9 +14,8 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import kernel, part
-from topoplan_searcher_hidup.columns import PATH_BITS, Columns
-from topoplan_searcher_hidup.reference import LONGEST
-from topoplan_searcher_hidup.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
+from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns
+from topoplan_spmd_planning.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
 __all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
@@ -312,7 +311,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
 
     Returns:
         `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
-        `EACH` entries for each of so many; see `topoplan_searcher_hidup.tables.thin`.
+        `EACH` entries for each of so many; see `topoplan_spmd_planning.tables.thin`.
     """
     end = len(columns.signature_at) - 1
     for cut in range(tables.counts[CUT], end):

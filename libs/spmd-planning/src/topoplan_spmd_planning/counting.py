@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from topoplan_searcher_hidup.columns import Columns, forms_of
-from topoplan_searcher_hidup.program import Program, R
+from topoplan_spmd_planning.columns import Columns, forms_of
+from topoplan_spmd_planning.program import Program, R
 
 __all__ = ["Crowd", "most_states"]
 

@@ -15,15 +15,14 @@ import numpy as np
 from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import Signature
-from topoplan_searcher_hidup.columns import PATH_BITS, Columns, columns_of
-from topoplan_searcher_hidup.counting import most_states
-from topoplan_searcher_hidup.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
-from topoplan_searcher_hidup.prices import Prices
-from topoplan_searcher_hidup.program import Program, R
-from topoplan_searcher_hidup.reference import LONGEST, Outcome
-from topoplan_searcher_hidup.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grown, thin
+from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns, columns_of
+from topoplan_spmd_planning.counting import most_states
+from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
+from topoplan_spmd_planning.prices import Prices
+from topoplan_spmd_planning.program import Program, R
+from topoplan_spmd_planning.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grown, thin
 
-__all__ = ["HidupPlan", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
+__all__ = ["HidupPlan", "Outcome", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
 #: States that are gone on with before Ctrl-C is heard.
 _AT_A_TIME = 1 << 12
@@ -35,6 +34,20 @@ _ROOM = 1 << 14
 
 class TooManyStatesError(TopoplanError):
     """A model has more states than may be kept."""
+
+
+@attrs.frozen
+class Outcome:
+    """What a search found.
+
+    Attributes:
+        objective: HiDup's measure of the best plan, in seconds; it ranks plans and forecasts nothing.
+        states, entries: states that were gone on from, and (time, debt) pairs at them that none other was better than.
+    """
+
+    objective: float
+    states: int
+    entries: int
 
 
 @attrs.frozen

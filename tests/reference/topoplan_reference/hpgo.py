@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 
-from topoplan_searcher_hpgo.layers import Layers
-from topoplan_searcher_hpgo.machine import Devices, Machine
-from topoplan_searcher_hpgo.placing import placements, replicated_placements
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_pipeline_planning.machine import Devices, Machine
+from topoplan_pipeline_planning.placing import placements, replicated_placements
 
 __all__ = ["reference_best", "reference_candidates"]
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, TopoplanError
-from topoplan_searcher_hpgo.latency import early_backward_seconds
-from topoplan_searcher_hpgo.layers import Layers, OperatorColumns
-from topoplan_searcher_hpgo.machine import Bandwidths, Machine
-from topoplan_searcher_hpgo.placing import placements, replicated_placements
-from topoplan_searcher_hpgo.planning import finalists, plan
-from topoplan_searcher_hpgo.reference import reference_best, reference_candidates
-from topoplan_searcher_hpgo.states import antichain_states
+from topoplan_pipeline_planning.latency import early_backward_seconds
+from topoplan_pipeline_planning.layers import Layers, OperatorColumns
+from topoplan_pipeline_planning.machine import Bandwidths, Machine
+from topoplan_pipeline_planning.placing import placements, replicated_placements
+from topoplan_pipeline_planning.planning import finalists, plan
+from topoplan_pipeline_planning.states import antichain_states
+from topoplan_reference.hpgo import reference_best, reference_candidates
 
 CHAIN_4 = [[1], [2], [3], []]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan_searcher_hpgo.states import TooManyStatesError, antichain_states, prefix_states
+from topoplan_pipeline_planning.states import TooManyStatesError, antichain_states, prefix_states
 
 
 @st.composite
