@@ -25,8 +25,7 @@ from topoplan.files import read_file, write_file
 from topoplan.model.space import Space
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_bert_sgmoe import BertOptions
-from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_simulator_fluid import FLUID, FluidOptions

@@ -31,8 +31,7 @@ from topoplan import Cluster, Problem, State, TopologyContext, Trial
 from topoplan.model.space import Space
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
-from topoplan_frontend_bert_sgmoe import BertOptions
-from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_spmd_planning.planning import plan

@@ -17,8 +17,7 @@ from topoplan.model.space import Space
 from topoplan_estimator_hidup import HIDUP as ESTIMATOR
 from topoplan_estimator_hidup import Options as Profile
 from topoplan_estimator_hidup.flops import flops
-from topoplan_frontend_bert_sgmoe import BertOptions
-from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down

@@ -18,8 +18,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_bert_sgmoe import BertOptions
-from topoplan_frontend_vit_switch import VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions

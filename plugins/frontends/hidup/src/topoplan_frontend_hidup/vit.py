@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.options import check
-from topoplan_frontend_bert_sgmoe.encoder import SAMPLES_PER_DEVICE, encoder
-from topoplan_frontend_vit_sgmoe import VitOptions
+from topoplan_frontend_hidup import VitOptions
+from topoplan_frontend_hidup.encoder import SAMPLES_PER_DEVICE, encoder
 from topoplan_operators import GraphBuilder, Handle, losses, pointwise, shaping
 
 __all__ = ["build"]
