@@ -154,6 +154,22 @@ def test_a_wrong_row_is_named(checkout, row, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import topoplan, attrs, topoplan_engine", "depends on topoplan-directconnect, which it does not import"),
+        ("def late():\n    import scipy.sparse", "imports scipy, which is not among its dependencies"),
+    ],
+)
+def test_dependencies_are_what_is_imported(checkout, code, message, capsys):
+    module = checkout / "plugins/topologies/ocs/src/topoplan_topology_ocs/__init__.py"
+    module.write_text("import json, topoplan, topoplan_directconnect, topoplan_engine, attr, numpy.linalg\n")
+    assert packages.main(["--check"], checkout) == 0
+    module.write_text(code)
+    assert packages.main(["--check"], checkout) == 1
+    assert f"topoplan-topology-ocs: {message}" in capsys.readouterr().out
+
+
 def test_a_package_without_a_row_is_named(checkout, capsys):
     folder = checkout / "plugins/topologies/chord"
     folder.mkdir()

@@ -1,13 +1,15 @@
 """Writes what all packages have alike, from the table packages.toml: one row a distribution.
 
 ``python tools/packages.py`` writes every package's pyproject.toml, licence, build backend and py.typed, and the lists
-of packages in the root's pyproject.toml; ``--check`` writes nothing, shows what differs, and ends with status 1 if
-anything does. A row ``topoplan-<kind>-<name>`` is a plugin: it lies in ``plugins/<kinds>/<name>``, needs topoplan-core,
-and has one entry point, ``<kind>-<name>``. Rows of other packages name their ``folder``.
+of packages in the root's pyproject.toml.  ``--check`` writes nothing; it shows what differs, and dependencies that are
+not exactly what a package imports, and ends with status 1 if there are any.  A row ``topoplan-<kind>-<name>`` is a
+plugin: it lies in ``plugins/<kinds>/<name>``, needs topoplan-core, and has one entry point, ``<kind>-<name>``.  Rows of
+other packages name their ``folder``.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 import re
@@ -22,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
 BACKEND = "checkout_backend.py"
 BUILD: Mapping[str, str | list[str]] = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
+#: Import names that are not those of their distributions.
+IMPORT_NAMES = {"attr": "attrs"}
 FIELDS = {"folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
 
 
@@ -175,12 +179,43 @@ def differences(root: Path) -> Iterator[tuple[str, str, str]]:
             yield path, text or "", wanted
 
 
+def misdeclared(root: Path) -> Iterator[str]:
+    """Give a line for every dependency that a package lacks or has too much; a package without code has none."""
+    table = Table.read(root)
+    owner = {package.module: name for name, package in table.packages.items()}
+    for package in table.packages.values():
+        imported = {IMPORT_NAMES.get(name, owner.get(name, name)) for name in imports(root / package.folder / "src")}
+        if not imported:
+            continue
+        imported -= {package.name, *sys.stdlib_module_names}
+        declared = {name.replace("-", "_"): name for name in package.dependencies}
+        late = {name.replace("-", "_") for names in package.extras.values() for name in names}
+        wanted = {name.replace("-", "_") for name in imported}
+        for name in sorted(wanted - {*declared, *late}):
+            yield f"{package.name}: imports {name}, which is not among its dependencies"
+        for name in sorted(set(declared) - wanted):
+            yield f"{package.name}: depends on {declared[name]}, which it does not import"
+
+
+def imports(folder: Path) -> set[str]:
+    """Return the first parts of the names of all modules that the files of a folder import, wherever they do."""
+    roots: set[str] = set()
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            if isinstance(node, ast.Import):
+                roots.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                roots.add((node.module or "").partition(".")[0])
+    return roots
+
+
 def main(words: list[str], root: Path = ROOT) -> int:
     """Write the files that differ, or with ``--check`` show how; return the exit status."""
     if words not in ([], ["--check"]):
         sys.exit(__doc__)
     try:
         found = list(differences(root))
+        faults = list(misdeclared(root)) if words else []
     except (TableError, tomllib.TOMLDecodeError) as error:
         print(f"{TABLE}: {error}", file=sys.stderr)
         return 2
@@ -193,7 +228,9 @@ def main(words: list[str], root: Path = ROOT) -> int:
             (root / path).write_text(wanted, encoding="utf-8")
     if words and found:
         print(f"{len(found)} files differ from {TABLE}; `python tools/packages.py` writes them")
-    return 1 if words and found else 0
+    for fault in faults:
+        print(fault)
+    return 1 if faults or (words and found) else 0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ that its figures are from.
 
 from __future__ import annotations
 
-from topoplan.published import PublishedProfiles
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node
+from topoplan_published.profiles import PublishedProfiles
 
 __all__ = ["batch_size", "names", "profile", "rows"]
 
