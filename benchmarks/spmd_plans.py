@@ -65,20 +65,20 @@ each column has the best of its kind.
 | hosts x devices | Gbps | experts | flat, s | data x model, s | expert and model, s | all three, s |
 |---|---|---|---|---|---|---|"""
 
-SECTION = """## Programs for all devices, beside measured times
+SECTION = """## SPMD programs, beside measured times
 
     .venv/bin/python benchmarks/spmd_plans.py
 
-Repeats: HiDup (Zhang et al., SoCC 2022), figure 6 and table 4: plans of one program for all devices, measured by the
+Repeats: HiDup (Zhang et al., SoCC 2022), figure 6 and table 4: plans of one SPMD program, measured by the
 authors on V100s.  Here HiDup's plan and that of the searcher `spmd` are simulated; [what was assumed, what else was
 compared, and why large clusters are slower than measured](spmd.md).
 
 | setting | measured (HiDup), s | hidup, simulated, s | error | spmd, simulated, s |
 |---|---|---|---|---|"""
 
-HEAD = """# Programs for all devices, simulated
+HEAD = """# SPMD programs, simulated
 
-HiDup (Zhang et al., SoCC 2022) plans single programs for all devices; so does the searcher `spmd`, in seconds.  Here
+HiDup (Zhang et al., SoCC 2022) plans SPMD programs; so does the searcher `spmd`, in seconds.  Here
 both plans and data parallelism are simulated with all their collectives.  One command writes this page:
 
     .venv/bin/python benchmarks/spmd_plans.py
@@ -91,7 +91,7 @@ both plans and data parallelism are simulated with all their collectives.  One c
   *data parallel*: every operator cut by samples, gradients summed as soon as they are there.  *spmd*: the best of its
   own plans and these two, which it simulates as well (what `--keep fastest` takes); *by* says whose it is (a mesh,
   outermost axis first, and whether micro-batches overlap or the whole batch goes through at once; *ahead*: planned
-  with computation counted for less); *reckoned*: what it expected of its own best one.
+  with computation counted for less); *estimated*: what it computed for its own best plan before the simulation.
 - *-*: does not fit the memory, where Adam keeps two moments of each weight.  *measured*: HiDup on 8 hosts over about
   9.7 Gbps (figure 6), and in brackets the better of DeepSpeed and FastMoE.
 """
@@ -210,7 +210,7 @@ def main() -> None:
     for gbps in (10, 100):
         end = " measured |" if gbps == 10 else ""
         text += [f"## Eight hosts, {gbps} Gbps\n"]
-        text += [f"| model | devices | hidup, s | data parallel, s | spmd, s | by | reckoned, s |{end}"]
+        text += [f"| model | devices | hidup, s | data parallel, s | spmd, s | by | estimated, s |{end}"]
         text += ["|---|---|---|---|---|---|---|" + ("---|" if end else "")]
         for model in given.models.split(","):
             for devices in map(int, given.devices.split(",")):
@@ -233,7 +233,7 @@ def main() -> None:
     table: list[tuple[float, float]] = []
     if "bert-sgmoe" in given.models:
         text += ["## BERT-SGMoE in the settings of table 4\n"]
-        text += ["| hosts | devices | Gbps | hidup, s | data parallel, s | spmd, s | by | reckoned, s | measured |"]
+        text += ["| hosts | devices | Gbps | hidup, s | data parallel, s | spmd, s | by | estimated, s | measured |"]
         text += ["|---|---|---|---|---|---|---|---|---|"]
         for hosts, each, gbps, mine in TABLE_4:
             report = run("bert-sgmoe", hosts, each, gbps)

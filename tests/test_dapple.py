@@ -160,7 +160,7 @@ def test_command_line_plans_simulates_and_reports(run):
     assert own["split"] == "8|8 @30"
     assert own["planned_iteration_time_s"] == pytest.approx(own["one_device_s"] / own["speedup"])
     assert own["baselines"]["no_overlap"] == pytest.approx(4.82224, abs=1e-4)
-    # HPGO reckons with another speedup than its plan has as simulated; each says of which it is.
+    # HPGO estimates another speedup than its plan has as simulated; each says of which it is.
     assert found["speedup_over_one_device"] == pytest.approx(own["one_device_s"] / found["iteration_time_s"])
     assert found["iteration_time_s"] > found["lower_bound_s"] > 0
 

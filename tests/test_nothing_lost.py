@@ -59,7 +59,7 @@ def test_an_exporter_that_cannot_say_the_plan_takes_nothing_with_it(tmp_path, ca
     assert "iteration time" in said.out
     assert f"dot written to {out['dot']}" in said.out.replace("\n", "")
     assert [line for line in said.err.splitlines() if line.startswith("error: ")] == [
-        "error: strategy: the plan is a program for all devices, whose conversions this format cannot say (json can)"
+        "error: strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
     ]
     assert [out[name].exists() for name in out] == [True, False, True]
 

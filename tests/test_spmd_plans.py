@@ -1,4 +1,4 @@
-"""Programs for all devices through the command line: planned, simulated, exported, read again, and changed."""
+"""SPMD programs through the command line: planned, simulated, exported, read again, and changed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):
     file = tmp_path / "plan"
     status, _, err = run(capsys, "optimize", *MODEL, *CLUSTER, "-s", "hidup", "-x", f"strategy={file}")
     assert status == 2
-    assert "program for all devices, whose conversions this format cannot say" in " ".join(err.split())
+    assert "SPMD program, whose conversions this format cannot say" in " ".join(err.split())
     assert not file.exists()
 
 

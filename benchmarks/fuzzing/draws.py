@@ -45,7 +45,7 @@ def stored(name: str, data: bytes | str) -> Path:
 
 @functools.cache
 def plans() -> tuple[Plan, ...]:
-    """Return plans of several kinds: by hand, pipelined, searched on a patch panel, a program for all devices."""
+    """Return plans of several kinds: by hand, pipelined, searched on a patch panel, an SPMD program."""
     small = Experiment(
         model="alexnet",
         cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),

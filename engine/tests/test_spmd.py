@@ -1,4 +1,4 @@
-"""Programs for all devices: what is refused, their task graphs beside the plain ones, and what collectives take."""
+"""SPMD programs: what is refused, their task graphs beside the plain ones, and what collectives take."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class PartCosts:
 class CostFunction(Protocol):
     """What an estimator builds: compiled once for a problem, called for many placements.
 
-    It may have ``assumptions``, a mapping of JSON values, such as the share of a device's peak that it reckons with:
+    It may have ``assumptions``, a mapping of JSON values, such as the share of a device's peak that it assumes:
     they stand in the provenance of plans and beside the figures of a run.
     """
 

@@ -91,7 +91,7 @@ class Search(Protocol):
     States that are no new best are shared where both sides say so: one that has ``reached``, a trial that `tell` moved
     it to (else None), offers it, and one with a true ``follows`` is given what searchers of the other axis offer.
     One that constructs its answer may have ``report(strategy) -> Mapping[str, Any] | None``: JSON values that say what
-    it reckoned of a strategy that it proposed, or, asked with None because nothing that it proposed could be simulated,
+    it estimated for a strategy that it proposed, or, asked with None because nothing it proposed could be simulated,
     of its best one; None for a strategy that it does not know.  They stand in the plan's
     provenance, and apart from the figures of the simulation in what the command line prints.  ``speedup`` there is its
     own estimate over one device, ``one_device_s`` what that device takes, from which the simulated one follows.

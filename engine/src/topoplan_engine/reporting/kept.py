@@ -74,7 +74,7 @@ def _choose(outcome: Outcome, experiment: Experiment) -> str | None:
 
 
 def planner_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the rows with the figures that planners reckoned themselves: numbers and short texts of their reports."""
+    """Return the rows with the figures that planners estimated themselves: numbers and short texts of their reports."""
     provenance = outcome.plan.provenance
     rows = []
     for name, report in provenance.get("reports", {}).items():

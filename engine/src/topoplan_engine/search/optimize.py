@@ -248,7 +248,7 @@ def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) ->
 
 
 def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
-    """Return what the provenance says of where the plan comes from, and what searchers reckoned of their plans.
+    """Return what the provenance says of where the plan comes from, and what searchers estimated for their plans.
 
     Reports are of the plan itself unless ``reports_are_of`` says of which other one.
     """

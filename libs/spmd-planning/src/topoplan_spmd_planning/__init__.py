@@ -2,7 +2,7 @@
 
 Data flows through the modules in this order:
 
-* `program` writes an operator graph down as one program for all devices, with the signatures of every instruction;
+* `program` writes an operator graph down as one SPMD program, with the signatures of every instruction;
   `released` has the signatures that HiDup knows.
 * `prices` asks the estimator what instructions and conversions take, as HiDup counts it.
 * `columns` codes both as integer columns; `counting` bounds the number of states before the search.

@@ -1,4 +1,4 @@
-"""What instructions and conversions cost, as HiDup reckons.
+"""What instructions and conversions cost, as HiDup estimates it.
 
 Devices share an instruction's work as soon as one of its tensors is sliced; otherwise each does all of it.  A
 conversion takes its collectives one after the other, for the bytes of the whole tensor, forward and backward.

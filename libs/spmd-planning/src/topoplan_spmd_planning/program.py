@@ -1,4 +1,4 @@
-"""A model as one program for all devices, in HiDup's terms.
+"""A model as one SPMD program, in HiDup's terms.
 
 HiDup's operators are those of a PyTorch trace: data first, then operator after operator, each behind the reads of its
 parameters, and the loss as output.  So an operator graph in the algebra is written out: weights become reads, inputs

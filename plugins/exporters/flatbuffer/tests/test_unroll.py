@@ -246,7 +246,7 @@ def split(graph):
 
 
 def program_plan(fabric, mesh, seed, copies):
-    """Return a plan of a random program for all devices that needs collectives, with its timeline."""
+    """Return a plan of a random SPMD program that needs collectives, with its timeline."""
     random = np.random.default_rng(seed)
     graph = reference.graph(("a", "b", "c", "d", "e"))
     made = {(v, into) for _, _, v, into in graph.edges.tolist()}

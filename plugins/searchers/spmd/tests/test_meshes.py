@@ -1,4 +1,4 @@
-"""Meshes of several axes: where experts are, joint signatures, and plans that are what they were reckoned to be."""
+"""Meshes of several axes: where experts are, joint signatures, and plans that are what was estimated."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize(("name", "mesh"), TURNS)
-def test_plans_take_what_was_reckoned_and_hold_what_was_counted(name, mesh):
+def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     found, lowering, fabric = planned(problem_of(graph), mesh)
     simulated = FLUID.build(FluidOptions())(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan

@@ -168,7 +168,7 @@ def test_samples_that_cannot_be_halved_go_through_at_once():
     assert set(report["simulated_s"]) == {"initial strategy", "3 whole batch", "hidup", "data parallelism"}
 
 
-def test_reckoned_seconds_bound_simulated_ones():
+def test_estimated_seconds_bound_simulated_ones():
     """Streams that need not wait for each other between stages are no slower than those that do."""
     problem = problem_of(width=1024, layers=4, batch=1024)
     fabric = problem.build_fabric(None, None)

@@ -19,7 +19,7 @@ def baselines_of(rows: Sequence[Row]) -> list[str]:
 
 
 def headers_of(rows: Sequence[Row]) -> list[str]:
-    """Return the headers of the table: speedups as the searcher reckons them, and what was simulated."""
+    """Return the headers of the table: speedups as the searcher estimates them, and what was simulated."""
     return [
         "global batch",
         *(name.replace("_", " ") for name in baselines_of(rows)),

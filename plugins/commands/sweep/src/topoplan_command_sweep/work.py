@@ -34,7 +34,7 @@ class Row:
         batch_size: samples of an iteration.
         seconds: of one iteration of the plan, as simulated; None where there is no plan.
         plan: where it comes from.
-        speedup: as the searcher reckons it for this plan; None where it does not, or where it constructed another one.
+        speedup: as the searcher estimates it; None if it does not, or if it constructed another plan.
         simulated_speedup: what one device takes, as the searcher reports it, over ``seconds``.
         split: the plan in short, as the searcher reports it; empty likewise.
         baselines: speedups of other plans, as the searcher reports them.

@@ -2,7 +2,7 @@
 
 An axis that follows a dimension which is cut along an axis of the mesh, in equal slices, is `Shard`; an output without
 such an axis is `Partial`, anything else that lacks one `Replicate`.  So is what a part reads beyond its slice: windows
-of convolutions that reach into others'.  A strategy that is a program for all devices says the forms itself.
+of convolutions that reach into others'.  A strategy that is an SPMD program says the forms itself.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
         raise TopoplanError(f"{name}: {len(forward)} forward and {len(backward)} backward tasks (must be as many)")
     if _scheduled(taskgraph, forward, backward):
         raise TopoplanError(
-            f"{name}: its tasks follow a schedule of micro-batches or a program for all devices, which the format "
-            "cannot say"
+            f"{name}: its tasks follow a schedule of micro-batches or an SPMD program, which the format cannot say"
         )
     part = np.full(taskgraph.n_tasks, -1)
     part[backward] = np.arange(len(backward))

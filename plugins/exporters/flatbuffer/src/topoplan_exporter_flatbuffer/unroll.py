@@ -9,7 +9,7 @@ ring begins when all transfers of the one before have ended, and several rings d
 
 A join is a barrier without run time on a device that nothing else uses, a CPU in the file.  It keeps the dependencies
 of the collective to the letter, with n edges on each side in place of n times n.  All-reduces of one member, which in
-programs for all devices begin and end all-to-alls, become joins alone.
+SPMD programs begin and end all-to-alls, become joins alone.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
             raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
         if plan.strategy.program is not None:
             raise TopoplanError(
-                "strategy: the plan is a program for all devices, whose conversions this format cannot say (json can)"
+                "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
             )
         if (schedule := plan.strategy.schedule) is not None:
             raise TopoplanError(

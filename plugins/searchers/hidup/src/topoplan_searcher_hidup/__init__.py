@@ -36,7 +36,7 @@ def _build(options: HidupOptions, problem: Any, rng: Any) -> Search:
 
 HIDUP = Searcher(
     name="hidup",
-    summary="HiDup: one program for all devices, its collectives hidden behind a second copy of the model",
+    summary="HiDup: one SPMD program, its collectives hidden behind a second copy of the model",
     options=HidupOptions,
     build=_build,
     axis="strategy",

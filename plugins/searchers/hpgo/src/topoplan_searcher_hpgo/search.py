@@ -61,7 +61,7 @@ class HpgoSearch:
         """Take the prices, which change nothing."""
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:  # noqa: ARG002 - it stands for one plan
-        """Return the plan as HPGO reckons it; its ``speedup`` is over the seconds ``one_device_s``."""
+        """Return the plan as HPGO estimates it; its ``speedup`` is over the seconds ``one_device_s``."""
         one_device = float(self._layers.seconds[-1])
         names = [op.name for op in self._problem.graph.operators]
         layers, devices = self._layers.count, self._machine.n_devices

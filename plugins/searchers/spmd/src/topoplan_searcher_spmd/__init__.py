@@ -35,7 +35,7 @@ class SpmdOptions:
     )
     finalists: int = option(
         3,
-        help="meshes are given up once so many are reckoned faster; of so many, plans that run ahead are tried",
+        help="meshes are given up once so many are estimated to be faster; of so many, plans that run ahead are tried",
         minimum=1,
     )
     beam: int = option(
@@ -52,7 +52,7 @@ def _build(options: SpmdOptions, problem: Any, rng: Any) -> Search:
 
 SPMD = Searcher(
     name="spmd",
-    summary="programs for all devices on a mesh: forms and collectives that take the least time",
+    summary="SPMD programs on a mesh: forms and collectives that take the least time",
     options=SpmdOptions,
     build=_build,
     axis="strategy",

@@ -37,7 +37,7 @@ _SLACK = 1e-9
 
 @attrs.frozen
 class Planned:
-    """A plan on one mesh: what was found, the strategy, seconds as reckoned, and bytes of the fullest device."""
+    """A plan on one mesh: what was found, the strategy, estimated seconds, and bytes of the fullest device."""
 
     written: Written
     solution: Solution[Joint]
@@ -46,7 +46,7 @@ class Planned:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an iteration, as the recursion reckons them (with computation as it was counted)."""
+        """Seconds of an iteration, as the recursion estimates them (with computation as it was counted)."""
         return self.solution.outcome.objective
 
 

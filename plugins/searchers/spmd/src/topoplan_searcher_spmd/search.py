@@ -51,7 +51,7 @@ class SpmdSearch:
         self._asked: list[_Proposal] = []
         self._proposals: list[_Proposal] = []
         self._planned: list[Planned] = []
-        self._outdone = 0
+        self._dominated = 0
 
     def adopt(self, trial: Trial) -> None:
         """Plan for the fabric of the first ``trial``."""
@@ -75,7 +75,7 @@ class SpmdSearch:
             proposal.seconds, proposal.fits = trial.cost, trial.fits
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
-        """Return the plans with what they were reckoned and simulated to take, and the chosen one in full.
+        """Return the plans with their estimated and simulated seconds, and the chosen one in full.
 
         That is the one of a strategy; without it, the fastest of all.
         """
@@ -98,7 +98,7 @@ class SpmdSearch:
                 }
                 for planned in sorted(self._planned, key=lambda planned: planned.seconds)
             ],
-            "meshes_outdone": self._outdone,
+            "meshes_outdone": self._dominated,
             "simulated_s": {proposal.name: proposal.seconds for proposal in done},
         }
         chosen = None if best is None else best.candidate.state().strategy
@@ -183,7 +183,7 @@ class SpmdSearch:
         return np.inf if proposal.seconds is None else proposal.seconds
 
     def _bound(self) -> float:
-        """Return what a plan must not exceed, as reckoned, to be among the finalists."""
+        """Return the estimated seconds that a plan must not exceed to be on the shortlist."""
         limit = float(self._problem.cluster.device_memory.min())
         fit = sorted(planned.seconds for planned in self._planned if planned.memory <= limit)
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
@@ -204,7 +204,7 @@ class SpmdSearch:
             weight=weight,
             bound=bound,
         )
-        self._outdone += planned is None and bound < np.inf
+        self._dominated += planned is None and bound < np.inf
         return planned
 
     def _hidup(self, trial: Trial) -> Candidate | None:
