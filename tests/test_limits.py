@@ -43,7 +43,7 @@ def refused(attempt, match="."):
     ],
 )
 def test_a_cluster_has_upper_limits(flags):
-    refused(lambda: build_cluster(structure(ClusterOptions, flags, "--")))
+    refused(lambda: build_cluster(structure(ClusterOptions, flags, "--"), HOST))
 
 
 @pytest.mark.parametrize(

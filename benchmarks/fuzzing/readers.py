@@ -111,7 +111,7 @@ def readcollectives(data: bytes) -> None:
 def read_experiment(text: str, changes: tuple[str, ...] = ()) -> None:
     """Read an experiment; build its cluster and its network, and look up its components."""
     experiment = experiment_from_toml(stored("experiment.toml", text), changes)
-    cluster = build_cluster(experiment.cluster)
+    cluster = build_cluster(experiment.cluster, HOST)
     for kind, choice in (("frontend", experiment.model), ("simulator", experiment.simulator)):
         HOST.make(kind, choice.name, choice.options)
     for choice in experiment.searchers:
@@ -153,9 +153,9 @@ def read_values(given: tuple[str, dict[str, Any]]) -> None:
     name, options = given
     kind, _, component = name.partition(":")
     if kind == "cluster":
-        build_cluster(structure(ClusterOptions, options, "--"))
+        build_cluster(structure(ClusterOptions, options, "--"), HOST)
     elif kind == "hosts":
-        build_cluster(ClusterOptions(hosts=(structure(HostGroup, options, "cluster.hosts"),)))
+        build_cluster(ClusterOptions(hosts=(structure(HostGroup, options, "cluster.hosts"),)), HOST)
     elif kind == "run":
         structure(RunOptions, options, "--")
     elif kind == "topology":

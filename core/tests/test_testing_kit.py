@@ -11,10 +11,13 @@ import pytest
 
 from topoplan import (
     Cluster,
+    Device,
     Estimator,
     Exporter,
     Fabric,
     Frontend,
+    HostModel,
+    Machine,
     Phases,
     Searcher,
     Simulator,
@@ -113,9 +116,25 @@ def build_walk(options, problem, rng):
     return Walk(problem, rng)
 
 
+FIGURES = {"memory_bandwidth": 1e12, "memory": 8e9, "kernel_overhead": 1e-6}
+
+
+def build_machine(options):
+    return HostModel(device=Device(name="ABACUS", peak_flops={"fp32": 1e12}, **FIGURES))
+
+
+def build_machine_of_another_name(options):
+    return HostModel(device=Device(name="abacus-2", peak_flops={"fp32": 1e12}, **FIGURES))
+
+
+def build_machine_that_does_nothing(options):
+    return HostModel(device=Device(name="abacus", peak_flops={"fp32": 0.0}, **FIGURES))
+
+
 COMMON = {"summary": "a test", "options": Options, "example": {"size": "3", "steps": "1-2"}}
 HONEST = {
     "frontend": Frontend(name="chain", build=build_graph, **COMMON),
+    "machine": Machine(name="abacus", build=build_machine, **COMMON),
     "topology": Topology(name="ring", build=build_ring, **COMMON),
     "estimator": Estimator(name="even", build=build_costs, **COMMON),
     "simulator": Simulator(name="ideal", build=build_simulator, memory=ignore_memory, **COMMON),
@@ -294,6 +313,8 @@ CHEATS = [
     ("frontend", {"options": Loose, "example": {}}, "check_options_are_frozen"),
     ("frontend", {"example": {"colour": "red"}}, "check_example_is_accepted"),
     ("frontend", {"summary": "two\nlines"}, "check_summary_is_one_line"),
+    ("machine", {"build": build_machine_of_another_name}, "check_device_is_called_as_its_machine"),
+    ("machine", {"build": build_machine_that_does_nothing}, "check_figures_can_be_true"),
     ("topology", {"build": lost_host}, "check_all_hosts_are_connected"),
     ("topology", {"build": global_random_ring}, "check_global_randomness_is_untouched"),
     ("topology", {"build": demand_ring}, "check_demand_is_ignored_unless_declared"),

@@ -18,13 +18,18 @@ _PUBLIC = {
     "Command": "plugin.components",
     "CostFunction": "plugin.components",
     "Demand": "model.problem",
+    "Device": "model.machine",
     "Dimension": "model.graph",
     "Estimator": "plugin.components",
     "Exporter": "plugin.components",
     "Fabric": "model.fabric",
     "Frontend": "plugin.components",
     "Host": "plugin.host",
+    "HostLink": "model.machine",
+    "HostModel": "model.machine",
+    "HostNode": "model.machine",
     "LinkKind": "model.fabric",
+    "Machine": "plugin.components",
     "Operator": "model.graph",
     "OperatorGraph": "model.graph",
     "PartCosts": "plugin.components",
@@ -72,6 +77,10 @@ if TYPE_CHECKING:
     from topoplan.model.graph import Role as Role
     from topoplan.model.graph import Tensor as Tensor
     from topoplan.model.graph import Term as Term
+    from topoplan.model.machine import Device as Device
+    from topoplan.model.machine import HostLink as HostLink
+    from topoplan.model.machine import HostModel as HostModel
+    from topoplan.model.machine import HostNode as HostNode
     from topoplan.model.plan import Plan as Plan
     from topoplan.model.problem import Demand as Demand
     from topoplan.model.problem import Problem as Problem
@@ -88,6 +97,7 @@ if TYPE_CHECKING:
     from topoplan.plugin.components import Estimator as Estimator
     from topoplan.plugin.components import Exporter as Exporter
     from topoplan.plugin.components import Frontend as Frontend
+    from topoplan.plugin.components import Machine as Machine
     from topoplan.plugin.components import PartCosts as PartCosts
     from topoplan.plugin.components import Searcher as Searcher
     from topoplan.plugin.components import Simulate as Simulate

@@ -1,4 +1,4 @@
-"""Read-only columns: the converters by which every value class takes its arrays.
+"""Read-only columns and mappings: the converters by which every value class takes its arrays.
 
 An array that enters a value is copied to the stated dtype, made contiguous and frozen, so that a value
 can be shared between candidates, caches and plugins without anybody changing it under another's feet.
@@ -6,13 +6,16 @@ can be shared between candidates, caches and plugins without anybody changing it
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "f64", "i8", "i32", "i64", "offsets", "u64"]
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "f64", "i8", "i32", "i64", "offsets", "u64"]
+
+V = TypeVar("V")
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -61,6 +64,30 @@ def i8(value: ArrayLike) -> I8:
 def u64(value: ArrayLike) -> U64:
     """Return ``value`` as a read-only uint64 array."""
     return _frozen(value, np.uint64)
+
+
+class FrozenMapping(Mapping[str, V]):
+    """A mapping that nobody can change, and that can be hashed and pickled."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, V]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: str) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
 
 
 def offsets(counts: I64) -> I64:

@@ -15,9 +15,10 @@ import numpy as np
 
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
+from topoplan.model.machine import HostModel
 from topoplan.options import SEEDS, check, option, parse_component, structure
 from topoplan.plugin.components import Component, Kind, Topology
-from topoplan_engine.devices import device_preset
+from topoplan.plugin.host import Host
 from topoplan_engine.perturbation import Distortion
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
 
@@ -111,7 +112,7 @@ class HostGroup:
     degree: int | None = option(None, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
     interface_bandwidth_gbps: float | None = option(None, help="of one interface", unit="Gbps", above=0, maximum=1e9)
     inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=1e9)
-    device: str | None = option(None, help="kind of device")
+    device: str | None = option(None, help="kind of device, as in the cluster")
     speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
     memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=1e9)
 
@@ -139,7 +140,7 @@ class ClusterOptions:
         maximum=_MOST_INTERFACES,
     )
     latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=1e9)
-    device: str = option("A100-40", help="kind of device: V100, A100-40, A100-80, H100, H200, B200")
+    device: str = option("A100-40", help="kind of device: a machine that `topoplan plugins` lists")
     memory_gb: float | None = option(
         None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=1e9
     )
@@ -220,11 +221,15 @@ def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topolo
     return attrs.evolve(options, degree=_ON_SWITCHES if switched else _ON_HOSTS)
 
 
-def build_cluster(options: ClusterOptions) -> Cluster:
+def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
     """Convert cluster options to columns in seconds, bytes and bytes/s.
 
     Options that do not say how many interfaces a host has get those of hosts that are wired to each other
     (`interfaces_unless_given`).
+
+    Args:
+        options: in users' units.
+        host: knows the machines; unless given, one with all installed plugins.
 
     Raises:
         TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
@@ -239,6 +244,7 @@ def build_cluster(options: ClusterOptions) -> Cluster:
             f"cluster: {n_hosts} hosts with {n_devices} devices "
             f"(at most {_MOST_HOSTS} hosts and {_MOST_DEVICES} devices)"
         )
+    machines = _machines(host or Host.discover(), {group.device or options.device for group in groups})
     hosts: list[int] = []
     presets: list[str] = []
     speeds: list[float] = []
@@ -247,14 +253,14 @@ def build_cluster(options: ClusterOptions) -> Cluster:
     degrees: list[int] = []
     bandwidths: list[float] = []
     for group in groups:
-        preset = device_preset(group.device or options.device)
+        device = machines[(group.device or options.device).lower()].device
         gigabytes = group.memory_gb or options.memory_gb
         for _ in range(group.servers):
             devices = group.gpus_per_server or options.gpus_per_server
             hosts += [len(degrees)] * devices
-            presets += [preset.name] * devices
+            presets += [device.name] * devices
             speeds += [group.speed] * devices
-            memories += [gigabytes * 1e9 if gigabytes else preset.memory] * devices
+            memories += [gigabytes * 1e9 if gigabytes else device.memory] * devices
             degrees.append(group.degree or options.degree or _ON_HOSTS)
             inside.append(group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps)
             bandwidths.append(group.interface_bandwidth_gbps or options.interface_bandwidth_gbps)
@@ -268,7 +274,26 @@ def build_cluster(options: ClusterOptions) -> Cluster:
         interface_bandwidth=np.array(bandwidths) * _BYTES_PER_SECOND_PER_GBPS,
         latency=options.latency_us * 1e-6,
         gpus_per_device=options.gpus_per_device,
+        machines=machines,
     )
+
+
+def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
+    """Return all machines of a host by name; one that is broken is left out, unless it is ``named``.
+
+    Raises:
+        TopoplanError: a name is not known, or of a broken one.
+    """
+    chosen = {name.lower() for name in named}
+    machines: dict[str, HostModel] = {}
+    for name in sorted(chosen | {component.name for component in host.components(Kind.MACHINE)}):
+        try:
+            component, machine_options = host.make(Kind.MACHINE, name)
+            machines[name] = component.build(machine_options)
+        except TopoplanError as error:
+            if name in chosen:
+                raise TopoplanError(f"cluster.device: {error}") from error
+    return machines
 
 
 def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:

@@ -13,7 +13,6 @@ import attrs
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph, Role
-from topoplan_engine.devices import DEVICE_PRESETS, device_preset
 
 __all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput"]
 
@@ -81,9 +80,8 @@ def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | No
     """Return dense FLOP/s of all devices together; None where one of them is unknown or has no such arithmetic."""
     total = 0.0
     for name, speed in zip(cluster.device_preset, cluster.device_speed.tolist(), strict=True):
-        if (device or name).upper() not in DEVICE_PRESETS:
-            return None
-        peak = device_preset(device or name).peak_flops.get(precision)
+        machine = cluster.machines.get((device or name).lower())
+        peak = None if machine is None else machine.device.peak_flops.get(precision)
         if peak is None:
             return None
         total += peak * speed * cluster.gpus_per_device

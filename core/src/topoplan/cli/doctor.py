@@ -19,8 +19,8 @@ _HOSTS = 16
 def failures(host: Host) -> list[tuple[Provider, PluginError]]:
     """Build every component that is built by itself with the options of its example; return what raised.
 
-    Those are frontends, topologies, simulators and exporters.  What refuses an example with a `TopoplanError` is the
-    conformance kit's to judge.
+    Those are frontends, machines, topologies, simulators and exporters.  What refuses an example with a
+    `TopoplanError` is the conformance kit's to judge.
     """
     found = []
     for component in host.components():
@@ -42,7 +42,7 @@ def _build(host: Host, component: Component) -> None:
     _, options = host.make(component.kind, component.name, component.example)
     if component.kind is Kind.FRONTEND:
         component.build(options, None)
-    elif component.kind in (Kind.SIMULATOR, Kind.EXPORTER):
+    elif component.kind in (Kind.MACHINE, Kind.SIMULATOR, Kind.EXPORTER):
         component.build(options)
     elif isinstance(component, Topology):
         demand = reference.demand(_HOSTS) if component.follows_demand else None

@@ -113,7 +113,7 @@ def _named(host: Host, name: str) -> list[Registered]:
     kind, colon, rest = name.partition(":")
     if colon:
         return [host.get(kind, rest)]
-    kinds = sorted({row.kind for row in host.listing() if row.name == name})
+    kinds = sorted({row.kind for row in host.listing() if row.name in (name, row.kind == "machine" and name.lower())})
     if not kinds:
         known = {row.name for row in host.listing()}
         broken = "".join(f"; {broken}" for broken in host.broken[:2])

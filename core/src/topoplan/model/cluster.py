@@ -6,12 +6,15 @@ degree and bandwidth.  Units are seconds, bytes, bytes/s and FLOP/s; the command
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
-from topoplan.errors import TopoplanError, shown
+from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, f64, i32
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
+from topoplan.model.machine import Device, HostModel
 
 __all__ = ["Cluster"]
 
@@ -24,13 +27,17 @@ _UNITS = {
 }
 
 
+def _frozen(machines: Mapping[str, HostModel]) -> Mapping[str, HostModel]:
+    return FrozenMapping(machines)
+
+
 @attrs.frozen(kw_only=True)
 class Cluster:
     """Hosts and devices.
 
     Attributes:
         device_host: (D,) int32, host of each device; ascending.
-        device_preset: (D,) name of the kind of each device, e.g. ``A100-40``; see `topoplan_engine.devices`.
+        device_preset: (D,) name of the kind of each device, e.g. ``A100-40``; see `device`.
         device_speed: (D,) factor on the speed of its preset; 0.5 takes twice as long.
         device_memory: (D,) bytes.
         inside_bandwidth: (H,) bytes/s between two devices of one host, per device.
@@ -39,6 +46,8 @@ class Cluster:
         latency: seconds per network link, one way.
         gpus_per_device: GPUs that one device stands for: a gradient is first summed among them inside the host.  1 says
             that a device is one GPU.
+        machines: what is known of kinds of device and of the hosts that hold them, by name in lower case: of those of
+            the cluster, and of others.  No part of the cluster's identity, and in no file.
     """
 
     device_host: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -50,6 +59,7 @@ class Cluster:
     interface_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     latency: float = 0.0
     gpus_per_device: int = 1
+    machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=_frozen, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         hosts, devices = len(self.interfaces), len(self.device_host)
@@ -109,6 +119,18 @@ class Cluster:
             latency=latency,
             gpus_per_device=gpus_per_device,
         )
+
+    def device(self, name: str) -> Device:
+        """Return what is known of a kind of device; upper and lower case are the same.
+
+        Raises:
+            TopoplanError: nothing is known of it; the message names the nearest one or all of them.
+        """
+        machine = self.machines.get(name.lower())
+        if machine is None:
+            known = [other.device.name for other in self.machines.values()]
+            raise TopoplanError(f"device {name!r}: no such machine{nearest(name.upper(), known)}")
+        return machine.device
 
     @property
     def n_hosts(self) -> int:

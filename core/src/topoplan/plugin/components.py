@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from topoplan.model.cluster import Cluster
     from topoplan.model.fabric import Fabric
     from topoplan.model.graph import OperatorGraph
+    from topoplan.model.machine import HostModel
     from topoplan.model.plan import Plan
     from topoplan.model.problem import Demand, Problem
     from topoplan.model.strategy import Strategy
@@ -39,6 +40,7 @@ __all__ = [
     "Exporter",
     "Frontend",
     "Kind",
+    "Machine",
     "PartCosts",
     "Registered",
     "Searcher",
@@ -57,6 +59,7 @@ class Kind(StrEnum):
     """The kinds of component, and the command."""
 
     FRONTEND = "frontend"
+    MACHINE = "machine"
     TOPOLOGY = "topology"
     ESTIMATOR = "estimator"
     SIMULATOR = "simulator"
@@ -129,6 +132,17 @@ class Frontend(Component):
     kind: ClassVar[Kind] = Kind.FRONTEND
     build: Callable[[Any, int | None], OperatorGraph]
     estimator: str = "roofline"
+
+
+@attrs.frozen(kw_only=True)
+class Machine(Component):
+    """``build(options) -> HostModel``: a kind of device, called as the machine is, and what is inside a host of them.
+
+    Users name it in upper or lower case.
+    """
+
+    kind: ClassVar[Kind] = Kind.MACHINE
+    build: Callable[[Any], HostModel]
 
 
 @attrs.frozen(kw_only=True)

@@ -109,12 +109,15 @@ def _build(component: Component, who: str) -> Callable[..., Any]:
     def build(*given: Any) -> Any:
         from topoplan.model.fabric import Fabric
         from topoplan.model.graph import OperatorGraph
+        from topoplan.model.machine import HostModel
 
         with calling(f"{who}: build"):
             made = component.build(*given)
         match component.kind:
             case Kind.FRONTEND:
                 _expect(made, OperatorGraph, f"{who}: build")
+            case Kind.MACHINE:
+                _expect(made, HostModel, f"{who}: build")
             case Kind.TOPOLOGY:
                 _expect(made, Fabric, f"{who}: build")
             case Kind.ESTIMATOR:

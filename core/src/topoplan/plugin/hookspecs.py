@@ -24,7 +24,16 @@ import pluggy
 
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
-    from topoplan.plugin.components import Command, Estimator, Exporter, Frontend, Searcher, Simulator, Topology
+    from topoplan.plugin.components import (
+        Command,
+        Estimator,
+        Exporter,
+        Frontend,
+        Machine,
+        Searcher,
+        Simulator,
+        Topology,
+    )
     from topoplan.search.observed import Progress, Run
 
 __all__ = ["hookimpl", "hookspec"]
@@ -38,6 +47,11 @@ hookimpl = pluggy.HookimplMarker("topoplan")
 @hookspec
 def topoplan_frontends() -> list[Frontend]:  # type: ignore[empty-body]
     """Return frontends: each builds the operator graph of a model."""
+
+
+@hookspec
+def topoplan_machines() -> list[Machine]:  # type: ignore[empty-body]
+    """Return machines: each describes a kind of device and what is inside a host."""
 
 
 @hookspec

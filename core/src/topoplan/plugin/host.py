@@ -196,6 +196,7 @@ class Host:
     def _entry(self, kind: Kind, text: str) -> _Entry:
         """Find ``name``, or ``distribution/name`` where several distributions have one of that name."""
         dist, slash, name = text.rpartition("/")
+        name = name.lower() if kind is Kind.MACHINE else name
         entries = self._index.get((kind, name), [])
         own = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
         if not own:
@@ -367,7 +368,7 @@ class Host:
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        return unknown(kind, name, known, self.broken, self.disabled)
+        return unknown(kind, name.lower() if kind is Kind.MACHINE else name, known, self.broken, self.disabled)
 
 
 def _kind(kind: Kind | str) -> Kind:

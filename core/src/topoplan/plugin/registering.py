@@ -17,6 +17,7 @@ from topoplan.plugin.components import (
     Exporter,
     Frontend,
     Kind,
+    Machine,
     Registered,
     Searcher,
     Simulator,
@@ -41,6 +42,7 @@ _CORE = "topoplan-core"
 #: Registration hook -> what it returns a list of.
 REGISTRATION: Mapping[str, type[Registered]] = {
     "topoplan_frontends": Frontend,
+    "topoplan_machines": Machine,
     "topoplan_topologies": Topology,
     "topoplan_estimators": Estimator,
     "topoplan_simulators": Simulator,

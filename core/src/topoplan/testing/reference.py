@@ -15,6 +15,7 @@ from topoplan.arrays import F64, I32
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, Phases
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
+from topoplan.model.machine import Device, HostModel
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.model.schedule import pipeline_strategy
@@ -42,7 +43,17 @@ __all__ = [
 
 def cluster(n_hosts: int = 4) -> Cluster:
     """Return hosts of one device and four interfaces each."""
-    return Cluster.uniform(n_hosts=n_hosts, interfaces=4, interface_bandwidth=1e9, latency=1e-6)
+    device = Device(
+        name="reference",
+        peak_flops={"fp32": 1e13, "bf16": 1e14},
+        memory_bandwidth=1e12,
+        memory=40e9,
+        kernel_overhead=5e-6,
+    )
+    made = Cluster.uniform(
+        n_hosts=n_hosts, device_preset=device.name, interfaces=4, interface_bandwidth=1e9, latency=1e-6
+    )
+    return attrs.evolve(made, machines={device.name: HostModel(device=device)})
 
 
 def ring(n_hosts: int = 4) -> Fabric:

@@ -43,7 +43,7 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     """
     host = Host.discover()
     topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
-    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]))
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     check_outputs(host, experiment.outputs, cluster, topology)
     with (
         compilation_announced(),

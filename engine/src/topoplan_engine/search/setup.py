@@ -116,7 +116,7 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
     used = chosen_components(host, experiment)
     (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
     (simulator, simulator_options), *searchers = rest
-    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]))
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     graph = in_precision(frontend.build(model_options, experiment.run.batch_size), experiment.run.precision)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     costs = estimator.build(estimator_options, graph, cluster)

@@ -168,7 +168,7 @@ def _topology(network: Network, host: Host) -> Topology:
 def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
     component, chosen = host.make(Kind.TOPOLOGY, network.choice.name, network.choice.options)
     topology = cast("Topology", component)
-    context = TopologyContext(cluster=build_cluster(options), demand=None, rng=np.random.default_rng(0))
+    context = TopologyContext(cluster=build_cluster(options, host), demand=None, rng=np.random.default_rng(0))
     fabric: Fabric = built(topology, chosen, context)
     return bill(fabric, topology.switching)
 

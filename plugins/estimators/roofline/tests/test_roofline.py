@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 
 from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
 from topoplan.model.graph import OperatorGraph
+from topoplan.model.machine import HostModel
 from topoplan.options import structure
-from topoplan_engine.devices import device_preset
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Options, topoplan_estimators
+from topoplan_machine_nvidia import DEVICES
 
 IDEAL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 0.0}
+
+
+def hosts(**given):
+    machines = {device.name.lower(): HostModel(device=device) for device in DEVICES}
+    return attrs.evolve(Cluster.uniform(**given), machines=machines)
 
 
 def tensor(name, sizes, dims, itemsize=4):
@@ -83,7 +89,7 @@ def price(function, op, degrees):
 
 def test_large_product_is_bound_by_the_peak():
     graph = chain(linear("a", 4096, 4096, 4096), linear("b", 4096, 4096, 4096))
-    got = price(costs(graph, Cluster.uniform(n_hosts=4), **IDEAL), 1, (4, 1, 1))
+    got = price(costs(graph, hosts(n_hosts=4), **IDEAL), 1, (4, 1, 1))
     seconds = 2 * 1024 * 4096 * 4096 / 19.5e12
     np.testing.assert_allclose(got.forward, np.full(4, seconds))
     np.testing.assert_allclose(got.backward, 2 * got.forward)
@@ -91,7 +97,7 @@ def test_large_product_is_bound_by_the_peak():
 
 def test_elementwise_operator_is_bound_by_memory():
     graph = chain(linear("a", 1024, 8, 1000), relu("r", 1024, 1000))
-    got = price(costs(graph, Cluster.uniform(n_hosts=2), **IDEAL), 1, (2, 1))
+    got = price(costs(graph, hosts(n_hosts=2), **IDEAL), 1, (2, 1))
     np.testing.assert_allclose(got.forward, np.full(2, 2 * 512 * 1000 * 4 / 1555e9))
     np.testing.assert_allclose(got.backward, 2 * got.forward)
     np.testing.assert_allclose(got.memory, np.full(2, 512 * 1000 * 4))
@@ -99,21 +105,21 @@ def test_elementwise_operator_is_bound_by_memory():
 
 def test_training_data_need_no_gradient():
     graph = chain(relu("reshape", 64, 100), linear("a", 64, 100, 100), relu("r", 64, 100))
-    function = costs(graph, Cluster.uniform(n_hosts=1), **IDEAL)
+    function = costs(graph, hosts(n_hosts=1), **IDEAL)
     ratios = [
         price(function, op, (1,) * len(graph.operators[op].dims)).backward
         / price(function, op, (1,) * len(graph.operators[op].dims)).forward
         for op in range(3)
     ]
     np.testing.assert_allclose(np.ravel(ratios), [0, 2, 2])
-    first = costs(chain(linear("a", 64, 100, 100)), Cluster.uniform(n_hosts=1), **IDEAL)
+    first = costs(chain(linear("a", 64, 100, 100)), hosts(n_hosts=1), **IDEAL)
     got = price(first, 0, (1, 1, 1))
     np.testing.assert_allclose(got.backward, got.forward)
 
 
 def test_moving_data_costs_the_same_both_ways():
     move = attrs.evolve(relu("concat", 64, 100), work=())
-    got = price(costs(chain(linear("a", 64, 8, 100), move), Cluster.uniform(n_hosts=1)), 1, (1, 1))
+    got = price(costs(chain(linear("a", 64, 8, 100), move), hosts(n_hosts=1)), 1, (1, 1))
     np.testing.assert_allclose(got.forward, 2 * 64 * 100 * 4 / (0.75 * 1555e9) + 4e-6)
     np.testing.assert_allclose(got.backward, got.forward)
 
@@ -121,7 +127,7 @@ def test_moving_data_costs_the_same_both_ways():
 @pytest.mark.parametrize(("state", "copies"), [(0, 2), (1, 3), (2, 4)])
 def test_memory_of_weights_is_sharded_and_replicated(state, copies):
     graph = chain(linear("a", 64, 30, 20))
-    function = costs(graph, Cluster.uniform(n_hosts=8), optimizer_state=state)
+    function = costs(graph, hosts(n_hosts=8), optimizer_state=state)
     weight = (20 * 30 + 20) * 4
     np.testing.assert_allclose(price(function, 0, (4, 1, 1)).memory, copies * weight + 16 * 20 * 4)
     np.testing.assert_allclose(price(function, 0, (1, 2, 1)).memory, copies * weight / 2 + 64 * 10 * 4)
@@ -129,7 +135,7 @@ def test_memory_of_weights_is_sharded_and_replicated(state, copies):
 
 def test_tables_have_neither_dense_gradient_nor_state():
     graph = chain(embedding("e", 64, 10, 10**7, 256))
-    got = price(costs(graph, Cluster.uniform(n_hosts=2), optimizer_state=2, **IDEAL), 0, (1, 2))
+    got = price(costs(graph, hosts(n_hosts=2), optimizer_state=2, **IDEAL), 0, (1, 2))
     np.testing.assert_allclose(got.memory, 1e7 * 128 * 4 + 64 * 128 * 4)
     np.testing.assert_allclose(got.forward, (64 * 80 + 64 * 128 * 40 + 64 * 128 * 4) / 1555e9)
     np.testing.assert_allclose(got.backward, got.forward)
@@ -137,15 +143,15 @@ def test_tables_have_neither_dense_gradient_nor_state():
 
 def test_gpus_per_device_divides_samples_and_replicates_weights():
     graph = chain(linear("a", 64, 30, 20))
-    one = price(costs(graph, Cluster.uniform(n_hosts=8), **IDEAL), 0, (8, 1, 1))
-    big = price(costs(graph, Cluster.uniform(n_hosts=2, gpus_per_device=4), **IDEAL), 0, (2, 1, 1))
+    one = price(costs(graph, hosts(n_hosts=8), **IDEAL), 0, (8, 1, 1))
+    big = price(costs(graph, hosts(n_hosts=2, gpus_per_device=4), **IDEAL), 0, (2, 1, 1))
     for field in ("forward", "backward", "memory"):
         np.testing.assert_allclose(getattr(big, field), getattr(one, field)[:2])
 
 
 def test_uneven_parts_follow_their_sizes():
     graph = chain(linear("a", 7, 4096, 4096))
-    got = price(costs(graph, Cluster.uniform(n_hosts=3), **IDEAL), 0, (3, 1, 1))
+    got = price(costs(graph, hosts(n_hosts=3), **IDEAL), 0, (3, 1, 1))
     sizes = np.array([2, 2, 3])  # starts 0, 7//3 = 2, 14//3 = 4
     moved = 4 * (sizes * 4096 * 2 + 4096 * 4096 + 4096)
     np.testing.assert_allclose(got.forward, np.maximum(2 * sizes * 4096**2 / 19.5e12, moved / 1555e9))
@@ -153,9 +159,7 @@ def test_uneven_parts_follow_their_sizes():
 
 def test_each_device_has_its_preset_and_speed():
     graph = chain(linear("a", 8192, 4096, 4096))
-    cluster = attrs.evolve(
-        Cluster.uniform(n_hosts=3), device_preset=("V100", "A100-40", "a100-40"), device_speed=[1.0, 1.0, 0.5]
-    )
+    cluster = attrs.evolve(hosts(n_hosts=3), device_preset=("V100", "A100-40", "a100-40"), device_speed=[1.0, 1.0, 0.5])
     options = {**IDEAL, "kernel_overhead_us": 7.0}
     flops = 2 * 8192 / 2 * 4096 * 4096
     function = costs(graph, cluster, **options)
@@ -197,9 +201,9 @@ def test_work_of_the_parts_adds_up(sizes, degrees, share):
 )
 def test_kernels_reach_what_was_measured_on_the_device(device, precision, share):
     graph = in_precision(chain(linear("a", 4096, 4096, 4096)), precision)
-    cluster = Cluster.uniform(n_hosts=1, device_preset=device)
+    cluster = hosts(n_hosts=1, device_preset=device)
     function = costs(graph, cluster, kernel_overhead_us=0.0)
-    peak = device_preset(device).peak_flops[precision]
+    peak = cluster.device(device).peak_flops[precision]
     flops = 2 * 4096**3 + 4096 * 4096
     np.testing.assert_allclose(price(function, 0, (1, 1, 1)).forward, flops / (share * peak), rtol=1e-3)
     assert function.assumptions["compute_efficiency"] == {device: share}
@@ -207,7 +211,7 @@ def test_kernels_reach_what_was_measured_on_the_device(device, precision, share)
 
 
 def test_results_cannot_be_changed():
-    function = costs(chain(linear("a", 8, 8, 8)), Cluster.uniform(n_hosts=2))
+    function = costs(chain(linear("a", 8, 8, 8)), hosts(n_hosts=2))
     with pytest.raises(ValueError, match="read-only"):
         price(function, 0, (2, 1, 1)).forward[0] = 0
 
@@ -221,7 +225,7 @@ def test_results_cannot_be_changed():
 )
 def test_wrong_options_are_named(options, told):
     with pytest.raises(TopoplanError, match=re.escape(told)):
-        costs(chain(linear("a", 8, 8, 8)), Cluster.uniform(n_hosts=2), **options)
+        costs(chain(linear("a", 8, 8, 8)), hosts(n_hosts=2), **options)
 
 
 def test_options_from_text_are_checked():
@@ -232,7 +236,7 @@ def test_options_from_text_are_checked():
 
 @pytest.mark.parametrize("degrees", [(1, 2), (65, 1, 1), (1, 0, 1)])
 def test_illegal_cuts_are_refused(degrees):
-    function = costs(chain(linear("a", 64, 8, 8)), Cluster.uniform(n_hosts=2))
+    function = costs(chain(linear("a", 64, 8, 8)), hosts(n_hosts=2))
     assert not function.supports(0, degrees)
     with pytest.raises(TopoplanError, match="operator 'a'"):
         function.price(0, degrees, np.zeros(1, dtype=np.int32))

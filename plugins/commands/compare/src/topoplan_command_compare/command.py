@@ -59,7 +59,9 @@ def compare(
         "switched, else 4]",
     ),
     latency_us: float = typer.Option(None, help="Of one network link, one way.  [default: 1.0]"),
-    device: str = typer.Option(None, help="Kind of device.  [default: A100-40]"),
+    device: str = typer.Option(
+        None, help="Kind of device: a machine that `topoplan plugins` lists.  [default: A100-40]"
+    ),
     memory_gb: float = typer.Option(None, help="Memory of a device.  [default: as its kind has]"),
     batch_size: str = typer.Option(
         None, help="Samples per iteration over all devices; several with commas.  [default: the model's own]"

@@ -44,7 +44,7 @@ def optimize(
         None, help="Network interfaces of each host, all used; unless given 1 to a switch, 4 where hosts are wired."
     ),
     latency_us: float = typer.Option(1.0, help="Of one network link, one way."),
-    device: str = typer.Option("A100-40", help="Kind of device: V100, A100-40, A100-80, H100, H200, B200."),
+    device: str = typer.Option("A100-40", help="Kind of device: a machine that `topoplan plugins` lists."),
     memory_gb: float = typer.Option(None, help="Memory of a device; as its kind has, unless given."),
     batch_size: int = typer.Option(None, help="Samples per iteration over all devices; the model's own unless given."),
     budget: int = typer.Option(1000, help="Candidates to price; 0 prices the initial strategy only."),

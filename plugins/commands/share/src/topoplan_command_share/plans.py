@@ -94,7 +94,7 @@ def plans(
     for cell in cells(figure, host, prices, measures):
         servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
         options = cell.experiment.cluster
-        whole[cell.network], targets[cell.network] = build_cluster(options), cell.target
+        whole[cell.network], targets[cell.network] = build_cluster(options, host), cell.target
         experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
         try:
             outcome = optimize(experiment, host=host)

@@ -22,14 +22,14 @@ __all__ = ["ROOFLINE", "Options", "topoplan_estimators"]
 class Options:
     """How close devices come to their peaks, and what training keeps in memory."""
 
-    device: str = option("", help="price every device as this preset; empty: each as the cluster says")
+    device: str = option("", help="price every device as one of this machine; empty: each as the cluster says")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
         None, help="arithmetic whose peak counts; unset: the model's"
     )
     compute_efficiency: float | None = option(
         None,
         help="share of the arithmetic peak that kernels reach; unset: what the best matrix product reaches that was "
-        "measured on the device in that precision (bf16: A100 0.87, H100 0.80, B200 0.78), 0.9 where none was",
+        "measured on the device in that precision, 0.9 where none was",
         minimum=1e-6,
         maximum=1,
     )
@@ -37,7 +37,7 @@ class Options:
         0.75, help="share of the memory bandwidth that kernels reach", minimum=1e-6, maximum=1
     )
     kernel_overhead_us: float | None = option(
-        None, help="time of an empty kernel; empty: the preset's", unit="us", minimum=0
+        None, help="time of an empty kernel; empty: the device's", unit="us", minimum=0
     )
     optimizer_state: int | None = option(
         None,

@@ -16,8 +16,8 @@ from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.machine import Device
 from topoplan.plugin.components import PartCosts
-from topoplan_engine.devices import DevicePreset, device_preset
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Options
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
@@ -51,11 +51,11 @@ class Roofline:
         self._table_states = weight_states(graph, 0, gradient=False)
         precision = options.precision or graph.precision
         self._rates = _rates(options, cluster, precision)
-        presets = {preset.name: preset for preset in map(device_preset, _device_names(options, cluster))}
+        devices = {device.name: device for device in map(cluster.device, _device_names(options, cluster))}
         self.assumptions: Mapping[str, Any] = {
             "precision": precision,
             **({"device": options.device} if options.device else {}),
-            "compute_efficiency": {name: _efficiency(options, one, precision) for name, one in presets.items()},
+            "compute_efficiency": {name: _efficiency(options, device, precision) for name, device in devices.items()},
             "memory_efficiency": options.memory_efficiency,
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
@@ -109,11 +109,11 @@ def _device_names(options: Options, cluster: Cluster) -> list[str]:
     return [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
 
 
-def _efficiency(options: Options, preset: DevicePreset, precision: str) -> float:
+def _efficiency(options: Options, device: Device, precision: str) -> float:
     """Return the share of the arithmetic peak that kernels reach."""
     if options.compute_efficiency is not None:
         return options.compute_efficiency
-    return preset.matmul_efficiency.get(precision, _NOT_MEASURED)
+    return device.matmul_efficiency.get(precision, _NOT_MEASURED)
 
 
 def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
@@ -121,16 +121,16 @@ def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
     names = _device_names(options, cluster)
     columns: dict[str, tuple[float, float, float]] = {}
     for name in set(names):
-        preset = device_preset(name)
-        if precision not in preset.peak_flops:
+        device = cluster.device(name)
+        if precision not in device.peak_flops:
             raise TopoplanError(
-                f"estimator roofline: precision: {preset.name} has no {precision} "
-                f"(it has {', '.join(preset.peak_flops)})"
+                f"estimator roofline: precision: {device.name} has no {precision} "
+                f"(it has {', '.join(device.peak_flops)})"
             )
-        overhead = preset.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
+        overhead = device.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
         columns[name] = (
-            preset.peak_flops[precision] * _efficiency(options, preset, precision),
-            preset.memory_bandwidth * options.memory_efficiency,
+            device.peak_flops[precision] * _efficiency(options, device, precision),
+            device.memory_bandwidth * options.memory_efficiency,
             overhead,
         )
     rows = np.array([columns[name] for name in names])

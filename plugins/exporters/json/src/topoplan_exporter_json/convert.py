@@ -26,6 +26,8 @@ __all__ = ["converter", "expectation"]
 
 #: Field of a value -> its key in the document, where that is another one.
 _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
+#: Fields of a value that the document does not have: what is known of machines is in the plugins that tell it.
+_LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",)}
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -70,7 +72,7 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))
     made.register_structure_hook_factory(attrs.has, _object_in)
     made.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
-    made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _renamed_out)
+    made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
     return made
 
 
@@ -100,12 +102,16 @@ def _array_out(array: NDArray[Any]) -> Any:
     return values if array.ndim == 1 else {"shape": list(array.shape), "values": values}
 
 
-def _renamed(kind: type[Any]) -> dict[str, Any]:
-    return {name: override(rename=key) for name, key in _KEYS.get(kind, {}).items()}
+def _special(kind: type[Any]) -> dict[str, Any]:
+    """Say which fields of a value have another key in the document, or none."""
+    return {
+        **{name: override(rename=key) for name, key in _KEYS.get(kind, {}).items()},
+        **{name: override(omit=True) for name in _LEFT_OUT.get(kind, ())},
+    }
 
 
-def _renamed_out(kind: type[Any], made: cattrs.Converter) -> Any:
-    return make_dict_unstructure_fn(kind, made, **_renamed(kind))
+def _special_out(kind: type[Any], made: cattrs.Converter) -> Any:
+    return make_dict_unstructure_fn(kind, made, **_special(kind))
 
 
 def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
@@ -125,7 +131,7 @@ def _foreign_out(value: Any) -> Any:
 
 def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
     """Take an object, field by field; the foreign columns of a task graph name their own types."""
-    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else _renamed(kind)
+    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else _special(kind)
     fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
 
     def structure(value: Any, target: Any) -> Any:

@@ -1,50 +1,18 @@
-"""What is known about the accelerators that clusters are made of.
+"""Machines of NVIDIA: V100 to B200.
 
-A cluster names the kind of each device; estimators that compute times (instead of reading measured ones)
-and the command line look the name up here.  All arithmetic peaks are *dense*: NVIDIA's tables give
-tensor-core peaks with 2:4 sparsity since Ampere, which is twice as much and which training does not reach.
+All arithmetic peaks are *dense*: NVIDIA's tables give tensor-core peaks with 2:4 sparsity since Ampere, which is twice
+as much and which training does not reach.  ``fp32`` runs on the CUDA cores, the others on the tensor cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan import Device, HostModel, Machine, hookimpl
 
-__all__ = ["DEVICE_PRESETS", "DevicePreset", "device_preset"]
-
-
-def _read_only(values: Mapping[str, float]) -> Mapping[str, float]:
-    return MappingProxyType(dict(values))
-
-
-@attrs.frozen(kw_only=True)
-class DevicePreset:
-    """One kind of accelerator.
-
-    Attributes:
-        name: as users write it, e.g. ``A100-40``.
-        peak_flops: precision (``fp32``, ``tf32``, ``bf16``, ``fp16``) -> dense FLOP/s.  ``fp32`` runs on
-            the CUDA cores, the others on the tensor cores; a precision that is missing is not supported.
-        memory_bandwidth: bytes/s of the device memory.
-        memory: bytes of the device memory (a GB of a data sheet is 1e9 bytes).
-        kernel_overhead: seconds that the smallest kernel takes.
-        matmul_efficiency: precision -> share of that peak that the best matrix product reaches which was measured; a
-            precision that is missing was not measured.
-        sources: where the figures come from.
-    """
-
-    name: str
-    peak_flops: Mapping[str, float] = attrs.field(converter=_read_only, hash=False)
-    memory_bandwidth: float
-    memory: float
-    kernel_overhead: float
-    sources: tuple[str, ...]
-    matmul_efficiency: Mapping[str, float] = attrs.field(factory=dict, converter=_read_only, hash=False)
-
+__all__ = ["DEVICES", "MACHINES", "NoOptions", "topoplan_machines"]
 
 #: The shortest kernels among FlexNet's published A100 measurements (softmax over ten classes, CUDA events)
 #: take 3.8 to 4.6 us.  No data sheet gives such a figure, so it stands for the other devices, too.
@@ -67,8 +35,9 @@ def _best_matmul(measured: float, data_sheet: float) -> Mapping[str, float]:
 _AMPERE_MATMUL = _best_matmul(271.2, 312)  # A100-SXM, 1024 x 10240 x 5120
 _HOPPER_MATMUL = _best_matmul(794.5, 989)  # H100-SXM, 2048 x 2048 x 13312
 
-_PRESETS = (
-    DevicePreset(
+#: What is known of each kind of device, oldest first.
+DEVICES = (
+    Device(
         name="V100",
         peak_flops={"fp32": 15.7e12, "fp16": 125e12},
         memory_bandwidth=900e9,
@@ -79,7 +48,7 @@ _PRESETS = (
             _KERNEL_SOURCE,
         ),
     ),
-    DevicePreset(
+    Device(
         name="A100-40",
         peak_flops=_AMPERE,
         memory_bandwidth=1555e9,
@@ -92,7 +61,7 @@ _PRESETS = (
             _KERNEL_SOURCE,
         ),
     ),
-    DevicePreset(
+    Device(
         name="A100-80",
         peak_flops=_AMPERE,
         memory_bandwidth=2039e9,
@@ -105,7 +74,7 @@ _PRESETS = (
             _KERNEL_SOURCE,
         ),
     ),
-    DevicePreset(
+    Device(
         name="H100",
         peak_flops=_HOPPER,
         memory_bandwidth=3.35e12,
@@ -119,7 +88,7 @@ _PRESETS = (
             _KERNEL_SOURCE,
         ),
     ),
-    DevicePreset(
+    Device(
         name="H200",
         peak_flops=_HOPPER,
         memory_bandwidth=4.8e12,
@@ -133,7 +102,7 @@ _PRESETS = (
             _KERNEL_SOURCE,
         ),
     ),
-    DevicePreset(
+    Device(
         name="B200",
         peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15},
         memory_bandwidth=8e12,
@@ -149,17 +118,34 @@ _PRESETS = (
     ),
 )
 
-#: Every preset by name.
-DEVICE_PRESETS: Mapping[str, DevicePreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+
+@attrs.frozen
+class NoOptions:
+    """These machines are as they are sold."""
 
 
-def device_preset(name: str) -> DevicePreset:
-    """Return the preset called ``name``; upper and lower case are the same.
+@attrs.frozen
+class _Build:
+    """Builds a machine of one kind of device."""
 
-    Raises:
-        TopoplanError: there is no such preset; the message names the nearest one or all of them.
-    """
-    preset = DEVICE_PRESETS.get(name.upper())
-    if preset is None:
-        raise TopoplanError(f"device {name!r}: no such preset{nearest(name.upper(), DEVICE_PRESETS)}")
-    return preset
+    device: Device
+
+    def __call__(self, options: NoOptions) -> HostModel:  # noqa: ARG002 - the contract of a build
+        return HostModel(device=self.device)
+
+
+MACHINES = [
+    Machine(
+        name=device.name.lower(),
+        summary=f"NVIDIA {device.name}: {device.memory / 1e9:g} GB at {device.memory_bandwidth / 1e12:.3g} TB/s",
+        options=NoOptions,
+        build=_Build(device),
+    )
+    for device in DEVICES
+]
+
+
+@hookimpl
+def topoplan_machines() -> list[Machine]:
+    """Return NVIDIA's machines."""
+    return MACHINES

@@ -1,0 +1,42 @@
+"""Promises of machines: ``build(options) -> HostModel``."""
+
+from __future__ import annotations
+
+import math
+
+from topoplan.model.machine import HostModel
+from topoplan.plugin.components import Machine
+from topoplan.testing.common import example_options
+
+__all__ = ["check_device_is_called_as_its_machine", "check_figures_can_be_true", "check_same_machine_twice"]
+
+
+def check_device_is_called_as_its_machine(component: Machine) -> None:
+    """Plans write the device's name, and read it as the machine's: both are the same but for their case."""
+    name = _build(component).device.name
+    assert name.lower() == component.name, f"the device is called {name!r}, and its machine {component.name!r}"
+
+
+def check_figures_can_be_true(component: Machine) -> None:
+    """Figures are positive and finite, peaks are known in fp32, and shares of a peak are those of a known one."""
+    device = _build(component).device
+    figures = {
+        **{field: getattr(device, field) for field in ("memory_bandwidth", "memory", "kernel_overhead")},
+        **{f"peak_flops[{precision}]": peak for precision, peak in device.peak_flops.items()},
+    }
+    for field, value in figures.items():
+        assert math.isfinite(value), f"{field} is {value}"
+        assert value > 0, f"{field} is {value}"
+    assert "fp32" in device.peak_flops, "no peak in fp32, which models are in unless users say otherwise"
+    for precision, share in device.matmul_efficiency.items():
+        assert precision in device.peak_flops, f"a share of the peak in {precision}, which is not known"
+        assert 0 < share <= 1, f"{share} of the peak in {precision}"
+
+
+def check_same_machine_twice(component: Machine) -> None:
+    """The same options give the same machine."""
+    assert _build(component) == _build(component)
+
+
+def _build(component: Machine) -> HostModel:
+    return component.build(example_options(component))
