@@ -30,10 +30,10 @@ def measure(servers: int, layers: int) -> dict[str, float]:
     """Return tasks, processor seconds of one evaluation, and bytes that the whole search state took at its peak."""
     from topoplan import Candidate, Host, State, TopologyContext
     from topoplan.model.problem import Problem
-    from topoplan.model.space import Space
     from topoplan_engine import ClusterOptions
     from topoplan_engine.experiment import build_cluster
     from topoplan_engine.search.evaluator import Evaluator
+    from topoplan_engine.search.space import Space
 
     def start(servers: int, layers: int) -> tuple[Evaluator, State]:
         host = Host.discover()

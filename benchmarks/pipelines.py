@@ -23,11 +23,11 @@ from reference.tables import rows
 from topoplan import Candidate, Host, State
 from topoplan.files import write_file
 from topoplan.model.problem import Problem
-from topoplan.model.space import Space
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import best_of, finalists

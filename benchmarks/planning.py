@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.layer_files import write
 
 from topoplan import Cluster, Problem
-from topoplan.model.space import Space
 from topoplan_engine.experiment import ClusterOptions, build_cluster
+from topoplan_engine.search.space import Space
 from topoplan_estimator_profile import PROFILE
 from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions, profiles

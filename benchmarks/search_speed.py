@@ -37,7 +37,6 @@ import numpy as np
 import beside
 from topoplan import Candidate, Host, State, TopologyContext
 from topoplan.model.problem import Problem
-from topoplan.model.space import Space
 from topoplan.search.observed import Run
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_engine.experiment import build_cluster, interfaces_unless_given
@@ -45,6 +44,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.search import islands as chains
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.space import Space
 from topoplan_estimator_measured import profiles
 
 #: FlexNet's mix of proposals.

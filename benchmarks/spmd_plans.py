@@ -22,8 +22,8 @@ import numpy as np
 
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
 from topoplan.files import read_file, write_file
-from topoplan.model.space import Space
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_searcher_spmd import SpmdOptions

@@ -28,7 +28,7 @@ import numpy as np
 
 import beside
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan.model.space import Space
+from topoplan_engine.search.space import Space
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertOptions, VitOptions

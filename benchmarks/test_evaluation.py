@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from topoplan import Host, TopologyContext
-from topoplan.model.space import Space
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.space import Space
 
 
 def evaluation_of(preset, servers, simulator):

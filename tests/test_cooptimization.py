@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, TopoplanError
-from topoplan.model.strategy import data_parallel
+from topoplan.model.placement import data_parallel
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.search.observed import Run
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import HostGroup
@@ -247,7 +248,8 @@ def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypa
     adopt = Walk.adopt
 
     def watched(walk, state, cost, origin):
-        said.append((cost, walk._evaluator.price(Candidate(base=state)).cost, state.strategy.program is None))
+        placed = not isinstance(state.strategy, SpmdStrategy)
+        said.append((cost, walk._evaluator.price(Candidate(base=state)).cost, placed))
         adopt(walk, state, cost, origin)
 
     monkeypatch.setattr(Walk, "adopt", watched)

@@ -8,8 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Host, State
-from topoplan.model.strategy import Strategy
+from topoplan import Candidate, Host, PlacedStrategy, State
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Finalist, Origin
@@ -112,7 +111,7 @@ class Drawn:
 
 def verdict(times, *, constructed=False, aside=None, stop=None):
     """Judge states, the first of which is the initial one and the last the best of the search."""
-    states = [State(Strategy(()), None) for _ in times]
+    states = [State(PlacedStrategy(()), None) for _ in times]
     evaluator = Drawn(dict(zip(states, times, strict=True)))
     origin = Origin("constructed by x", "x") if constructed else Origin("found by search")
     finalists = [Finalist(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]

@@ -9,10 +9,10 @@ import pytest
 
 from topoplan import Candidate, Host, State, TopologyContext
 from topoplan.model.problem import Problem
-from topoplan.model.space import Space
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 
 MODELS = {
     "dlrm": {"preset": "dlrm16"},

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from topoplan import Host, TopologyContext
+from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
-from topoplan.model.space import Space
-from topoplan.model.strategy import Placement
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fold import parts_of
 from topoplan_engine.lowering.refine import classes
+from topoplan_engine.search.space import Space
 from topoplan_reference.refine import part_classes
 
 MODELS = {
@@ -120,7 +120,7 @@ def test_classes_are_those_of_the_reference(host, model):
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     for strategy in walk(problem, np.random.default_rng(1), 6):
         joined = lowering.alike(strategy).joined
-        columns = parts_of(joined, lowering._op_class, lowering._edge_class)
+        columns = parts_of(joined, lowering._fragments.op_class, lowering._fragments.edge_class)
         assert classes(columns, problem.cluster.n_devices).part.tolist() == part_classes(columns, 4)
 
 

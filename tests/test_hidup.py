@@ -12,8 +12,9 @@ from reference.tables import rows
 
 from topoplan import Cluster, Problem
 from topoplan.cli import main
-from topoplan.model.sharding import FULL, REPLICATE, gather, signatures
-from topoplan.model.space import Space
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
+from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import HIDUP as ESTIMATOR
 from topoplan_estimator_hidup import Options as Profile
 from topoplan_estimator_hidup.flops import flops
@@ -66,10 +67,10 @@ def collectives(program, found):
     kinds = Counter()
     for stage in found.stages:
         for _, given, wanted in stage.conversions:
-            kinds["replicate"] += given == REPLICATE
-            kinds["all_gather"] += given.sliced and wanted == FULL
+            kinds["replicate"] += given == PENDING_GRADIENT
+            kinds["all_gather"] += given.sliced and wanted == REPLICATED
             kinds["all_to_all"] += given.sliced and wanted.sliced
-            kinds["slice"] += given == FULL or (given == REPLICATE and wanted.sliced)
+            kinds["slice"] += given == REPLICATED or (given == PENDING_GRADIENT and wanted.sliced)
     return kinds["replicate"], kinds["all_gather"], kinds["all_to_all"], kinds["slice"]
 
 
@@ -208,15 +209,15 @@ def test_the_plan_is_that_of_gshard():
     program, found = solve("bert-sgmoe", 8)
     taken = {i: s for stage in found.stages for i, s in stage.computations}
     names = {program.instructions[i].name: s for i, s in taken.items()}
-    assert names["embedding.table"].outputs == (gather(1),)
-    assert names["embedding"].outputs == (gather(2),)
-    assert names["layer1_gating"].outputs == (gather(0), gather(0))
-    assert names["layer1_expert1"].inputs == (gather(1), gather(0))  # tokens and weights by expert
-    assert names["layer1_combine"].outputs == (gather(0),)
+    assert names["embedding.table"].outputs == (shard(1),)
+    assert names["embedding"].outputs == (shard(2),)
+    assert names["layer1_gating"].outputs == (shard(0), shard(0))
+    assert names["layer1_expert1"].inputs == (shard(1), shard(0))  # tokens and weights by expert
+    assert names["layer1_combine"].outputs == (shard(0),)
     converted = {program.values[v].name: (a, b) for stage in found.stages for v, a, b in stage.conversions}
-    assert converted["positions"] == (gather(2), gather(0))
+    assert converted["positions"] == (shard(2), shard(0))
     assert not any("expert1.w0" in name for name in converted), "experts' gradients need no sum"
-    gathered = {name for name, (a, b) in converted.items() if a.sliced and b == FULL}
+    gathered = {name for name, (a, b) in converted.items() if a.sliced and b == REPLICATED}
     assert gathered == {
         "decoder.kernel",
         *(f"layer{k}_attention.out_projection" for k in range(8)),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Candidate, Host, State, TopoplanError, Trial
-from topoplan.model.strategy import Strategy
+from topoplan import Candidate, Host, PlacedStrategy, State, TopoplanError, Trial
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.plugin.components import Kind
 from topoplan_command_sensitivity.repeating import experiment_of
 from topoplan_command_sweep.table import cells_of, headers_of
@@ -86,7 +86,7 @@ class Prices:
 
 def walk(costs, *, keep, comparison=None):
     """Walk from strategy 0 past the others, of these costs; return the walk, the strategies, and a network searcher."""
-    strategies = [Strategy(()) for _ in costs]
+    strategies = [PlacedStrategy(()) for _ in costs]
     candidates = [
         Candidate(base=State(one, None), comparison="something else" if number == comparison else "")
         for number, one in enumerate(strategies[1:], 1)
@@ -220,7 +220,7 @@ def two_chains(host, workers):
 def test_chains_keep_what_is_constructed(host):
     one = two_chains(host, 1)
     assert one.origin.searcher == "hidup"
-    assert one.plan.strategy.program is not None
+    assert isinstance(one.plan.strategy, SpmdStrategy)
     assert one.plan.provenance["reports"]["hidup"]["stages"] > 1
     assert one.aside is None or one.aside.draws.mean < one.seconds
 

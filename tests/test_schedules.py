@@ -9,14 +9,14 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Plan, Problem, State, Strategy, TopologyContext
+from topoplan import Candidate, PlacedStrategy, Plan, Problem, State, TopologyContext
 from topoplan.cli import main
-from topoplan.model.schedule import pipeline_strategy
-from topoplan.model.space import Space
+from topoplan.model.strategy import pipeline_strategy
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 from topoplan_estimator_roofline import ROOFLINE
 from topoplan_estimator_roofline import Options as RooflineOptions
 from topoplan_exporter_json import JsonOptions, build
@@ -170,7 +170,7 @@ def test_a_search_keeps_the_schedule_and_leaves_out_what_does_not_fit(saved, cap
 def test_costs_are_those_of_the_schedule(problem, fabric):
     evaluator = evaluator_of(problem)
     strategy = pipeline(problem)
-    whole = attrs.evolve(strategy, schedule=None)
+    whole = PlacedStrategy(strategy.placements)
     seconds = {kind: cost(evaluator, pipeline(problem, kind), fabric) for kind in ("gpipe", "1f1b", "zero-bubble")}
     # The same placements, priced one after the other by one evaluator.
     assert cost(evaluator, whole, fabric) > seconds["1f1b"]
@@ -200,7 +200,7 @@ def test_memory_is_what_the_schedule_keeps(problem, fabric):
     gpipe, early = (pipeline(problem, kind) for kind in ("gpipe", "1f1b"))
     frugal = pipeline(problem, recompute=(True, True))
     evaluator = evaluator_of(problem)
-    used = [evaluator.memory(strategy) for strategy in (Strategy(gpipe.placements), gpipe, early, frugal)]
+    used = [evaluator.memory(strategy) for strategy in (PlacedStrategy(gpipe.placements), gpipe, early, frugal)]
     assert used[0] == pytest.approx(used[1], rel=1e-12)  # every activation is kept until the last forward pass
     assert (used[2] < used[1]).all()
     assert (used[3] < used[2]).any()

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from topoplan.cli import main
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskKind
 from topoplan_exporter_flatbuffer import read as read_flatbuffer
 from topoplan_exporter_json import read as read_json
@@ -57,8 +58,7 @@ def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
 
 def test_a_program_survives_in_a_plan(saved):
     plan = read_json((saved / "plan.json").read_bytes(), "plan.json")
-    assert plan.strategy is not None
-    assert plan.strategy.program is not None
+    assert isinstance(plan.strategy, SpmdStrategy)
     assert plan.strategy.program.mesh == (4,)
     assert (saved / "plan.dot").stat().st_size > 1000
 

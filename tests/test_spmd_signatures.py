@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from topoplan.model.graph import Role
-from topoplan.model.sharding import FULL, REDUCE, Form, Signature, arguments, signatures
+from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature, arguments
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
 from topoplan_spmd_planning.released import released, unsound
 
@@ -207,8 +208,8 @@ TABLE = {
 
 
 def short(signature: Signature) -> str:
-    def word(form: Form) -> str:
-        return {FULL: "F", REDUCE: "R"}.get(form) or f"G{form.axis}"
+    def word(form: Sharding) -> str:
+        return {REPLICATED: "F", PARTIAL: "R"}.get(form) or f"G{form.axis}"
 
     return f"{' '.join(map(word, signature.inputs))} > {' '.join(map(word, signature.outputs))}"
 
@@ -221,7 +222,7 @@ def shares(x, form, rng):
     """What each device holds of an array."""
     if form.sliced:
         return np.split(x, N, form.axis)
-    if form == REDUCE:
+    if form == PARTIAL:
         first = rng.normal(size=x.shape)
         return [first, x - first]
     return [x] * N
@@ -229,7 +230,7 @@ def shares(x, form, rng):
 
 def whole(parts, form, shape):
     """The array of which devices hold these parts; a device that computed more than its slice takes that from it."""
-    if form == REDUCE:
+    if form == PARTIAL:
         return sum(parts)
     if form.sliced:
         size = shape[form.axis] // N

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topoplan import Fabric, Problem
-from topoplan.model.space import Space
+from topoplan_engine.search.space import Space
 
 
 def star_problem(graph, cluster, costs, bandwidth=1e9, latency=0.0):

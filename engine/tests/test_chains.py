@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import star_problem
 
-from topoplan import Candidate, Cluster, PartCosts, Schedule, State, Strategy
-from topoplan.model.schedule import pipeline_strategy
-from topoplan.model.sharding import FULL, REDUCE, arguments, signatures
-from topoplan.model.spmd import SpmdProgram, conversions_of
+from topoplan import Candidate, Cluster, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
+from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.islands import _interned
+from topoplan_engine.sharding.programs import reshards_of, why_invalid
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
 from topoplan_simulator_fluid import FLUID, FluidOptions
 
@@ -51,7 +53,7 @@ def placed(draw):
     for op in range(N_OPS):
         degrees = draw(st.sampled_from(space.degrees(op)))
         placements.append(space.place(degrees, draw(st.integers(0, space.starts(int(np.prod(degrees))) - 1))))
-    return Strategy(tuple(placements))
+    return PlacedStrategy(tuple(placements))
 
 
 @st.composite
@@ -66,20 +68,21 @@ def scheduled(draw):
 def spmd(draw, duplex):
     mesh = draw(st.sampled_from([(4,), (2, 2)]))
     rules = tuple(
-        tuple(draw(st.sampled_from([s for s in signatures(op) if REDUCE not in s.inputs])) for _ in mesh)
+        tuple(draw(st.sampled_from([s for s in signatures(op) if PARTIAL not in s.inputs])) for _ in mesh)
         for op in GRAPH.operators
     )
     made = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
     stored = tuple(
-        tuple(() if (index, k) in made else (FULL,) * len(mesh) for k in range(len(arguments(op))))
+        tuple(() if (index, k) in made else (REPLICATED,) * len(mesh) for k in range(len(arguments(op))))
         for index, op in enumerate(GRAPH.operators)
     )
     program = SpmdProgram(mesh=mesh, rules=rules, stored=stored, sharded_state=draw(st.booleans()))
-    if not duplex or program.misfit(GRAPH, 4):
-        return Strategy.of(program, GRAPH)
-    begins = {move.users[0] for move in conversions_of(program, GRAPH) if move.output >= 0}
+    strategy = SpmdStrategy.of(program, GRAPH)
+    if not duplex or why_invalid(strategy, GRAPH, 4):
+        return strategy
+    begins = {move.users[0] for move in reshards_of(program, GRAPH) if move.output >= 0}
     stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
-    return Strategy.of(program, GRAPH, Schedule(kind="duplex", micro_batches=2, stage=stage))
+    return strategy.overlapped(Schedule(kind="duplex", micro_batches=2, stage=stage))
 
 
 KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "duplex": spmd(True)}
@@ -92,7 +95,7 @@ def price(of, state):
 @given(st.data(), st.sampled_from(sorted(KINDS)))
 @settings(max_examples=40)
 def test_every_kind_of_strategy_arrives_as_it_left(data, kind):
-    strategy = data.draw(KINDS[kind].filter(lambda s: not s.misfit(GRAPH, 4)))
+    strategy = data.draw(KINDS[kind].filter(lambda s: why_invalid(s, GRAPH, 4) is None))
     given = State(strategy, HERE.build_fabric(None, None))
     copied = pickle.loads(pickle.dumps(given))
     taken = _interned(THERE.space, copied)

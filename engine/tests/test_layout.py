@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Placement, Strategy
+from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy
+from topoplan.model.placement import data_parallel
 from topoplan.model.plan import Plan
-from topoplan.model.schedule import pipeline_strategy
-from topoplan.model.sharding import FULL, REPLICATE, arguments, gather, signatures
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import data_parallel
+from topoplan.model.strategy import pipeline_strategy
 from topoplan.testing import reference
 from topoplan_engine.layout import groups_of
 from topoplan_engine.reporting.strategy import print_strategy, ranges, strategy_json
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
 
 
@@ -34,7 +35,7 @@ def placed(graph, cuts):
             made.append(data_parallel(graph, op, range(8)))
         else:
             made.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
-    return Strategy(tuple(made))
+    return PlacedStrategy(tuple(made))
 
 
 def plan_of(graph, strategy, provenance=None):
@@ -70,7 +71,7 @@ def test_weights_of_a_program_are_where_they_are_stored():
     def forms(index, k):
         if (index, k) in made:
             return ()
-        return (REPLICATE, gather(0)) if k >= len(graph.operators[index].inputs) else (FULL, FULL)
+        return (PENDING_GRADIENT, shard(0)) if k >= len(graph.operators[index].inputs) else (REPLICATED, REPLICATED)
 
     rules = [next(s for s in signatures(op) if s.dim == op.sample_dim) for op in graph.operators]
     program = SpmdProgram(
@@ -79,7 +80,7 @@ def test_weights_of_a_program_are_where_they_are_stored():
         stored=tuple(tuple(forms(i, k) for k in range(len(arguments(op)))) for i, op in enumerate(graph.operators)),
         sharded_state=True,
     )
-    strategy = Strategy.of(program, graph)
+    strategy = SpmdStrategy.of(program, graph)
     weighted, pointwise = groups_of(strategy, graph)
     assert weighted.weights == ("Replicate", "Shard(0)")
     assert weighted.gathered
@@ -115,7 +116,7 @@ def test_a_strategy_of_any_placements_is_a_short_table_of_80_columns(capsys, mon
     for op in graph.operators:
         degrees = [int(rng.choice([1, 2])) if dim.role is not None else 1 for dim in op.dims]
         made.append(Placement(degrees, rng.choice(8, int(np.prod(degrees)))))
-    print_strategy(plan_of(graph, Strategy(tuple(made))))
+    print_strategy(plan_of(graph, PlacedStrategy(tuple(made))))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 60
     assert max(map(len, lines)) <= 80

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, Placement, Strategy, TaskGraph, TaskKind
-from topoplan.model.space import Space
+from topoplan import Cluster, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.replay import taskgraph_demand
+from topoplan_engine.search.space import Space
 from topoplan_operators import GraphBuilder
 from topoplan_reference.lowering import reference_lower
 
@@ -72,7 +72,7 @@ def test_equals_the_reference(model, dialect, seed, per_host, gpus_per_device):
     costs, rng = NumberedCosts(), np.random.default_rng(seed)
     space, lowering = Space(graph, cluster, costs), Lowering(graph, cluster, costs)
     for _ in range(2):  # the second one meets the pieces that the first one left
-        strategy = Strategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
+        strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
         strategy.check(graph, cluster.n_devices)
         lowered = lowering.lower(strategy)
         lowered.check()
@@ -88,7 +88,7 @@ def test_uneven_parts_on_any_devices(seed):
     for op in graph.operators:
         degrees = [int(rng.integers(1, min(d.size, 3) + 1)) if d.role is not None else 1 for d in op.dims]
         placements.append(Placement(degrees, rng.integers(0, 5, int(np.prod(degrees)))))
-    strategy = Strategy(tuple(placements))
+    strategy = PlacedStrategy(tuple(placements))
     columns_equal(Lowering(graph, cluster, costs).lower(strategy), reference_lower(graph, strategy, costs, cluster))
 
 
@@ -109,7 +109,7 @@ def test_demand_counts_what_the_task_graph_moves():
     lowering, rng = Lowering(graph, cluster, costs), np.random.default_rng(3)
     space = Space(graph, cluster, costs)
     for _ in range(10):
-        strategy = Strategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
+        strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
         lowered, demand = lowering.lower(strategy), lowering.demand(strategy)
         matrix, forward = np.zeros((2, 2)), np.zeros((2, 2))
         host = cluster.device_host

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from problems import star_problem
 
-from topoplan import Candidate, Cluster, PartCosts, Strategy
+from topoplan import Candidate, Cluster, PartCosts, SpmdStrategy
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.schedule import pipeline_strategy
-from topoplan.model.sharding import FULL, REPLICATE, arguments, gather, signatures
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import pipeline_strategy
 from topoplan.search.observed import Run
 from topoplan_engine.fitting import check_fits_somewhere, least_memory, no_plan_fits
 from topoplan_engine.lowering import Lowering
@@ -19,6 +19,7 @@ from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import in_precision, optimizer_of, weight_states
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder, losses
 
 
@@ -106,7 +107,7 @@ def data_parallel_program(graph, stored, sharded):
     def forms(index, k):
         if (index, k) in made:
             return ()
-        return (stored,) if k >= len(graph.operators[index].inputs) else (FULL,)
+        return (stored,) if k >= len(graph.operators[index].inputs) else (REPLICATED,)
 
     return SpmdProgram(
         mesh=(4,),
@@ -118,13 +119,14 @@ def data_parallel_program(graph, stored, sharded):
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
-    ("stored", "sharded", "states"), [(REPLICATE, False, 4.0), (REPLICATE, True, 1.75), (gather(0), False, 2.0)]
+    ("stored", "sharded", "states"),
+    [(PENDING_GRADIENT, False, 4.0), (PENDING_GRADIENT, True, 1.75), (shard(0), False, 2.0)],
 )
 def test_parts_add_up_in_programs(stored, sharded, states, known):
     """Adam's 4 numbers for each weight; shared, 1 and a quarter of 3; in quarters, 1 and what is put together."""
     graph = model()
     program = data_parallel_program(graph, stored, sharded)
-    use = check_sums(lowering(graph, Costs(graph, known)), Strategy.of(program, graph))
+    use = check_sums(lowering(graph, Costs(graph, known)), SpmdStrategy.of(program, graph))
     weights = 4 * 24 * 24 * 4
     if known:
         assert (use.weights + use.gradients + use.optimizer).tolist() == [states * weights] * 4
@@ -239,7 +241,7 @@ def test_least_memory_is_that_of_every_strategy_or_less():
     outputs = sum(op.outputs[0].nbytes for op in graph.operators)
     assert least.activations == outputs
     made = lowering(graph)
-    sharded = Strategy.of(data_parallel_program(graph, gather(0), True), graph)
+    sharded = SpmdStrategy.of(data_parallel_program(graph, shard(0), True), graph)
     for strategy in (search_problem(1e9).space.initial(), sharded):
         assert made.memory(strategy).sum() >= least.needed(whole_batch=True)
     pipeline = whole_stages(graph, "1f1b", 8)

@@ -6,14 +6,24 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Strategy, Tensor, TopoplanError
-from topoplan.model.resharding import Collective, CollectiveCosts
-from topoplan.model.strategy import Placement
+from topoplan import (
+    Axis,
+    Dimension,
+    Operator,
+    OperatorGraph,
+    PlacedStrategy,
+    Profile,
+    Role,
+    Tensor,
+    TopoplanError,
+)
+from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskKind
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed, in_precision, weight_states
 from topoplan_engine.scaling import scaled_costs
+from topoplan_engine.sharding.resharding import Collective, CollectiveCosts
 from topoplan_operators import GraphBuilder
 
 
@@ -93,7 +103,7 @@ def test_messages_of_a_strategy_are_half_as_long():
     sizes = []
     for precision in ("fp32", "bf16"):
         made = in_precision(graph, precision)
-        tasks = Lowering(made, cluster, reference.Costs()).lower(Strategy(placements))
+        tasks = Lowering(made, cluster, reference.Costs()).lower(PlacedStrategy(placements))
         sizes.append({kind: tasks.size[tasks.kind == kind] for kind in (TaskKind.TRANSFER, TaskKind.ALLREDUCE)})
     for kind, before in sizes[0].items():
         assert before.sum() > 0

@@ -10,13 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, PartCosts, Placement, Schedule, Strategy, TaskGraph, TaskKind, TopoplanError
-from topoplan.model.schedule import ScheduleKind, pipeline_strategy
+from topoplan import (
+    Cluster,
+    Fabric,
+    PartCosts,
+    PipelineStrategy,
+    PlacedStrategy,
+    Placement,
+    Schedule,
+    TaskGraph,
+    TaskKind,
+    TopoplanError,
+)
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.join import join
+from topoplan_engine.lowering.fragments import Fragments
 from topoplan_engine.lowering.memory import memory_curve
-from topoplan_engine.lowering.order import Pass, blocks_of
-from topoplan_engine.lowering.schedule import scheduled, steps_under
+from topoplan_engine.lowering.order import Pass, blocks_of, steps_under
+from topoplan_engine.lowering.pipeline import scheduled
 from topoplan_operators import GraphBuilder
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
 from topoplan_simulator_fluid import FluidOptions
@@ -81,12 +93,13 @@ def pipelines(draw, kinds=tuple(KINDS), recompute=True):
     flags = draw(st.lists(st.booleans(), min_size=stages, max_size=stages)) if recompute and draw(st.booleans()) else ()
     schedule = Schedule(kind=kind, micro_batches=count, stage=stage, recompute=flags)
     cluster = Cluster.uniform(n_hosts=sum(own) + 1)  # one device has nothing to do
-    return graph, cluster, Strategy(tuple(placements), schedule)
+    return graph, cluster, PipelineStrategy(tuple(placements), schedule)
 
 
 def joined_of(lowering, strategy):
-    ops, edges = lowering._pieces(strategy)
-    return join(ops, edges, lowering._edge_ops), np.concatenate([piece.weight_gradient for piece in ops])
+    fragments = Fragments(lowering.graph, lowering.cluster, lowering.costs)
+    gradients = [piece.weight_gradient for piece in fragments.operators(strategy.placements)]
+    return fragments.joined(strategy.placements), np.concatenate(gradients)
 
 
 def sorted_rows(taskgraph):
@@ -203,7 +216,7 @@ def simulate(taskgraph, cluster):
 def test_as_much_work_as_without_a_schedule(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
-    found, whole = lowering.lower(strategy), lowering.lower(Strategy(strategy.placements))
+    found, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
     count = strategy.schedule.micro_batches
     for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.ALLREDUCE):
         mine, theirs = found.kind == kind, whole.kind == kind
@@ -220,7 +233,7 @@ def test_as_much_work_as_without_a_schedule(drawn):
         each = Counter(zip(found.op[forward], found.device[forward], found.micro_batch[forward], strict=True))
         assert each == {(op, d, m): times for (op, d), times in parts.items() for m in range(count)}
     assert np.array_equal(between(found), between(whole))
-    assert lowering.demand(strategy) == lowering.demand(Strategy(strategy.placements))
+    assert lowering.demand(strategy) == lowering.demand(PlacedStrategy(strategy.placements))
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,7 +242,7 @@ def test_one_micro_batch_in_one_stage_is_the_whole_batch(drawn, bandwidth):
     graph, cluster, strategy = drawn
     kind = strategy.schedule.kind
     one = attrs.evolve(strategy, schedule=Schedule(kind=kind, micro_batches=1, stage=[0] * len(graph.operators)))
-    lowering, whole = Lowering(graph, cluster, Numbered()), Strategy(strategy.placements)
+    lowering, whole = Lowering(graph, cluster, Numbered()), PlacedStrategy(strategy.placements)
     assert lowering.lower(one) == lowering.lower(whole)
     assert np.array_equal(lowering.memory(one), lowering.memory(whole))
 
@@ -337,7 +350,9 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
     curve = memory_curve(taskgraph, timeline, strategy, graph, costs)
     if not strategy.schedule.trivial:  # without a schedule, memory is what all parts keep
         assert curve.peak == pytest.approx(lowering.memory(strategy), rel=1e-9)
-    assert (curve.peak <= lowering.memory(Strategy(strategy.placements)) + more_inputs(lowering, strategy) + 1e-6).all()
+    assert (
+        curve.peak <= lowering.memory(PlacedStrategy(strategy.placements)) + more_inputs(lowering, strategy) + 1e-6
+    ).all()
     for device in set(curve.device.tolist()):
         rows = curve.device == device
         assert (np.diff(curve.time[rows]) >= 0).all()
@@ -346,7 +361,7 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
 
 def more_inputs(lowering, strategy):
     """(D,) bytes of messages that reach each device: what recomputation may keep beyond activations."""
-    taskgraph = lowering.lower(Strategy(strategy.placements))
+    taskgraph = lowering.lower(PlacedStrategy(strategy.placements))
     moved = taskgraph.kind == TaskKind.TRANSFER
     return np.bincount(taskgraph.dst[moved], taskgraph.size[moved], taskgraph.n_devices) * any(
         strategy.schedule.recompute

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, PartCosts
-from topoplan.model.schedule import Schedule, pipeline_strategy
+from topoplan.model.schedule import Schedule
+from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.memory import memory_curve
 from topoplan_operators import GraphBuilder

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Fabric, Phases, Strategy, TaskGraph, TaskKind, TopoplanError
-from topoplan.model.space import Space
+from topoplan import Fabric, Phases, PlacedStrategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.space import Space
 from topoplan_engine.simulation.phases import excerpt, phased_makespan, segments, task_phases
 from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
 from topoplan_simulator_fluid import FLUID, FluidOptions
@@ -50,7 +50,7 @@ def phased(forward, backward, reduce, delay=1e-3):
 def drawn(seed):
     """A random strategy, lowered."""
     rng = np.random.default_rng(seed)
-    return LOWERING.lower(Strategy(tuple(SPACE.random_placement(op, rng) for op in range(3))))
+    return LOWERING.lower(PlacedStrategy(tuple(SPACE.random_placement(op, rng) for op in range(3))))
 
 
 DATA_PARALLEL = LOWERING.lower(SPACE.initial())

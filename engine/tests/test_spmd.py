@@ -8,14 +8,18 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, PartCosts, Schedule, Strategy, TopoplanError
-from topoplan.model.resharding import Collective, Step
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, arguments, gather, signatures
-from topoplan.model.spmd import Exchange, SpmdProgram, conversions_of, exchanges
+from topoplan import Cluster, Fabric, PartCosts, Schedule, SpmdStrategy, TopoplanError
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.spmd import groups_of
+from topoplan_engine.lowering.spmd import device_costs, groups_of
 from topoplan_engine.partition import slice_elements
+from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
+from topoplan_engine.sharding.programs import check_strategy, reshards_of, why_invalid
+from topoplan_engine.sharding.resharding import Collective, CollectiveStep
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.spmd import members_of, reference_program
 from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
@@ -52,7 +56,7 @@ def model(layers=3, width=16, batch=16):
 def cut(op, dim):
     """Return the signature of an operator that cuts the dimension at a position; None for the whole one."""
     *found, whole = signatures(op)
-    return whole if dim is None else next(s for s in found if s.dim == dim and REDUCE not in s.inputs)
+    return whole if dim is None else next(s for s in found if s.dim == dim and PARTIAL not in s.inputs)
 
 
 def programs(graph, mesh):
@@ -61,7 +65,7 @@ def programs(graph, mesh):
     for op in graph.operators:
         axes = []
         for size in mesh:
-            good = [s for s in signatures(op) if REDUCE not in s.inputs]
+            good = [s for s in signatures(op) if PARTIAL not in s.inputs]
             axes.append(st.sampled_from([s for s in good if s.dim < 0 or op.dims[s.dim].size % size == 0]))
         rules.append(st.tuples(*axes))
     made = {(v, into) for _, _, v, into in graph.edges.tolist()}
@@ -72,7 +76,9 @@ def programs(graph, mesh):
             if (index, k) in made:
                 args.append(st.just(()))
             else:
-                forms = [FULL] if k < len(op.inputs) else [REPLICATE, gather(0), gather(len(tensor.axes) - 1)]
+                forms = (
+                    [REPLICATED] if k < len(op.inputs) else [PENDING_GRADIENT, shard(0), shard(len(tensor.axes) - 1)]
+                )
                 args.append(st.tuples(*[st.sampled_from(forms) for _ in mesh]))
         return st.tuples(*args)
 
@@ -85,7 +91,7 @@ def programs(graph, mesh):
 
 def stages(graph, program):
     """Return the stages that begin wherever something is converted."""
-    begins = {move.users[0] for move in conversions_of(program, graph) if move.output >= 0}
+    begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
     return np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
 
 
@@ -109,19 +115,17 @@ def rows(taskgraph):
 @settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
     program = data.draw(programs(GRAPH, mesh))
-    schedule = None
-    if copies and not program.misfit(GRAPH, 8):
+    strategy = SpmdStrategy.of(program, GRAPH)
+    if copies and not why_invalid(strategy, GRAPH, 8):
         schedule = Schedule(kind="duplex", micro_batches=copies, stage=stages(GRAPH, program))
-    strategy = Strategy.of(program, GRAPH, schedule)
-    if strategy.misfit(GRAPH, 8):
+        strategy = strategy.overlapped(schedule)
+    if why_invalid(strategy, GRAPH, 8):
         with pytest.raises(TopoplanError):
-            strategy.check(GRAPH, 8)
+            check_strategy(strategy, GRAPH, 8)
         return
     lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
-    made, wanted = (
-        lowering.lower(strategy),
-        reference_program(GRAPH, program, schedule, lowering._program_prices(program)),
-    )
+    prices = [device_costs(program, op, GRAPH, CLUSTER, Costs(GRAPH)) for op in range(len(GRAPH.operators))]
+    made, wanted = lowering.lower(strategy), reference_program(GRAPH, program, strategy.schedule, prices)
     made.check()
     assert rows(made) == rows(wanted)
     same = {"succ": wanted.succ, "succ_ptr": wanted.succ_ptr}
@@ -191,23 +195,23 @@ def test_gathering_what_was_scattered_takes_as_long_as_an_all_reduce(nbytes):
 
 
 def test_slices_of_slices_are_put_together_from_within():
-    both = exchanges((gather(0), gather(0)), (FULL, FULL), (2, 4))
+    both = mesh_steps((shard(0), shard(0)), (REPLICATED, REPLICATED), (2, 4))
     assert both is not None
     assert [(step.step.collective.value, step.axes, step.share) for step in both[0]] == [
         ("all_gather", (1,), 1 / 2),
         ("all_gather", (0,), 1.0),
     ]
-    assert exchanges((gather(0), gather(0)), (FULL, gather(0)), (2, 4)) is None
+    assert mesh_steps((shard(0), shard(0)), (REPLICATED, shard(0)), (2, 4)) is None
 
 
 def test_the_gradient_of_a_replicated_parameter_is_summed_over_the_whole_mesh_at_once():
-    found = exchanges((REPLICATE, REPLICATE), (FULL, FULL), (2, 4))
+    found = mesh_steps((PENDING_GRADIENT, PENDING_GRADIENT), (REPLICATED, REPLICATED), (2, 4))
     assert found is not None
-    assert found[1] == (Exchange(Step(Collective.ALL_REDUCE), (0, 1), 1.0),)
+    assert found[1] == (MeshStep(CollectiveStep(Collective.ALL_REDUCE), (0, 1), 1.0),)
 
 
 def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
-    found = exchanges((REPLICATE, gather(0)), (FULL, FULL), (2, 4))
+    found = mesh_steps((PENDING_GRADIENT, shard(0)), (REPLICATED, REPLICATED), (2, 4))
     assert found is not None
     assert [(s.step.collective.value, s.axes, s.share) for s in found[1]] == [
         ("reduce_scatter", (1,), 1.0),
@@ -215,12 +219,12 @@ def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
     ]
 
 
-def data_parallel_program(graph, size, stored=REPLICATE, sharded_state=False):
+def data_parallel_program(graph, size, stored=PENDING_GRADIENT, sharded_state=False):
     rules = tuple((cut(op, op.sample_dim if op.sample_dim >= 0 else None),) for op in graph.operators)
     made = {(v, into) for _, _, v, into in graph.edges.tolist()}
     held = tuple(
         tuple(
-            () if (i, k) in made else ((gather(0),) if k < len(op.inputs) else (stored,))
+            () if (i, k) in made else ((shard(0),) if k < len(op.inputs) else (stored,))
             for k in range(len(arguments(op)))
         )
         for i, op in enumerate(graph.operators)
@@ -234,16 +238,19 @@ def test_memory_of_storage():
     weights = graph.parameter_bytes
 
     def memory(**options):
-        return lowering.memory(Strategy.of(data_parallel_program(graph, 8, **options), graph))
+        return lowering.memory(SpmdStrategy.of(data_parallel_program(graph, 8, **options), graph))
 
     assert memory() == pytest.approx(np.full(8, outputs + 4 * weights))
     assert memory(sharded_state=True) == pytest.approx(np.full(8, outputs + weights + 3 * weights / 8))
-    assert memory(stored=gather(0)) == pytest.approx(np.full(8, outputs + 4 * weights / 8 + weights))
+    assert memory(stored=shard(0)) == pytest.approx(np.full(8, outputs + 4 * weights / 8 + weights))
 
 
 def refused(match, program, graph=GRAPH, schedule=None, devices=8):
+    strategy = SpmdStrategy.of(program, graph)
+    if schedule is not None:
+        strategy = strategy.overlapped(schedule)
     with pytest.raises(TopoplanError, match=match):
-        Strategy.of(program, graph, schedule).check(graph, devices)
+        check_strategy(strategy, graph, devices)
 
 
 class TestRefused:
@@ -256,22 +263,23 @@ class TestRefused:
 
     def test_what_cannot_be_converted(self):
         program = data_parallel_program(GRAPH, 8)
-        summed = next(s for s in signatures(GRAPH.operators[-1]) if s.inputs == (REDUCE,))
+        summed = next(s for s in signatures(GRAPH.operators[-1]) if s.inputs == (PARTIAL,))
         mixed = attrs.evolve(program, rules=(*program.rules[:-1], (summed,)))
         refused("'loss' wants .* which cannot be made of gather_0", mixed)
 
     def test_signatures_that_are_not_sound(self):
         program = data_parallel_program(GRAPH, 8)
-        wrong = attrs.evolve(cut(GRAPH.operators[0], 0), outputs=(FULL,))
+        wrong = attrs.evolve(cut(GRAPH.operators[0], 0), outputs=(REPLICATED,))
         refused("is none that computes the same", attrs.evolve(program, rules=((wrong,), *program.rules[1:])))
 
     def test_other_schedules(self):
         stage = np.zeros(len(GRAPH.operators))
         other = Schedule(kind="gpipe", micro_batches=2, stage=stage)
         refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=other)
-        plain = attrs.evolve(Strategy.of(data_parallel_program(GRAPH, 8), GRAPH), program=None)
+        placements = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH).placements
+        duplex = Schedule(kind="duplex", micro_batches=2, stage=stage)
         with pytest.raises(TopoplanError, match="duplex: needs a program"):
-            attrs.evolve(plain, schedule=Schedule(kind="duplex", micro_batches=2, stage=stage)).check(GRAPH, 8)
+            PipelineStrategy(placements, duplex).check(GRAPH, 8)
 
     def test_a_stage_that_converts_what_it_makes(self):
         first, *_, loss = range(len(GRAPH.operators))
@@ -285,11 +293,9 @@ class TestRefused:
 
 
 def test_changes_to_placements_leave_the_program():
-    strategy = Strategy.of(data_parallel_program(GRAPH, 8), GRAPH)
+    strategy = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH)
     changed = strategy.with_changes({0: strategy.placements[0]})
-    assert changed.program is None
-    assert not strategy.plain
-    assert changed.plain
+    assert changed == PlacedStrategy(strategy.placements)
 
 
 class Uneven(Costs):
@@ -304,8 +310,8 @@ def test_devices_that_differ_are_priced_one_by_one():
     cluster = attrs.evolve(CLUSTER, device_speed=np.arange(1.0, 9.0))
     program = data_parallel_program(GRAPH, 8)
     rules = ((cut(GRAPH.operators[0], None),), *program.rules[1:])
-    mixed = attrs.evolve(program, rules=rules, stored=(((FULL,), (REPLICATE,)), *program.stored[1:]))
-    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(Strategy.of(mixed, GRAPH))
+    mixed = attrs.evolve(program, rules=rules, stored=(((REPLICATED,), (PENDING_GRADIENT,)), *program.stored[1:]))
+    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(SpmdStrategy.of(mixed, GRAPH))
     forward = [taskgraph.seconds[(taskgraph.kind == TaskKind.FORWARD) & (taskgraph.op == op)] for op in (0, 1)]
     assert forward[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert forward[1].tolist() == [k / 8 for k in range(1, 9)]
@@ -313,8 +319,8 @@ def test_devices_that_differ_are_priced_one_by_one():
 
 def test_a_program_asks_for_what_it_sends():
     lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
-    program = data_parallel_program(GRAPH, 8, stored=gather(0))
-    demand = lowering.demand(Strategy.of(program, GRAPH))
+    program = data_parallel_program(GRAPH, 8, stored=shard(0))
+    demand = lowering.demand(SpmdStrategy.of(program, GRAPH))
     # what is gathered and scattered, half an all-reduce each
     assert demand.group_bytes.tolist() == [GRAPH.parameter_bytes]
     assert demand.members(0).tolist() == [0, 1, 2, 3]

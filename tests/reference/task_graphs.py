@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from reference.tables import rows
-from topoplan import Cluster, Fabric, Host, Placement, Plan, Routes, Strategy, TaskGraph
+from topoplan import Cluster, Fabric, Host, PlacedStrategy, Placement, Plan, Routes, Strategy, TaskGraph
 from topoplan.model.graph import OperatorGraph
 from topoplan_engine.lowering import Lowering
 
@@ -119,7 +119,7 @@ def read_strategy(text: str, graph: OperatorGraph) -> Strategy:
         for op in graph.operators[len(placements) : len(placements) + count]:
             degrees = tuple(parts if dim == op.sample_dim else 1 for dim in range(len(op.dims)))
             placements.append(Placement(degrees, np.arange(first, first + parts * step, step)))
-    return Strategy(tuple(placements))
+    return PlacedStrategy(tuple(placements))
 
 
 def spell_strategy(strategy: Strategy, graph: OperatorGraph) -> str:

@@ -34,7 +34,9 @@ _PUBLIC = {
     "OperatorGraph": "model.graph",
     "PartCosts": "plugin.components",
     "Phases": "model.fabric",
-    "Placement": "model.strategy",
+    "PipelineStrategy": "model.strategy",
+    "PlacedStrategy": "model.strategy",
+    "Placement": "model.placement",
     "Plan": "model.plan",
     "Problem": "model.problem",
     "Profile": "model.graph",
@@ -45,6 +47,8 @@ _PUBLIC = {
     "Searcher": "plugin.components",
     "Simulate": "plugin.components",
     "Simulator": "plugin.components",
+    "SpmdProgram": "model.spmd",
+    "SpmdStrategy": "model.strategy",
     "State": "search.protocol",
     "Strategy": "model.strategy",
     "TaskGraph": "model.taskgraph",
@@ -81,11 +85,15 @@ if TYPE_CHECKING:
     from topoplan.model.machine import HostLink as HostLink
     from topoplan.model.machine import HostModel as HostModel
     from topoplan.model.machine import HostNode as HostNode
+    from topoplan.model.placement import Placement as Placement
     from topoplan.model.plan import Plan as Plan
     from topoplan.model.problem import Demand as Demand
     from topoplan.model.problem import Problem as Problem
     from topoplan.model.schedule import Schedule as Schedule
-    from topoplan.model.strategy import Placement as Placement
+    from topoplan.model.spmd import SpmdProgram as SpmdProgram
+    from topoplan.model.strategy import PipelineStrategy as PipelineStrategy
+    from topoplan.model.strategy import PlacedStrategy as PlacedStrategy
+    from topoplan.model.strategy import SpmdStrategy as SpmdStrategy
     from topoplan.model.strategy import Strategy as Strategy
     from topoplan.model.taskgraph import TaskGraph as TaskGraph
     from topoplan.model.taskgraph import TaskKind as TaskKind

@@ -17,10 +17,11 @@ from topoplan.files import check_different, check_writable, read_file, write_fil
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Kind, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice
+from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
 
@@ -36,7 +37,13 @@ def read_plan(host: Host, path: Path) -> Plan:
     exporter = _reader(host, path, "read")
     assert exporter.read is not None
     with host.naming_plugins():
-        return exporter.read(read_file(path), str(path))
+        plan = exporter.read(read_file(path), str(path))
+    if plan.strategy is not None and plan.graph is not None:
+        try:
+            check_strategy(plan.strategy, plan.graph, plan.cluster.n_devices)
+        except TopoplanError as error:
+            raise TopoplanError(f"{path}: {error}") from None
+    return plan
 
 
 def strategy_path(host: Host, text: str) -> Path:
@@ -55,19 +62,22 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     if plan.strategy is None or plan.graph is None:
         raise TopoplanError(f"{path}: holds a task graph but no strategy")
     held = {op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)}
-    schedule = plan.strategy.schedule
     missing = [op.name for op in graph.operators if op.name not in held]
     if missing:
         raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
-    if schedule is not None:
-        if len(held) > len(graph.operators):
-            raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
-        stage = dict(zip(held, schedule.stage.tolist(), strict=True))
-        schedule = attrs.evolve(schedule, stage=[stage[op.name] for op in graph.operators])
-    program = plan.strategy.program
-    if program is not None and list(held) != [op.name for op in graph.operators]:
-        raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
-    return Strategy(tuple(held[op.name] for op in graph.operators), schedule, program)
+    placements = tuple(held[op.name] for op in graph.operators)
+    match plan.strategy:
+        case SpmdStrategy(program=program, schedule=schedule):
+            if list(held) != [op.name for op in graph.operators]:
+                raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
+            return SpmdStrategy(placements, program, schedule)
+        case PipelineStrategy(schedule=schedule):
+            if len(held) > len(graph.operators):
+                raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
+            stage = dict(zip(held, schedule.stage.tolist(), strict=True))
+            stages = [stage[op.name] for op in graph.operators]
+            return PipelineStrategy(placements, attrs.evolve(schedule, stage=stages))
+    return PlacedStrategy(placements)
 
 
 def check_outputs(

@@ -18,7 +18,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Problem
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan.plugin.components import CostFunction
 
 __all__ = [
@@ -119,18 +119,18 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     device = use.fullest(cluster.device_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.device_memory, use.total, use.activations))
-    schedule, program = strategy.schedule, strategy.program
-    whole_batch = schedule is None or program is not None
+    whole_batch = strategy.keeps_whole_batch
+    sharded_state = isinstance(strategy, SpmdStrategy) and strategy.program.sharded_state
     helps = []
     shared = (least.states + least.activations) / cluster.n_devices
-    if not (program is not None and program.sharded_state) and shared <= room:
+    if not sharded_state and shared <= room:
         helps.append(
             "sharding weights, gradients and optimizer state over devices "
             f"(ZeRO; -s spmd; at least {size_text(shared)} a device with the activations)"
         )
     if whole_batch:
         helps += _micro_batches(least, cluster)
-    elif schedule is not None and needed - activations < room and not all(schedule.recompute or (False,)):
+    elif needed - activations < room and not all(strategy.schedule.recompute or (False,)):
         helps.append("recomputation (-s pipeline, unless its recompute=false)")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
     if 0 < samples < problem.graph.batch_size:

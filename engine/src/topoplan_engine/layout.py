@@ -13,9 +13,9 @@ import attrs
 import numpy as np
 
 from topoplan.model.graph import Operator, OperatorGraph, Role
-from topoplan.model.sharding import Form, arguments
+from topoplan.model.sharding import Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import PipelineStrategy, SpmdStrategy, Strategy
 from topoplan_engine.experts import expert_dims
 
 __all__ = ["Cuts", "Group", "groups_of", "names_of"]
@@ -65,14 +65,15 @@ class Group:
 
 def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
     """Put operators together that run alike, in the order of their first ones."""
-    experts, program, schedule = expert_dims(graph), strategy.program, strategy.schedule
-    pipeline = schedule if program is None else None
+    experts, stages = expert_dims(graph), strategy.schedule.stage.tolist()
+    pipelined = isinstance(strategy, PipelineStrategy)
+    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
     found: dict[tuple[object, ...], list[int]] = {}
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
         copies = 1 if program is None else program.n_devices // placement.parts
         cuts = _cuts(op, placement.degrees, experts[index], copies)
         weights = ((), False) if program is None else _weights(program, index, op)
-        stage = -1 if pipeline is None else int(pipeline.stage[index])
+        stage = stages[index] if pipelined else -1
         found.setdefault((stage, cuts, *weights), []).append(index)
     groups = []
     for (stage, cuts, weights, gathered), operators in found.items():  # type: ignore[assignment]
@@ -120,7 +121,7 @@ def _weights(program: SpmdProgram, index: int, op: Operator) -> tuple[tuple[str,
     return tuple(map(_said, stored)), gathered
 
 
-def _said(form: Form) -> str:
+def _said(form: Sharding) -> str:
     return f"Shard({form.axis})" if form.sliced else "Replicate"
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Demand, Problem
-from topoplan.model.space import Space
 from topoplan_engine.scaling import scaled_costs
+from topoplan_engine.search.space import Space
 
 __all__ = ["Distortion", "at_bandwidth", "distorted"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from topoplan.arrays import F64, I32, f64
-from topoplan.model.resharding import Collective, CollectiveCosts
 from topoplan.plugin.components import CostFunction, PartCosts
+from topoplan_engine.sharding.resharding import Collective, CollectiveCosts
 
 __all__ = ["scaled_costs"]
 

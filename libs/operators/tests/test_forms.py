@@ -1,4 +1,4 @@
-"""Forms and signatures: names, what is derived from an operator by hand, and which devices can hold what."""
+"""Shardings and signatures: names, what is derived from an operator by hand, and which devices can hold what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, arguments, gather, parse, signatures
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, parse, shard
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import Handle, dense, pointwise, spatial
 
 
@@ -14,7 +15,7 @@ def texts(op: Operator) -> list[str]:
     return [str(signature) for signature in signatures(op)]
 
 
-@pytest.mark.parametrize("form", [FULL, REDUCE, REPLICATE, gather(0), gather(11)], ids=str)
+@pytest.mark.parametrize("form", [REPLICATED, PARTIAL, PENDING_GRADIENT, shard(0), shard(11)], ids=str)
 def test_names_can_be_read_back(form):
     assert parse(str(form)) == form
 
@@ -26,10 +27,10 @@ def test_other_names_are_refused(text):
 
 
 def test_only_slices_need_an_even_axis():
-    assert gather(1).fits((3, 8), 4)
-    assert not gather(0).fits((3, 8), 4)
-    assert not gather(2).fits((3, 8), 1)
-    assert all(form.fits((3,), 4) for form in (FULL, REDUCE, REPLICATE))
+    assert shard(1).fits((3, 8), 4)
+    assert not shard(0).fits((3, 8), 4)
+    assert not shard(2).fits((3, 8), 1)
+    assert all(form.fits((3,), 4) for form in (REPLICATED, PARTIAL, PENDING_GRADIENT))
 
 
 def test_a_matrix_product_without_bias():
@@ -89,6 +90,6 @@ def test_every_signature_comes_once_and_the_whole_one_last():
     op = pointwise.elementwise("add", [Handle((4, 6)), Handle((4, 6))])
     found = signatures(op)
     assert len(set(found)) == len(found)
-    assert set(found[-1].inputs) == set(found[-1].outputs) == {FULL}
+    assert set(found[-1].inputs) == set(found[-1].outputs) == {REPLICATED}
     assert not found[-1].sliced
     assert [s.dim for s in found] == [0, 1, -1, -1]

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, PartCosts, Problem, TopoplanError
-from topoplan.model.resharding import convert
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
-from topoplan.model.space import Space
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
+from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.resharding import convert
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.hidup import search
 from topoplan_spmd_planning import counting, planning
@@ -28,7 +28,7 @@ from topoplan_spmd_planning.proposing import plan_of
 from topoplan_spmd_planning.released import released
 from topoplan_spmd_planning.tables import EACH, STATES, empty_tables, thin
 
-FORMS = (FULL, REDUCE, gather(0), gather(1))
+FORMS = (REPLICATED, PARTIAL, shard(0), shard(1))
 
 
 class Prize:
@@ -58,7 +58,7 @@ def programs(draw):
         reach = range(max(0, len(born) - 4), len(born))
         inputs = tuple(sorted(draw(st.sets(st.sampled_from(reach), max_size=3)))) if reach else ()
         outputs = tuple(range(len(born), len(born) + draw(st.integers(1, 2))))
-        made = (*FORMS, REPLICATE) if not inputs else FORMS
+        made = (*FORMS, PENDING_GRADIENT) if not inputs else FORMS
         rules = draw(
             st.lists(
                 st.builds(
@@ -72,7 +72,7 @@ def programs(draw):
             )
         )
         if inputs:
-            rules.append(Signature((FULL,) * len(inputs), (FULL,) * len(outputs)))
+            rules.append(Signature((REPLICATED,) * len(inputs), (REPLICATED,) * len(outputs)))
         for value in inputs:
             last[value] = here
         born += [here] * len(outputs)

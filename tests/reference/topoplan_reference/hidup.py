@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.model.sharding import Form, Signature
+from topoplan.model.sharding import Sharding, Signature
 from topoplan_spmd_planning.columns import LONGEST
 from topoplan_spmd_planning.planning import Outcome
 from topoplan_spmd_planning.prices import Prices
@@ -22,7 +22,7 @@ from topoplan_spmd_planning.program import Program
 __all__ = ["search"]
 
 #: Of each live value, by number: the forms it is there in.
-State = tuple[tuple[int, frozenset[Form]], ...]
+State = tuple[tuple[int, frozenset[Sharding]], ...]
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""The slow, plain counterpart of `topoplan_engine.lowering.schedule`: task by task, in textbook words."""
+"""The slow, plain counterpart of `topoplan_engine.lowering.pipeline`: task by task, in textbook words."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reference_blocks(kind: str, depth: int, rounds: int, count: int, position: i
 def reference_scheduled(
     joined: Joined, schedule: Schedule, weight_gradient: list[float], op_names: tuple[str, ...], n_devices: int
 ) -> TaskGraph:
-    """Return the same task graph as `topoplan_engine.lowering.schedule.scheduled`, rows of successors ascending."""
+    """Return the same task graph as `topoplan_engine.lowering.pipeline.scheduled`, rows of successors ascending."""
     count, parts = schedule.micro_batches, range(len(joined.device))
     stage = [int(schedule.stage[op]) for op in joined.op]
     device = [int(d) for d in joined.device]

@@ -10,21 +10,22 @@ import numpy as np
 
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.schedule import Schedule
-from topoplan.model.spmd import Exchange, Move, SpmdProgram, conversions_of
+from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.lowering.spmd_prices import DeviceCosts
+from topoplan_engine.lowering.spmd import DeviceCosts
+from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.programs import Reshard, reshards_of
 
 __all__ = ["reference_program"]
 
 
 def reference_program(
-    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule | None, prices: Sequence[DeviceCosts]
+    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
 ) -> TaskGraph:
     """Return the same task graph as `topoplan_engine.lowering.spmd.program_taskgraph`, rows of successors ascending."""
     n_ops, devices = len(graph.operators), range(program.n_devices)
-    stage = list(range(n_ops)) if schedule is None else [int(number) for number in schedule.stage]
-    copies = 1 if schedule is None else schedule.micro_batches
-    moves = conversions_of(program, graph)
+    stage, copies = [int(number) for number in schedule.stage], schedule.micro_batches
+    moves = reshards_of(program, graph)
     rows: list[dict[str, Any]] = []
     edges: set[tuple[int, int]] = set()
     groups: list[list[int]] = []
@@ -48,7 +49,7 @@ def reference_program(
             follow(task, stream.get(("compute", d)), *(done.get((way, m, copy, d)) for m in waits))
             stream["compute", d] = done[way, op, copy, d] = task
 
-    def exchange(way: str, move: Move, copy: int) -> None:
+    def exchange(way: str, move: Reshard, copy: int) -> None:
         waits = []
         if way == "F" and move.output >= 0:
             waits = [(way, move.op, copy)]
@@ -69,7 +70,7 @@ def reference_program(
                         done[way, move, k, d] = end
             before = {d: [] for d in devices}
 
-    def collective(move: Move, step: Exchange, copy: int) -> list[tuple[list[int], tuple[int, int]]]:
+    def collective(move: Reshard, step: MeshStep, copy: int) -> list[tuple[list[int], tuple[int, int]]]:
         nbytes = round(move.nbytes * step.share)
         if copy >= 0:
             nbytes = nbytes * (copy + 1) // copies - nbytes * copy // copies

@@ -182,8 +182,8 @@ class Operator:
                         f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"
                     )
 
-    def misfit(self, degrees: tuple[int, ...]) -> str:
-        """Say why ``degrees`` cannot cut the iteration space; empty if they can."""
+    def why_invalid(self, degrees: tuple[int, ...]) -> str | None:
+        """Return why ``degrees`` cannot cut the iteration space, or None if they can."""
         if len(degrees) != len(self.dims):
             return f"{len(degrees)} degrees for {len(self.dims)} dimensions"
         for dim, degree in zip(self.dims, degrees, strict=True):
@@ -191,7 +191,7 @@ class Operator:
                 return f"dimension {dim.name!r} cannot be cut (degree {degree})"
             if not 1 <= degree <= dim.size:
                 return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
-        return ""
+        return None
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ network: the traffic that network searchers and demand-following topologies shap
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from topoplan.model.fabric import Fabric
-    from topoplan.model.space import Space
+    from topoplan.model.placement import Placement
+    from topoplan.model.strategy import Strategy
 
-__all__ = ["Demand", "Problem"]
+__all__ = ["Demand", "PlacementSpace", "Problem"]
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +55,32 @@ class Demand:
         return self.group_members[self.group_ptr[group] : self.group_ptr[group + 1]]
 
 
+class PlacementSpace(Protocol):
+    """The placements that strategy searchers choose from, and the strategy that they start with."""
+
+    def degrees(self, op: int) -> tuple[tuple[int, ...], ...]:
+        """Return the degree vectors of operator ``op`` that can be priced; never empty."""
+
+    def placements(self, op: int) -> Iterator[Placement]:
+        """Go through all placements of ``op``, in a fixed order."""
+
+    def place(self, degrees: tuple[int, ...], start: int) -> Placement:
+        """Return the placement of ``degrees`` on the device set of that number; the first one is 0."""
+
+    def random_placement(self, op: int, rng: np.random.Generator) -> Placement:
+        """Draw a placement of ``op``."""
+
+    def intern(self, placement: Placement) -> Placement:
+        """Return the one object that stands for this placement, so that equal ones compare by identity."""
+
+    def initial(self) -> Strategy:
+        """Return the strategy that searches start with.
+
+        Raises:
+            TopoplanError: the batch cannot be divided over the devices.
+        """
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Problem:
     """Everything that is fixed while searching.
@@ -70,7 +97,7 @@ class Problem:
     graph: OperatorGraph
     cluster: Cluster
     costs: CostFunction
-    space: Space
+    space: PlacementSpace
     topology: str
     build_fabric: Callable[[Demand | None, np.random.Generator], Fabric]
     reconfigurable: bool

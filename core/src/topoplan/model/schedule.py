@@ -1,15 +1,14 @@
 """Schedules: a batch cut into micro-batches that go through the stages of a pipeline.
 
 A strategy says where operators run; its schedule says in which order the devices of each stage work on which
-micro-batch.  `topoplan_engine.lowering.schedule` makes the task graph of it.  `pipeline_strategy` makes the usual
-strategies: consecutive operators on each stage, data-parallel over its devices.
+micro-batch.  `topoplan_engine.lowering.pipeline` makes the task graph of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
@@ -17,11 +16,9 @@ import numpy as np
 from topoplan.arrays import ARRAY_EQ, I32, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
+from topoplan.model.placement import Placement
 
-if TYPE_CHECKING:
-    from topoplan.model.strategy import Placement, Strategy
-
-__all__ = ["Schedule", "ScheduleKind", "pipeline_depth", "pipeline_strategy"]
+__all__ = ["Schedule", "ScheduleKind", "pipeline_depth"]
 
 
 class ScheduleKind(StrEnum):
@@ -91,6 +88,16 @@ class Schedule:
     def __hash__(self) -> int:
         return hash((self.kind, self.micro_batches, self.stage.tobytes(), self.recompute))
 
+    @classmethod
+    def whole_batch(cls, n_ops: int) -> Schedule:
+        """Return the schedule that orders nothing: the whole batch in one stage."""
+        return cls(kind=ScheduleKind.GPIPE, micro_batches=1, stage=np.zeros(n_ops, dtype=np.int32))
+
+    @classmethod
+    def one_by_one(cls, n_ops: int) -> Schedule:
+        """Return the schedule of a program whose whole batch passes its operators one after the other."""
+        return cls(kind=ScheduleKind.DUPLEX, micro_batches=1, stage=np.arange(n_ops, dtype=np.int32))
+
     @property
     def n_stages(self) -> int:
         """Number of stages; in an interleaved schedule, of chunks."""
@@ -101,8 +108,8 @@ class Schedule:
         """Whether it leaves nothing to order: one stage, one micro-batch, and no pass twice."""
         return self.micro_batches == 1 and self.n_stages == 1 and not any(self.recompute)
 
-    def misfit(self, graph: OperatorGraph, placements: Sequence[Placement]) -> str:
-        """Say why operators placed like this cannot follow the schedule; empty if they can."""
+    def why_invalid(self, graph: OperatorGraph, placements: Sequence[Placement]) -> str | None:
+        """Return why operators placed like this cannot follow the schedule, or None if they can."""
         count, operators = self.micro_batches, graph.operators
         if len(self.stage) != len(operators):
             return f"schedule: has stages for {len(self.stage)} operators, model {graph.name!r} has {len(operators)}"
@@ -129,12 +136,12 @@ class Schedule:
                 f"{operators[u].name!r} of stage {self.stage[u]} (stages must not fall along an edge)"
             )
         if self.kind is ScheduleKind.DUPLEX:  # all devices have all stages
-            return ""
+            return None
         stage = np.repeat(self.stage, [placement.parts for placement in placements])
         return self._misplaced(stage, np.concatenate([placement.devices for placement in placements]))
 
-    def _misplaced(self, stage: I32, device: I32) -> str:
-        """Say which device has parts of stages that may not share it, given the stage and device of every part."""
+    def _misplaced(self, stage: I32, device: I32) -> str | None:
+        """Return which device has parts of stages that may not share it, given the stage and device of every part."""
         depth = pipeline_depth(self.kind, stage, device)
         if self.kind is ScheduleKind.INTERLEAVED:
             if self.n_stages % depth:
@@ -148,7 +155,7 @@ class Schedule:
         np.minimum.at(lowest, device, stage)
         wrong = np.flatnonzero(stage % depth != lowest[device] % depth)
         if not len(wrong):
-            return ""
+            return None
         one, other = int(lowest[device[wrong[0]]]), int(stage[wrong[0]])
         rule = (
             f"with {depth} groups of devices, chunks {depth} apart share one"
@@ -169,47 +176,3 @@ def pipeline_depth(kind: ScheduleKind, stage: I32, device: I32) -> int:
     first = np.zeros(int(device.max()) + 1, dtype=bool)
     first[device[stage == 0]] = True
     return int(np.min(stage[first[device] & (stage > 0)], initial=stages))
-
-
-def pipeline_strategy(
-    graph: OperatorGraph,
-    stages: Sequence[tuple[int, int, Sequence[int]]],
-    micro_batches: int,
-    kind: ScheduleKind | str = ScheduleKind.ONE_F_ONE_B,
-    recompute: Sequence[bool] = (),
-) -> Strategy:
-    """Return a strategy of consecutive operators on each stage, data-parallel over its devices.
-
-    Args:
-        graph: the model.
-        stages: (first operator, last operator, devices) of each stage, in order and without gaps; the last operator
-            is in the stage.  In an interleaved schedule the groups of devices come round again.
-        micro_batches: parts of the batch.
-        kind: the order of passes.
-        recompute: for each stage, whether it runs its forward pass twice to save memory; empty for none.
-
-    Raises:
-        TopoplanError: stages leave operators out or overlap, or the schedule does not fit.
-    """
-    from topoplan.model.strategy import Strategy, data_parallel
-
-    placements: list[Placement] = []
-    for number, (first, last, devices) in enumerate(stages):
-        if first != len(placements) or not first <= last < len(graph.operators) or not len(devices):
-            raise TopoplanError(
-                f"schedule: stage {number} has operators {first} to {last} on {len(devices)} devices "
-                f"(must start at {len(placements)}, end before {len(graph.operators)} and have a device)"
-            )
-        placements += [data_parallel(graph, op, devices) for op in range(first, last + 1)]
-    if len(placements) != len(graph.operators):
-        raise TopoplanError(f"schedule: stages end at operator {len(placements) - 1} of {len(graph.operators)}")
-    lengths = [last + 1 - first for first, last, _ in stages]
-    schedule = Schedule(
-        kind=kind,
-        micro_batches=micro_batches,
-        stage=np.repeat(np.arange(len(stages)), lengths),
-        recompute=recompute,
-    )
-    if reason := schedule.misfit(graph, placements):
-        raise TopoplanError(reason)
-    return Strategy(tuple(placements), schedule)

@@ -1,149 +1,260 @@
-"""Strategies: for every operator, how it is cut and which devices run its parts.
+"""Strategies: who computes what, and in which order a batch goes through the devices.
 
-Searchers move from strategy to strategy by replacing placements; lowering turns them into task graphs.
+A strategy is one of several kinds, each a type of its own: `PlacedStrategy` (parts of operators on devices),
+`PipelineStrategy` (the same, with micro-batches that pass stages) and `SpmdStrategy` (all devices run one program).
+What every kind can say is in `Strategy`.  Searchers move from strategy to strategy by replacing placements;
+`topoplan_engine.lowering` has one lowering to task graphs for each kind.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
 
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, I32, i32
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
+from topoplan.model.placement import Placement, data_parallel
 from topoplan.model.schedule import Schedule, ScheduleKind
-from topoplan.model.spmd import SpmdProgram, conversions_of
+from topoplan.model.spmd import SpmdProgram
 
-__all__ = ["Placement", "Strategy", "data_parallel"]
-
-
-def _degrees(given: Iterable[int]) -> tuple[int, ...]:
-    return tuple(int(degree) for degree in given)
-
-
-@attrs.frozen(hash=False)
-class Placement:
-    """One operator's degree vector and the devices that run its parts.
-
-    Attributes:
-        degrees: into how many parts each dimension of the iteration space is cut.
-        devices: (P,) int32, P the product of degrees: the device of each part, parts numbered with the
-            last dimension fastest (C order of an array of shape ``degrees``).
-    """
-
-    degrees: tuple[int, ...] = attrs.field(converter=_degrees)
-    devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
-
-    def __attrs_post_init__(self) -> None:
-        parts = math.prod(self.degrees)
-        if min(self.degrees, default=1) < 1 or self.devices.shape != (parts,):
-            raise TopoplanError(
-                f"placement: degrees {shown(self.degrees)} need {shown(parts)} devices, got {self.devices.size}"
-            )
-
-    @functools.cached_property
-    def key(self) -> tuple[tuple[int, ...], bytes]:
-        """Hashable identity: two placements are equal iff their keys are."""
-        return (self.degrees, self.devices.tobytes())
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @property
-    def parts(self) -> int:
-        """Number of parts."""
-        return len(self.devices)
+__all__ = ["PipelineStrategy", "PlacedStrategy", "SpmdStrategy", "Strategy", "pipeline_strategy"]
 
 
 @attrs.frozen
-class Strategy:
-    """A placement for every operator of a graph, in its order, a schedule, and a program for all devices.
+class Strategy(ABC):
+    """What every kind of strategy can say.
 
-    Without a schedule, the whole batch goes through the model at once, and devices run what is ready; with a program
-    in its order.  Where there is a program, all devices run every operator, and placements only show how it is cut.
+    Attributes:
+        placements: how each operator of the graph is cut, and the devices of its parts, in the graph's order.
     """
 
     placements: tuple[Placement, ...]
-    schedule: Schedule | None = None
-    program: SpmdProgram | None = None
-
-    @classmethod
-    def of(cls, program: SpmdProgram, graph: OperatorGraph, schedule: Schedule | None = None) -> Strategy:
-        """Return the strategy of a program for all devices: placements that show how it cuts every operator."""
-        cuts = [program.degrees(index, len(op.dims)) for index, op in enumerate(graph.operators)]
-        placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
-        return cls(placements, schedule, program)
 
     @property
-    def plain(self) -> bool:
-        """Whether placements say everything: no program, and no schedule that orders anything."""
-        return self.program is None and (self.schedule is None or self.schedule.trivial)
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """The order of passes; a trivial one if the whole batch goes through at once and devices run what is ready."""
 
+    @property
+    @abstractmethod
+    def whole_batch(self) -> bool:
+        """Whether the strategy has no schedule to speak of: the batch is not cut, and no stages are named."""
+
+    @property
+    @abstractmethod
+    def keeps_whole_batch(self) -> bool:
+        """Whether the activations of the whole batch are in memory at once."""
+
+    @property
+    @abstractmethod
+    def _order(self) -> tuple[Hashable, ...]:
+        """What `key` holds besides the placements."""
+
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """Value of the strategy: two strategies are equal iff their keys are."""
+        return (type(self), *self._order, *(placement.key for placement in self.placements))
+
+    @abstractmethod
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return the strategy with the placements of some operators replaced, under the same schedule.
+        """Return the strategy with the placements of some operators replaced."""
 
-        A program tells more than placements, so that there is none any more, nor the duplex schedule of one.
+    @abstractmethod
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
+        """Return why placements, order of passes and cluster do not go together, or None if they do.
+
+        Says nothing of single placements (`check` does), nor whether an SPMD program computes what the graph says
+        (`topoplan_engine.sharding.programs.why_invalid`).
         """
-        placements = list(self.placements)
-        for index, placement in changes.items():
-            placements[index] = placement
-        schedule = self.schedule
-        if schedule is not None and schedule.kind is ScheduleKind.DUPLEX:
-            schedule = None
-        return Strategy(tuple(placements), schedule)
-
-    def misfit(self, graph: OperatorGraph, n_devices: int) -> str:
-        """Say why the model cannot follow the schedule, or run the program on so many devices; empty if it can."""
-        schedule, program = self.schedule, self.program
-        duplex = schedule is not None and schedule.kind is ScheduleKind.DUPLEX
-        if program is None:
-            if duplex:
-                return "schedule: duplex: needs a program for all devices"
-            return "" if schedule is None else schedule.misfit(graph, self.placements)
-        if reason := program.misfit(graph, n_devices):
-            return reason
-        for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
-            if placement.degrees != (cut := program.degrees(index, len(op.dims))):
-                return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
-        if schedule is None:
-            return ""
-        if not duplex:
-            return f"schedule: {schedule.kind}: a program for all devices needs a duplex schedule, or none"
-        if reason := schedule.misfit(graph, self.placements):
-            return reason
-        for move in conversions_of(program, graph):
-            if move.output >= 0 and schedule.stage[move.op] >= schedule.stage[move.users[0]]:
-                names = [graph.operators[op].name for op in (move.op, move.users[0])]
-                return (
-                    f"schedule: duplex: {names[1]!r} wants what {names[0]!r} makes in another form, in the same stage "
-                    f"{schedule.stage[move.op]} (stages begin with their conversions)"
-                )
-        return ""
 
     def check(self, graph: OperatorGraph, n_devices: int) -> None:
         """Raise `TopoplanError` unless the strategy fits the graph and the cluster."""
         if len(self.placements) != len(graph.operators):
             raise TopoplanError(f"strategy: {len(self.placements)} placements for {len(graph.operators)} operators")
         for op, placement in zip(graph.operators, self.placements, strict=True):
-            if reason := op.misfit(placement.degrees):
+            if reason := op.why_invalid(placement.degrees):
                 raise TopoplanError(f"strategy: {op.name!r}: {reason}")
             if placement.devices.min() < 0 or placement.devices.max() >= n_devices:
                 raise TopoplanError(
                     f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"
                 )
-        if reason := self.misfit(graph, n_devices):
+        if reason := self.why_invalid(graph, n_devices):
             raise TopoplanError(f"strategy: {reason}")
 
+    def _changed(self, changes: Mapping[int, Placement]) -> tuple[Placement, ...]:
+        placements = list(self.placements)
+        for index, placement in changes.items():
+            placements[index] = placement
+        return tuple(placements)
 
-def data_parallel(graph: OperatorGraph, op: int, devices: Sequence[int]) -> Placement:
-    """Cut the sample dimension of operator ``op`` over ``devices``; one part where it has none."""
-    operator = graph.operators[op]
-    degrees = [1] * len(operator.dims)
-    if operator.sample_dim < 0:
-        return Placement(degrees, devices[:1])
-    degrees[operator.sample_dim] = len(devices)
-    return Placement(degrees, devices)
+
+@attrs.frozen
+class PlacedStrategy(Strategy):
+    """Any operator on any devices; the whole batch goes through the model at once, devices run what is ready."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """A trivial one."""
+        return Schedule.whole_batch(len(self.placements))
+
+    @property
+    def whole_batch(self) -> bool:
+        """See `Strategy.whole_batch`."""
+        return True
+
+    @property
+    def keeps_whole_batch(self) -> bool:
+        """See `Strategy.keeps_whole_batch`."""
+        return True
+
+    @property
+    def _order(self) -> tuple[Hashable, ...]:
+        return ()
+
+    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
+        """Return the strategy with the placements of some operators replaced."""
+        return PlacedStrategy(self._changed(changes))
+
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:  # noqa: ARG002
+        """Return None: every operator may run anywhere."""
+        return None
+
+
+@attrs.frozen
+class PipelineStrategy(Strategy):
+    """Micro-batches that pass stages; the operators of each stage are placed on devices of the stage.
+
+    Attributes:
+        schedule: the stage of each operator, and the order of passes.
+    """
+
+    schedule: Schedule
+
+    @property
+    def whole_batch(self) -> bool:
+        """See `Strategy.whole_batch`."""
+        return False
+
+    @property
+    def keeps_whole_batch(self) -> bool:
+        """See `Strategy.keeps_whole_batch`."""
+        return False
+
+    @property
+    def _order(self) -> tuple[Hashable, ...]:
+        return (self.schedule,)
+
+    def with_changes(self, changes: Mapping[int, Placement]) -> PipelineStrategy:
+        """Return the strategy with the placements of some operators replaced, under the same schedule."""
+        return PipelineStrategy(self._changed(changes), self.schedule)
+
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:  # noqa: ARG002
+        """Return why the schedule does not go with the placements, or None if it does."""
+        if self.schedule.kind is ScheduleKind.DUPLEX:
+            return "schedule: duplex: needs a program for all devices"
+        return self.schedule.why_invalid(graph, self.placements)
+
+
+@attrs.frozen
+class SpmdStrategy(Strategy):
+    """Every device runs every operator, each on its share of the tensors; placements only show how that cuts them.
+
+    Attributes:
+        program: the shardings of all tensors on a mesh of devices.
+        schedule: a duplex one (two-microbatch overlap); of one micro-batch with a stage for every operator if the
+            whole batch goes through in the order of the program.
+    """
+
+    program: SpmdProgram
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, program: SpmdProgram, graph: OperatorGraph) -> SpmdStrategy:
+        """Return the strategy of a program that takes the whole batch at once."""
+        cuts = [program.degrees(index, len(op.dims)) for index, op in enumerate(graph.operators)]
+        placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
+        return cls(placements, program, Schedule.one_by_one(len(cuts)))
+
+    def overlapped(self, schedule: Schedule) -> SpmdStrategy:
+        """Return the same program, whose micro-batches go through stages under a duplex schedule."""
+        return SpmdStrategy(self.placements, self.program, schedule)
+
+    def unscheduled(self) -> SpmdStrategy:
+        """Return the same program, which takes the whole batch at once."""
+        return self.overlapped(Schedule.one_by_one(len(self.placements)))
+
+    @property
+    def whole_batch(self) -> bool:
+        """See `Strategy.whole_batch`."""
+        return self.schedule == Schedule.one_by_one(len(self.schedule.stage))
+
+    @property
+    def keeps_whole_batch(self) -> bool:
+        """See `Strategy.keeps_whole_batch`."""
+        return True  # activations of all micro-batches are there when the forward pass ends
+
+    @property
+    def _order(self) -> tuple[Hashable, ...]:
+        return (self.program, self.schedule)
+
+    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
+        """Return placements alone: a program says more than they do, and fits changed ones no longer."""
+        return PlacedStrategy(self._changed(changes))
+
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
+        """Return why program, placements, schedule and cluster do not go together, or None if they do."""
+        program, schedule = self.program, self.schedule
+        if reason := program.why_invalid(graph, n_devices):
+            return reason
+        for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
+            if placement.degrees != (cut := program.degrees(index, len(op.dims))):
+                return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
+        if schedule.kind is not ScheduleKind.DUPLEX:
+            return f"schedule: {schedule.kind}: a program for all devices needs a duplex schedule, or none"
+        return schedule.why_invalid(graph, self.placements)
+
+
+def pipeline_strategy(
+    graph: OperatorGraph,
+    stages: Sequence[tuple[int, int, Sequence[int]]],
+    micro_batches: int,
+    kind: ScheduleKind | str = ScheduleKind.ONE_F_ONE_B,
+    recompute: Sequence[bool] = (),
+) -> PipelineStrategy:
+    """Return a strategy of consecutive operators on each stage, data-parallel over its devices.
+
+    Args:
+        graph: the model.
+        stages: (first operator, last operator, devices) of each stage, in order and without gaps; the last operator
+            is in the stage.  In an interleaved schedule the groups of devices come round again.
+        micro_batches: parts of the batch.
+        kind: the order of passes.
+        recompute: for each stage, whether it runs its forward pass twice to save memory; empty for none.
+
+    Raises:
+        TopoplanError: stages leave operators out or overlap, or the schedule does not fit.
+    """
+    placements: list[Placement] = []
+    for number, (first, last, devices) in enumerate(stages):
+        if first != len(placements) or not first <= last < len(graph.operators) or not len(devices):
+            raise TopoplanError(
+                f"schedule: stage {number} has operators {first} to {last} on {len(devices)} devices "
+                f"(must start at {len(placements)}, end before {len(graph.operators)} and have a device)"
+            )
+        placements += [data_parallel(graph, op, devices) for op in range(first, last + 1)]
+    if len(placements) != len(graph.operators):
+        raise TopoplanError(f"schedule: stages end at operator {len(placements) - 1} of {len(graph.operators)}")
+    lengths = [last + 1 - first for first, last, _ in stages]
+    schedule = Schedule(
+        kind=kind,
+        micro_batches=micro_batches,
+        stage=np.repeat(np.arange(len(stages)), lengths),
+        recompute=recompute,
+    )
+    if reason := schedule.why_invalid(graph, placements):
+        raise TopoplanError(reason)
+    return PipelineStrategy(tuple(placements), schedule)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from topoplan.model.fabric import Fabric
-from topoplan.model.strategy import Placement, Strategy
+from topoplan.model.placement import Placement
+from topoplan.model.strategy import Strategy
 
 if TYPE_CHECKING:
     from topoplan.model.problem import Demand

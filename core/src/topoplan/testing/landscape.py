@@ -7,22 +7,73 @@ direct links between these beats the ring that the search starts with.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
+
 import numpy as np
 
 from topoplan.model.fabric import Fabric
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.placement import Placement, data_parallel
 from topoplan.model.problem import Demand, Problem
-from topoplan.model.space import Space
-from topoplan.model.strategy import Placement, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.search.protocol import State, Trial
 from topoplan.testing import reference
 
 __all__ = ["problem", "random_strategy", "start", "trial"]
 
 
+class _Space:
+    """A `topoplan.model.problem.PlacementSpace` of operators with three dimensions, on hosts of one device.
+
+    The parts divide the devices, and lie at equal distances.
+    """
+
+    def __init__(self, graph: OperatorGraph, n_devices: int) -> None:
+        self._graph, self._n_devices = graph, n_devices
+        self._interned: dict[Placement, Placement] = {}
+
+    def degrees(self, op: int) -> tuple[tuple[int, ...], ...]:
+        """Return the degree vectors of an operator."""
+        count = self._n_devices
+        divisors = [degree for degree in range(1, count + 1) if count % degree == 0]
+        vectors = itertools.product(divisors, repeat=len(self._graph.operators[op].dims))
+        return tuple(vector for vector in vectors if count % math.prod(vector) == 0)
+
+    def place(self, degrees: tuple[int, ...], start: int) -> Placement:
+        """Return the placement whose first part is on device ``start``."""
+        parts = math.prod(degrees)
+        return self.intern(Placement(degrees, start + np.arange(parts) * (self._n_devices // parts)))
+
+    def placements(self, op: int) -> Iterator[Placement]:
+        """Go through all placements of an operator."""
+        for degrees in self.degrees(op):
+            for start in range(self._n_devices // math.prod(degrees)):
+                yield self.place(degrees, start)
+
+    def random_placement(self, op: int, rng: np.random.Generator) -> Placement:
+        """Draw a degree vector, then a device of the first part."""
+        choices = self.degrees(op)
+        degrees = choices[int(rng.integers(len(choices)))]
+        return self.place(degrees, int(rng.integers(self._n_devices // math.prod(degrees))))
+
+    def intern(self, placement: Placement) -> Placement:
+        """Return the one object that stands for this placement."""
+        return self._interned.setdefault(placement, placement)
+
+    def initial(self) -> Strategy:
+        """Return data parallelism over all devices."""
+        devices = range(self._n_devices)
+        return PlacedStrategy(
+            tuple(self.intern(data_parallel(self._graph, op, devices)) for op in range(len(self._graph.operators)))
+        )
+
+
 def problem() -> Problem:
     """Return the problem: both of its axes can be searched."""
     graph, cluster, costs = reference.graph(("dense1", "dense2")), reference.cluster(), reference.Costs()
-    space = Space(graph, cluster, costs)
+    space = _Space(graph, cluster.n_devices)
     return Problem(
         graph=graph,
         cluster=cluster,
@@ -41,7 +92,7 @@ def start(problem: Problem) -> State:
 
 def random_strategy(problem: Problem, rng: np.random.Generator) -> Strategy:
     """Draw a placement for every operator."""
-    return Strategy(tuple(problem.space.random_placement(op, rng) for op in range(len(problem.graph.operators))))
+    return PlacedStrategy(tuple(problem.space.random_placement(op, rng) for op in range(len(problem.graph.operators))))
 
 
 def trial(state: State) -> Trial:

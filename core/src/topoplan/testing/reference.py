@@ -16,10 +16,10 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, Phases
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.model.machine import Device, HostModel
+from topoplan.model.placement import data_parallel
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
-from topoplan.model.schedule import pipeline_strategy
-from topoplan.model.strategy import Strategy, data_parallel
+from topoplan.model.strategy import PlacedStrategy, Strategy, pipeline_strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
 from topoplan.plugin.components import PartCosts
@@ -188,7 +188,7 @@ def timeline(tasks: TaskGraph, n_links: int) -> Timeline:
 def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
     """Return a complete plan: data parallel on four hosts in a ring."""
     model = graph(names)
-    strategy = Strategy(tuple(data_parallel(model, op, range(4)) for op in range(len(names))))
+    strategy = PlacedStrategy(tuple(data_parallel(model, op, range(4)) for op in range(len(names))))
     return _planned(model, strategy)
 
 
@@ -214,7 +214,7 @@ def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
 
 def _lowered(model: OperatorGraph, strategy: Strategy) -> TaskGraph:
     """Return the tasks of a chain of operators of equally many parts each; part k of one feeds part k of the next."""
-    count = 1 if strategy.schedule is None else strategy.schedule.micro_batches
+    count = strategy.schedule.micro_batches
     devices = [placement.devices.tolist() for placement in strategy.placements]
     rows: list[tuple[int, ...]] = []  # kind, device, source, destination, group, operator, micro-batch
     edges: list[tuple[int, int]] = []

@@ -16,14 +16,14 @@ import numpy as np
 from topoplan.arrays import F64, I32
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.memory import MemoryUse
+from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import Placement, Strategy
+from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import CostFunction
-from topoplan_engine.lowering.order import Pass, Steps, runs_of
+from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
 from topoplan_engine.lowering.pieces import OperatorPiece, weight_seconds
-from topoplan_engine.lowering.schedule import steps_under
 from topoplan_engine.partition import slice_elements
 
 __all__ = ["Held", "MemoryCurve", "Slices", "divided", "memory_curve", "scheduled_peak"]
@@ -103,7 +103,7 @@ def scheduled_peak(
     Args:
         schedule: which fits the parts.
         held: bytes of every part.
-        stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.schedule.scheduled`.
+        stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled`.
         n_devices: of the cluster.
     """
     steps = steps_under(schedule, stage, weight_gradient)
@@ -129,7 +129,7 @@ def divided(strategy: Strategy, pieces: Sequence[OperatorPiece], slices: Slices,
         slices: of the graph.
         total: (D,) the most bytes that each device holds at a time.
     """
-    schedule = strategy.schedule or Schedule(kind="gpipe", micro_batches=1, stage=np.zeros(len(pieces)))
+    schedule = strategy.schedule
     memory, kept = [piece.memory for piece in pieces], [piece.kept for piece in pieces]
     held = slices.held(strategy.placements, memory, kept, schedule)
     device = np.concatenate([piece.devices for piece in pieces])
@@ -161,8 +161,7 @@ def memory_curve(
         graph, costs: the model, and what its parts keep.
     """
     placements, operators = strategy.placements, graph.operators
-    whole = Schedule(kind="gpipe", micro_batches=1, stage=np.zeros(len(operators)))
-    schedule = strategy.schedule or whole
+    schedule = strategy.schedule
     prices = [costs.price(op, placement.degrees, placement.devices) for op, placement in enumerate(placements)]
     held = Slices(graph).held(
         placements, [price.memory for price in prices], [price.kept for price in prices], schedule
@@ -171,7 +170,8 @@ def memory_curve(
     stage = np.repeat(schedule.stage, [placement.parts for placement in placements])
     device = np.concatenate([placement.devices for placement in placements])
     count = schedule.micro_batches
-    steps = steps_under(whole if schedule.trivial else schedule, stage, np.concatenate(gradient))
+    ordered = Schedule.whole_batch(len(operators)) if schedule.trivial else schedule
+    steps = steps_under(ordered, stage, np.concatenate(gradient))
     change = np.tile(_changes(steps, held) / count, count)
     # Micro-batches lie one after the other, at equal distances.
     distance = (taskgraph.n_tasks - int((taskgraph.group >= 0).sum())) // count

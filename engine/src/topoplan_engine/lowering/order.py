@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import Schedule, ScheduleKind, pipeline_depth
 
-__all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of"]
+__all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of", "steps_under"]
 
 
 class Pass(IntEnum):
@@ -142,6 +142,12 @@ def steps_of(again: np.ndarray, split: np.ndarray) -> Steps:
     task = np.full(there.shape, -1, dtype=np.int32)
     task[part, kind] = np.arange(len(part))
     return Steps(part.astype(np.int32), kind.astype(np.int32), task)
+
+
+def steps_under(schedule: Schedule, stage: I32, weight_gradient: F64) -> Steps:
+    """Number the compute tasks of one micro-batch, given stage and seconds of the weights' gradients of every part."""
+    again = np.array(schedule.recompute or (False,) * schedule.n_stages)[stage]
+    return steps_of(again, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE))
 
 
 def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices: int) -> Runs:

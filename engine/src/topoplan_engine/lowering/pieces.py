@@ -13,7 +13,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator
-from topoplan.model.strategy import Placement
+from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_engine.partition import Transfers, replica_groups, slice_elements

@@ -1,8 +1,8 @@
-"""The task graph of a program for all devices: two streams on every device, in program order.
+"""Lowering of SPMD programs: two streams on every device, in program order.
 
 Every device runs its operators one after the other on a compute stream, and all conversions one after the other on a
 communication stream, both in an order that is the same on all devices; what needs what ties the streams together.
-Without a schedule every operator is a stage of its own and the batch is whole.  A duplex schedule
+If the whole batch goes through at once, every operator is a stage of its own.  A duplex schedule with micro-batches
 (`topoplan.model.schedule.ScheduleKind.DUPLEX`) has stages of several operators and several micro-batches: while one
 micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3; it
 also lets the streams wait for each other between stages, which nothing here needs).
@@ -15,48 +15,92 @@ Parameters are converted once, with the first micro-batch; their gradients follo
 
 Collectives are all-reduces with one turn or two (`TaskGraph.turns`), all-to-alls are transfers of every pair between
 two tasks that join their members: all-reduces of one member, which take no time and no device.
+
+An operator is priced as the placement that its signatures make; if they make fewer parts than there are devices,
+several devices run the same part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.resharding import Collective
+from topoplan.model.memory import MemoryUse
+from topoplan.model.problem import Demand
 from topoplan.model.schedule import Schedule
-from topoplan.model.spmd import Exchange, Move, SpmdProgram, conversions_of
+from topoplan.model.sharding import arguments
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.lowering.spmd_prices import DeviceCosts
+from topoplan.plugin.components import CostFunction
+from topoplan_engine.partition import slice_elements
+from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.programs import Reshard, reshards_of
+from topoplan_engine.sharding.resharding import Collective
 
-__all__ = ["groups_of", "program_taskgraph"]
+__all__ = ["DeviceCosts", "SpmdLowering", "device_costs", "groups_of", "program_taskgraph"]
+
+
+class SpmdLowering:
+    """Lowers SPMD programs; see `topoplan_engine.lowering.lower.StrategyLowering`."""
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
+        self._graph, self._cluster, self._costs = graph, cluster, costs
+
+    def lower(self, strategy: SpmdStrategy) -> TaskGraph:
+        """Return the task graph of one iteration."""
+        program = strategy.program
+        return program_taskgraph(self._graph, program, strategy.schedule, self._prices(program))
+
+    def alike(self, strategy: SpmdStrategy) -> None:
+        """Return None: programs are not reduced."""
+
+    def memory(self, strategy: SpmdStrategy) -> F64:
+        """Return the (D,) most bytes that each device holds."""
+        return program_memory(strategy.program, self._graph, self._prices(strategy.program))
+
+    def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
+        """Return the same by what it is for, in whole bytes."""
+        return program_memory_use(strategy.program, self._graph, self._prices(strategy.program))
+
+    def demand(self, strategy: SpmdStrategy) -> Demand:
+        """Return what ``strategy`` asks of the network, host by host."""
+        return taskgraph_demand(self.lower(strategy), self._cluster)
+
+    def _prices(self, program: SpmdProgram) -> list[DeviceCosts]:
+        ops = range(len(self._graph.operators))
+        return [device_costs(program, op, self._graph, self._cluster, self._costs) for op in ops]
+
+
+# ── Tasks ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def program_taskgraph(
-    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule | None, prices: Sequence[DeviceCosts]
+    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
 ) -> TaskGraph:
     """Return the task graph of one iteration.
 
     Args:
         graph: the model.
-        program: which fits it (`SpmdProgram.misfit`).
-        schedule: a duplex one, or None.
+        program: which fits it (`topoplan_engine.sharding.programs.why_invalid`).
+        schedule: a duplex one.
         prices: of every operator on every device.
     """
-    stage = np.arange(len(graph.operators)) if schedule is None else schedule.stage
-    copies = 1 if schedule is None else schedule.micro_batches
+    stage, copies = schedule.stage, schedule.micro_batches
     writer = _Writer(program, copies)
     # Stages in order, and in each what it converts and what it computes, in the order of the program.
     stages = [int(number) for number in dict.fromkeys(stage.tolist())]
     inside: dict[int, list[int]] = {number: [] for number in stages}
     for op, number in enumerate(stage.tolist()):
         inside[number].append(op)
-    moves = conversions_of(program, graph)
-    needs: dict[int, list[Move]] = {op: [] for op in range(len(graph.operators))}
-    begins: dict[int, list[Move]] = {number: [] for number in stages}
+    moves = reshards_of(program, graph)
+    needs: dict[int, list[Reshard]] = {op: [] for op in range(len(graph.operators))}
+    begins: dict[int, list[Reshard]] = {number: [] for number in stages}
     for move in moves:
         begins[int(stage[move.users[0]])].append(move)
         for op in move.users:
@@ -75,7 +119,7 @@ def program_taskgraph(
                 forward[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
 
     # Gradients of what an operator made wait for those of everything that it was made into.
-    after: dict[int, list[Move]] = {op: [] for op in range(len(graph.operators))}
+    after: dict[int, list[Reshard]] = {op: [] for op in range(len(graph.operators))}
     for move in moves:
         if move.output >= 0:
             after[move.op].append(move)
@@ -131,7 +175,7 @@ class _Writer:
         self._computed = tasks
         return tasks
 
-    def exchange(self, move: Move, steps: Sequence[Exchange], copy: int, before: Iterable[I64 | None]) -> I64 | None:
+    def exchange(self, move: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[I64 | None]) -> I64 | None:
         """Add the collectives of a conversion; return, by device, the last task, None where nothing is sent.
 
         Then the order of the compute stream says all that is to be said.
@@ -166,7 +210,7 @@ class _Writer:
             n_devices=self._devices,
         )
 
-    def _collective(self, move: Move, step: Exchange, copy: int) -> tuple[I64, I64]:
+    def _collective(self, move: Reshard, step: MeshStep, copy: int) -> tuple[I64, I64]:
         """Add one collective in every group, of one micro-batch or (-1) of all; return its ends by device."""
         members = groups_of(self._mesh, step.axes)
         groups, size = members.shape
@@ -236,3 +280,142 @@ _EMPTY: dict[str, Any] = {
     "micro_batch": -1,
     "turns": 2,
 }
+
+
+# ── What operators take on every device: seconds and bytes ──────────────────────────────────────────────
+
+
+class DeviceCosts(NamedTuple):
+    """(D,) seconds of one operator's passes on every device, and the bytes that it keeps there by itself.
+
+    ``states`` has three rows; see `PartCosts`.
+    """
+
+    forward: F64
+    backward: F64
+    memory: F64
+    kept: F64 | None
+    states: F64 | None
+
+
+def device_costs(
+    program: SpmdProgram, op: int, graph: OperatorGraph, cluster: Cluster, costs: CostFunction
+) -> DeviceCosts:
+    """Price one operator.
+
+    Raises:
+        TopoplanError: the cost function cannot price the cut.
+    """
+    degrees = program.degrees(op, len(graph.operators[op].dims))
+    part = program.part(op, degrees)
+    rows = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T  # (copies of the parts, parts)
+    alike = len(set(cluster.device_preset)) == 1 and bool((cluster.device_speed == cluster.device_speed[0]).all())
+    columns = np.empty((4, len(part)))
+    states = np.empty((3, len(part)))
+    kept = known = True
+    for number, devices in enumerate(rows):
+        if number == 0 or not alike:
+            priced = costs.price(op, degrees, devices.astype(np.int32))
+            kept, known = priced.kept is not None, priced.states is not None
+            stays = priced.memory if priced.kept is None else priced.kept
+        columns[:, devices] = priced.forward, priced.backward, priced.memory, stays
+        if priced.states is not None:
+            states[:, devices] = priced.states
+    return DeviceCosts(columns[0], columns[1], columns[2], columns[3] if kept else None, states if known else None)
+
+
+class _Held(NamedTuple):
+    """(D,) bytes of one operator on every device, and what is put together of its parameters.
+
+    ``weights`` are part of ``state``, as they are stored.
+    """
+
+    activations: F64
+    state: F64
+    weights: F64
+    whole: float
+
+
+def program_memory(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
+    """Return the (D,) most bytes that each device holds.
+
+    Activations of all micro-batches are there when the forward pass ends.  What belongs to parameters shrinks with the
+    slices in which they are stored, and what is put together of them stays until the backward pass; with shared state
+    a device keeps of it all but the parameters themselves only the share that is its own.
+    """
+    total = np.zeros(program.n_devices)
+    for index, price in enumerate(prices):
+        held = _held(program, graph, index, price)
+        total += held.activations + held.state + held.whole
+    return total
+
+
+def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
+    """Return the same by what it is for."""
+    states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
+    for index, price in enumerate(prices):
+        held = _held(program, graph, index, price)
+        if price.states is None:
+            undivided += held.state + held.whole
+            continue
+        states[0] += held.weights + held.whole
+        rest = price.states[1:]
+        share = rest / np.maximum(rest.sum(axis=0), 1e-300)
+        states[1:] += share * (held.state - held.weights)
+    return MemoryUse.of(program_memory(program, graph, prices), states, undivided)
+
+
+def _held(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> _Held:
+    op = graph.operators[index]
+    degrees = program.degrees(index, len(op.dims))
+    outputs = sum(int(slice_elements(op, tensor, degrees).max()) * tensor.itemsize for tensor in op.outputs)
+    state = price.kept if price.kept is not None else price.memory - np.minimum(outputs, price.memory)
+    activations = price.memory - state
+    cut = stored = whole = 0.0
+    for argument, tensor in list(enumerate(arguments(op)))[len(op.inputs) :]:
+        wanted, given = program.wanted(index, argument), program.stored[index][argument]
+        cut += tensor.nbytes / program.pieces(wanted)
+        stored += tensor.nbytes / program.pieces(given)
+        if program.pieces(wanted) < program.pieces(given):
+            whole += tensor.nbytes / program.pieces(wanted)
+    if cut == 0:
+        return _Held(activations, state, np.zeros_like(state), whole)
+    state = state * (stored / cut)
+    weights = np.minimum(state, stored)
+    if program.sharded_state:
+        sharers = max(1.0, program.n_devices * stored / sum(tensor.nbytes for tensor in op.weights))
+        state = weights + (state - weights) / sharers
+    return _Held(activations, state, weights, whole)
+
+
+# ── What the task graph asks of the network ─────────────────────────────────────────────────────────────
+
+
+def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster) -> Demand:
+    """Return groups with what they sum, half of that for what goes round once, and the bytes between hosts."""
+    host, n_hosts = cluster.device_host.astype(np.int64), cluster.n_hosts
+    sums: dict[bytes, float] = {}
+    rings = np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.size > 0))
+    bytes_of = np.bincount(taskgraph.group[rings], taskgraph.size[rings], max(taskgraph.n_groups, 1))
+    for group in np.unique(taskgraph.group[rings]).tolist():
+        members = taskgraph.group_members[taskgraph.group_ptr[group] : taskgraph.group_ptr[group + 1]]
+        hosts = np.unique(host[members])
+        if len(hosts) > 1:
+            key = hosts.astype(np.int32).tobytes()
+            sums[key] = sums.get(key, 0.0) + float(bytes_of[group])
+    groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
+    sent = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+    return Demand(
+        group_ptr=np.concatenate(([0], np.cumsum([len(g) for g in groups]))),
+        group_members=np.concatenate(groups) if groups else [],
+        group_bytes=list(sums.values()),
+        matrix=_between(taskgraph, host, sent, n_hosts),
+    )
+
+
+def _between(taskgraph: TaskGraph, host: I64, tasks: I64, n_hosts: int) -> F64:
+    """(H, H) bytes of transfers between different hosts."""
+    source, target = host[taskgraph.src[tasks]], host[taskgraph.dst[tasks]]
+    apart = source != target
+    cell, size = (source * n_hosts + target)[apart], taskgraph.size[tasks][apart].astype(np.float64)
+    return np.bincount(cell, size, n_hosts * n_hosts).astype(np.float64).reshape(n_hosts, n_hosts)

@@ -162,9 +162,9 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
 
 def _scheduling(plan: Plan) -> dict[str, Any]:
     """Return what the JSON object of a run says about the schedule of its strategy."""
-    schedule = None if plan.strategy is None else plan.strategy.schedule
-    if schedule is None or plan.timeline is None:
+    if plan.strategy is None or plan.strategy.whole_batch or plan.timeline is None:
         return {}
+    schedule = plan.strategy.schedule
     return {
         "schedule": {
             "kind": schedule.kind.value,
@@ -228,15 +228,13 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
     timeline = plan.timeline
     assert timeline is not None
     link = _busiest_link(plan)
-    schedule = None if plan.strategy is None else plan.strategy.schedule
-    pipeline = (
-        []
-        if schedule is None
-        else [
+    pipeline = []
+    if plan.strategy is not None and not plan.strategy.whole_batch:
+        schedule = plan.strategy.schedule
+        pipeline = [
             ("schedule", f"{schedule.kind}, {schedule.n_stages} stages, {schedule.micro_batches} micro-batches"),
             ("bubbles", f"{timeline.bubble_fraction:.1%} of the time of its devices"),
         ]
-    )
     return [
         ("iteration time", _time(timeline.makespan)),
         *pipeline,

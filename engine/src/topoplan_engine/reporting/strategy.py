@@ -11,7 +11,7 @@ from rich.table import Table
 
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
 
 __all__ = ["print_strategy", "strategy_json"]
@@ -27,7 +27,7 @@ def strategy_json(plan: Plan) -> dict[str, Any]:
     if plan.strategy is None or plan.graph is None:
         return {}
     strategy, names = plan.strategy, [op.name for op in plan.graph.operators]
-    program = strategy.program
+    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
     return {
         "strategy": {
             "mesh": None if program is None else list(program.mesh),
@@ -87,11 +87,10 @@ def print_strategy(plan: Plan) -> None:
 
 
 def _mesh(strategy: Strategy) -> list[str]:
-    program = strategy.program
-    if program is None:
+    if not isinstance(strategy, SpmdStrategy):
         return []
-    told = [f"one program on a mesh of {' x '.join(map(str, program.mesh))}"]
-    return [*told, "gradients and optimizer state sharded (ZeRO)"] if program.sharded_state else told
+    told = [f"one program on a mesh of {' x '.join(map(str, strategy.program.mesh))}"]
+    return [*told, "gradients and optimizer state sharded (ZeRO)"] if strategy.program.sharded_state else told
 
 
 def _operators(group: Group, graph: OperatorGraph) -> str:
@@ -107,10 +106,8 @@ def _operators(group: Group, graph: OperatorGraph) -> str:
 
 
 def _stage(group: Group, strategy: Strategy) -> str:
-    again = strategy.schedule is not None and bool(strategy.schedule.recompute)
-    if again and strategy.schedule is not None and strategy.schedule.recompute[group.stage]:
-        return f"{group.stage} *"
-    return str(group.stage)
+    recompute = strategy.schedule.recompute
+    return f"{group.stage} *" if recompute and recompute[group.stage] else str(group.stage)
 
 
 def _tensor(cuts: Cuts) -> str:
@@ -159,7 +156,7 @@ def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
         told.append("copies: devices that run the same part")
     if any(group.weights for group in groups):
         told.append("weights: what a device holds of them along each axis of the mesh")
-    if plan.strategy is not None and plan.strategy.schedule is not None and any(plan.strategy.schedule.recompute):
+    if plan.strategy is not None and any(plan.strategy.schedule.recompute):
         told.append("* runs its forward pass again before the backward one")
     for report in plan.provenance.get("reports", {}).values():
         if isinstance(report, Mapping) and "split" in report:

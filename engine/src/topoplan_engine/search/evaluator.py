@@ -19,12 +19,13 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.memory import MemoryUse
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.lower_bounds import Floors
+from topoplan_engine.sharding.programs import why_invalid
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -103,19 +104,20 @@ class Evaluator:
         self.evaluations += 1
         state = candidate.state()
         strategy = state.strategy
-        key = (id(state.fabric), id(strategy.schedule), id(strategy.program), *map(id, strategy.placements))
+        key = (strategy.key, id(state.fabric))
         known = self._known.get(key)  # which holds the state, so that its identities stay its own
         if known is not None:
             return self._trial(*known)
-        if strategy.misfit(self.problem.graph, self.problem.cluster.n_devices):
+        if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
         beat, floor = candidate.beat, 0.0
         if wanted > beat and self.fits(strategy):
             beat = wanted
         if (
             self._floors is not None
-            and strategy.schedule is None  # floors add up memory that micro-batches use one after the other
-            and strategy.program is None
+            # Floors add up what fragments of placements take and keep, all at once.
+            and isinstance(strategy, PlacedStrategy)
+            and isinstance(candidate.base.strategy, PlacedStrategy)
             and beat < float("inf")
         ):
             floor = self._floors.floor(candidate, state)
@@ -145,9 +147,9 @@ class Evaluator:
         """
         fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # folding pays when more are to come
-        if once or not state.strategy.plain or not self._folds(fabric, cluster):
+        alike = None if once or not self._folds(fabric, cluster) else self._lowering.alike(state.strategy)
+        if alike is None:
             return self._unfolded(state, beat, floor)
-        alike = self._lowering.alike(state.strategy)
         key = (id(fabric), alike.classes.key)
         _, known = self._alike.get(key, (fabric, 0.0))
         if known * (1 - _ROUNDING) >= beat:

@@ -27,7 +27,7 @@ import attrs
 import numpy as np
 
 from topoplan.errors import TopoplanError
-from topoplan.model.space import Space
+from topoplan.model.problem import PlacementSpace
 from topoplan.plugin.host import Host
 from topoplan.search.observed import Progress
 from topoplan.search.protocol import State
@@ -394,7 +394,7 @@ def _share(budget: int, count: int, number: int) -> int:
     return budget // count + (number < budget % count)
 
 
-def _interned(space: Space, state: State) -> State:
+def _interned(space: PlacementSpace, state: State) -> State:
     """Return a state that was copied, with the placements that the chain's space holds; all else is as it was."""
     placements = tuple(space.intern(placement) for placement in state.strategy.placements)
     return State(attrs.evolve(state.strategy, placements=placements), state.fabric)

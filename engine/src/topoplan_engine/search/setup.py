@@ -19,7 +19,6 @@ from topoplan.errors import NoPlanFitsError, TopoplanWarning
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import built
 from topoplan.model.problem import Demand, Problem
-from topoplan.model.space import Space
 from topoplan.model.strategy import Strategy
 from topoplan.plugin.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
@@ -31,6 +30,8 @@ from topoplan_engine.perturbation import distorted
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.evaluator import Evaluator, Memory
+from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Assembly", "assemble", "chosen_components", "named"]
 
@@ -137,10 +138,10 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
         strategy = problem.space.initial()
     else:
         strategy = read_strategy(host, experiment.run.strategy, graph)
-    strategy.check(graph, cluster.n_devices)
+    check_strategy(strategy, graph, cluster.n_devices)
     if policy != "ignore":
         kept_whole = all(component.whole_batch or component.axis == "network" for component, _ in searchers)
-        check_fits_somewhere(problem, whole_batch=kept_whole and _holds_all(strategy))
+        check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
     simulate = simulator.build(simulator_options)
     return Assembly(
         problem=problem,
@@ -186,11 +187,6 @@ def named(host: Host, experiment: Experiment) -> Experiment:
         simulator=name_of(experiment.simulator),
         searchers=tuple(map(name_of, experiment.searchers)),
     )
-
-
-def _holds_all(strategy: Strategy) -> bool:
-    """Say whether a strategy holds the activations of the whole batch at once."""
-    return strategy.schedule is None or strategy.program is not None
 
 
 def chosen_components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan import Problem
-from topoplan.model.resharding import CollectiveCosts, Rings, convert, seconds
-from topoplan.model.sharding import Form, Signature
+from topoplan.model.sharding import Sharding, Signature
+from topoplan_engine.sharding.resharding import CollectiveCosts, Rings, convert, seconds
 from topoplan_spmd_planning.program import Instruction
 
 __all__ = ["Prices"]
@@ -37,7 +37,7 @@ class Prices:
         alone = self._alone[instruction.op]
         return alone / self._collectives.n_devices if signature.sliced else alone
 
-    def conversion(self, nbytes: int, given: Form, wanted: Form) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, given: Sharding, wanted: Sharding) -> tuple[float, float] | None:
         """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
         steps = convert(given, wanted)
         if steps is None:

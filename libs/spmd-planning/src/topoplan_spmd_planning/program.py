@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 
 __all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "write_down"]
 
@@ -26,11 +26,11 @@ class Rule(Protocol):
 
     @property
     def inputs(self) -> tuple[Hashable, ...]:
-        """Forms that the inputs must have."""
+        """Shardings that the inputs must have."""
 
     @property
     def outputs(self) -> tuple[Hashable, ...]:
-        """Forms that the outputs then have."""
+        """Shardings that the outputs then have."""
 
 
 R = TypeVar("R", bound=Rule)
@@ -147,12 +147,12 @@ class _Writer:
 
     def take(self, name: str, tensor: Tensor) -> int:
         """Take data: sliced by samples, or whole."""
-        return self._write(Verb.TAKE, name, (), [tensor], (Signature((), (gather(0),)), Signature((), (FULL,))))[0]
+        return self._write(Verb.TAKE, name, (), [tensor], (Signature((), (shard(0),)), Signature((), (REPLICATED,))))[0]
 
     def read(self, name: str, tensor: Tensor) -> int:
         """Read a parameter: replicated, or stored in slices along any axis; a mask is always replicated."""
         slices = () if tensor.name == "mask" else range(len(tensor.axes))
-        forms = (REPLICATE, *(gather(axis) for axis in slices))
+        forms = (PENDING_GRADIENT, *(shard(axis) for axis in slices))
         return self._write(Verb.READ, name, (), [tensor], tuple(Signature((), (form,)) for form in forms))[0]
 
     def run(self, op: int, operator: Operator, inputs: tuple[int, ...], rules: tuple[Signature, ...]) -> list[int]:
@@ -163,7 +163,7 @@ class _Writer:
         """Hand over every number that nobody uses: the loss."""
         loose = [v for v, (_, tensor, _) in enumerate(self._values) if v not in self._last and not tensor.axes]
         for value in loose:
-            self._write(Verb.LOSS, "output", (value,), [], (Signature((REDUCE,), ()),))
+            self._write(Verb.LOSS, "output", (value,), [], (Signature((PARTIAL,), ()),))
 
     def program(self) -> Program[Signature]:
         """Return what was written."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from topoplan import Candidate, Placement, Problem, State
-from topoplan.model.sharding import Signature, signatures
+from topoplan.model.sharding import Signature
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_spmd_planning.planning import HidupPlan, plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, write_down

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topoplan import Operator
-from topoplan.model.sharding import FULL, REDUCE, Signature, arguments, gather, signatures
+from topoplan.model.sharding import PARTIAL, REPLICATED, Signature, arguments, shard
+from topoplan_engine.sharding.signatures import signatures
 
 __all__ = ["SUMS", "UNCUT", "released", "unsound"]
 
@@ -64,25 +65,25 @@ def unsound(op: Operator) -> tuple[Signature, ...]:
     """
     match op.kind:
         case "floor_divide":
-            return (Signature((REDUCE, *[FULL] * (len(arguments(op)) - 1)), (REDUCE,)),)
+            return (Signature((PARTIAL, *[REPLICATED] * (len(arguments(op)) - 1)), (PARTIAL,)),)
         case "multihead_attention":
-            masks = [FULL] * (len(op.inputs) - 3)
-            weights = (gather(0), gather(0), gather(1), FULL)
-            return (Signature((*[gather(2)] * 3, *masks, *weights), (REDUCE, REDUCE)),)
+            masks = [REPLICATED] * (len(op.inputs) - 3)
+            weights = (shard(0), shard(0), shard(1), REPLICATED)
+            return (Signature((*[shard(2)] * 3, *masks, *weights), (PARTIAL, PARTIAL)),)
         case "einsum" if _combines(op):
-            return (Signature((FULL, gather(2)), (gather(1),)),)
+            return (Signature((REPLICATED, shard(2)), (shard(1),)),)
         case "matmul":
             return (
-                Signature((gather(1), gather(1)), (gather(1),)),
-                Signature((FULL, gather(3)), (gather(3),)),
-                Signature((gather(3), gather(2)), (REDUCE,)),
+                Signature((shard(1), shard(1)), (shard(1),)),
+                Signature((REPLICATED, shard(3)), (shard(3),)),
+                Signature((shard(3), shard(2)), (PARTIAL,)),
             )
     return ()
 
 
 def _known(op: Operator, signature: Signature) -> bool:
     """Say whether HiDup's table has a derived signature."""
-    sums = [k for k, form in enumerate(signature.inputs) if form == REDUCE]
+    sums = [k for k, form in enumerate(signature.inputs) if form == PARTIAL]
     if signature.dim >= 0:
         uncut = (4,) if _combines(op) else UNCUT.get(op.kind, ())
         return not sums and signature.dim not in _positions(uncut, len(op.dims))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
-from topoplan import Problem, Strategy
+from topoplan import Problem, SpmdStrategy
 from topoplan.model.schedule import Schedule, ScheduleKind
-from topoplan.model.sharding import Form, Signature
+from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.sharding.programs import why_invalid
 from topoplan_spmd_planning.planning import HidupPlan, Stage
 from topoplan_spmd_planning.program import Program, R
 
@@ -19,13 +18,13 @@ __all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_
 MICRO_BATCHES = 2
 
 
-def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> Strategy | None:
+def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> SpmdStrategy | None:
     """Return the plan as a strategy; None where one of its rules is not sound, or its slices are not even."""
     devices = problem.cluster.n_devices
     rules: dict[int, tuple[Signature, ...]] = {
         program.instructions[at].op: (s,) for stage in plan.stages for at, s in stage.computations
     }
-    stored: dict[int, tuple[Form, ...]] = {
+    stored: dict[int, tuple[Sharding, ...]] = {
         value: (form,)
         for stage in plan.stages
         for at, s in stage.computations
@@ -38,18 +37,18 @@ def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) 
 
 def strategy_with(
     forms: SpmdProgram, stages: Sequence[Stage[R]], program: Program[R], problem: Problem
-) -> Strategy | None:
+) -> SpmdStrategy | None:
     """Return two micro-batches that go through stages in these forms; None where slices are not even.
 
     Where samples have no two equal parts, the whole batch goes through at once.
     """
     graph = problem.graph
     schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
-    strategy = Strategy.of(forms, graph, schedule)
+    strategy = SpmdStrategy.of(forms, graph).overlapped(schedule)
     if not all(problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)):
         return None
-    for one in (strategy, attrs.evolve(strategy, schedule=None)):
-        if not one.misfit(graph, problem.cluster.n_devices):
+    for one in (strategy, strategy.unscheduled()):
+        if why_invalid(one, graph, problem.cluster.n_devices) is None:
             return one
     return None
 
@@ -58,7 +57,7 @@ def program_of(
     program: Program[R],
     mesh: tuple[int, ...],
     rules: dict[int, tuple[Signature, ...]],
-    stored: dict[int, tuple[Form, ...]],
+    stored: dict[int, tuple[Sharding, ...]],
     sharded_state: bool = False,
 ) -> SpmdProgram:
     """Return the forms of all operators.

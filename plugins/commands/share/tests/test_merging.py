@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Strategy, TaskKind, TopoplanError
-from topoplan.model.space import Space
+from topoplan import Cluster, Fabric, PlacedStrategy, TaskKind, TopoplanError
 from topoplan.testing import reference
 from topoplan_command_share.merging import merged, repeated
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.space import Space
 from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
 from topoplan_simulator_fluid import FLUID, FluidOptions
 
@@ -33,7 +33,7 @@ def drawn(seed, hosts=4):
     rng = np.random.default_rng(seed)
     cluster = reference.cluster(hosts)
     space = Space(GRAPH, cluster, reference.Costs())
-    strategy = Strategy(tuple(space.random_placement(op, rng) for op in range(3)))
+    strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(3)))
     return Lowering(GRAPH, cluster, reference.Costs()).lower(strategy)
 
 

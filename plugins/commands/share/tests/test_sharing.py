@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Strategy, TopoplanError
-from topoplan.model.space import Space
+from topoplan import Cluster, Fabric, PlacedStrategy, TopoplanError
 from topoplan.testing import reference
 from topoplan_command_share.claims import verdicts
 from topoplan_command_share.draw import Job, at_load, draw
@@ -20,6 +19,7 @@ from topoplan_command_share.rows import JobTime, as_json, measured, rows_of
 from topoplan_command_share.share import share_from
 from topoplan_command_share.simulate import MOST_ITERATIONS, devices_of, iterations, job_seconds
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.space import Space
 from topoplan_simulator_fluid import FLUID, FluidOptions
 from topoplan_studies.figure import Claim
 
@@ -148,7 +148,7 @@ def trunk(hosts):
 def job_plan(hosts, seed, slower=1.0):
     cluster = reference.cluster(hosts)
     space, rng = Space(GRAPH, cluster, reference.Costs()), np.random.default_rng(seed)
-    strategy = Strategy(tuple(space.random_placement(op, rng) for op in range(3)))
+    strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(3)))
     tasks = Lowering(GRAPH, cluster, reference.Costs()).lower(strategy)
     tasks = attrs.evolve(tasks, seconds=tasks.seconds * slower, size=tasks.size * 20)
     return JobPlan(taskgraph=tasks, alone=SIMULATE(tasks, star(hosts), cluster).makespan)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, TopoplanError
-from topoplan.model.resharding import Collective, CollectiveCosts
+from topoplan_engine.sharding.resharding import Collective, CollectiveCosts
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_operators import GraphBuilder, Handle, dense, experts, losses, pointwise, products, shaping, spatial

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from topoplan import TopoplanError
-from topoplan.model.resharding import Collective
 from topoplan.testing import reference
+from topoplan_engine.sharding.resharding import Collective
 from topoplan_estimator_hidup import HIDUP, Options
 
 #: Bytes/s and seconds of each collective.

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Placement, Strategy, TopoplanError
-from topoplan.model.sharding import REPLICATE, signatures
+from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy, TopoplanError
+from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.partition import part_bounds
+from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_exporter_dtensor import DTensorOptions, build
 from topoplan_exporter_dtensor.layouts import lay_out
 from topoplan_operators import GraphBuilder
@@ -46,7 +48,7 @@ def exported(graph, strategy, devices=4):
 
 def placed(*cuts):
     """A strategy of operators by (degrees, devices)."""
-    return Strategy(tuple(Placement(degrees, devices) for degrees, devices in cuts))
+    return PlacedStrategy(tuple(Placement(degrees, devices) for degrees, devices in cuts))
 
 
 #: Samples in two, and channels in two: out of the first layer, into the second one.
@@ -161,13 +163,13 @@ def program(graph, mesh=(4,), dims=(0,)):
         tuple(
             ()
             if (index, k) in given
-            else tuple(rule.inputs[k] if k < len(op.inputs) else REPLICATE for rule in rules[index])
+            else tuple(rule.inputs[k] if k < len(op.inputs) else PENDING_GRADIENT for rule in rules[index])
             for k in range(len(op.inputs) + len(op.weights))
         )
         for index, op in enumerate(graph.operators)
     )
-    strategy = Strategy.of(SpmdProgram(mesh=mesh, rules=rules, stored=stored), graph)
-    assert not strategy.misfit(graph, int(np.prod(mesh)))
+    strategy = SpmdStrategy.of(SpmdProgram(mesh=mesh, rules=rules, stored=stored), graph)
+    assert why_invalid(strategy, graph, int(np.prod(mesh))) is None
     return strategy
 
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Plan, Schedule, Strategy, TaskGraph, TaskKind, TopoplanError
-from topoplan.model.sharding import FULL, REPLICATE, arguments, gather, signatures
-from topoplan.model.spmd import SpmdProgram, conversions_of
+from topoplan import Cluster, Fabric, Plan, Schedule, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
+from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.sharding.programs import reshards_of, why_invalid
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.simulation.flows import schedule
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.network import receivers, shifts
@@ -261,19 +263,22 @@ def program_plan(fabric, mesh, seed, copies):
             tuple(
                 ()
                 if (index, k) in made
-                else tuple(pick([FULL] if k < len(op.inputs) else [REPLICATE, gather(0), gather(1)]) for _ in mesh)
+                else tuple(
+                    pick([REPLICATED] if k < len(op.inputs) else [PENDING_GRADIENT, shard(0), shard(1)]) for _ in mesh
+                )
                 for k in range(len(arguments(op)))
             )
             for index, op in enumerate(graph.operators)
         )
         program = SpmdProgram(mesh=mesh, rules=rules, stored=stored)
-        if Strategy.of(program, graph).misfit(graph, n):
+        strategy = SpmdStrategy.of(program, graph)
+        if why_invalid(strategy, graph, n):
             continue
-        begins = {move.users[0] for move in conversions_of(program, graph) if move.output >= 0}
+        begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
-        timing = Schedule(kind="duplex", micro_batches=copies, stage=stage) if copies > 1 else None
-        strategy = Strategy.of(program, graph, timing)
-        if strategy.misfit(graph, n):
+        if copies > 1:
+            strategy = strategy.overlapped(Schedule(kind="duplex", micro_batches=copies, stage=stage))
+        if why_invalid(strategy, graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)
         taskgraph = Lowering(graph, plan.cluster, reference.Costs()).lower(strategy)

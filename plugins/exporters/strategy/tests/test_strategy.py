@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Axis, Dimension, Operator, OperatorGraph, Placement, Role, Strategy, Tensor, TopoplanError
+from topoplan import (
+    Axis,
+    Dimension,
+    Operator,
+    OperatorGraph,
+    PlacedStrategy,
+    Placement,
+    Role,
+    Tensor,
+    TopoplanError,
+)
 from topoplan.testing import reference
 from topoplan_exporter_strategy import StrategyOptions, build, read_strategy
 
@@ -57,7 +67,7 @@ def write(graph, *placements):
         fabric=plan.fabric,
         taskgraph=plan.taskgraph,
         graph=graph,
-        strategy=Strategy(placements),
+        strategy=PlacedStrategy(placements),
     )
     return build(StrategyOptions())(made)
 
@@ -107,13 +117,13 @@ def placements(draw, operator):
 @given(placements(scattered()), placements(conv()))
 def test_round_trip(first, second):
     found = read_strategy(write(GRAPH, first, second), "x", GRAPH)
-    assert found == Strategy((first, second))
+    assert found == PlacedStrategy((first, second))
 
 
 @pytest.mark.parametrize("name", ["a b", "größe", "100%", "a%20b", "x\ty"])
 def test_any_name_survives(name):
     graph = graph_of(conv(name), conv("a%2520b"))
-    assert read_strategy(write(graph, HALVES, HALVES), "x", graph) == Strategy((HALVES, HALVES))
+    assert read_strategy(write(graph, HALVES, HALVES), "x", graph) == PlacedStrategy((HALVES, HALVES))
 
 
 def test_a_cut_reduction_cannot_be_written():

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from topoplan import Cluster, PartCosts, Problem
-from topoplan.model.space import Space
+from topoplan_engine.search.space import Space
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.hidup import search
 from topoplan_searcher_hidup import HidupOptions

@@ -20,8 +20,8 @@ from topoplan import (
     TopoplanError,
     Trial,
 )
-from topoplan.model.space import Space
 from topoplan.testing import parametrize_with_checks
+from topoplan_engine.search.space import Space
 from topoplan_searcher_hpgo import HPGO, HpgoOptions
 
 BATCH = 32

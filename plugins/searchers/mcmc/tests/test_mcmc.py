@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Demand, Fabric, PartCosts, Placement, Problem, State, Trial
-from topoplan.model.space import Space
 from topoplan.testing import parametrize_with_checks
+from topoplan_engine.search.space import Space
 from topoplan_operators import GraphBuilder
 from topoplan_searcher_mcmc import MCMC, McmcOptions
 from topoplan_searcher_mcmc.chain import Chain

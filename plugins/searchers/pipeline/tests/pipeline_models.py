@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan import Axis, Cluster, Dimension, Fabric, Operator, OperatorGraph, PartCosts, Problem, Role, Tensor
-from topoplan.model.space import Space
 from topoplan.search.observed import Run
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.search import PipelineSearch
 from topoplan_simulator_fluid import FluidOptions

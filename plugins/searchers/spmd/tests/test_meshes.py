@@ -6,17 +6,17 @@ import functools
 import importlib
 import itertools
 
-import attrs
 import numpy as np
 import pytest
 
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, gather
-from topoplan.model.space import Space
-from topoplan.model.spmd import exchanges
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.mesh import mesh_steps
+from topoplan_engine.sharding.programs import why_invalid
 from topoplan_estimator_hidup import HIDUP, Options
 from topoplan_frontend_hidup import BertOptions, VitOptions
 from topoplan_operators import GraphBuilder, losses
@@ -123,8 +123,8 @@ class TestMeshes:
         by_name = {i.name: i for i in model.program.instructions}
         assert {rule.rules[1].dim for rule in by_name["layer1_expert1"].signatures} == {0, 1}
         stored = {rule.outputs[0] for rule in by_name["layer1_expert1.w0"].signatures}
-        assert {forms[1] for forms in stored} == {REPLICATE, gather(0)}
-        assert {rule.outputs[0][1] for rule in by_name["layer0_linear1.kernel"].signatures} == {REPLICATE}
+        assert {forms[1] for forms in stored} == {PENDING_GRADIENT, shard(0)}
+        assert {rule.outputs[0][1] for rule in by_name["layer0_linear1.kernel"].signatures} == {PENDING_GRADIENT}
 
 
 def _cases(devices, some=()):
@@ -244,21 +244,21 @@ def test_conversions_on_several_axes_are_those_of_the_program():
     seen = 0
     for value, forms in enumerate(forms_of(model.program)):
         for (a, given), (b, wanted) in itertools.permutations(enumerate(forms, 1), 2):
-            found = exchanges(given, wanted, mesh.sizes)
+            found = mesh_steps(given, wanted, mesh.sizes)
             assert (found is not None) == np.isfinite(columns.forward[value, a, b])
             seen += found is not None
     assert seen > 500
-    assert exchanges((FULL, REDUCE, gather(0)), (FULL, FULL, REPLICATE), mesh.sizes) is None
+    assert mesh_steps((REPLICATED, PARTIAL, shard(0)), (REPLICATED, REPLICATED, PENDING_GRADIENT), mesh.sizes) is None
 
 
 def test_the_three_axes_are_proposed_as_a_strategy_of_three_axes():
     problem = problem_of(moe("bert-switch", 8))
     found, lowering, _ = planned(problem, Mesh((2, 2, 2), (DATA, EXPERT, MODEL)))
     program = found.strategy.program
-    assert not found.strategy.misfit(problem.graph, 8)
+    assert why_invalid(found.strategy, problem.graph, 8) is None
     assert {len(rules) for rules in program.rules} == {3}
     cut = [sum(rule.dim >= 0 for rule in rules) for rules in program.rules]
     assert max(cut) == 3
-    taskgraph = lowering.lower(attrs.evolve(found.strategy, schedule=None))
+    taskgraph = lowering.lower(found.strategy.unscheduled())
     sizes = {int(n) for n in np.diff(taskgraph.group_ptr)}
     assert sizes & {2, 4}

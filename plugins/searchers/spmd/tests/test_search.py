@@ -11,16 +11,17 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, Problem, State, Strategy, TopologyContext, TopoplanError, Trial
+from topoplan import Cluster, PartCosts, Problem, State, TopologyContext, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.resharding import Collective
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Signature, gather
-from topoplan.model.space import Space
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.resharding import Collective
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions, planning
@@ -36,7 +37,7 @@ from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
 from topoplan_topology_bigswitch import BigSwitchOptions
 from topoplan_topology_bigswitch import build as build_switch
 
-FORMS = (FULL, REDUCE, gather(0))
+FORMS = (REPLICATED, PARTIAL, shard(0))
 GENERATED = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
@@ -48,13 +49,13 @@ def programs(draw):
         reach = range(max(0, len(born) - 3), len(born))
         inputs = tuple(sorted(draw(st.sets(st.sampled_from(reach), max_size=2)))) if reach else ()
         outputs = (len(born),)
-        made = (*FORMS, REPLICATE) if not inputs else FORMS
+        made = (*FORMS, PENDING_GRADIENT) if not inputs else FORMS
         forms = st.builds(
             Signature, st.tuples(*[st.sampled_from(FORMS) for _ in inputs]), st.tuples(st.sampled_from(made))
         )
         rules = draw(st.lists(forms, min_size=1, max_size=2, unique=True))
         if inputs:
-            rules.append(Signature((FULL,) * len(inputs), (FULL,)))
+            rules.append(Signature((REPLICATED,) * len(inputs), (REPLICATED,)))
         for value in inputs:
             last[value] = here
         born.append(here)
@@ -71,7 +72,7 @@ class Nothing:
         return 0.0
 
     def conversion(self, nbytes, given, wanted):
-        from topoplan.model.resharding import convert
+        from topoplan_engine.sharding.resharding import convert
 
         return None if convert(given, wanted) is None else (0.0, 0.0)
 
@@ -258,9 +259,8 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
 def test_changes_by_another_searcher_leave_a_strategy_of_placements():
     trials, _ = searched(problem_of(), meshes="flat")
     strategy = trials[0].state.strategy
-    assert isinstance(strategy, Strategy)
-    assert strategy.program is not None
-    assert strategy.with_changes({0: strategy.placements[0]}).plain
+    assert isinstance(strategy, SpmdStrategy)
+    assert strategy.with_changes({0: strategy.placements[0]}) == PlacedStrategy(strategy.placements)
 
 
 def wide(branches=10):

@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Demand, Placement, Problem, State, Strategy, TopoplanError, Trial
+from topoplan import Cluster, Demand, PlacedStrategy, Placement, Problem, State, TopoplanError, Trial
 from topoplan.options import structure
 from topoplan_directconnect.construct import construct
 from topoplan_searcher_totientperm import TotientPermOptions, build
@@ -42,7 +42,7 @@ def start(seed=0, **options):
 
 
 def trial(fabric, cost, wanted, device=0):
-    strategy = Strategy((Placement((1,), [device]),))
+    strategy = PlacedStrategy((Placement((1,), [device]),))
     return Trial(state=State(strategy, fabric), cost=cost, demand=lambda: wanted)
 
 

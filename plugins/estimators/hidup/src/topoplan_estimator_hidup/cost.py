@@ -13,9 +13,9 @@ import numpy as np
 
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
 from topoplan.arrays import F64, I32, f64
-from topoplan.model.resharding import Collective
 from topoplan_engine.partition import part_sizes, slice_elements
 from topoplan_engine.precision import weight_states
+from topoplan_engine.sharding.resharding import Collective
 from topoplan_estimator_hidup import Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read
@@ -27,7 +27,7 @@ BACKWARD = 2
 
 
 class HidupCosts:
-    """A `topoplan.CostFunction` and `topoplan.model.resharding.CollectiveCosts`: see the module."""
+    """A `topoplan.CostFunction` and `topoplan_engine.sharding.resharding.CollectiveCosts`: see the module."""
 
     def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
         noisy = _noise(options)
@@ -51,7 +51,7 @@ class HidupCosts:
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
-        return not self._graph.operators[op].misfit(degrees)
+        return not self._graph.operators[op].why_invalid(degrees)
 
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Price every part by its share of the iteration space; the arrays are shared between calls and read-only.
@@ -63,7 +63,7 @@ class HidupCosts:
         if known is not None:
             return known
         operator = self._graph.operators[op]
-        if reason := operator.misfit(degrees):
+        if reason := operator.why_invalid(degrees):
             raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
         speed = self._speed[0] if self._equal else self._speed[devices]
         forward = self._flops[op] / self._rate * self._share(operator, degrees) / speed

@@ -17,7 +17,7 @@ import attrs
 from topoplan import TopoplanError
 from topoplan.errors import shown
 from topoplan.files import read_file
-from topoplan.model.resharding import Collective
+from topoplan_engine.sharding.resharding import Collective
 
 __all__ = ["Line", "read"]
 

@@ -89,8 +89,8 @@ class Profiled:
         return weights
 
 
-def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str:
-    """Say why ``op`` cut by ``degrees`` has no price; empty if it has one."""
+def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str | None:
+    """Return why ``op`` cut by ``degrees`` has no price, or None if it has one."""
     if op.profile is None:
         return "was not profiled (use a model with measured times, such as torchgraph reads, or -e roofline)"
-    return op.misfit(degrees)
+    return op.why_invalid(degrees)

@@ -67,7 +67,7 @@ class Roofline:
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
-        return not self._graph.operators[op].misfit(degrees)
+        return not self._graph.operators[op].why_invalid(degrees)
 
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Price every part on its device; the arrays are shared between calls and read-only.
@@ -82,7 +82,7 @@ class Roofline:
         work = self._work.get(key)
         if work is None:
             operator = self._graph.operators[op]
-            if reason := operator.misfit(degrees):
+            if reason := operator.why_invalid(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
             work = self._work[key] = part_work(operator, degrees, self._share)
         at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices

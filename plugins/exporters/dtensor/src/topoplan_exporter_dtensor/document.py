@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, Plan, Strategy, Tensor, TopoplanError
-from topoplan.model.sharding import Form, Holding, arguments
+from topoplan import Operator, OperatorGraph, Placement, Plan, SpmdStrategy, Strategy, Tensor, TopoplanError
+from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_dtensor.layouts import Laid, Mesh, lay_out
 
@@ -32,7 +32,7 @@ def write(plan: Plan) -> bytes:
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
-    if strategy.program is not None:
+    if isinstance(strategy, SpmdStrategy):
         meshes, operators = _of_program(graph, strategy.program)
     else:
         meshes, operators = _of_placements(graph, strategy.placements)
@@ -116,16 +116,16 @@ def _lying(op: Operator, tensor: Tensor, where: Laid, without: str) -> list[str]
     return words
 
 
-def _worded(forms: tuple[Form, ...]) -> list[str]:
+def _worded(forms: tuple[Sharding, ...]) -> list[str]:
     """Say forms along the dimensions of a mesh in DTensor's words."""
-    words = {Holding.FULL: "Replicate()", Holding.REPLICATE: "Replicate()", Holding.REDUCE: "Partial()"}
+    words = {Holding.REPLICATED: "Replicate()", Holding.PENDING_GRADIENT: "Replicate()", Holding.PARTIAL: "Partial()"}
     return [f"Shard({form.axis})" if form.sliced else words[form.holding] for form in forms]
 
 
 def _scheduling(strategy: Strategy) -> dict[str, Any]:
     """Say which stage of a pipeline each operator belongs to, where there is one."""
     schedule = strategy.schedule
-    if schedule is None or schedule.trivial:
+    if strategy.whole_batch or schedule.trivial:
         return {}
     return {
         "schedule": {

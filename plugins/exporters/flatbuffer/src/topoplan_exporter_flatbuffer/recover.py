@@ -13,7 +13,7 @@ import itertools
 
 import numpy as np
 
-from topoplan import OperatorGraph, Placement, Strategy, TaskGraph, TaskKind, TopoplanError
+from topoplan import OperatorGraph, PlacedStrategy, Placement, Strategy, TaskGraph, TaskKind, TopoplanError
 
 __all__ = ["recover_strategy"]
 
@@ -56,7 +56,7 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
             at, op = end, op + 1
     if at != len(devices) or len(placements) != len(graph.operators):
         raise TopoplanError(f"{name}: has {len(devices)} parts, model {graph.name!r} accounts for {at} of them")
-    return Strategy(tuple(placements))
+    return PlacedStrategy(tuple(placements))
 
 
 def _scheduled(taskgraph: TaskGraph, forward: np.ndarray, backward: np.ndarray) -> bool:

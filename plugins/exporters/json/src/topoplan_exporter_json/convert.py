@@ -19,8 +19,11 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from numpy.typing import NDArray
 
 from topoplan import Cluster, Role, TaskGraph, TopoplanError
-from topoplan.model.schedule import ScheduleKind
+from topoplan.model.placement import Placement
+from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 
 __all__ = ["converter", "expectation"]
 
@@ -73,7 +76,39 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook_factory(attrs.has, _object_in)
     made.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
     made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
+    made.register_unstructure_hook_func(_is_strategy, lambda value: made.unstructure(_StrategyFields.of(value)))
+    made.register_structure_hook_func(_is_strategy, lambda value, kind: made.structure(value, _StrategyFields).strategy)
     return made
+
+
+@attrs.frozen
+class _StrategyFields:
+    """A strategy as files have it: the fields of every kind, null if the kind has none or it is trivial."""
+
+    placements: tuple[Placement, ...]
+    schedule: Schedule | None = None
+    program: SpmdProgram | None = None
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> _StrategyFields:
+        return cls(
+            strategy.placements,
+            None if strategy.whole_batch else strategy.schedule,
+            strategy.program if isinstance(strategy, SpmdStrategy) else None,
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        if self.program is not None:
+            whole_batch = Schedule.one_by_one(len(self.placements))
+            return SpmdStrategy(self.placements, self.program, self.schedule or whole_batch)
+        if self.schedule is not None:
+            return PipelineStrategy(self.placements, self.schedule)
+        return PlacedStrategy(self.placements)
+
+
+def _is_strategy(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Strategy)
 
 
 def _is_array(kind: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from topoplan import Exporter, OperatorGraph, Plan, Strategy, TopoplanError, hookimpl
+from topoplan import Exporter, OperatorGraph, PipelineStrategy, Plan, SpmdStrategy, Strategy, TopoplanError, hookimpl
 
 __all__ = ["StrategyOptions", "build", "read_strategy", "topoplan_exporters"]
 
@@ -28,11 +28,12 @@ def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
     def export(plan: Plan) -> bytes:
         if plan.graph is None or plan.strategy is None:
             raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
-        if plan.strategy.program is not None:
+        if isinstance(plan.strategy, SpmdStrategy):
             raise TopoplanError(
                 "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
             )
-        if (schedule := plan.strategy.schedule) is not None:
+        if isinstance(plan.strategy, PipelineStrategy):
+            schedule = plan.strategy.schedule
             raise TopoplanError(
                 f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "
                 f"{schedule.n_stages} stages), which this format cannot say (json can)"

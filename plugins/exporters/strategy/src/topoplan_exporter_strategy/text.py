@@ -15,7 +15,7 @@ from urllib.parse import quote
 import attrs
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, Strategy, TopoplanError
+from topoplan import Operator, OperatorGraph, PlacedStrategy, Placement, Strategy, TopoplanError
 from topoplan.errors import nearest, shown
 
 __all__ = ["read", "write"]
@@ -76,7 +76,7 @@ def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
         raise TopoplanError(
             f"{name}: says nothing about {', '.join(missing)} (every operator of {graph.name!r} needs an entry)"
         )
-    return Strategy(tuple(placements[index] for index in range(len(graph.operators))))
+    return PlacedStrategy(tuple(placements[index] for index in range(len(graph.operators))))
 
 
 def _placement(tokens: _Tokens, op: Operator) -> Placement:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topoplan import Candidate, Problem, State, Strategy, Trial
-from topoplan.model.resharding import convert
+from topoplan_engine.sharding.resharding import convert
 from topoplan_searcher_hidup import HidupOptions
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 

@@ -9,10 +9,21 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, OperatorGraph, Placement, Problem, Schedule, State, Strategy, Trial
+from topoplan import (
+    Candidate,
+    OperatorGraph,
+    PipelineStrategy,
+    PlacedStrategy,
+    Placement,
+    Problem,
+    Schedule,
+    State,
+    Strategy,
+    Trial,
+)
 from topoplan.errors import NoPlanFitsError
+from topoplan.model.placement import data_parallel
 from topoplan.model.schedule import ScheduleKind
-from topoplan.model.strategy import data_parallel
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of, operator_columns
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
 from topoplan_pipeline_planning.planning import best_of, finalists
@@ -110,8 +121,8 @@ def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strateg
     count = next((count for count in range(most, 1, -1) if batch % count == 0), 1)
     ordered = tuple(placements[op] for op in range(len(graph.operators)))
     if len(used) == 1:
-        return Strategy(ordered)
-    return Strategy(ordered, Schedule(kind=ScheduleKind.ONE_F_ONE_B, micro_batches=count, stage=stage))
+        return PlacedStrategy(ordered)
+    return PipelineStrategy(ordered, Schedule(kind=ScheduleKind.ONE_F_ONE_B, micro_batches=count, stage=stage))
 
 
 def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
-from topoplan.model.strategy import Placement
 from topoplan.search.protocol import Candidate, Trial
 from topoplan_searcher_mcmc.propagate import Propagation
 

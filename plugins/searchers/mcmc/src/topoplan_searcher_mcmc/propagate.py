@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.space import Space
-from topoplan.model.strategy import Placement
+from topoplan.model.placement import Placement
+from topoplan.model.problem import PlacementSpace
 
 __all__ = ["Propagation", "carried"]
 
@@ -24,7 +24,7 @@ __all__ = ["Propagation", "carried"]
 class Propagation:
     """Walks over one graph; `spread` makes one proposal."""
 
-    def __init__(self, graph: OperatorGraph, space: Space, go_on: float) -> None:
+    def __init__(self, graph: OperatorGraph, space: PlacementSpace, go_on: float) -> None:
         self._space = space
         self._go_on = go_on
         self._count = len(graph.operators)

@@ -7,10 +7,10 @@ import itertools
 import attrs
 import numpy as np
 
-from topoplan import OperatorGraph, Placement, Schedule, Strategy
+from topoplan import OperatorGraph, PipelineStrategy, Placement, Schedule, Strategy
 from topoplan.arrays import F64, I64
+from topoplan.model.placement import data_parallel
 from topoplan.model.schedule import ScheduleKind
-from topoplan.model.strategy import data_parallel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, transfer_loads
 from topoplan_searcher_pipeline.play import StageTimes, busiest, in_flight, played
@@ -245,4 +245,4 @@ def strategy_of(plan: Planned, graph: OperatorGraph, columns: Columns, machine: 
         stage=stage,
         recompute=plan.recompute if any(plan.recompute) else (),
     )
-    return Strategy(tuple(p for p in placements if p is not None), schedule)
+    return PipelineStrategy(tuple(p for p in placements if p is not None), schedule)

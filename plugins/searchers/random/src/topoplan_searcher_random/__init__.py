@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from topoplan import Candidate, Searcher, State, Strategy, Trial, hookimpl
+from topoplan import Candidate, PlacedStrategy, Searcher, State, Trial, hookimpl
 
 __all__ = ["RANDOM", "RandomOptions", "topoplan_searchers"]
 
@@ -34,7 +34,7 @@ class RandomSearch:
             return []
         count = len(self._state.strategy.placements)
         drawn = [self._space.random_placement(op, self._rng) for op in range(count)]
-        return [Candidate(base=State(Strategy(tuple(drawn)), self._state.fabric))]
+        return [Candidate(base=State(PlacedStrategy(tuple(drawn)), self._state.fabric))]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn nothing."""

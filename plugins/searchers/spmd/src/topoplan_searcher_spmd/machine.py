@@ -14,7 +14,7 @@ import numpy as np
 
 from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
-from topoplan.model.resharding import Collective
+from topoplan_engine.sharding.resharding import Collective
 from topoplan_engine.simulation.flows import schedule
 
 __all__ = ["Machine"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Problem, Strategy
+from topoplan import Problem, SpmdStrategy
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
@@ -41,7 +41,7 @@ class Planned:
 
     written: Written
     solution: Solution[Joint]
-    strategy: Strategy
+    strategy: SpmdStrategy
     memory: float
 
     @property
@@ -120,7 +120,7 @@ def tight(problem: Problem) -> bool:
     return most > float(cluster.device_memory.min()) * cluster.n_devices
 
 
-def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> Strategy | None:
+def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:
     rules, stored = {}, {}
     for stage in solution.stages:
         for at, rule in stage.computations:

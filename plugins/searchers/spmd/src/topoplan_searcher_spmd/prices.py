@@ -14,11 +14,11 @@ import numpy as np
 
 from topoplan import OperatorGraph, PartCosts, Problem
 from topoplan.arrays import F64
-from topoplan.model.resharding import Collective
-from topoplan.model.sharding import REPLICATE
-from topoplan.model.spmd import Exchange, Forms, exchanges
+from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
+from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
+from topoplan_engine.sharding.resharding import Collective
 from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written
@@ -28,7 +28,7 @@ from topoplan_spmd_planning.strategy import MICRO_BATCHES
 
 __all__ = ["Prices", "least_bytes", "priced"]
 
-_Exchanges = tuple[Exchange, ...]
+_Exchanges = tuple[MeshStep, ...]
 
 
 class Prices:
@@ -39,7 +39,7 @@ class Prices:
         self._sharded = sharded_state
         self._sizes = written.mesh.sizes
         self._groups = cache(lambda axes: groups_of(self._sizes, axes))
-        self._exchanges = cache(lambda given, wanted: exchanges(given, wanted, self._sizes))
+        self._exchanges = cache(lambda given, wanted: mesh_steps(given, wanted, self._sizes))
         self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]
 
@@ -54,12 +54,14 @@ class Prices:
         part = self._part(instruction, rule)
         return float(part.forward.max()) / MICRO_BATCHES, float(part.backward.max()) / MICRO_BATCHES
 
-    def conversion(self, nbytes: int, given: Forms, wanted: Forms) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, given: MeshSharding, wanted: MeshSharding) -> tuple[float, float] | None:
         """Say which conversions there are; `crossing` prices them, for which bytes are not enough."""
         del nbytes
         return None if self._exchanges(given, wanted) is None else (0.0, 0.0)
 
-    def crossing(self, value: int, given: Forms, wanted: Forms) -> tuple[float, float, float, float, float]:
+    def crossing(
+        self, value: int, given: MeshSharding, wanted: MeshSharding
+    ) -> tuple[float, float, float, float, float]:
         """Return forward and backward seconds of a conversion of the first micro-batch, of the second, and bytes."""
         written, whole = self._written, self._written.program.values[value].nbytes
         kind = written.outline.kinds[value]
@@ -70,11 +72,11 @@ class Prices:
             backward = self._seconds(back, part) if kind is Kind.MADE else 0.0
             return forward, backward, forward, backward, 0.0
         # A gradient that is to be summed here is summed over samples at once; others are where they are read.
-        there, back = self._made(written.stored(given) if REPLICATE in given else given, wanted)
+        there, back = self._made(written.stored(given) if PENDING_GRADIENT in given else given, wanted)
         kept = self.put_together(value, given, wanted)
         return self._seconds(there, whole), self._seconds(back, whole), 0.0, 0.0, kept
 
-    def put_together(self, value: int, given: Forms, wanted: Forms) -> float:
+    def put_together(self, value: int, given: MeshSharding, wanted: MeshSharding) -> float:
         """Return the bytes that a parameter takes which is put together of slices."""
         pieces = self._pieces(wanted)
         return self._written.program.values[value].nbytes / pieces if pieces < self._pieces(given) else 0.0
@@ -84,7 +86,7 @@ class Prices:
         if instruction.verb is not Verb.READ or self._written.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
         (forms,), axes = rule.outputs, self._written.mesh.data
-        if not axes or REPLICATE in forms:
+        if not axes or PENDING_GRADIENT in forms:
             return 0.0
         share = self._written.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
         return self._machine.seconds(Collective.ALL_REDUCE, share, self._groups(axes))
@@ -104,10 +106,10 @@ class Prices:
         rest = (self._state[self._written.outline.owner[value]] - 1) * stored
         return stored + rest / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
-    def _pieces(self, forms: Forms) -> int:
+    def _pieces(self, forms: MeshSharding) -> int:
         return int(np.prod([*self._written.mesh.pieces(forms).values()], dtype=np.int64))
 
-    def _made(self, given: Forms, wanted: Forms) -> tuple[_Exchanges, _Exchanges]:
+    def _made(self, given: MeshSharding, wanted: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
         found = self._exchanges(given, wanted)
         assert found is not None
         return found
@@ -165,7 +167,7 @@ def least_bytes(prices: Prices, written: Written, graph: OperatorGraph) -> float
     return total
 
 
-def _least_of(prices: Prices, read: Instruction[Joint], value: int, wanted: Forms) -> float:
+def _least_of(prices: Prices, read: Instruction[Joint], value: int, wanted: MeshSharding) -> float:
     """Return the bytes of a parameter that is wanted in some forms: as it is stored, and put together."""
     return min(
         (

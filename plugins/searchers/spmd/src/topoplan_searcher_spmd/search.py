@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, PlacedStrategy, Problem, SpmdStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.fabric import Fabric
-from topoplan.model.spmd import conversions_of
-from topoplan.model.strategy import data_parallel
+from topoplan.model.placement import data_parallel
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, Planned, PlanTooLargeError, plan_on
@@ -91,7 +91,7 @@ class SpmdSearch:
                     "axes": [str(role) for role in planned.written.mesh.roles],
                     "planned_s": planned.seconds,
                     "memory_bytes": planned.memory,
-                    "sharded_state": planned.strategy.program is not None and planned.strategy.program.sharded_state,
+                    "sharded_state": planned.strategy.program.sharded_state,
                     "states": planned.solution.outcome.states,
                     "exact": planned.solution.exact,
                     "frontier_entries": planned.solution.outcome.entries,
@@ -102,16 +102,15 @@ class SpmdSearch:
             "simulated_s": {proposal.name: proposal.seconds for proposal in done},
         }
         chosen = None if best is None else best.candidate.state().strategy
-        if chosen is not None and chosen.program is not None:
+        if isinstance(chosen, SpmdStrategy):
             answer |= self._told(chosen)
         return answer
 
-    def _told(self, strategy: Strategy) -> dict[str, Any]:
+    def _told(self, strategy: SpmdStrategy) -> dict[str, Any]:
         """Tell a program: its mesh, its collectives by kind, and the forms of every operator."""
         program, graph = strategy.program, self._problem.graph
-        assert program is not None
         counts: Counter[str] = Counter()
-        for move in conversions_of(program, graph):
+        for move in reshards_of(program, graph):
             counts.update(str(step.step.collective) for step in (*move.forward, *move.backward) if not step.free)
         return {
             "mesh": list(program.mesh),
@@ -152,8 +151,8 @@ class SpmdSearch:
             if planned is None:
                 continue
             self._planned.append(planned)
-            named = {f"{mesh} whole batch": attrs.evolve(planned.strategy, schedule=None)}
-            if planned.strategy.schedule is not None:
+            named = {f"{mesh} whole batch": planned.strategy.unscheduled()}
+            if not planned.strategy.whole_batch:
                 named[f"{mesh} duplex"] = planned.strategy
             simulated[mesh] = [_Proposal(name, Candidate(base=State(it, fabric))) for name, it in named.items()]
             yield simulated[mesh]
@@ -164,7 +163,7 @@ class SpmdSearch:
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
         for mesh in best[: self._options.finalists]:
             ahead = self._plan(mesh, fabric, AHEAD)
-            if ahead is not None and ahead.strategy.schedule is not None:
+            if ahead is not None and not ahead.strategy.whole_batch:
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(ahead.strategy, fabric)))]
 
     def _too_large(self, mesh: Mesh, refused: PlanTooLargeError) -> NoPlanFitsError:
@@ -224,4 +223,4 @@ class SpmdSearch:
             and all(degree <= dim.size for degree, dim in zip(placed.degrees, graph.operators[op].dims, strict=True))
             for op, placed in enumerate(placements)
         )
-        return Strategy(placements) if fits else None
+        return PlacedStrategy(placements) if fits else None

@@ -17,9 +17,18 @@ import numpy as np
 
 from topoplan import Cluster, Problem
 from topoplan.model.graph import Operator, OperatorGraph
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, Form, Signature, arguments, gather, signatures
-from topoplan.model.spmd import Forms
+from topoplan.model.sharding import (
+    PARTIAL,
+    PENDING_GRADIENT,
+    REPLICATED,
+    MeshSharding,
+    Sharding,
+    Signature,
+    arguments,
+    shard,
+)
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
 __all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]
@@ -61,7 +70,7 @@ class Mesh:
         """The axes of samples: one or none."""
         return tuple(axis for axis, role in enumerate(self.roles) if role is Role.DATA)
 
-    def pieces(self, forms: Forms) -> dict[int, int]:
+    def pieces(self, forms: MeshSharding) -> dict[int, int]:
         """Return into how many slices each axis of a tensor is cut."""
         found: dict[int, int] = {}
         for form, size in zip(forms, self.sizes, strict=True):
@@ -75,15 +84,15 @@ class Joint:
     """A signature along every axis of a mesh, and the forms of inputs and outputs along all of them."""
 
     rules: tuple[Signature, ...]
-    inputs: tuple[Forms, ...] = attrs.field(init=False)
-    outputs: tuple[Forms, ...] = attrs.field(init=False)
+    inputs: tuple[MeshSharding, ...] = attrs.field(init=False)
+    outputs: tuple[MeshSharding, ...] = attrs.field(init=False)
 
     @inputs.default
-    def _inputs(self) -> tuple[Forms, ...]:
+    def _inputs(self) -> tuple[MeshSharding, ...]:
         return tuple(zip(*(rule.inputs for rule in self.rules), strict=True))
 
     @outputs.default
-    def _outputs(self) -> tuple[Forms, ...]:
+    def _outputs(self) -> tuple[MeshSharding, ...]:
         return tuple(zip(*(rule.outputs for rule in self.rules), strict=True))
 
     def degrees(self, mesh: Mesh, n_dims: int) -> tuple[int, ...]:
@@ -122,9 +131,9 @@ class Written:
     program: Program[Joint]
     outline: Outline
 
-    def stored(self, forms: Forms) -> Forms:
+    def stored(self, forms: MeshSharding) -> MeshSharding:
         """Return how something is stored that is read in these forms: by all devices with the same samples."""
-        return tuple(REPLICATE if axis in self.mesh.data else form for axis, form in enumerate(forms))
+        return tuple(PENDING_GRADIENT if axis in self.mesh.data else form for axis, form in enumerate(forms))
 
 
 def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
@@ -190,7 +199,7 @@ def _along(
     if role is Role.MODEL:
         return i.signatures
     if i.verb is Verb.LOSS:
-        return tuple(Signature((form,), ()) for form in (REDUCE, FULL))
+        return tuple(Signature((form,), ()) for form in (PARTIAL, REPLICATED))
     if i.verb is Verb.RUN:
         samples = _samples_rule(graph.operators[i.op], i.signatures, size)
         expert = model.experts[i.op] if role is Role.EXPERT else -1
@@ -198,15 +207,15 @@ def _along(
     by, argument = model.user[i.outputs[0]]
     user = model.program.instructions[by]
     if i.verb is Verb.TAKE:
-        form = FULL if by < 0 else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
+        form = REPLICATED if by < 0 else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
         return (Signature((), (form,)),)
     if role is Role.DATA:
-        return (Signature((), (FULL,)),)
-    slices: list[Form] = []
+        return (Signature((), (REPLICATED,)),)
+    slices: list[Sharding] = []
     if by >= 0 and model.experts[user.op] >= 0:
         axes = arguments(graph.operators[user.op])[argument].axes
-        slices = [gather(k) for k, axis in enumerate(axes) if axis.dim == model.experts[user.op]]
-    return tuple(Signature((), (form,)) for form in (REPLICATE, *slices))
+        slices = [shard(k) for k, axis in enumerate(axes) if axis.dim == model.experts[user.op]]
+    return tuple(Signature((), (form,)) for form in (PENDING_GRADIENT, *slices))
 
 
 def _joint(

@@ -1,4 +1,4 @@
-"""The task graph of a scheduled strategy.
+"""Lowering of pipelines: micro-batches that pass stages under a schedule.
 
 The tasks of one micro-batch are laid out once (`_one`): the passes of every part, then the messages between parts
 on different devices.  All micro-batches are copies of that, one after the other; all-reduces come last and wait for
@@ -8,17 +8,26 @@ one device would say nothing more, and none is made.  Messages wait for nobody's
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
-from topoplan.model.schedule import Schedule, ScheduleKind
+from topoplan.model.memory import MemoryUse
+from topoplan.model.problem import Demand
+from topoplan.model.schedule import Schedule
+from topoplan.model.strategy import PipelineStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering.fragments import Fragments
 from topoplan_engine.lowering.join import Joined
-from topoplan_engine.lowering.order import Pass, Steps, runs_of, starts, steps_of
+from topoplan_engine.lowering.memory import Slices, divided, scheduled_peak
+from topoplan_engine.lowering.order import Pass, Steps, runs_of, starts, steps_under
+from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
 
-__all__ = ["scheduled", "steps_under"]
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.fold import Alike
+
+__all__ = ["PipelineLowering", "scheduled"]
 
 _KIND = np.array([TaskKind.FORWARD, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.BACKWARD], dtype=np.int8)
 
@@ -37,10 +46,65 @@ class _One(NamedTuple):
     heads: I32
 
 
-def steps_under(schedule: Schedule, stage: I32, weight_gradient: F64) -> Steps:
-    """Number the compute tasks of one micro-batch, given stage and seconds of the weights' gradients of every part."""
-    again = np.array(schedule.recompute or (False,) * schedule.n_stages)[stage]
-    return steps_of(again, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE))
+class PipelineLowering:
+    """Lowers pipelines; see `topoplan_engine.lowering.lower.StrategyLowering`.
+
+    A trivial schedule orders nothing, so that its strategies are lowered as placements alone.
+    """
+
+    def __init__(self, fragments: Fragments) -> None:
+        self._fragments = fragments
+        self._placements = PlacementLowering(fragments)
+        self._slices = Slices(fragments.graph)
+
+    def lower(self, strategy: PipelineStrategy) -> TaskGraph:
+        """Return the task graph of one iteration."""
+        if strategy.schedule.trivial:
+            return self._placements.lower(strategy)
+        fragments = self._fragments
+        pieces = fragments.operators(strategy.placements)
+        gradient = np.concatenate([piece.weight_gradient for piece in pieces])
+        joined = fragments.joined(strategy.placements)
+        return scheduled(joined, strategy.schedule, gradient, fragments.op_names, fragments.cluster.n_devices)
+
+    def alike(self, strategy: PipelineStrategy) -> Alike | None:
+        """Find what nothing tells apart; None if there is an order of passes."""
+        return self._placements.alike(strategy) if strategy.schedule.trivial else None
+
+    def memory(self, strategy: PipelineStrategy) -> F64:
+        """Return the (D,) most bytes that each device holds at a time."""
+        if strategy.schedule.trivial:
+            return self._placements.memory(strategy)
+        schedule, pieces = strategy.schedule, self._fragments.operators(strategy.placements)
+        memory, kept = [piece.memory for piece in pieces], [piece.kept for piece in pieces]
+        return scheduled_peak(
+            schedule,
+            self._slices.held(strategy.placements, memory, kept, schedule),
+            np.repeat(schedule.stage, [len(piece.devices) for piece in pieces]),
+            np.concatenate([piece.devices for piece in pieces]),
+            np.concatenate([piece.weight_gradient for piece in pieces]),
+            self._fragments.cluster.n_devices,
+        )
+
+    def memory_use(self, strategy: PipelineStrategy) -> MemoryUse:
+        """Return the same by what it is for, in whole bytes."""
+        pieces = self._fragments.operators(strategy.placements)
+        return divided(strategy, pieces, self._slices, self.memory(strategy))
+
+    def demand(self, strategy: PipelineStrategy) -> Demand:
+        """Return what ``strategy`` asks of the network, host by host."""
+        return placement_demand(self._fragments, strategy, self._repeated_edges(strategy.schedule))
+
+    def _repeated_edges(self, schedule: Schedule) -> set[int]:
+        """Return the edges inside stages that recompute: their messages are sent again."""
+        if not any(schedule.recompute):
+            return set()
+        stage = schedule.stage.tolist()
+        return {
+            edge
+            for edge, (u, _, v, _) in enumerate(self._fragments.edges)
+            if stage[u] == stage[v] and schedule.recompute[stage[u]]
+        }
 
 
 def scheduled(
@@ -50,7 +114,7 @@ def scheduled(
 
     Args:
         joined: the strategy's parts, all-reduces and pairs.
-        schedule: which fits them (`Schedule.misfit`).
+        schedule: which fits them (`Schedule.why_invalid`).
         weight_gradient: (parts,) seconds of ``joined.backward`` that gradients of weights take.
         op_names, n_devices: of the task graph.
     """

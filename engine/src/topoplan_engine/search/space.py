@@ -18,7 +18,8 @@ from topoplan.arrays import I32
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph, Role
-from topoplan.model.strategy import Placement, Strategy
+from topoplan.model.placement import Placement
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import CostFunction
 
 __all__ = ["Space"]
@@ -121,7 +122,7 @@ class Space:
             if not self._costs.supports(index, tuple(cut)):
                 cut = list(self._widest(index))
             placements.append(self.place(tuple(cut), 0))
-        return Strategy(tuple(placements))
+        return PlacedStrategy(tuple(placements))
 
     def _widest(self, op: int) -> tuple[int, ...]:
         """Return the priced cut of most parts, of the sample dimension alone if there is one."""

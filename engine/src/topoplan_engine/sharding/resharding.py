@@ -22,9 +22,9 @@ import attrs
 import numpy as np
 
 from topoplan.model.cluster import Cluster
-from topoplan.model.sharding import FULL, Form, Holding
+from topoplan.model.sharding import REPLICATED, Holding, Sharding
 
-__all__ = ["Collective", "CollectiveCosts", "Conversion", "Rings", "Step", "convert", "seconds"]
+__all__ = ["Collective", "CollectiveCosts", "CollectiveStep", "Conversion", "Rings", "convert", "seconds"]
 
 
 class Collective(StrEnum):
@@ -41,7 +41,7 @@ class Collective(StrEnum):
 
 
 @attrs.frozen
-class Step:
+class CollectiveStep:
     """One collective; ``axes`` are the axis it slices or joins along, or (split, joined) of an all-to-all."""
 
     collective: Collective
@@ -55,34 +55,40 @@ class Step:
 class Conversion:
     """The collectives that bring a tensor into another form, and those that bring its gradient back."""
 
-    forward: tuple[Step, ...]
-    backward: tuple[Step, ...]
+    forward: tuple[CollectiveStep, ...]
+    backward: tuple[CollectiveStep, ...]
 
 
-def convert(given: Form, wanted: Form) -> Conversion | None:
+def convert(given: Sharding, wanted: Sharding) -> Conversion | None:
     """Return what makes ``wanted`` of ``given``: nothing at all for equal forms, None where it cannot be made."""
     if given == wanted:
         return Conversion((), ())
-    if wanted.holding not in (Holding.FULL, Holding.GATHER):
+    if wanted.holding not in (Holding.REPLICATED, Holding.SHARDED):
         return None
-    reduce = Step(Collective.ALL_REDUCE)
-    local = () if wanted == FULL else (Step(Collective.SLICE, (wanted.axis,)),)
+    reduce = CollectiveStep(Collective.ALL_REDUCE)
+    local = () if wanted == REPLICATED else (CollectiveStep(Collective.SLICE, (wanted.axis,)),)
     match given.holding:
-        case Holding.FULL:
+        case Holding.REPLICATED:
             return Conversion(local, ())
-        case Holding.REPLICATE:
-            return Conversion((Step(Collective.IDENTITY), *local), (reduce,))
-        case Holding.REDUCE if wanted == FULL:
+        case Holding.PENDING_GRADIENT:
+            return Conversion((CollectiveStep(Collective.IDENTITY), *local), (reduce,))
+        case Holding.PARTIAL if wanted == REPLICATED:
             return Conversion((reduce,), (reduce,))
-        case Holding.REDUCE:
+        case Holding.PARTIAL:
             at = (wanted.axis,)
-            return Conversion((Step(Collective.REDUCE_SCATTER, at),), (Step(Collective.ALL_GATHER, at),))
-        case _ if wanted == FULL:
+            return Conversion(
+                (CollectiveStep(Collective.REDUCE_SCATTER, at),), (CollectiveStep(Collective.ALL_GATHER, at),)
+            )
+        case _ if wanted == REPLICATED:
             at = (given.axis,)
-            return Conversion((Step(Collective.ALL_GATHER, at),), (Step(Collective.REDUCE_SCATTER, at),))
+            return Conversion(
+                (CollectiveStep(Collective.ALL_GATHER, at),), (CollectiveStep(Collective.REDUCE_SCATTER, at),)
+            )
         case _:
             there, back = (wanted.axis, given.axis), (given.axis, wanted.axis)
-            return Conversion((Step(Collective.ALL_TO_ALL, there),), (Step(Collective.ALL_TO_ALL, back),))
+            return Conversion(
+                (CollectiveStep(Collective.ALL_TO_ALL, there),), (CollectiveStep(Collective.ALL_TO_ALL, back),)
+            )
 
 
 @runtime_checkable
@@ -97,7 +103,7 @@ class CollectiveCosts(Protocol):
         """Return the seconds of one collective over all devices, for a tensor of ``nbytes`` as a whole."""
 
 
-def seconds(steps: Iterable[Step], nbytes: int, costs: CollectiveCosts) -> float:
+def seconds(steps: Iterable[CollectiveStep], nbytes: int, costs: CollectiveCosts) -> float:
     """Return the seconds of the collectives one after the other, for a tensor of ``nbytes`` as a whole."""
     return sum((costs.collective(step.collective, nbytes) for step in steps), 0.0)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster
-from topoplan.model.resharding import Collective, CollectiveCosts, Rings, Step, convert, seconds
-from topoplan.model.sharding import FULL, REDUCE, REPLICATE, gather
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
+from topoplan_engine.sharding.resharding import Collective, CollectiveCosts, CollectiveStep, Rings, convert, seconds
 
 N = 3
 SHAPE = (6, 9, 3)
-FORMS = (FULL, REDUCE, REPLICATE, *(gather(axis) for axis in range(len(SHAPE))))
+FORMS = (REPLICATED, PARTIAL, PENDING_GRADIENT, *(shard(axis) for axis in range(len(SHAPE))))
 PAIRS = list(itertools.product(FORMS, FORMS))
 
 
@@ -21,7 +21,7 @@ def held(x, form, rng):
     """What each device holds of ``x`` in a form."""
     if form.sliced:
         return np.split(x, N, form.axis)
-    if form == REDUCE:
+    if form == PARTIAL:
         parts = [rng.normal(size=x.shape) for _ in range(N - 1)]
         return [*parts, x - sum(parts)]
     return [x.copy() for _ in range(N)]
@@ -31,7 +31,7 @@ def meant(local, form):
     """The tensor of which devices hold these."""
     if form.sliced:
         return np.concatenate(local, form.axis)
-    if form == REDUCE:
+    if form == PARTIAL:
         return sum(local)
     assert all(np.allclose(x, local[0]) for x in local)
     return local[0]
@@ -61,7 +61,7 @@ def test_the_wanted_form_is_made_of_the_given_one(given, wanted):
     conversion = convert(given, wanted)
     if conversion is None:
         assert given != wanted
-        assert wanted in (REDUCE, REPLICATE), "whole tensors and slices can be made of anything"
+        assert wanted in (PARTIAL, PENDING_GRADIENT), "whole tensors and slices can be made of anything"
         return
     rng = np.random.default_rng(0)
     x = rng.normal(size=SHAPE)
@@ -80,7 +80,7 @@ def test_the_backward_pass_is_the_transpose(given, wanted):
     conversion = convert(given, wanted)
     rng = np.random.default_rng(1)
     x = [rng.normal(size=part.shape) for part in held(np.zeros(SHAPE), given, rng)]
-    if given == REPLICATE:
+    if given == PENDING_GRADIENT:
         x = [x[0]] * N
     made = x
     for step in conversion.forward:
@@ -95,16 +95,16 @@ def test_the_backward_pass_is_the_transpose(given, wanted):
     for step in conversion.backward:
         back = run(step, back)
     dots = [float((a * b).sum()) for a, b in zip(x, back, strict=True)]
-    assert forward == pytest.approx(dots[0] if given == REPLICATE else sum(dots))
+    assert forward == pytest.approx(dots[0] if given == PENDING_GRADIENT else sum(dots))
 
 
 def test_names_are_those_of_hidup():
-    assert str(Step(Collective.ALL_TO_ALL, (1, 0))) == "all_to_all_1_0"
-    assert [str(step) for step in convert(gather(0), gather(2)).forward] == ["all_to_all_2_0"]
-    assert [str(step) for step in convert(gather(0), gather(2)).backward] == ["all_to_all_0_2"]
-    assert [str(step) for step in convert(REPLICATE, gather(1)).forward] == ["replicate", "dynamic_slice_1"]
-    assert [str(step) for step in convert(REPLICATE, gather(1)).backward] == ["all_reduce"]
-    assert convert(FULL, FULL).forward == ()
+    assert str(CollectiveStep(Collective.ALL_TO_ALL, (1, 0))) == "all_to_all_1_0"
+    assert [str(step) for step in convert(shard(0), shard(2)).forward] == ["all_to_all_2_0"]
+    assert [str(step) for step in convert(shard(0), shard(2)).backward] == ["all_to_all_0_2"]
+    assert [str(step) for step in convert(PENDING_GRADIENT, shard(1)).forward] == ["replicate", "dynamic_slice_1"]
+    assert [str(step) for step in convert(PENDING_GRADIENT, shard(1)).backward] == ["all_reduce"]
+    assert convert(REPLICATED, REPLICATED).forward == ()
 
 
 class TestRings:
@@ -130,6 +130,6 @@ class TestRings:
 
     def test_conversions_take_one_collective_after_the_other(self):
         rings = Rings(n_devices=2, bandwidth=10.0, shared=1, latency=0.0)
-        assert seconds(convert(REDUCE, FULL).forward, 100, rings) == pytest.approx(10.0)
-        assert seconds(convert(REPLICATE, gather(0)).forward, 100, rings) == 0
-        assert seconds(convert(REPLICATE, gather(0)).backward, 100, rings) == pytest.approx(10.0)
+        assert seconds(convert(PARTIAL, REPLICATED).forward, 100, rings) == pytest.approx(10.0)
+        assert seconds(convert(PENDING_GRADIENT, shard(0)).forward, 100, rings) == 0
+        assert seconds(convert(PENDING_GRADIENT, shard(0)).backward, 100, rings) == pytest.approx(10.0)

@@ -1,0 +1,63 @@
+"""Placements: how one operator is cut, and which devices run its parts."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.errors import TopoplanError, shown
+from topoplan.model.graph import OperatorGraph
+
+__all__ = ["Placement", "data_parallel"]
+
+
+def _degrees(given: Iterable[int]) -> tuple[int, ...]:
+    return tuple(int(degree) for degree in given)
+
+
+@attrs.frozen(hash=False)
+class Placement:
+    """One operator's degree vector and the devices that run its parts.
+
+    Attributes:
+        degrees: into how many parts each dimension of the iteration space is cut.
+        devices: (P,) int32, P the product of degrees: the device of each part, parts numbered with the
+            last dimension fastest (C order of an array of shape ``degrees``).
+    """
+
+    degrees: tuple[int, ...] = attrs.field(converter=_degrees)
+    devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+
+    def __attrs_post_init__(self) -> None:
+        parts = math.prod(self.degrees)
+        if min(self.degrees, default=1) < 1 or self.devices.shape != (parts,):
+            raise TopoplanError(
+                f"placement: degrees {shown(self.degrees)} need {shown(parts)} devices, got {self.devices.size}"
+            )
+
+    @functools.cached_property
+    def key(self) -> tuple[tuple[int, ...], bytes]:
+        """Hashable identity: two placements are equal iff their keys are."""
+        return (self.degrees, self.devices.tobytes())
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.devices)
+
+
+def data_parallel(graph: OperatorGraph, op: int, devices: Sequence[int]) -> Placement:
+    """Cut the sample dimension of operator ``op`` over ``devices``; one part if it has none."""
+    operator = graph.operators[op]
+    degrees = [1] * len(operator.dims)
+    if operator.sample_dim < 0:
+        return Placement(degrees, devices[:1])
+    degrees[operator.sample_dim] = len(devices)
+    return Placement(degrees, devices)

@@ -1,0 +1,1 @@
+"""What follows from shardings: the signatures of operators, resharding, and whether a program is sound."""
