@@ -131,11 +131,20 @@ class Table:
         packages = self.packages.values()
         members = dict.fromkeys("plugins/*/*" if p.folder.startswith("plugins/") else p.folder for p in packages)
         requirements = [f"{p.name} @ {{root:uri}}/{p.folder}" for p in packages]
+        folders = ("plugins", "libs", "engine", "core")
+        alike = ([p.module for p in packages if p.folder.split("/")[0] == folder] for folder in folders)
+        layers = [" | ".join(modules) for modules in alike if modules]
+        comment = "# from plugins down to core"
         for pattern, lines in (
             (r"^dependencies = \[\n(?:    .*\n)*\]\n", _pair("dependencies", requirements)),
             (r"^members = \[.*\]\n", [f"members = {json.dumps(list(members))}"]),
             (r"^files = \[.*\]\n", [f"files = {json.dumps([*(f'{member}/src' for member in members), 'tools'])}"]),
             (r"^testpaths = \[.*\]\n", [f"testpaths = {json.dumps(['tests', *(f'{m}/tests' for m in members)])}"]),
+            (r"^root_packages = \[\n?(?:    .*\n)*\]\n", _pair("root_packages", [p.module for p in packages])),
+            (
+                rf"^{comment}\nlayers = \[\n?(?:    .*\n)*\]\n",
+                [comment, *_pair("layers", layers)],
+            ),
             (r"^\[tool\.uv\.sources\]\n(?:\S.*\n)*", ["[tool.uv.sources]", *(_source(p.name) for p in packages)]),
         ):
             places = re.findall(pattern, text, flags=re.M)
