@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Problem
 from topoplan.testing import reference
-from topoplan_engine.perturbation import Distortion, at_bandwidth, distorted
+from topoplan_engine.perturbation import Distortion
+from topoplan_engine.search.perturbed import at_bandwidth, distorted
 from topoplan_engine.search.space import Space
 
 

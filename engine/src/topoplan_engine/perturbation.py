@@ -1,26 +1,13 @@
-"""A problem as a wrong profile shows it: compute times with noise, and links that are faster or slower.
+"""How far a profile is from the truth, as part of an experiment; `search.perturbed` makes the problem of it.
 
-    Problem ─► distorted ─► Problem that is searched in;   its plan's fabric ─► at_bandwidth ─► as it really is
-
-Source: HiDup (Zhang et al., SoCC 2022, section 6) plans under wrong profiles to see how much that costs.  Everything
-that tells a searcher about speed is distorted alike, so that no searcher has to know: the cost function, the cluster's
-bandwidths inside hosts and of interfaces, and every fabric that the topology builds.
+Source: HiDup (Zhang et al., SoCC 2022, section 6) plans under wrong profiles to see how much that costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import attrs
-import numpy as np
 
-from topoplan.model.fabric import Fabric
-from topoplan.model.problem import Demand, Problem
-from topoplan_engine.scaling import scaled_costs
-from topoplan_engine.search.space import Space
-
-__all__ = ["Distortion", "at_bandwidth", "distorted"]
+__all__ = ["Distortion"]
 
 
 @attrs.frozen(kw_only=True)
@@ -42,41 +29,3 @@ class Distortion:
         told = [f"compute x {1 - self.compute_noise:g}..{1 + self.compute_noise:g}"] if self.compute_noise else []
         told += [f"bandwidth x {self.communication_scale:g}"] if self.communication_scale != 1 else []
         return ", ".join(told) or "none"
-
-
-def distorted(problem: Problem, distortion: Distortion) -> Problem:
-    """Return ``problem`` as the wrong profile shows it; memory, latency and shapes are as they are."""
-    scale, noise = distortion.communication_scale, distortion.compute_noise
-    factors = np.random.default_rng(distortion.seed).uniform(1 - noise, 1 + noise, len(problem.graph.operators))
-    costs = scaled_costs(problem.costs, factors, scale)
-    cluster = attrs.evolve(
-        problem.cluster,
-        inside_bandwidth=problem.cluster.inside_bandwidth * scale,
-        interface_bandwidth=problem.cluster.interface_bandwidth * scale,
-    )
-    return attrs.evolve(
-        problem,
-        cluster=cluster,
-        costs=costs,
-        space=Space(problem.graph, cluster, costs),
-        build_fabric=_built_at(problem.build_fabric, scale),
-    )
-
-
-def at_bandwidth(fabric: Fabric, scale: float) -> Fabric:
-    """Return a fabric whose links have ``scale`` times their bandwidth."""
-    if fabric.phases is None:
-        return attrs.evolve(fabric, link_bandwidth=fabric.link_bandwidth * scale)
-    forward, backward, reduce = (at_bandwidth(part, scale) for part in fabric.phases.fabrics)
-    return Fabric.from_phases(attrs.evolve(fabric.phases, forward=forward, backward=backward, reduce=reduce))
-
-
-def _built_at(
-    build: Callable[[Demand | None, np.random.Generator], Fabric], scale: float
-) -> Callable[[Demand | None, np.random.Generator], Fabric]:
-    """Build with the true cluster, so that topologies with bandwidths of their own are scaled like all others."""
-
-    def built(demand: Demand | None, rng: Any) -> Fabric:
-        return at_bandwidth(build(demand, rng), scale)
-
-    return built

@@ -26,10 +26,10 @@ from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
-from topoplan_engine.perturbation import distorted
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.evaluator import Evaluator, Memory
+from topoplan_engine.search.perturbed import distorted
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.programs import check_strategy
 

@@ -20,10 +20,11 @@ from topoplan.plugin.host import Host
 from topoplan.search.protocol import State, Trial
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import interruptible
-from topoplan_engine.perturbation import Distortion, at_bandwidth
+from topoplan_engine.perturbation import Distortion
 from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.optimize import optimize
+from topoplan_engine.search.perturbed import at_bandwidth
 from topoplan_engine.search.setup import assemble
 
 __all__ = ["Row", "Study", "sensitivity"]
