@@ -100,17 +100,17 @@ def page(rows):
         "",
         "Six models on 128 servers of four GPUs, measured operators, "
         "simulator `fluid`, seed 1; milliseconds per iteration.",
-        "Messages draw one of equal paths, so every time is a mean over draws that no search has seen: "
-        f"at least {min((row['draws'] for row in rows if row['draws']), default=0)}, and so many that its standard "
-        f"error is {max(row['error'] for row in rows):.2%} at most; of two such means, {CHANCE:.1%} may be chance. In "
-        f"{sum(not row['draws'] for row in rows)} cases no message has several paths, and every draw gives "
+        "Each message draws one of its equally short paths. Every time is therefore a mean over draws that no search "
+        f"has used: at least {min((row['draws'] for row in rows if row['draws']), default=0)}, and enough that the "
+        f"standard error is {max(row['error'] for row in rows):.2%} at most; of two such means, {CHANCE:.1%} may be "
+        f"chance. In {sum(not row['draws'] for row in rows)} cases no message has several paths, and every draw gives "
         "the same time.",
         f"*TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals. *Longer*: the same, {2 * HALF} proposals. "
-        f"*With relink*: from where TotientPerms ended, {HALF} proposals with `-s relink` as third searcher. "
-        "*Gain*: of *with relink* over *TotientPerms*. *Above bound*: over the time that no wiring of the "
-        "interfaces gets below, for the strategy found.",
-        "Each search returns the best in the mean of its last bests and of the state that it started from, so that "
-        "none is slower than its start by more than what draws leave open.",
+        f"*With relink*: {HALF} further proposals from the result of TotientPerms, with `-s relink` as third searcher. "
+        "*Gain*: of *with relink* over *TotientPerms*. *Above bound*: over the lower bound on the time of the "
+        "strategy under any wiring of the interfaces.",
+        "Each search returns the state with the best mean among its last best states and its initial state. No result "
+        "is therefore slower than the initial state by more than the error of the means.",
         "",
         f"Of {len(rows)} cases, the full search is better than TotientPerms by 0.1 % or more in "
         f"{(gain >= 1e-3).sum()} (by so little in {chance} of these that it may be chance), and worse in "
@@ -118,10 +118,10 @@ def page(rows):
         f"proposals, it is better by as much in {(beside >= 1e-3).sum()} and worse in {(beside < 0).sum()}; mean "
         f"{beside.mean():.1%}. It is {np.median(above):.0%} above the bound in the median.",
         "",
-        "Where all-reduces over all servers are nearly everything (BERT, CANDLE, VGG16), what is found are fewer rings "
+        "If all-reduces over all servers dominate (BERT, CANDLE, VGG16), the search finds fewer rings, "
         "of parallel links: a message is whole packets of 8936 bytes in this simulator, as in FlexNetPacket, and "
-        "BERT's small ones, cut into eight, fill theirs badly. With transfers (DLRM, NCF) it is other steps of rings, "
-        "which shorten the ways of everything else. ResNet50 computes all the time.",
+        "BERT's small ones, cut into eight, fill theirs badly. If there are transfers (DLRM, NCF), it finds other "
+        "ring offsets, which shorten the paths of the transfers. ResNet50 is bound by computation.",
         "",
         "Made by `benchmarks/cooptimization.py`.",
         "",

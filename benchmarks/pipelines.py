@@ -67,8 +67,8 @@ PAGE = """# Pipelines
 
 Simulated speedups over one device that runs the whole batch, on 16 V100 of 16 GB: two hosts of eight with 25 GB/s \
 inside (hierarchical) or sixteen of one (flat), 25 Gb/s for each host, on one switch. Weights are kept three times \
-(gradients and momentum). Every baseline has the order of passes and the number of micro-batches that are best for it, \
-of all that fit into memory.
+(gradients and momentum). Every baseline has the schedule and the number of micro-batches that are best for it \
+among those that fit into memory.
 
 - **data parallel**: one stage on all devices; all-reduces overlap with the backward pass.
 - **straight**: equally many devices for each of 2, 4, 8 or 16 stages, cut as HPGO's dynamic program does.
@@ -76,9 +76,9 @@ of all that fit into memory.
 - **pipeline**: the plan of the searcher `pipeline`, simulated once more. *Its stages* are the devices of each stage, \
 and the layers at which the later ones start; *idle* is the share of device time in which nothing is computed.
 
-*Planned in* is CPU time on one core, before anything is simulated task by task. A tensor that several layers read is \
-sent to each of them, which is hard on pipelines of models whose first stage feeds all later ones: XLNet, and BERT's \
-attention masks.
+*Planned in* is CPU time on one core, without the simulation of tasks. A tensor that several layers read is sent to \
+each of them. This slows down pipelines of models whose first stage feeds all later ones: XLNet, and BERT's attention \
+masks.
 
 """
 

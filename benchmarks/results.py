@@ -23,20 +23,20 @@ PAGE = Path("docs/results.md")
 #: Sections of a new page, in the order of the publication.
 FIGURES = ("dedicated-d4", "dedicated-d8", "all-to-all", "degree", "shared-cluster")
 
-HEAD = """# Networks compared, figure by figure
+HEAD = """# Networks compared, study by study
 
-TopoOpt (Wang et al., NSDI 2023) compares networks for training by simulation.  This page repeats those comparisons
-that topoplan covers, and says for each order of networks where it holds, where it does not, and why.  One command
-writes all of it, and each section shows its own:
+TopoOpt (Wang et al., NSDI 2023) compares networks for training by simulation.  This page repeats the comparisons that
+Topoplan covers.  For each hypothesis on the order of two networks it shows where the hypothesis holds, where it does
+not, and why.  One command writes the whole page, and each section shows its own command:
 
     .venv/bin/python benchmarks/results.py
 
-- Every network is searched for by itself, with the same number of candidates and the same seeds.  They are few here:
-  more of them make all times shorter, and not on all networks alike.  `topoplan compare FILE --budget N --seeds 1,2,3`
-  runs more; where the seeds of a row lie far apart, it is the search that has not come to its end.
+- Each network has its own search, with the same number of candidates and the same seeds.  The numbers are small here.
+  More candidates shorten all times, but not equally on all networks.  `topoplan compare FILE --budget N --seeds 1,2,3`
+  runs more; if the times of the seeds of a row differ much, the search has not converged.
 - *Of equal cost*: the bandwidth at which the network costs as much as TopoOpt's.  The prices are
-  `libs/studies/src/topoplan_studies/prices/default.toml` unless `--prices` names others; a figure's orders at equal
-  cost stand and fall with them.
+  `libs/studies/src/topoplan_studies/prices/default.toml` unless `--prices` names others; hypotheses at
+  equal cost depend on them.
 - *lower bound*: of the plan on its network.  *any wiring*: of the plan's strategy on every direct-connect fabric of
   these interfaces.  *tax*: bytes that hosts send for each byte asked.
 - All networks use all interfaces of a host; a fat-tree of equal cost has one for each host, as fast as the money buys.

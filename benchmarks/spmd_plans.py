@@ -78,18 +78,19 @@ compared, and why large clusters are slower than measured](spmd.md).
 
 HEAD = """# SPMD programs, simulated
 
-HiDup (Zhang et al., SoCC 2022) plans SPMD programs; so does the searcher `spmd`, in seconds.  Here
-both plans and data parallelism are simulated with all their collectives.  One command writes this page:
+HiDup (Zhang et al., SoCC 2022) plans SPMD programs; so does the searcher `spmd`, in seconds.  On this page both
+plans and data parallelism are simulated with all their collectives. One command writes the page:
 
     .venv/bin/python benchmarks/spmd_plans.py
 
 - The models are HiDup's with its settings: 32 samples for each device, one expert on each for BERT and two for ViT.
 - Eight hosts (V100 of 32 GB, 130 GB/s between two of a host) have one interface each to one ideal switch; a link takes
-  10 us.  Compute is priced by the estimator `hidup` with three times its rate, so that a whole iteration takes what
-  its rate was fitted to; collectives take what the simulator `fluid` makes of them.
+  10 us.  The estimator `hidup` prices compute, with three times its rate, so that a whole iteration takes the time
+  to which the rate was fitted. The simulator `fluid` times the collectives.
 - *hidup*: HiDup's plan under its own prices, which are of one cluster of eight devices, with both micro-batches.
-  *data parallel*: every operator cut by samples, gradients summed as soon as they are there.  *spmd*: the best of its
-  own plans and these two, which it simulates as well (what `--keep fastest` takes); *by* says whose it is (a mesh,
+  *data parallel*: every operator is cut by samples, and gradients are summed as soon as they are ready.  *spmd*: the
+  best of its own plans and these two, which it simulates as well (the result of `--keep fastest`). *by*: the origin
+  of this plan (a mesh,
   outermost axis first, and whether micro-batches overlap or the whole batch goes through at once; *ahead*: planned
   with computation counted for less); *estimated*: what it computed for its own best plan before the simulation.
 - *-*: does not fit the memory, where Adam keeps two moments of each weight.  *measured*: HiDup on 8 hosts over about
@@ -99,8 +100,8 @@ both plans and data parallelism are simulated with all their collectives.  One c
 
 #: Why the largest rows are so far off.
 REMARK = """Where hosts have several devices, simulated times are far above measured ones, and the more so the more
-devices share an interface.  The bytes do not admit of less: on 64 devices `vit-switch` exchanges 805 MB among its
-experts 16 times in an iteration, which is 1.41 GB out of every host, or 1.13 s at 10 Gbps, twice the whole iteration
+devices share an interface.  The number of bytes does not allow less: on 64 devices `vit-switch` exchanges 805 MB among
+its experts 16 times in an iteration, which is 1.41 GB out of every host, or 1.13 s at 10 Gbps, twice the whole iteration
 that was measured.  So either hosts of the measured cluster could send more than one such interface can, or less was
 sent than these models say; which of the two is not known.
 """
