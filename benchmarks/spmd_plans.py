@@ -101,9 +101,9 @@ plans and data parallelism are simulated with all their collectives. One command
 #: Why the largest rows are so far off.
 REMARK = """Where hosts have several devices, simulated times are far above measured ones, and the more so the more
 devices share an interface.  The number of bytes does not allow less: on 64 devices `vit-switch` exchanges 805 MB among
-its experts 16 times in an iteration, which is 1.41 GB out of every host, or 1.13 s at 10 Gbps, twice the whole iteration
-that was measured.  So either hosts of the measured cluster could send more than one such interface can, or less was
-sent than these models say; which of the two is not known.
+its experts 16 times in an iteration, which is 1.41 GB out of every host, or 1.13 s at 10 Gbps, twice the whole
+iteration that was measured.  So either hosts of the measured cluster could send more than one such interface can, or
+less was sent than these models say; which of the two is not known.
 """
 
 
