@@ -19,6 +19,7 @@ import numpy as np
 
 from reference import tables
 from topoplan import Cluster, Fabric, Plan, Routes, TaskGraph
+from topoplan.csr import row_of_entry
 
 __all__ = ["columns_of", "names", "plan", "rows"]
 
@@ -96,7 +97,7 @@ def _fabric(own: Mapping[str, Any], hosts: int, switches: int, bandwidth: float)
 def columns_of(given: Plan) -> dict[str, Any]:
     """Return what `plan` needs to make a plan again, as narrow columns."""
     graph, fabric = given.taskgraph, given.fabric
-    sources = np.repeat(np.arange(graph.n_tasks), np.diff(graph.succ_ptr))
+    sources = row_of_entry(graph.succ_ptr)
     rings = [(size, *jumps) for size, of in fabric.rings.items() for jumps in of]
     found = {column: _narrow(getattr(graph, column)) for column in PLAIN}
     found |= {end: _narrow(getattr(fabric, end)) for end in ENDS}

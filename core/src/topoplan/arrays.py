@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "f64", "i8", "i32", "i64", "offsets", "u64"]
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "f64", "i8", "i32", "i64", "u64"]
 
 V = TypeVar("V")
 
@@ -88,10 +88,3 @@ class FrozenMapping(Mapping[str, V]):
 
     def __repr__(self) -> str:
         return repr(self._items)
-
-
-def offsets(counts: I64) -> I64:
-    """Return row pointers of compressed rows with these lengths."""
-    pointers = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=pointers[1:])
-    return pointers

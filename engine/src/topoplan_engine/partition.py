@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64
+from topoplan.csr import expand
 from topoplan.model.graph import Axis, Operator, Tensor
 
 __all__ = ["Transfers", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
@@ -134,8 +135,7 @@ def _overlaps(given: tuple[I64, I64], wanted: tuple[I64, I64]) -> tuple[I64, I64
     first = np.searchsorted(given_high, low, side="right")
     last = np.searchsorted(given_low, high, side="left")
     counts = np.where(high > low, np.maximum(last - first, 0), 0)
-    b = np.repeat(np.arange(len(low)), counts)
-    a = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    b, a = expand(first, counts)
     overlap = np.minimum(given_high[a], high[b]) - np.maximum(given_low[a], low[b])
     keep = overlap > 0
     return a[keep], b[keep], overlap[keep]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import I64, offsets
+from topoplan.arrays import I64
+from topoplan.csr import indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric, Routes
 
@@ -61,8 +62,8 @@ def routes_from_nodes(
         share += given
     return Routes(
         pairs=np.array(pairs, dtype=np.int64).reshape(-1, 2),
-        pair_ptr=offsets(np.array([len(node_paths[pair]) for pair in pairs], dtype=np.int64)),
-        path_ptr=offsets(np.array([len(path) - 1 for _, path in flat], dtype=np.int64)),
+        pair_ptr=indptr(np.array([len(node_paths[pair]) for pair in pairs], dtype=np.int64)),
+        path_ptr=indptr(np.array([len(path) - 1 for _, path in flat], dtype=np.int64)),
         links=links,
         weight=share,
     )

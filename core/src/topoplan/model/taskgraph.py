@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.csr import row_of_entry
 from topoplan.errors import TopoplanError
 
 __all__ = ["LONGEST_SECONDS", "MOST_BYTES", "TaskGraph", "TaskKind"]
@@ -156,7 +157,7 @@ class TaskGraph:
 
     def _check_members(self, where: str) -> None:
         """Raise where a group names a device twice: simulators and exporters take members for different ones."""
-        owner = np.repeat(np.arange(self.n_groups, dtype=np.int64), np.diff(self.group_ptr))
+        owner = row_of_entry(self.group_ptr)
         key = np.sort(owner * self.n_devices + self.group_members)
         twice = np.flatnonzero(key[1:] == key[:-1])
         if len(twice):

@@ -18,8 +18,9 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64, U64
+from topoplan.csr import indptr, select
 from topoplan.model.taskgraph import TaskGraph
-from topoplan_engine.lowering.join import Joined, pointer, taskgraph_of
+from topoplan_engine.lowering.join import Joined, taskgraph_of
 from topoplan_engine.lowering.refine import Classes, Columns, tell
 
 __all__ = ["Alike", "Folded", "folded", "parts_of"]
@@ -92,11 +93,11 @@ def folded(joined: Joined, found: Classes, op_names: tuple[str, ...], n_devices:
     ends = [joined.edge_src_op[edge], joined.edge_dst_op[edge]]
     pair_parts = [joined.src[pairs] + joined.op_base[ends[0]], joined.dst[pairs] + joined.op_base[ends[1]]]
     pair_class = [found.part[part] for part in pair_parts]
-    owner, row = _rows_of(joined.part_ptr, groups)
+    owner, row = select(joined.part_ptr, groups)
     member = found.part[joined.group_parts[row] + joined.op_base[joined.group_op[groups[owner]]]]
     met = np.unique(owner * np.int64(len(parts)) + member)
     owner, member = met // len(parts), met % len(parts)
-    _, row = _rows_of(joined.device_ptr, groups)
+    _, row = select(joined.device_ptr, groups)
     short = Joined(
         op_base=base,
         device=found.first_device[joined.device[parts]],
@@ -106,9 +107,9 @@ def folded(joined: Joined, found: Classes, op_names: tuple[str, ...], n_devices:
         group_op=joined.group_op[groups],
         group_bytes=joined.group_bytes[groups],
         group_seconds=joined.group_seconds[groups],
-        part_ptr=pointer([np.bincount(owner, minlength=len(groups))]),
+        part_ptr=indptr(np.bincount(owner, minlength=len(groups)), np.int32),
         group_parts=(member - base[joined.group_op[groups[owner]]]).astype(np.int32),
-        device_ptr=pointer([np.diff(joined.device_ptr)[groups]]),
+        device_ptr=indptr(np.diff(joined.device_ptr)[groups], np.int32),
         group_devices=joined.group_devices[row],
         edge_ptr=np.arange(len(pairs) + 1, dtype=np.int32),
         edge_src_op=op[pair_class[0]],
@@ -138,10 +139,3 @@ def folded(joined: Joined, found: Classes, op_names: tuple[str, ...], n_devices:
         np.concatenate([found.load_count, np.stack([none, receives, none, sends], axis=1).ravel()]),
         found,
     )
-
-
-def _rows_of(ptr: I32, rows: I32) -> tuple[I64, I64]:
-    """Return which of ``rows`` (by position) each of their entries is in, and the place of the entry."""
-    lengths = np.diff(ptr)[rows].astype(np.int64)
-    owner = np.repeat(np.arange(len(rows)), lengths)
-    return owner, np.arange(len(owner)) + (ptr[rows] - np.cumsum(lengths) + lengths)[owner]

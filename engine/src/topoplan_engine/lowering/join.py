@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.csr import indptr
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.lowering.pieces import EdgePiece, OperatorPiece
 
-__all__ = ["Joined", "join", "pointer", "taskgraph_of"]
+__all__ = ["Joined", "join", "taskgraph_of"]
 
 
 class Joined(NamedTuple):
@@ -57,7 +58,7 @@ def join(ops: Sequence[OperatorPiece], edges: Sequence[EdgePiece], edge_ops: I32
     parts = np.array([len(piece.devices) for piece in ops], dtype=np.int32)
     number = np.arange(len(ops), dtype=np.int32)
     return Joined(
-        op_base=pointer([parts]),
+        op_base=indptr(parts, np.int32),
         device=np.concatenate([piece.devices for piece in ops]),
         op=np.repeat(number, parts),
         forward=np.concatenate([piece.forward for piece in ops]),
@@ -65,11 +66,11 @@ def join(ops: Sequence[OperatorPiece], edges: Sequence[EdgePiece], edge_ops: I32
         group_op=np.repeat(number, [len(piece.group_bytes) for piece in ops]),
         group_bytes=np.concatenate([piece.group_bytes for piece in ops]),
         group_seconds=np.concatenate([piece.group_seconds for piece in ops]),
-        part_ptr=pointer([piece.part_counts for piece in ops]),
+        part_ptr=indptr(np.concatenate([piece.part_counts for piece in ops]), np.int32),
         group_parts=np.concatenate([piece.group_parts for piece in ops]),
-        device_ptr=pointer([piece.device_counts for piece in ops]),
+        device_ptr=indptr(np.concatenate([piece.device_counts for piece in ops]), np.int32),
         group_devices=np.concatenate([piece.group_devices for piece in ops]),
-        edge_ptr=pointer([np.array([len(piece.src) for piece in edges], dtype=np.int32)]),
+        edge_ptr=indptr([len(piece.src) for piece in edges], np.int32),
         edge_src_op=edge_ops[0],
         edge_dst_op=edge_ops[1],
         src=_concatenated([piece.src for piece in edges], np.int32),
@@ -112,14 +113,6 @@ def taskgraph_of(joined: Joined, op_names: tuple[str, ...], n_devices: int) -> T
         op_names=op_names,
         n_devices=n_devices,
     )
-
-
-def pointer(counts: Sequence[Any]) -> I32:
-    """Turn counts of rows, table by table, into the pointer of all rows one after the other."""
-    lengths = np.concatenate(counts)
-    result = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=result[1:])
-    return result
 
 
 def _concatenated(rows: list[Any], dtype: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32
+from topoplan.csr import expand, indptr
 from topoplan.model.schedule import Schedule, ScheduleKind, pipeline_depth
 
 __all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of", "steps_under"]
@@ -71,7 +72,7 @@ class Runs(NamedTuple):
     @property
     def rows(self) -> tuple[I32, I32]:
         """Each task that a device runs, device by device in order: its row of ``block``, and its place in ``task``."""
-        return ranges(self.task_ptr[self.block], np.diff(self.task_ptr)[self.block])
+        return expand(self.task_ptr[self.block], np.diff(self.task_ptr)[self.block])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -169,26 +170,12 @@ def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices
     position = np.full(n_devices, -1)
     position[device] = stage % depth
     counts = np.where(position >= 0, lengths[position], 0)
-    owner, row = ranges(starts(lengths)[position], counts)
+    owner, row = expand(indptr(lengths, np.int32)[position], counts)
     return Runs(
-        device_ptr=starts(counts),
+        device_ptr=indptr(counts, np.int32),
         block=(owner * np.int32(stages) + of_stage[row]) * np.int32(4) + kind[row],
         micro_batch=micro_batch[row],
-        task_ptr=starts(sizes),
+        task_ptr=indptr(sizes, np.int32),
         task=task.astype(np.int32),
         block_of=block_of,
     )
-
-
-def starts(lengths: I32 | I64) -> I32:
-    """Return the pointer of rows of these lengths."""
-    pointer = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=pointer[1:])
-    return pointer
-
-
-def ranges(first: I32, lengths: I32) -> tuple[I32, I32]:
-    """Return, for ranges ``first[i] .. first[i] + lengths[i] - 1`` one after the other, ``i`` and each number."""
-    before = starts(lengths)
-    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    return owner, np.arange(before[-1], dtype=np.int32) + (first - before[:-1])[owner]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
+from topoplan.csr import indptr
 from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
 from topoplan.model.schedule import Schedule
@@ -21,7 +22,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering.fragments import Fragments
 from topoplan_engine.lowering.join import Joined
 from topoplan_engine.lowering.memory import Slices, divided, scheduled_peak
-from topoplan_engine.lowering.order import Pass, Steps, runs_of, starts, steps_under
+from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
 from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
 
 if TYPE_CHECKING:
@@ -217,4 +218,4 @@ def _successors(joined: Joined, steps: Steps, one: _One, following: I32, groups:
     degree = np.concatenate([degree, last_degree, np.zeros(groups, dtype=np.int32)])
     succ = np.append(succ, last_succ)
     degree[: -groups or None].reshape(count, tasks)[:, :computes] -= following[:, :computes] < 0
-    return starts(degree), succ[succ >= 0]
+    return indptr(degree, np.int32), succ[succ >= 0]

@@ -22,7 +22,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64, offsets
+from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
+from topoplan.csr import indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric, Routes
 from topoplan_engine.kernels.jit import kernel, part
@@ -78,13 +79,13 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
     routes = fabric.routes or _NO_ROUTES
     here = explicit >= 0
     counts[here] = routes.pair_ptr[explicit[here] + 1] - routes.pair_ptr[explicit[here]]
-    pair_ptr = offsets(counts)
+    pair_ptr = indptr(counts)
     hops = np.repeat(lengths, counts)
     if here.any():
         named = np.repeat(here, counts)
         path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts)
         hops[named] = np.diff(routes.path_ptr)[path[named]]
-    path_ptr = offsets(hops)
+    path_ptr = indptr(hops)
     links = np.empty(path_ptr[-1], dtype=np.int32)
     weight = np.empty(pair_ptr[-1], dtype=np.float64)
     _fill(
@@ -175,8 +176,8 @@ def _core(fabric: Fabric, attached: I64) -> _Core:
     rows = np.flatnonzero((attached[src] == src) & (attached[dst] == dst))
     by_tail = rows[np.argsort(src[rows], kind="stable")]
     by_head = rows[np.argsort(dst[rows], kind="stable")]
-    out_ptr = offsets(np.bincount(src[rows], minlength=nodes))
-    in_ptr = offsets(np.bincount(dst[rows], minlength=nodes))
+    out_ptr = indptr(np.bincount(src[rows], minlength=nodes))
+    in_ptr = indptr(np.bincount(dst[rows], minlength=nodes))
     return _Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
 
 

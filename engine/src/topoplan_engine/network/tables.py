@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.csr import append, expand, indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
@@ -31,7 +32,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.network.link_classes import Twins
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.routing import paths as route
-from topoplan_engine.network.walks import cross, joined, ranges, sum_paths
+from topoplan_engine.network.walks import cross, sum_paths
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
 
@@ -185,9 +186,9 @@ class Network:
     def _inside_paths(self) -> PathColumns:
         """Rows for the ordered pairs of devices of each host, host by host; none has links from a device to itself."""
         sizes = np.bincount(self._host, minlength=self.cluster.n_hosts)
-        self._first_device = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self._first_device = indptr(sizes)[:-1]
         self._n_inside = sizes
-        self._first_row = np.concatenate([[0], np.cumsum(sizes**2)[:-1]])
+        self._first_row = indptr(sizes**2)[:-1]
         rows = int((sizes**2).sum())
         host = np.repeat(np.arange(len(sizes)), sizes**2)
         local = np.arange(rows) - self._first_row[host]
@@ -200,7 +201,7 @@ class Network:
             bandwidth=self._bandwidth,
             latency=self._latency,
             row_ptr=i64(np.arange(rows + 1)),
-            path_ptr=i64(np.concatenate([[0], np.cumsum(lengths)])),
+            path_ptr=i64(indptr(lengths)),
             links=i32(links),
             **self._sums(lengths, links),
             upto=f64(np.ones(rows)),
@@ -238,14 +239,14 @@ class Network:
         old = self.paths
         sums = self._sums(links_of_path, links)
         self.paths = old._replace(
-            row_ptr=joined(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
-            path_ptr=joined(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
-            links=joined(old.links, links),
-            delay=joined(old.delay, sums["delay"]),
-            per_byte=joined(old.per_byte, sums["per_byte"]),
-            slowest=joined(old.slowest, sums["slowest"]),
-            upto=joined(old.upto, upto),
-            pair=joined(old.pair, pair),
+            row_ptr=append(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
+            path_ptr=append(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
+            links=append(old.links, links),
+            delay=append(old.delay, sums["delay"]),
+            per_byte=append(old.per_byte, sums["per_byte"]),
+            slowest=append(old.slowest, sums["slowest"]),
+            upto=append(old.upto, upto),
+            pair=append(old.pair, pair),
         )
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
@@ -300,7 +301,7 @@ class Network:
             full, twin = self.rings_in_full, self._twins.first()
             listed = twin[full.load_links] == full.load_links
             self.rings = full._replace(
-                load_ptr=i64(np.concatenate([[0], np.cumsum(listed)])[full.load_ptr]),
+                load_ptr=i64(indptr(listed)[full.load_ptr]),
                 load_links=i32(full.load_links[listed]),
                 load=i64(full.load[listed]),
                 twin=i64(twin),
@@ -318,26 +319,26 @@ class Network:
             self._part(rows)
         ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
-            first=joined(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
-            parallel=joined(old.parallel, counts),
-            members=joined(old.members, lengths // counts),
-            rows=joined(old.rows, *(rows for _, rows in new)),
-            ring=joined(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
-            load_ptr=joined(old.load_ptr, old.load_ptr[-1] + ends),
-            load_links=joined(old.load_links, *(links for links, _ in loads)),
-            load=joined(old.load, *(load for _, load in loads)),
-            drawn=joined(old.drawn, i8(drawn)),
+            first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
+            parallel=append(old.parallel, counts),
+            members=append(old.members, lengths // counts),
+            rows=append(old.rows, *(rows for _, rows in new)),
+            ring=append(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
+            load_ptr=append(old.load_ptr, old.load_ptr[-1] + ends),
+            load_links=append(old.load_links, *(links for links, _ in loads)),
+            load=append(old.load, *(load for _, load in loads)),
+            drawn=append(old.drawn, i8(drawn)),
         )
 
     def _loads(self, rows: I32) -> tuple[I64, I64]:
         """Links that the flows of a ring cross, and how much each of them is loaded."""
         paths = self.paths
         begin, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
-        path = ranges(begin, end)
+        _, path = expand(begin, end - begin)
         before = paths.upto[path - 1]
         before[np.cumsum(end - begin) - (end - begin)] = 0.0  # of the first path of each row
         first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
-        links = paths.links[ranges(first, last)]
+        links = paths.links[expand(first, last - first)[1]]
         total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
         used = np.flatnonzero(total)
         return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)

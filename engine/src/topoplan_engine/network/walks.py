@@ -6,15 +6,11 @@ each of them, `cross` which links transfers can take.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from topoplan.arrays import I64, i64
 from topoplan_engine.kernels.jit import kernel
 
-__all__ = ["cross", "joined", "ranges", "sum_paths"]
+__all__ = ["cross", "sum_paths"]
 
 
 @kernel
@@ -38,16 +34,3 @@ def cross(rows, moved, row_ptr, path_ptr, links, met) -> None:  # type: ignore[n
             moved[row] = True
             for link in links[path_ptr[row_ptr[row]] : path_ptr[row_ptr[row + 1]]]:
                 met[link] = True
-
-
-def ranges(first: I64, last: I64) -> I64:
-    """Return ``first[0] .. last[0]-1, first[1] .. last[1]-1, ...``."""
-    lengths = last - first
-    return i64(np.arange(int(lengths.sum())) + np.repeat(first - np.cumsum(lengths) + lengths, lengths))
-
-
-def joined(old: NDArray[Any], *new: NDArray[Any]) -> NDArray[Any]:
-    """Append to a column; the result is read-only, as `topoplan.arrays` wants it, without a second copy."""
-    column = np.concatenate([old, *new], dtype=old.dtype, casting="same_kind")
-    column.setflags(write=False)
-    return column

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
+from topoplan.csr import expand, indptr, row_of_entry, select
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 
@@ -135,16 +136,14 @@ def _replaced(taskgraph: TaskGraph) -> I64:
 
 def _edges(taskgraph: TaskGraph) -> tuple[I64, I64]:
     """Both ends of all edges, in creation order."""
-    src = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    src = row_of_entry(taskgraph.succ_ptr)
     return src, taskgraph.succ.astype(np.int64)
 
 
 def _members(taskgraph: TaskGraph, reduces: I64) -> tuple[I64, I64]:
     """Task and device of every member of these all-reduces."""
-    begin = taskgraph.group_ptr[taskgraph.group[reduces]].astype(np.int64)
-    sizes = taskgraph.group_ptr[taskgraph.group[reduces] + 1] - begin
-    at = np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
-    return np.repeat(reduces, sizes), taskgraph.group_members[at].astype(np.int64)
+    owner, member = select(taskgraph.group_ptr, taskgraph.group[reduces])
+    return reduces[owner], taskgraph.group_members[member].astype(np.int64)
 
 
 def _matched(task: I64, device: I32, first: I32, owner: I64, member: I64, transfer: I64) -> tuple[I64, I64]:
@@ -173,7 +172,7 @@ def _matched(task: I64, device: I32, first: I32, owner: I64, member: I64, transf
     spread = (server >= 0) & ~hit & (device != server)
     begin = np.searchsorted(owner, task[spread])
     sizes = np.searchsorted(owner, task[spread], side="right") - begin
-    many = np.arange(int(sizes.sum())) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    _, many = expand(begin, sizes)
     edge = np.concatenate([np.flatnonzero(~spread), np.repeat(np.flatnonzero(spread), sizes)])
     order = np.argsort(edge, kind="stable")
     return np.concatenate([result[~spread], transfer[many]])[order], edge[order]
@@ -184,8 +183,7 @@ def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any])
     count = len(new["kind"])
     total = taskgraph.n_tasks + count
     order = np.argsort(tails, kind="stable")
-    pointer = np.zeros(total + 1, dtype=np.int64)
-    np.cumsum(np.bincount(tails, minlength=total), out=pointer[1:])
+    pointer = indptr(np.bincount(tails, minlength=total))
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(taskgraph, name), new.get(name, np.full(count, default))])
         for name, default in _DEFAULTS.items()

@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I8, I32, I64
+from topoplan.csr import indptr, row_of_entry, select
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.routes import link_index
@@ -70,7 +71,7 @@ def task_phases(taskgraph: TaskGraph) -> I8:
     backward one.  All-reduces are of the last phase, unless compute, a transfer or another all-reduce waits for
     them: these are steps of the computation, not sums of gradients.
     """
-    tails = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    tails = row_of_entry(taskgraph.succ_ptr)
     heads = taskgraph.succ
     phase = _KIND_PHASE[taskgraph.kind]
     ends = np.isin(taskgraph.kind[heads], (TaskKind.UPDATE, TaskKind.BARRIER))
@@ -111,13 +112,12 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         return taskgraph
     new = np.full(taskgraph.n_tasks, -1, dtype=np.int64)
     new[tasks] = np.arange(len(tasks))
-    tails = new[np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))]
+    tails = new[row_of_entry(taskgraph.succ_ptr)]
     heads = new[taskgraph.succ]
     inside = (tails >= 0) & (heads >= 0)
     group = taskgraph.group[tasks]
     used, renumbered = np.unique(group[group >= 0], return_inverse=True)
-    sizes = np.diff(taskgraph.group_ptr)[used].astype(np.int64)
-    members = np.arange(int(sizes.sum())) + np.repeat(taskgraph.group_ptr[used] - np.cumsum(sizes) + sizes, sizes)
+    _, members = select(taskgraph.group_ptr, used)
     group = group.copy()
     group[group >= 0] = renumbered
     columns = {name: getattr(taskgraph, name)[tasks] for name in _COLUMNS}
@@ -125,9 +125,9 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         taskgraph,
         **columns,
         group=group,
-        group_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+        group_ptr=indptr(np.diff(taskgraph.group_ptr)[used]),
         group_members=taskgraph.group_members[members],
-        succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(tails[inside], minlength=len(tasks)))]),
+        succ_ptr=indptr(np.bincount(tails[inside], minlength=len(tasks))),
         succ=heads[inside],
         micro_batch=None if taskgraph.micro_batch is None else taskgraph.micro_batch[tasks],
         turns=None if taskgraph.turns is None else taskgraph.turns[tasks],
@@ -218,7 +218,7 @@ def _between_hosts(taskgraph: TaskGraph, device_host: I32) -> I64:
     apart = device_host[taskgraph.src[transfers]] != device_host[taskgraph.dst[transfers]]
     reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
     host = device_host[taskgraph.group_members]
-    row = np.repeat(np.arange(taskgraph.n_groups), np.diff(taskgraph.group_ptr))
+    row = row_of_entry(taskgraph.group_ptr)
     several = np.zeros(taskgraph.n_groups, dtype=bool)
     several[row[host != host[taskgraph.group_ptr[row]]]] = True
     return np.concatenate([transfers[apart], reduces[several[taskgraph.group[reduces]]]])

@@ -19,6 +19,7 @@ import numpy as np
 
 from topoplan import Demand, Fabric, Routes
 from topoplan.arrays import F64, I64
+from topoplan.csr import indptr
 from topoplan.model.routes import link_index
 from topoplan_engine.network.routing import paths
 
@@ -53,7 +54,7 @@ def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | No
     rank = np.arange(len(order)) - np.searchsorted(pair[order], pair[order])
     order = order[rank < fabric.max_paths]
     pair, first, length = pair[order], first[order], length[order]
-    path_ptr = _offsets(length)
+    path_ptr = indptr(length)
     links = np.empty(path_ptr[-1], dtype=np.int64)
     links[path_ptr[:-1]] = first
     rest = np.ones(len(links), dtype=bool)
@@ -69,8 +70,8 @@ def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | No
     pair, share, length, on = pair[keep], share[keep], length[keep], np.repeat(keep, length)
     return Routes(
         pairs=pairs,
-        pair_ptr=_offsets(np.bincount(pair, minlength=len(pairs))),
-        path_ptr=_offsets(length),
+        pair_ptr=indptr(np.bincount(pair, minlength=len(pairs))),
+        path_ptr=indptr(length),
         links=links[on],
         weight=share / np.bincount(pair, share, len(pairs))[pair],
     )
@@ -126,9 +127,3 @@ def _shares(share: F64, pair: I64, path_ptr: I64, links: I64, moved: F64, bandwi
         target = chosen / np.add.reduceat(chosen.astype(np.float64), start)[pair]
         share = share + (target - share) * 2 / (turn + 4)
     return best
-
-
-def _offsets(counts: I64) -> I64:
-    pointers = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=pointers[1:])
-    return pointers

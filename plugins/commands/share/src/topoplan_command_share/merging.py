@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I8, I32, I64
+from topoplan.csr import indptr, row_of_entry
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 
@@ -54,7 +55,7 @@ def merged(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) ->
         return np.concatenate([np.where(row < 0, row, row + by) for row, by in zip(rows, _before(counts), strict=True)])
 
     def pointer(column: str) -> Any:
-        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(getattr(job, column)) for job in jobs]))])
+        return indptr(np.concatenate([np.diff(getattr(job, column)) for job in jobs]))
 
     return TaskGraph(
         kind=joined("kind"),
@@ -85,7 +86,7 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
     if times == 1 and wait == 0:
         return taskgraph
     count, number = taskgraph.n_tasks, np.arange(times)
-    tails = np.repeat(np.arange(count), np.diff(taskgraph.succ_ptr))
+    tails = row_of_entry(taskgraph.succ_ptr)
     first = np.flatnonzero(np.bincount(taskgraph.succ, minlength=count) == 0)
     last = np.flatnonzero(np.diff(taskgraph.succ_ptr) == 0)
     shift, barrier = number[:, None] * count, times * count + number[:, None]
@@ -111,7 +112,7 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
     }
     degree = np.bincount(edges[:, 0], minlength=times * count + times)
     columns |= {
-        "succ_ptr": np.concatenate([[0], np.cumsum(degree)]),
+        "succ_ptr": indptr(degree),
         "succ": edges[:, 1],
         "micro_batch": None,
         "turns": None if taskgraph.turns is None else np.append(np.tile(taskgraph.turns, times), np.full(times, 2)),

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.arrays import F64, I64
+from topoplan.csr import indptr, row_of_entry, select
 from topoplan_exporter_flatbuffer.schema import Columns, Rows
 
 __all__ = ["fabric_of", "take"]
@@ -42,9 +43,7 @@ def fabric_of(columns: Columns, hosts: int, switches: int, bandwidth: float, lat
 
 def take(ptr: I64, rows: I64) -> tuple[I64, I64]:
     """Row pointer and item positions of a selection of rows."""
-    length = np.diff(ptr)[rows]
-    taken = np.concatenate([[0], np.cumsum(length)])
-    return taken, np.repeat(ptr[:-1][rows] - taken[:-1], length) + np.arange(taken[-1])
+    return indptr(np.diff(ptr)[rows]), select(ptr, rows)[1]
 
 
 def _links(conn: Columns, nodes: int, name: str) -> tuple[I64, I64]:
@@ -91,7 +90,7 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
     paths = route["paths"].values
     hop_ptr, hop = take(paths["hopnode"].ptr, path)
     node = paths["hopnode"].values[hop].astype(np.int64)
-    owner = np.repeat(np.arange(len(rows)), np.diff(pair_ptr))
+    owner = row_of_entry(pair_ptr)
     _check_ends(hop_ptr, node, rows[owner], hosts, nodes, name)
     if (
         nodes == hosts + 1
@@ -141,7 +140,7 @@ def _merged(routes: Routes) -> Routes:
     path_ptr, step = take(routes.path_ptr, keep)
     return attrs.evolve(
         routes,
-        pair_ptr=np.concatenate([[0], np.cumsum(np.bincount(owner[keep], minlength=len(count)))]),
+        pair_ptr=indptr(np.bincount(owner[keep], minlength=len(count))),
         path_ptr=path_ptr,
         links=routes.links[step],
         weight=np.bincount(which.ravel(), routes.weight)[np.argsort(first)],

@@ -7,6 +7,7 @@ import numpy as np
 
 from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TopoplanError
 from topoplan.arrays import F64, I64
+from topoplan.csr import indptr
 from topoplan.model.routes import link_index
 from topoplan_engine.network.routing import full_routes
 from topoplan_exporter_flatbuffer.links import take
@@ -73,7 +74,7 @@ def routes(fabric: Fabric) -> Rows:
     count = np.zeros(hosts * hosts, dtype=np.int64)
     count[found.pairs[:, 0].astype(np.int64) * hosts + found.pairs[:, 1]] = np.diff(found.pair_ptr)
     links = np.diff(found.path_ptr)
-    hop_ptr = np.concatenate([[0], np.cumsum(links + 1)])
+    hop_ptr = indptr(links + 1)
     node = np.empty(hop_ptr[-1], dtype="<u4")
     begins = np.zeros(len(node), dtype=bool)
     begins[hop_ptr[:-1]] = True
@@ -84,7 +85,7 @@ def routes(fabric: Fabric) -> Rows:
         "fromnode": (every // hosts).astype("<u4"),
         "tonode": (every % hosts).astype("<u4"),
         "paths": Rows(
-            np.concatenate([[0], np.cumsum(count)]),
+            indptr(count),
             {"hopnode": Rows(hop_ptr, node), "chance": found.weight.astype("<f4")},
         ),
     }
@@ -104,11 +105,11 @@ def _repeated(found: Routes) -> Routes:
         times[paths] = copies(found.weight[paths])
     path = np.repeat(np.arange(len(times)), times)
     _, step = take(found.path_ptr, path)
-    pair_ptr = _pointer(np.bincount(owner, times, len(count)).astype(np.int64).tolist())
+    pair_ptr = indptr(np.bincount(owner, times, len(count)).astype(np.int64))
     return attrs.evolve(
         found,
         pair_ptr=pair_ptr,
-        path_ptr=_pointer(np.diff(found.path_ptr)[path].tolist()),
+        path_ptr=indptr(np.diff(found.path_ptr)[path]),
         links=found.links[step],
         weight=1.0 / np.repeat(np.diff(pair_ptr), np.diff(pair_ptr)),
     )
@@ -143,8 +144,8 @@ def rings(fabric: Fabric) -> Rows:
     columns = {
         "ringsz": np.array(list(found), dtype="<u8"),
         "ringpaths": Rows(
-            _pointer([len(paths) for paths in found.values()]),
-            {"jumps": Rows(_pointer([len(jumps) for jumps in ring]), np.array(sum(ring, ()), dtype="<i4"))},
+            indptr([len(paths) for paths in found.values()]),
+            {"jumps": Rows(indptr([len(jumps) for jumps in ring]), np.array(sum(ring, ()), dtype="<i4"))},
         ),
     }
     return Rows(np.array([0, len(found)]), columns)
@@ -169,7 +170,3 @@ def receivers(fabric: Fabric, graph: TaskGraph) -> dict[int, I64]:
         return {}
     groups = enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups])
     return {group: found for group, members in groups if len(found := fabric.cycles_of(members))}
-
-
-def _pointer(lengths: list[int]) -> I64:
-    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])

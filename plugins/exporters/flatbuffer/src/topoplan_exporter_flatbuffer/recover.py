@@ -14,6 +14,7 @@ import itertools
 import numpy as np
 
 from topoplan import OperatorGraph, PlacedStrategy, Placement, Strategy, TaskGraph, TaskKind, TopoplanError
+from topoplan.csr import row_of_entry
 
 __all__ = ["recover_strategy"]
 
@@ -61,7 +62,7 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
 
 def _scheduled(taskgraph: TaskGraph, forward: np.ndarray, backward: np.ndarray) -> bool:
     """Whether a backward task does not follow the forward task of its part at once."""
-    source = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    source = row_of_entry(taskgraph.succ_ptr)
     edges = source * taskgraph.n_tasks + taskgraph.succ
     return not np.isin(forward * taskgraph.n_tasks + backward, edges).all()
 
@@ -77,7 +78,7 @@ def _weighted_spans(
             f"{name}: has {len(rings)} all-reduces, model {graph.name!r} has {len(weights)} weights "
             "(another model, or cut in more than samples)"
         )
-    source = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
+    source = row_of_entry(taskgraph.succ_ptr)
     spans: dict[int, tuple[int, int]] = {}
     for ring, op in zip(rings.tolist(), weights, strict=True):
         parts = part[source[taskgraph.succ == ring]]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
+from topoplan.csr import indptr, row_of_entry
 from topoplan_engine.simulation.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
@@ -156,7 +157,7 @@ def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
     if plan.graph is None or plan.graph.dialect == "flexnet":
         return written
     moved = np.flatnonzero((graph.kind == TaskKind.TRANSFER)[graph.succ])
-    owner = np.repeat(np.arange(graph.n_tasks), np.diff(graph.succ_ptr))[moved]
+    owner = row_of_entry(graph.succ_ptr)[moved]
     task = graph.succ[moved]
     ahead = (graph.dst[task].astype(np.int64) - graph.src[task]) % plan.fabric.n_hosts
     succ = graph.succ.copy()
@@ -191,7 +192,7 @@ def _tasks(graph: TaskGraph, fabric: Fabric, seconds: F64) -> Rows:
     device[transfer] = fabric.n_hosts + 1 + _pairs(graph, transfer, fabric.n_nodes)
     # An all-reduce has no successors; its members stand in their place.
     length = np.where(ring, np.diff(graph.group_ptr)[graph.group] if graph.n_groups else 0, np.diff(graph.succ_ptr))
-    ptr = np.concatenate([[0], np.cumsum(length)])
+    ptr = indptr(length)
     values = np.empty(ptr[-1], dtype="<u8")
     of_ring = np.repeat(ring, length)
     values[~of_ring] = graph.succ + 1

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from topoplan import TaskGraph, TaskKind
 from topoplan.arrays import F64, I64
+from topoplan.csr import indptr
 from topoplan_engine.simulation.flows import schedule
 
 __all__ = ["Unrolled", "unrolled"]
@@ -120,7 +121,7 @@ def unrolled(
     made = attrs.evolve(
         graph,
         **columns,
-        succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=len(origin)))]),
+        succ_ptr=indptr(np.bincount(tails, minlength=len(origin))),
         succ=heads[np.argsort(tails, kind="stable")],
         micro_batch=None if graph.micro_batch is None else graph.micro_batch[origin],
         turns=None if turns is None or (turns == 2).all() else turns,
