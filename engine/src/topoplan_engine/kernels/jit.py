@@ -17,7 +17,7 @@ from numba.core import event
 from topoplan.errors import TopoplanError
 from topoplan_engine.kernels import compiling
 
-__all__ = ["interrupted", "kernel", "on_compilation", "part"]
+__all__ = ["inline_kernel", "interrupted", "kernel", "on_compilation"]
 
 if numba.config.DISABLE_JIT:
     raise TopoplanError("NUMBA_DISABLE_JIT is set, but simulators run compiled kernels alone (unset it)")
@@ -30,13 +30,13 @@ if numba.config.DISABLE_JIT:
 kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True)
 
 #: Likewise, for a part of a kernel that is not called from Python.
-part: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+inline_kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 
 _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
 _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())
 
 
-@part
+@inline_kernel
 def interrupted() -> bool:
     """Let Python's signal handlers run; whether one of them raised, as that of Ctrl-C does.
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import I32, I64, U64
-from topoplan_engine.kernels.jit import kernel, part
+from topoplan_engine.kernels.hashing import mix_briefly, slot_of
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["Classes", "Columns", "classes", "tell"]
 
@@ -108,13 +109,6 @@ class _Room(NamedTuple):
     pair: U64
 
 
-@part
-def _mix(x: Any) -> Any:
-    """Spread 64 bits (the finalizer of SplitMix64, shortened)."""
-    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
-    return x ^ (x >> np.uint64(29))
-
-
 @kernel
 def tell(
     op_base: Any, op: Any, forward: Any, backward: Any, group_seconds: Any, group_op: Any, group_bytes: Any,
@@ -123,30 +117,27 @@ def tell(
 ) -> None:  # fmt: skip
     """Number parts through, and write what tells parts, all-reduces and pairs apart by themselves into ``c``."""
     for p in range(len(op)):
-        c.hash[p] = _mix(_mix(_mix(op_class[op[p]]) + forward[p]) + backward[p])
+        c.hash[p] = mix_briefly(mix_briefly(mix_briefly(op_class[op[p]]) + forward[p]) + backward[p])
     for g in range(len(group_op)):
-        c.group_hash[g] = _mix(_mix(np.uint64(group_bytes[g])) + group_seconds[g])
+        c.group_hash[g] = mix_briefly(mix_briefly(np.uint64(group_bytes[g])) + group_seconds[g])
         for k in range(part_ptr[g], part_ptr[g + 1]):
             c.group_parts[k] = op_base[group_op[g]] + group_parts[k]
     for e in range(len(edge_src_op)):
-        label = _mix(edge_class[e] + np.uint64(0x9E3779B97F4A7C15))
+        label = mix_briefly(edge_class[e] + np.uint64(0x9E3779B97F4A7C15))
         for k in range(edge_ptr[e], edge_ptr[e + 1]):
             c.src[k], c.dst[k] = op_base[edge_src_op[e]] + src[k], op_base[edge_dst_op[e]] + dst[k]
-            c.pair_hash[k] = _mix(label + np.uint64(2 * size[k] + local[k]))
+            c.pair_hash[k] = mix_briefly(label + np.uint64(2 * size[k] + local[k]))
 
 
-@part
+@inline_kernel
 def _number(keys: Any, table: Any, numbers: Any, first: Any) -> int:
     """Number equal keys alike, by first occurrence; return how many different ones there are."""
     slots, taken = table
-    mask = np.int64(len(taken) - 1)
     for i in range(len(taken)):
         taken[i] = -1
     count = 0
     for k in range(len(keys)):
-        at = np.int64(keys[k] >> np.uint64(20)) & mask
-        while taken[at] >= 0 and slots[at] != keys[k]:
-            at = (at + 1) & mask
+        at = slot_of(slots, taken, keys[k])
         if taken[at] < 0:
             slots[at], taken[at] = keys[k], count
             first[count] = k
@@ -161,7 +152,7 @@ def _refine(c: Columns, room: _Room, table: Any, numbers: Any, first: Any, count
     one, two, three = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
     colour, new, device, group = room.colour, room.next, room.device, room.group
     for p in range(len(colour)):
-        colour[p] = _mix(c.hash[p])
+        colour[p] = mix_briefly(c.hash[p])
     before = 0
     counts[0] = _number(colour, table, numbers, first)
     while before < counts[0]:
@@ -169,23 +160,23 @@ def _refine(c: Columns, room: _Room, table: Any, numbers: Any, first: Any, count
         for d in range(len(device)):
             device[d] = one
         for p in range(len(colour)):  # in the order in which the device lists them, which tells equal ones apart
-            device[c.device[p]] = _mix(device[c.device[p]] * two + colour[p])
+            device[c.device[p]] = mix_briefly(device[c.device[p]] * two + colour[p])
             new[p] = device[c.device[p]] * three
         for p in range(len(colour)):
-            new[p] += _mix(device[c.device[p]] + one)
+            new[p] += mix_briefly(device[c.device[p]] + one)
         for g in range(len(group)):
             total = np.uint64(0)
             for k in range(c.part_ptr[g], c.part_ptr[g + 1]):
-                total += _mix(colour[c.group_parts[k]] + two)
-            group[g] = _mix(total + c.group_hash[g])
+                total += mix_briefly(colour[c.group_parts[k]] + two)
+            group[g] = mix_briefly(total + c.group_hash[g])
             for k in range(c.part_ptr[g], c.part_ptr[g + 1]):
                 new[c.group_parts[k]] += group[g]
         for k in range(len(c.src)):
             a, b = c.src[k], c.dst[k]
-            new[a] += _mix(colour[b] + c.pair_hash[k])
-            new[b] += _mix((colour[a] ^ c.pair_hash[k]) * two)
+            new[a] += mix_briefly(colour[b] + c.pair_hash[k])
+            new[b] += mix_briefly((colour[a] ^ c.pair_hash[k]) * two)
         for p in range(len(colour)):
-            colour[p] = _mix(new[p])
+            colour[p] = mix_briefly(new[p])
         counts[0] = _number(colour, table, numbers, first)
 
 
@@ -199,15 +190,15 @@ def _number_all(
     for d in range(len(room.device)):
         room.device[d] = one
     for p in range(len(part)):
-        room.device[c.device[p]] = _mix(room.device[c.device[p]] * two + room.colour[p])
+        room.device[c.device[p]] = mix_briefly(room.device[c.device[p]] * two + room.colour[p])
     for g in range(len(group)):
         total = np.uint64(0)
         for k in range(c.part_ptr[g], c.part_ptr[g + 1]):
-            total += _mix(room.colour[c.group_parts[k]] + two)
-        room.group[g] = _mix(total + c.group_hash[g])
+            total += mix_briefly(room.colour[c.group_parts[k]] + two)
+        room.group[g] = mix_briefly(total + c.group_hash[g])
     for k in range(len(pair)):
-        ends = room.colour[c.src[k]] * one + _mix(room.colour[c.dst[k]] + two)
-        room.pair[k] = _mix(ends + c.pair_hash[k])
+        ends = room.colour[c.src[k]] * one + mix_briefly(room.colour[c.dst[k]] + two)
+        room.pair[k] = mix_briefly(ends + c.pair_hash[k])
     counts[1] = _number(room.group, table, group, first_group)
     counts[2] = _number(room.pair, table, pair, first_pair)
     counts[3] = _number(room.device, table, device, first_device)
@@ -224,7 +215,6 @@ def _count(
         sends[pair[k]] += first_device[a] == a
         receives[pair[k]] += first_device[b] == b
     slots, taken = table
-    mask = np.int64(len(taken) - 1)
     for i in range(len(taken)):
         taken[i] = -1
     found = 0
@@ -233,9 +223,7 @@ def _count(
             d = c.group_devices[k]
             if first_device[d] == d:
                 key = np.uint64(group[g]) * np.uint64(len(first_device)) + np.uint64(d)
-                at = np.int64(_mix(key) >> np.uint64(20)) & mask
-                while taken[at] >= 0 and slots[at] != key:
-                    at = (at + 1) & mask
+                at = slot_of(slots, taken, key)
                 if taken[at] < 0:
                     slots[at], taken[at] = key, found
                     load_group[found], load_device[found] = group[g], d

@@ -26,7 +26,8 @@ from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
 from topoplan.csr import indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric, Routes
-from topoplan_engine.kernels.jit import kernel, part
+from topoplan_engine.kernels.hashing import GOLDEN, fraction, mix
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["Paths", "full_routes", "paths"]
 
@@ -181,7 +182,7 @@ def _core(fabric: Fabric, attached: I64) -> _Core:
     return _Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
 
 
-@part
+@inline_kernel
 def _search(root, depth, missing, scratch, core):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Search breadth first from ``root``, counting shortest paths; return the number of nodes reached.
 
@@ -252,14 +253,10 @@ def _measure(order, src, dst, explicit, attached, max_paths, scratch, core, kept
     wanted[:] = -1
 
 
-@part
+@inline_kernel
 def _fraction(src, dst):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return a fixed pseudo-random number in [0, 1) for a pair (finalizer of SplitMix64, Steele 2014)."""
-    z = np.uint64(src) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(dst) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) / 9007199254740992.0
+    """Return a fixed pseudo-random number in [0, 1) for a pair."""
+    return fraction(mix(np.uint64(src) * GOLDEN + np.uint64(dst) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1)))
 
 
 @kernel

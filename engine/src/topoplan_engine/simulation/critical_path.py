@@ -18,7 +18,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import part
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.simulation.columns import TaskColumns
 
 __all__ = ["STEPS", "Uses", "look_ahead"]
@@ -60,7 +60,7 @@ def look_ahead(tasks: TaskColumns, alone: F64, uses: Uses, n_links: int, n_devic
     return _machines(tasks, uses, order[:known], n_links, machines, begin, rest, behind), behind
 
 
-@part
+@inline_kernel
 def _chains(
     tasks: TaskColumns, alone: F64, uses: Uses, order: I32, before_ptr: I64, before: I32, busy: F64, least: F64,
     met: I64, begin: F64, rest: F64, behind: F64,
@@ -83,7 +83,7 @@ def _chains(
         behind[t] = alone[t] + rest[t]
 
 
-@part
+@inline_kernel
 def _machines(
     tasks: TaskColumns, uses: Uses, order: I32, n_links: int, machines: F64, begin: F64, rest: F64, behind: F64
 ) -> float:
@@ -116,7 +116,7 @@ def _machines(
     return longest
 
 
-@part
+@inline_kernel
 def _together(
     tasks: TaskColumns, of: I32, first: int, last: int, other: F64, uses: Uses, busy: F64, least: F64, met: I64,
     visit: int,
@@ -144,7 +144,7 @@ def _together(
     return longest
 
 
-@part
+@inline_kernel
 def _sort(tasks: TaskColumns, waits: I32, before_ptr: I64, before: I32, order: I32) -> int:
     """Write the predecessors of each task, and an order in which they come first; return how many tasks it has."""
     n_tasks = len(waits)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_engine.kernels.jit import kernel, part
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns
 from topoplan_spmd_planning.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
@@ -62,7 +62,7 @@ def stack_for(columns: Columns) -> Stack:
     )
 
 
-@part
+@inline_kernel
 def _hash(key: I64, row: int, cut: int, words: int) -> int:
     found = cut * 0x9E3779B1
     for word in range(words):
@@ -71,7 +71,7 @@ def _hash(key: I64, row: int, cut: int, words: int) -> int:
     return found & 0x7FFFFFFFFFFFFFFF
 
 
-@part
+@inline_kernel
 def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
     """Return the state that has the key on ``top`` of the stack, a new one if need be; -1 where there is no room."""
     mask = len(tables.buckets) - 1
@@ -104,7 +104,7 @@ def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
     return int(state)
 
 
-@part
+@inline_kernel
 def _no_worse(
     overlapped: bool,
     time: float,
@@ -126,7 +126,7 @@ def _no_worse(
     return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and kept <= kept2
 
 
-@part
+@inline_kernel
 def _offer(
     overlapped: bool,
     tables: Tables,
@@ -171,7 +171,7 @@ def _offer(
     return True
 
 
-@part
+@inline_kernel
 def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: int) -> bool:
     """Offer the stage on ``top`` of the stack after every entry of state ``start``; say if there was room."""
     compute, forward, backward = stack.compute[top], stack.forward[top], stack.backward[top]
@@ -209,7 +209,7 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
     return True
 
 
-@part
+@inline_kernel
 def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
     """Replace the stage on ``top`` of the stack by those with one instruction more; return how many there are.
 
@@ -273,7 +273,7 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
     return above - top
 
 
-@part
+@inline_kernel
 def _copy(stack: Stack, source: int, target: int, words: int) -> None:
     for word in range(words):
         stack.key[target, word] = stack.key[source, word]

@@ -16,7 +16,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.kernels.jit import kernel, part
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["StageTimes", "busiest", "in_flight", "played"]
 
@@ -136,7 +136,7 @@ def _play(
             free[s] += weights[s] * (count - done[2, s])
 
 
-@part  # type: ignore[untyped-decorator]
+@inline_kernel  # type: ignore[untyped-decorator]
 def _send(ready: float, inside: float, leaving: F64, entering: F64, sending: F64, receiving: F64) -> float:
     """Return when a transfer has arrived that is ready at a time, and keep the hosts busy."""
     arrived = ready + inside

@@ -25,7 +25,7 @@ import numpy as np
 from topoplan.arrays import F64, I8, I32, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.kernels.jit import interrupted, part
+from topoplan_engine.kernels.jit import inline_kernel, interrupted
 from topoplan_engine.lowering.fold import Folded
 from topoplan_engine.network.tables import Network, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
@@ -186,7 +186,7 @@ def _first_member(taskgraph: TaskGraph) -> I32:
     return i32(first)
 
 
-@part
+@inline_kernel
 def _push(times: Any, ids: Any, count: int, time: float, task: int) -> int:
     """Add an entry as libstdc++'s push_heap does; return the new count."""
     at = count
@@ -202,7 +202,7 @@ def _push(times: Any, ids: Any, count: int, time: float, task: int) -> int:
     return count + 1
 
 
-@part
+@inline_kernel
 def _pop(times: Any, ids: Any, count: int) -> int:
     """Drop the root as libstdc++'s pop_heap does: the hole sinks to a leaf, the last entry rises from there."""
     count -= 1
@@ -284,7 +284,7 @@ def _run(
     return start, finish, link_bytes, now, events
 
 
-@part
+@inline_kernel
 def _events(
     tasks: TaskColumns,
     traffic: Traffic,

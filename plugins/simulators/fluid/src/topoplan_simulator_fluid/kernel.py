@@ -20,7 +20,8 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.compiling import await_compiled, types_of
-from topoplan_engine.kernels.jit import interrupted, part
+from topoplan_engine.kernels.hashing import uniform
+from topoplan_engine.kernels.jit import inline_kernel, interrupted
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
@@ -33,8 +34,6 @@ __all__ = ["TOGETHER", "run"]
 #: Events this close, in seconds, happen together.
 TOGETHER = 1e-12
 
-#: 2^64 / golden ratio: the step of SplitMix64.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 #: Instants between two looks for a signal, less one: some hundredths of a second.
 _ASK = (1 << 15) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
@@ -107,7 +106,7 @@ def _run(
     return start, finish, link_bytes, makespan, events
 
 
-@part
+@inline_kernel
 def _loop(
     tasks: TaskColumns,
     entities: Entities,
@@ -229,7 +228,7 @@ def _loop(
                 if row >= 0:
                     path = paths.row_ptr[row]
                     if paths.row_ptr[row + 1] - path > 1:
-                        draw = _uniform(seed, paths.pair[row], drawn[row])
+                        draw = uniform(seed, paths.pair[row], drawn[row])
                         drawn[row] += 1
                         while paths.upto[path] <= draw:
                             path += 1
@@ -261,22 +260,3 @@ def _loop(
         if now >= stop:
             return np.inf, events
         limit = now + TOGETHER
-
-
-@part
-def _uniform(seed: int, pair: int, number: int) -> float:
-    """Draw number ``number`` of a pair of hosts from [0, 1).
-
-    Every pair has a stream of its own, a SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) that begins at a mix of seed and
-    pair: what one pair draws does not depend on when, and how often, others do.
-    """
-    begin = _mix(np.uint64(seed) + np.uint64(pair + 1) * _GOLDEN)
-    return float(_mix(begin + np.uint64(number + 1) * _GOLDEN) >> np.uint64(11)) / 9007199254740992.0
-
-
-@part
-def _mix(z: Any) -> Any:
-    """Mix 64 bits: the output function of SplitMix64."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

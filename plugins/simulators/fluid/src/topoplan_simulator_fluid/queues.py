@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import part
+from topoplan_engine.kernels.jit import inline_kernel
 
 __all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_events", "tree"]
 
@@ -54,7 +54,7 @@ def timed_events(numbers: int) -> Timed:
     )
 
 
-@part
+@inline_kernel
 def push(timed: Timed, time: float, number: int) -> None:
     """Add an event."""
     last_times, last_ids, counts = timed.last_times, timed.last_ids, timed.counts
@@ -78,13 +78,13 @@ def push(timed: Timed, time: float, number: int) -> None:
     times[at], ids[at] = time, number
 
 
-@part
+@inline_kernel
 def earliest(timed: Timed) -> float:
     """Time of the earliest event; infinite where there is none."""
     return float(timed.times[0]) if timed.counts[0] > 0 else np.inf
 
 
-@part
+@inline_kernel
 def pop(timed: Timed) -> int:
     """Drop the earliest event and return its number."""
     times, ids = timed.times, timed.ids
@@ -111,7 +111,7 @@ def pop(timed: Timed) -> int:
     return first
 
 
-@part
+@inline_kernel
 def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
     return bool(times[i] < time or (times[i] == time and ids[i] < number))
 
@@ -125,7 +125,7 @@ def tree(leaves: int) -> F64:
     return np.full(2 * size, np.inf)
 
 
-@part
+@inline_kernel
 def replace(tree: Any, leaf: int, value: float) -> None:
     """Give a leaf another value."""
     at = len(tree) // 2 + leaf
@@ -140,7 +140,7 @@ def replace(tree: Any, leaf: int, value: float) -> None:
         tree[at] = one
 
 
-@part
+@inline_kernel
 def first_of(tree: Any) -> int:
     """Return the first leaf that has the smallest value, which is ``tree[1]``."""
     at, size = 1, len(tree) // 2

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import part
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_simulator_fluid.queues import tree
 
 __all__ = ["DIRTY", "ENTERED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
@@ -106,7 +106,7 @@ def idle(capacity: F64, slot_ptr: I64) -> Sharing:
     )
 
 
-@part
+@inline_kernel
 def make_room(s: Sharing, flow: int) -> None:
     """See to it that every row that a flow will be in can grow."""
     f, needed = s.flows[flow], 0
@@ -118,7 +118,7 @@ def make_room(s: Sharing, flow: int) -> None:
         _lay_out(s)
 
 
-@part
+@inline_kernel
 def _grow(s: Sharing, of: Any) -> None:
     """Move the row of a link (``of``, its record) to the end, with more than twice the room."""
     row, new = of.row, s.counts[OVER]
@@ -129,7 +129,7 @@ def _grow(s: Sharing, of: Any) -> None:
     s.counts[OVER] += of.room
 
 
-@part
+@inline_kernel
 def add_slot(s: Sharing, slot: int, flow: int, near: int) -> None:
     """Add a slot to the row of its link."""
     of = s.links[s.slots[slot].link]
@@ -139,14 +139,14 @@ def add_slot(s: Sharing, slot: int, flow: int, near: int) -> None:
     of.length += 1
 
 
-@part
+@inline_kernel
 def put(s: Sharing, position: int, slot: int, flow: int, near: int) -> None:
     """Fill one place of a row."""
     s.over[position].slot, s.over[position].flow, s.near[position] = slot, flow, near
     s.slots[slot].position = position
 
 
-@part
+@inline_kernel
 def swap(s: Sharing, one: int, other: int) -> None:
     """Let two places of a row change their contents, tags left out."""
     slot, flow, near = s.over[one].slot, s.over[one].flow, s.near[one]
@@ -154,7 +154,7 @@ def swap(s: Sharing, one: int, other: int) -> None:
     put(s, other, slot, flow, near)
 
 
-@part
+@inline_kernel
 def _lay_out(s: Sharing) -> None:
     """Lay the rows out anew, with half as much room again: flows drew other paths than before."""
     s.counts[OVER] = 0

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan_engine.kernels.jit import part
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.queues import first_of, replace
 from topoplan_simulator_fluid.rows import DIRTY, ENTERED, TOUCHED, Sharing, add_slot, make_room, put, swap
@@ -32,7 +32,7 @@ from topoplan_simulator_fluid.rows import DIRTY, ENTERED, TOUCHED, Sharing, add_
 __all__ = ["add_link", "crosses", "end_flows", "enter", "settle"]
 
 
-@part
+@inline_kernel
 def add_link(s: Sharing, flow: int, link: int, load: int) -> None:
     """Add a link to the path of a flow, which has used none of its slots before the first."""
     f = s.flows[flow]
@@ -41,7 +41,7 @@ def add_link(s: Sharing, flow: int, link: int, load: int) -> None:
     f.used += 1
 
 
-@part
+@inline_kernel
 def crosses(s: Sharing, flow: int, size: float, link_bytes: F64) -> None:
     """Add ``size`` bytes for each load unit of a flow's to those of the links on its path that ``link_bytes`` has."""
     f = s.flows[flow]
@@ -51,7 +51,7 @@ def crosses(s: Sharing, flow: int, size: float, link_bytes: F64) -> None:
             link_bytes[slot.link] += size * (slot.load / LOAD)
 
 
-@part
+@inline_kernel
 def _note(s: Sharing, link: int, what: int) -> None:
     """Add a link to ``touched`` or ``dirty`` unless it is there."""
     of = s.links[link]
@@ -61,7 +61,7 @@ def _note(s: Sharing, link: int, what: int) -> None:
         s.counts[what] += 1
 
 
-@part
+@inline_kernel
 def enter(s: Sharing, flow: int, volume: float) -> None:
     """Let a flow begin that has ``volume`` bytes to go; its slots are filled."""
     f = s.flows[flow]
@@ -76,7 +76,7 @@ def enter(s: Sharing, flow: int, volume: float) -> None:
     s.counts[ENTERED] += 1
 
 
-@part
+@inline_kernel
 def end_flows(s: Sharing, limit: float, ended: Any) -> int:
     """Take out the flows that end by ``limit``, and write them to ``ended``; return how many."""
     found = 0
@@ -104,7 +104,7 @@ def end_flows(s: Sharing, limit: float, ended: Any) -> int:
     return found
 
 
-@part
+@inline_kernel
 def _quit(s: Sharing, flow: int) -> None:
     """Take a flow off its links."""
     f = s.flows[flow]
@@ -119,7 +119,7 @@ def _quit(s: Sharing, flow: int) -> None:
     f.bottleneck = -1
 
 
-@part
+@inline_kernel
 def _leave(s: Sharing, flow: int, of: Any) -> None:
     """Take a flow from those that a link (``of``, its record) is the bottleneck of."""
     position = s.slots[s.flows[flow].home].position
@@ -131,14 +131,14 @@ def _leave(s: Sharing, flow: int, of: Any) -> None:
     swap(s, position, last)
 
 
-@part
+@inline_kernel
 def _served(s: Sharing, link: int, now: float) -> float:
     """Bytes that a busy link has served to each of its flows by ``now``."""
     of = s.links[link]
     return float(of.served + s.share[link] * (now - of.since))
 
 
-@part
+@inline_kernel
 def _join(s: Sharing, flow: int, left: float, now: float) -> None:
     """Find the bottleneck of a flow with ``left`` bytes to go: of equal shares, the first on its path."""
     f = s.flows[flow]
@@ -165,7 +165,7 @@ def _join(s: Sharing, flow: int, left: float, now: float) -> None:
     _note(s, link, DIRTY)
 
 
-@part
+@inline_kernel
 def _move(s: Sharing, flow: int, now: float) -> None:
     """Give a flow its new bottleneck."""
     link = s.flows[flow].bottleneck
@@ -176,7 +176,7 @@ def _move(s: Sharing, flow: int, now: float) -> None:
     _join(s, flow, left, now)
 
 
-@part
+@inline_kernel
 def settle(s: Sharing, now: float) -> None:
     """Bring shares, bottlenecks and ends up to date at the end of an instant."""
     for i in range(s.counts[TOUCHED]):
@@ -219,7 +219,7 @@ def settle(s: Sharing, now: float) -> None:
     s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[DIRTY] = 0
 
 
-@part
+@inline_kernel
 def _look_here(s: Sharing, link: int, now: float) -> None:
     """Move the flows over a link that now have their smallest share here."""
     of = s.links[link]
@@ -233,7 +233,7 @@ def _look_here(s: Sharing, link: int, now: float) -> None:
                 s.links[elsewhere].safe = s.limit[elsewhere] = new
 
 
-@part
+@inline_kernel
 def _look_elsewhere(s: Sharing, link: int, now: float) -> None:
     """Move the flows of a link that now have their smallest share elsewhere."""
     of = s.links[link]
@@ -253,7 +253,7 @@ def _look_elsewhere(s: Sharing, link: int, now: float) -> None:
     s.limit[link] = max(here, safe)
 
 
-@part
+@inline_kernel
 def _next_end(s: Sharing, link: int) -> float:
     """When the next of the flows that a link is the bottleneck of ends; infinite where none is."""
     of = s.links[link]
