@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from topoplan.errors import TopoplanError
+from topoplan.plugin.host import Host
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -34,6 +37,26 @@ def test_packages_are_as_the_table_says(capsys):
     status = packages.main(["--check"])
     out, err = capsys.readouterr()
     assert status == 0, out + err
+
+
+def test_components_are_those_of_the_table():
+    host = Host.discover()
+    names = {package.name for package in PACKAGES}
+    rows = {f"{row.kind} {row.name} {row.distribution}" for row in host.listing() if row.distribution in names}
+    assert rows == {f"{one} {package.name}" for package in PACKAGES for one in package.components}
+
+
+def test_a_component_that_is_not_installed_names_its_package():
+    host = Host()
+    for kind, name, package in (
+        ("simulator", "fluid", "topoplan-simulator-fluid"),
+        ("frontend", "vit-switch", "topoplan-frontend-hidup"),
+        ("machine", "H100", "topoplan-machine-nvidia"),
+    ):
+        with pytest.raises(TopoplanError, match=rf"^no {kind} named .*; `pip install {package}` brings it$"):
+            host.get(kind, name)
+    with pytest.raises(TopoplanError, match=r"^no simulator named 'fluit' \(have: none\)$"):
+        host.get("simulator", "fluit")
 
 
 def test_every_folder_of_plugins_is_a_package():

@@ -4,7 +4,8 @@
 of packages in the root's pyproject.toml.  ``--check`` writes nothing; it shows what differs, and dependencies that are
 not exactly what a package imports, and ends with status 1 if there are any.  A row ``topoplan-<kind>-<name>`` is a
 plugin: it lies in ``plugins/<kinds>/<name>``, needs topoplan-core, and has one entry point, ``<kind>-<name>``.  Rows of
-other packages name their ``folder``.
+other packages name their ``folder``.  A plugin whose components have other names than itself lists them as
+``components``; core's messages say by that list which package to install.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
 BACKEND = "checkout_backend.py"
 BUILD: Mapping[str, str | list[str]] = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
+COMPONENTS = "core/src/topoplan/plugin/components.txt"
 #: Import names that are not those of their distributions.
 IMPORT_NAMES = {"attr": "attrs"}
-FIELDS = {"folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
+FIELDS = {"components", "folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
 
 
 class TableError(Exception):
@@ -45,6 +47,7 @@ class Package:
     extras: Mapping[str, list[str]]
     scripts: Mapping[str, str]
     entry_points: Mapping[str, str]
+    components: tuple[str, ...]  # kind and name of each, as "frontend alexnet"
 
     @classmethod
     def of(cls, name: str, row: Mapping[str, Any]) -> Package:
@@ -57,6 +60,7 @@ class Package:
         module = row.get("module", name.replace("-", "_"))
         dependencies = list(row.get("dependencies", ()))
         folder, entry_points = row.get("folder"), row.get("entry-points", {})
+        components: list[str] = []
         if folder is None:
             parts = re.fullmatch(r"topoplan-([a-z]+)-([a-z0-9-]+)", name)
             if not parts:
@@ -65,8 +69,12 @@ class Package:
             folder = f"plugins/{re.sub('y$', 'ie', kind)}s/{short}"
             dependencies.insert(0, "topoplan-core")
             entry_points = entry_points or {f"{kind}-{short}": module}
+            components = [f"{kind} {one}" for one in row.get("components", [short])]
         scripts, extras = row.get("scripts", {}), row.get("extras", {})
-        return cls(name, folder, module, row["description"], tuple(dependencies), extras, scripts, entry_points)
+        description = row["description"]
+        return cls(
+            name, folder, module, description, tuple(dependencies), extras, scripts, entry_points, tuple(components)
+        )
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,8 @@ def texts(root: Path) -> dict[str, str]:
     table = Table.read(root)
     copies = {name: (root / name).read_text(encoding="utf-8") for name in ("LICENSE", f"tools/{BACKEND}")}
     wanted = {"pyproject.toml": table.root_pyproject((root / "pyproject.toml").read_text(encoding="utf-8"))}
+    rows = [f"{one} {package.name}\n" for package in table.packages.values() for one in package.components]
+    wanted[COMPONENTS] = "".join(rows)
     for package in table.packages.values():
         wanted[f"{package.folder}/pyproject.toml"] = table.pyproject(package)
         wanted |= {f"{package.folder}/{Path(name).name}": text for name, text in copies.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import attrs
@@ -34,6 +35,7 @@ __all__ = [
     "check_markers",
     "check_requirements",
     "checked",
+    "distribution_of",
     "name_of",
     "unknown",
 ]
@@ -138,7 +140,10 @@ def checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Regi
 def unknown(kind: Kind, name: str, known: Iterable[str], broken: Sequence[Broken], disabled: Sequence[str]) -> str:
     """Say that there is no such component, and which broken or disabled plugin may be the one that has it."""
     parts = [f"no {kind.value} named {shown(name)}{nearest(name, known)}"]
-    own = [one for one in broken if _concerns(one, kind, name)] or broken[:1]
+    concerned = [one for one in broken if _concerns(one, kind, name)]
+    if not concerned and not disabled and (distribution := distribution_of(kind, name)):
+        parts.append(f"`pip install {distribution}` brings it")
+    own = concerned or broken[:1]
     parts += map(str, own)
     if more := len(broken) - len(own):
         parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
@@ -149,6 +154,14 @@ def unknown(kind: Kind, name: str, known: Iterable[str], broken: Sequence[Broken
         rest = f" and {len(off) - 3} more" if len(off) > 3 else ""
         parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{rest}")
     return "; ".join(parts)
+
+
+def distribution_of(kind: Kind, name: str) -> str:
+    """Return the distribution of this project that has a component; empty if there is none."""
+    for line in files("topoplan.plugin").joinpath("components.txt").read_text("utf-8").splitlines():
+        if line.startswith(f"{kind.value} {name.lower()} "):
+            return line.rpartition(" ")[2]
+    return ""
 
 
 def _concerns(broken: Broken, kind: Kind, name: str) -> bool:
