@@ -130,7 +130,7 @@ def test_flexnet_dialect_has_the_numbers_of_the_table(name):
     for index, op in enumerate(graph.operators):
         axes = len(op.outputs[0].axes)
         for parts in (2**k for k in range(8)):
-            key = (op.structure, "x".join(map(str, [parts, *[1] * (axes - 1)])))
+            key = (op.tags["flexnet"], "x".join(map(str, [parts, *[1] * (axes - 1)])))
             degrees = samples_cut(op, parts)
             assert costs.supports(index, degrees) == (key in rows)
             if key in rows:
@@ -147,7 +147,7 @@ def test_later_layers_of_a_name_can_be_scaled():
     name = "vgg16"
     graph = graph_of(name, "flexnet", 4096)
     costs = costs_of(name, graph, Cluster.uniform(n_hosts=16), shapes="scale")
-    first, second = [i for i, op in enumerate(graph.operators) if op.structure == "Conv2D_3_3_64"]
+    first, second = [i for i, op in enumerate(graph.operators) if op.tags["flexnet"] == "Conv2D_3_3_64"]
     devices = np.arange(16, dtype=np.int32)
     prices = [costs.price(i, samples_cut(graph.operators[i], 16), devices).forward[0] for i in (first, second)]
     # padding 2 makes the outputs 231 and 233 wide; bias and activation are one FLOP each per output

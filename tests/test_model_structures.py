@@ -73,7 +73,7 @@ def test_structures_are_those_that_flexnet_measured(preset: str) -> None:
     graph = build(PRESETS[preset], preset=preset, dialect="flexnet")
     assert graph.batch_size == profile(preset).batch_size
     rows = {(row["operator"], row["degrees"].count("x") + 1) for row in rows_of(preset)}
-    assert {(op.structure, len(op.outputs[0].axes)) for op in graph.operators} == rows
+    assert {(op.tags["flexnet"], len(op.outputs[0].axes)) for op in graph.operators} == rows
 
 
 @pytest.mark.parametrize("file", TASK_GRAPHS)

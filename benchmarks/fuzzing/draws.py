@@ -247,7 +247,7 @@ def json_files() -> list[bytes]:
 
 def measured() -> list[Any]:
     layer = {"name": "Conv_3_64_11_4_2", "pc_str": "4-1-1-1-1", "fw_time": 0.5, "bw_time": 1.0, "mem_req": 1e6}
-    names = [op.structure for op in graph_of("alexnet", 64).operators]
+    names = [op.tags["flexnet"] for op in graph_of("alexnet", 64).operators]
     rows = [{**layer, "name": name, "pc_str": f"4-1-1-1-{cut}"} for name in names for cut in (1, 2, 4)]
     rows += [{**layer, "name": name, "pc_str": f"2-1-{cut}"} for name in names for cut in (1, 4)]
     return [{"batch_size": 64, "ngpus": 4, "measurements": rows}]

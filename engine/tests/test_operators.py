@@ -39,7 +39,7 @@ class TestLinear:
         assert [w.shape for w in op.weights] == [(40, 100), (40,)]
         assert op.outputs[0].shape == (32, 40)
         assert flops(op) == 2 * 32 * 40 * 100 + 32 * 40
-        assert op.structure == "Dense_100_40"
+        assert op.tags["flexnet"] == "Dense_100_40"
 
     def test_axes_between_are_attributes(self) -> None:
         op = dense.linear(Handle((8, 16, 100)), 40, bias=False, activation=False)
@@ -131,13 +131,13 @@ class TestSpatial:
             "w": Role.ATTRIBUTE,
             "i": Role.REDUCTION,
         }
-        assert op.structure == "Conv2D_7_7_64"
+        assert op.tags["flexnet"] == "Conv2D_7_7_64"
 
     def test_rectangular_kernels(self) -> None:
         op = spatial.conv2d(Handle((1, 8, 17, 17)), 16, (1, 7), stride=1, padding=(0, 3), bias=True, activation=True)
         assert op.outputs[0].shape == (1, 16, 17, 17)
         assert op.weights[0].shape == (16, 8, 1, 7)
-        assert op.structure == "Conv2D_1_7_16"
+        assert op.tags["flexnet"] == "Conv2D_1_7_16"
 
     def test_flat_keeps_the_positions_of_a_channel_together(self) -> None:
         op = spatial.flat(Handle((2, 5, 3, 4)))
@@ -164,10 +164,10 @@ class TestPointwise:
 
     def test_structures(self) -> None:
         x = Handle((4, 10))
-        assert pointwise.elementwise("relu", [x]).structure == "ElementUnary_13"
-        assert pointwise.elementwise("add", [x, x]).structure == "ElementBinary_31"
-        assert pointwise.elementwise("multiply", [x, x]).structure == "ElementBinary_32"
-        assert pointwise.concat([x, x], 1).structure == "Concat_1"
+        assert pointwise.elementwise("relu", [x]).tags["flexnet"] == "ElementUnary_13"
+        assert pointwise.elementwise("add", [x, x]).tags["flexnet"] == "ElementBinary_31"
+        assert pointwise.elementwise("multiply", [x, x]).tags["flexnet"] == "ElementBinary_32"
+        assert pointwise.concat([x, x], 1).tags["flexnet"] == "Concat_1"
 
     def test_shapes_that_do_not_fit(self) -> None:
         with pytest.raises(TopoplanError, match="differ"):
@@ -184,7 +184,9 @@ class TestExperts:
         dispatch = experts.group_by(x, chosen, 5, 2.0)
         assert [t.shape for t in dispatch.outputs] == [(48, 8)] * 5  # ceil(2 * 2 * 60 / 5)
         assert roles(dispatch) == {"c": Role.SAMPLE, "d": Role.ATTRIBUTE, "n": Role.REDUCTION}
-        combine = experts.aggregate([chosen, chosen], [Handle((48, 10))] * 5, kind="aggregate", structure="Aggregate")
+        combine = experts.aggregate(
+            [chosen, chosen], [Handle((48, 10))] * 5, kind="aggregate", flexnet_name="Aggregate"
+        )
         assert combine.outputs[0].shape == (60, 10)
         assert roles(combine) == {"n": Role.SAMPLE, "o": Role.ATTRIBUTE, "c": Role.REDUCTION}
         assert flops(combine) == pytest.approx(2 * 2 * 60 * 10)

@@ -176,7 +176,7 @@ class RunOptions:
     optimizer: Literal["adam", "momentum", "sgd"] | None = option(
         None,
         help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
-        "unset: adam, and momentum in the flexnet dialect",
+        "unset: the model's, which is adam but in the flexnet dialect (momentum)",
     )
 
     def __attrs_post_init__(self) -> None:

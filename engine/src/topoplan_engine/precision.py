@@ -36,8 +36,8 @@ OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd
 
 
 def optimizer_of(graph: OperatorGraph) -> str:
-    """Return the optimizer of a model: Adam, or momentum where FlexNet's accounting is reproduced, unless it says."""
-    return graph.optimizer or ("momentum" if graph.dialect == "flexnet" else "adam")
+    """Return the optimizer of a model: Adam unless it says."""
+    return graph.optimizer or "adam"
 
 
 def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:

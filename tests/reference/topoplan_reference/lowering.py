@@ -101,7 +101,7 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
                 held.setdefault(box, []).append(part)
             for box, parts in held.items():
                 members = [int(placement.devices[part]) for part in parts]
-                if graph.dialect != "flexnet":
+                if not graph.reduces_per_part:
                     members = sorted(set(members))
                     if len(members) == 1 and not inside:
                         continue

@@ -12,11 +12,12 @@ estimator prices its operators and `topoplan_engine.lowering` turns graph + stra
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.arrays import ARRAY_EQ, I32, FrozenMapping, i32
 from topoplan.errors import TopoplanError, shown
 
 __all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Tensor", "Term"]
@@ -134,6 +135,10 @@ class Profile:
     activation_bytes: float
 
 
+def _frozen(tags: Mapping[str, str]) -> Mapping[str, str]:
+    return FrozenMapping(tags)
+
+
 @attrs.frozen(kw_only=True)
 class Operator:
     """One operator of a model.
@@ -146,7 +151,7 @@ class Operator:
         work: forward FLOPs as a polynomial in the part's sizes.
         traffic: bytes that the forward pass moves through device memory, likewise; empty means the
             slices of all inputs, weights and outputs, once each.
-        structure: the name under which FlexNet measures operators of this form (``Dense_1024_1024``).
+        tags: what plugins say of it to each other, such as another program's name of operators of this form.
         profile: what was measured of this very operator, where the model comes with measurements.
         linear_in: sets of arguments (numbered through inputs, then weights) in which the operator is linear
             *together*, all others held: ``((0, 1),)`` says ``f(a+c, b+d) = f(a, b) + f(c, d)``, as addition does,
@@ -162,7 +167,7 @@ class Operator:
     outputs: tuple[Tensor, ...]
     work: tuple[Term, ...] = ()
     traffic: tuple[Term, ...] = ()
-    structure: str = ""
+    tags: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     profile: Profile | None = None
     linear_in: tuple[tuple[int, ...], ...] = ()
 
@@ -223,20 +228,23 @@ class OperatorGraph:
             input; inputs without a row are data of the training set.  ``producer < consumer`` in every
             row is the proof that the graph has no cycle.
         batch_size: samples per iteration, over all devices.
-        dialect: ``standard``, or ``flexnet`` where FlexNet's oddities are reproduced.
+        tags: what plugins say of the model to each other.
         precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan_engine.precision.in_precision`
             sets it.
-        optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for the one of the
-            dialect (`topoplan_engine.precision.optimizer_of`).
+        optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for Adam
+            (`topoplan_engine.precision.optimizer_of`).
+        reduces_per_part: the members of a gradient's all-reduce are parts, not devices: a device takes part once for
+            each of its parts, and one that has them all still has a task for it.
     """
 
     name: str
     operators: tuple[Operator, ...]
     edges: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     batch_size: int
-    dialect: str = "standard"
+    tags: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     precision: str = "fp32"
     optimizer: str = ""
+    reduces_per_part: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.operators:

@@ -90,7 +90,7 @@ def dense(name: str, batch: int, inputs: int, outputs: int) -> Operator:
         weights=(Tensor("weight", (Axis(outputs, 1), Axis(inputs, 2))),),
         outputs=(Tensor("output", (Axis(batch, 0), Axis(outputs, 1))),),
         work=(Term(2.0, (0, 1, 2)),),
-        structure=f"Dense_{inputs}_{outputs}",
+        tags={"flexnet": f"Dense_{inputs}_{outputs}"},
         profile=Profile(forward=1e-3, backward=2e-3, activation_bytes=4.0 * batch * outputs),
     )
 

@@ -71,7 +71,7 @@ class Fragments:
         piece = self._op_pieces.get(key)
         if piece is None:
             operator = self.graph.operators[op]
-            piece = operator_piece(op, operator, placement, self.costs, self.cluster, self.graph.dialect)
+            piece = operator_piece(op, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part)
             _keep(self._op_pieces, key, piece)
         return piece
 

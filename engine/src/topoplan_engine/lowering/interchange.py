@@ -35,7 +35,7 @@ def interchangeable(graph: OperatorGraph, edge_kinds: Sequence[int]) -> tuple[U6
     first: dict[object, int] = {}
     ops = []
     for number, op in enumerate(graph.operators):
-        form = (op.kind, op.dims, op.inputs, op.weights, op.outputs, op.work, op.traffic, op.structure)
+        form = (op.kind, op.dims, op.inputs, op.weights, op.outputs, op.work, op.traffic, op.tags)
         ops.append(first.setdefault((form, tuple(taken[number]), tuple(sorted(given[number]))), number))
     alone = [ops.count(number) == 1 for number in range(len(ops))]
     labels: dict[object, int] = {}

@@ -65,9 +65,9 @@ class EdgePiece:
 
 
 def operator_piece(
-    op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, dialect: str
+    op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, per_part: bool
 ) -> OperatorPiece:
-    """Price the parts of an operator and derive its gradient all-reduces."""
+    """Price the parts of an operator and derive its gradient all-reduces; ``per_part``: `reduces_per_part`."""
     priced = costs.price(op, placement.degrees, placement.devices)
     parts: list[I64] = []
     devices: list[I32] = []
@@ -80,7 +80,7 @@ def operator_piece(
         elements = slice_elements(operator, weight, placement.degrees)
         for group in groups:
             members = placement.devices[group]
-            if dialect != "flexnet":
+            if not per_part:
                 if (np.diff(members) <= 0).any():
                     members = np.unique(members)
                 if len(members) == 1 and not inside:

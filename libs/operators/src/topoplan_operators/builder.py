@@ -156,12 +156,12 @@ class GraphBuilder:
 
     def aggregate(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
         """Return for each sample the experts' answers (capacity, channels), weighted by its gates."""
-        operator = experts.aggregate(gates, answers, kind="aggregate", structure="Aggregate")
+        operator = experts.aggregate(gates, answers, kind="aggregate", flexnet_name="Aggregate")
         return self.append(operator, [*gates, *answers], name)[0]
 
     def aggregate_spec(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
         """Return what `aggregate` does; FlexNet has a second one that trains each expert by its own loss."""
-        operator = experts.aggregate(gates, answers, kind="aggregate_spec", structure="AggregateSpec")
+        operator = experts.aggregate(gates, answers, kind="aggregate_spec", flexnet_name="AggregateSpec")
         return self.append(operator, [*gates, *answers], name)[0]
 
     def cache(self, x: Handle, *, name: str | None = None) -> Handle:
@@ -170,12 +170,15 @@ class GraphBuilder:
 
     def build(self) -> OperatorGraph:
         """Return the graph of all operators added so far."""
+        flexnet = self.dialect == "flexnet"
         return OperatorGraph(
             name=self.name,
             operators=tuple(self._operators),
             edges=np.array(self._edges, dtype=np.int32).reshape(-1, 4),
             batch_size=self.batch_size,
-            dialect=self.dialect,
+            tags={"dialect": "flexnet"} if flexnet else {},
+            optimizer="momentum" if flexnet else "",
+            reduces_per_part=flexnet,
         )
 
     def append(

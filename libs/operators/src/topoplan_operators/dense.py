@@ -48,7 +48,7 @@ def linear(x: Handle, out: int, *, bias: bool, activation: bool) -> Operator:
         weights=tuple(weights),
         outputs=(plain("y", Handle((samples, *middle, out), x.itemsize), *rows, o),),
         work=tuple(work),
-        structure=f"Dense_{channels}_{out}",
+        tags={"flexnet": f"Dense_{channels}_{out}"},
         linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
     )
 
@@ -82,7 +82,7 @@ def embedding(indices: Handle, rows: int, dim: int, *, itemsize: int) -> Operato
         outputs=(plain("y", Handle((samples, dim), itemsize), n, d),),
         work=(Term(1 / rows, (n, d, r, b)),),
         traffic=(Term(4 / rows, (n, d, r, b)), Term(indices.itemsize, (n, b)), Term(itemsize, (n, d))),
-        structure=f"Embed_{rows}x{dim}",
+        tags={"flexnet": f"Embed_{rows}x{dim}"},
         linear_in=((1,),),
     )
 
@@ -159,7 +159,7 @@ def attention(q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, merge:
             Term(2 * size * (q.shape[2] + embed) + keys * (4 * size + SOFTMAX_FLOPS), (n, i, h)),
             Term(2 * size * keys * (k.shape[2] + v.shape[2]), (n, h)),
         ),
-        structure=f"MultiHeadAttention_{embed}{heads}",
+        tags={"flexnet": f"MultiHeadAttention_{embed}{heads}"},
     )
 
 

@@ -41,7 +41,7 @@ def top_k(x: Handle, k: int) -> Operator:
             plain("indices", Handle(chosen, INDEX_BYTES), 0, -1),
         ),
         work=(Term(k, (0, 1)),),
-        structure="TopK",
+        tags={"flexnet": "TopK"},
     )
 
 
@@ -67,7 +67,7 @@ def group_by(x: Handle, assign: Handle, experts: int, alpha: float) -> Operator:
         ),
         inputs=(plain("x", x, n, d), whole("assign", assign, n)),
         outputs=tuple(plain(f"expert{k}", filled, c, d) for k in range(experts)),
-        structure="Group_by",
+        tags={"flexnet": "Group_by"},
         linear_in=((0,),),
     )
 
@@ -107,7 +107,7 @@ def gating(x: Handle, experts: int, slots: int, chosen: int) -> Operator:
     )
 
 
-def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, structure: str) -> Operator:
+def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, flexnet_name: str) -> Operator:
     """Return for each sample the answers of its experts, weighted by its gates.
 
     Dimensions: ``n`` samples, ``o`` channels, ``c`` slots of every expert (a reduction).
@@ -116,7 +116,7 @@ def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, 
         gates: (samples, ...) values and indices of the choice, first the values.
         answers: (capacity, channels) of each expert.
         kind: see `Operator`; FlexNet has two operators of this form.
-        structure: see `Operator`.
+        flexnet_name: under which FlexNet measures it.
     """
     (samples, chosen), (slots, channels) = gates[0].shape, answers[0].shape
     if any(answer.shape != answers[0].shape for answer in answers):
@@ -136,7 +136,7 @@ def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, 
         ),
         outputs=(plain("y", Handle((samples, channels), gates[0].itemsize), n, o),),
         work=(Term(2 * chosen / slots, (n, o, c)),),
-        structure=structure,
+        tags={"flexnet": flexnet_name},
         linear_in=(tuple(range(len(gates), len(gates) + len(answers))),),
     )
 
@@ -149,6 +149,6 @@ def cache(x: Handle) -> Operator:
         dims=(Dimension("n", x.shape[0], Role.SAMPLE),),
         inputs=(whole("x", x, 0),),
         outputs=(whole("y", x, 0),),
-        structure="Cache",
+        tags={"flexnet": "Cache"},
         linear_in=((0,),),
     )

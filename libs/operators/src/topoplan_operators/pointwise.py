@@ -73,7 +73,7 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
         weights=tuple(tensors[len(inputs) :]),
         outputs=(plain("y", Handle(shape, inputs[0].itemsize), *axes),),
         work=() if kind in ("clone", "contiguous") else (Term(1, axes),),
-        structure=f"Element{arity}_{FLEXNET_TYPE[kind]}" if kind in FLEXNET_TYPE else "",
+        tags={"flexnet": f"Element{arity}_{FLEXNET_TYPE[kind]}"} if kind in FLEXNET_TYPE else {},
         linear_in=_LINEAR.get((kind, len(operands)), ()),
     )
 
@@ -90,7 +90,7 @@ def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
         inputs=(plain("x", x, *axes),),
         outputs=(plain("y", x, *axes),),
         work=(Term(SOFTMAX_FLOPS, axes),),
-        structure="" if log else "Softmax",
+        tags={} if log else {"flexnet": "Softmax"},
     )
 
 
@@ -137,6 +137,6 @@ def concat(inputs: Sequence[Handle], axis: int) -> Operator:
         dims=dims,
         inputs=tuple(tensors),
         outputs=(plain("y", Handle(tuple(shape), inputs[0].itemsize), *range(len(dims))),),
-        structure=f"Concat_{axis}",
+        tags={"flexnet": f"Concat_{axis}"},
         linear_in=(tuple(range(len(inputs))),),
     )

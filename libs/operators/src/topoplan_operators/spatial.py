@@ -63,7 +63,7 @@ def conv2d(x: Handle, out: int, kernel: Pair, *, stride: Pair, padding: Pair, bi
         weights=tuple(weights),
         outputs=(plain("y", Handle((samples, out, height, width), x.itemsize), n, o, h, w),),
         work=tuple(work),
-        structure=f"Conv2D_{kh}_{kw}_{out}",
+        tags={"flexnet": f"Conv2D_{kh}_{kw}_{out}"},
         linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
     )
 
@@ -88,7 +88,7 @@ def pool2d(x: Handle, kernel: Pair, *, stride: Pair, padding: Pair) -> Operator:
         inputs=(Tensor("x", (Axis(samples, n), Axis(channels, c), *windows), x.itemsize),),
         outputs=(plain("y", Handle((samples, channels, height, width), x.itemsize), n, c, h, w),),
         work=(Term(kh * kw, (n, c, h, w)),),
-        structure=f"Pool2D_{kh}_{kw}",
+        tags={"flexnet": f"Pool2D_{kh}_{kw}"},
     )
 
 
@@ -107,6 +107,6 @@ def flat(x: Handle) -> Operator:
         dims=(Dimension("n", samples, Role.SAMPLE), Dimension("c", channels, Role.ATTRIBUTE)),
         inputs=(plain("x", x, 0, 1, -1, -1),),
         outputs=(Tensor("y", (Axis(samples, 0), Axis(channels * area, 1, scale=area, extent=area)), x.itemsize),),
-        structure="Flat",
+        tags={"flexnet": "Flat"},
         linear_in=((0,),),
     )

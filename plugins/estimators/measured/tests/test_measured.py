@@ -35,13 +35,13 @@ def linear(name, batch, inside, outside, structure=None):
         weights=(tensor("w", (outside, inside), (1, 2)),),
         outputs=(tensor("y", (batch, outside), (0, 1)),),
         work=(Term(2.0, (0, 1, 2)),),
-        structure=f"Dense_{inside}_{outside}" if structure is None else structure,
+        tags={"flexnet": f"Dense_{inside}_{outside}" if structure is None else structure},
     )
 
 
 def graph(*operators, dialect="standard", batch=48):
     edges = np.zeros((0, 4), dtype=np.int32)
-    return OperatorGraph(name="test", operators=operators, edges=edges, batch_size=batch, dialect=dialect)
+    return OperatorGraph(name="test", operators=operators, edges=edges, batch_size=batch, tags={"dialect": dialect})
 
 
 @pytest.fixture
@@ -172,8 +172,8 @@ def test_layers_of_other_shapes_can_be_refused(file):
 
 
 def test_operators_that_only_move_data_scale_by_bytes(file):
-    small = attrs.evolve(linear("a", 48, 8, 4), work=(), structure="Flat")
-    large = attrs.evolve(linear("b", 48, 8, 8), work=(), structure="Flat")
+    small = attrs.evolve(linear("a", 48, 8, 4), work=(), tags={"flexnet": "Flat"})
+    large = attrs.evolve(linear("b", 48, 8, 8), work=(), tags={"flexnet": "Flat"})
     function = costs(file([("Flat", "2-1-1", 1.0, 1.0, 100)]), graph(small, large))
     ratio = (48 * 8 + 8 * 8 + 48 * 8) / (48 * 8 + 8 * 4 + 48 * 4)
     np.testing.assert_allclose(price(function, 1, (1, 1, 1)).forward, 0.001 * ratio)

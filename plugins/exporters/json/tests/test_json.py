@@ -41,6 +41,47 @@ def test_gpus_per_device_keep_their_key():
     assert "gpus_per_device" not in document["cluster"]
 
 
+def test_a_damaged_number_of_gpus_is_named_as_the_document_does():
+    document = json.loads(WRITE(reference.plan()))
+    document["cluster"]["big_gpu"] = "four"
+    with pytest.raises(TopoplanError, match=r"x: \$\.cluster\.big_gpu: expected an integer, got 'four'"):
+        read(json.dumps(document).encode(), "x")
+
+
+def test_tags_survive_and_those_of_flexnet_keep_their_keys():
+    plan = reference.plan()
+    document = survives(plan)
+    assert document["graph"]["dialect"] == "standard"
+    assert document["graph"]["operators"][0]["structure"] == "Dense_256_256"
+    assert not {"tags", "reduces_per_part"} & (document["graph"].keys() | document["graph"]["operators"][0].keys())
+    flexnet = attrs.evolve(plan.graph, tags={"dialect": "flexnet"}, reduces_per_part=True)
+    document = survives(attrs.evolve(plan, graph=flexnet))
+    assert document["graph"]["dialect"] == "flexnet"
+    assert "reduces_per_part" not in document["graph"]
+    first, *rest = plan.graph.operators
+    first = attrs.evolve(first, tags={"colour": "red"})
+    other = attrs.evolve(plan.graph, tags={"origin": "here"}, reduces_per_part=True, operators=(first, *rest))
+    document = survives(attrs.evolve(plan, graph=other))
+    assert (document["graph"]["tags"], document["graph"]["reduces_per_part"]) == ({"origin": "here"}, True)
+    assert document["graph"]["operators"][0]["tags"] == {"colour": "red"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("tags", ["x"], "expected texts by name under tags"),
+        ("tags", {"x": 1}, "expected texts by name under tags"),
+        ("reduces_per_part", "yes", "expected true or false under reduces_per_part"),
+        ("dialect", 3, r"\$\.graph\.dialect: expected text, got 3"),
+    ],
+)
+def test_damaged_tags_are_named(field, value, message):
+    document = json.loads(WRITE(reference.plan()))
+    document["graph"][field] = value
+    with pytest.raises(TopoplanError, match=message):
+        read(json.dumps(document).encode(), "x")
+
+
 def test_a_plan_of_only_a_task_graph_survives():
     survives(attrs.evolve(reference.plan(), graph=None, strategy=None, timeline=None))
 

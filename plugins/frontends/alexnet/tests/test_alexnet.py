@@ -40,8 +40,8 @@ def test_parameters() -> None:
 def test_preset_has_the_measured_shapes_in_both_dialects() -> None:
     standard, flexnet = (build(preset="alexnet", dialect=dialect) for dialect in ("standard", "flexnet"))
     assert standard.batch_size == flexnet.batch_size == 1024
-    assert [op.structure for op in standard.operators] == [op.structure for op in flexnet.operators]
-    assert standard.operators[9].structure == "Dense_9216_4096"
+    assert [op.tags["flexnet"] for op in standard.operators] == [op.tags["flexnet"] for op in flexnet.operators]
+    assert standard.operators[9].tags["flexnet"] == "Dense_9216_4096"
     assert build(preset="alexnet", classes=7).operators[-1].outputs[0].shape == (1024, 7)
 
 

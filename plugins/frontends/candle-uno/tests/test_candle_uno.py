@@ -38,7 +38,10 @@ def test_published_configurations(preset, batch_size, operators, weights, parame
     assert (graph.batch_size, len(graph.operators)) == (batch_size, operators)
     assert sum(len(op.weights) for op in graph.operators) == weights
     assert f"{dense_parameters(graph) / 1e9:.2f}" == parameters
-    assert [op.structure for op in graph.operators][-2:] == [f"Dense_{graph.operators[-3].dims[1].size}_1", "Dense_1_1"]
+    assert [op.tags["flexnet"] for op in graph.operators][-2:] == [
+        f"Dense_{graph.operators[-3].dims[1].size}_1",
+        "Dense_1_1",
+    ]
 
 
 def test_doses_join_the_concatenation_as_they_are() -> None:

@@ -31,7 +31,7 @@ def test_standard_layers() -> None:
 
 
 def test_flexnet_layers() -> None:
-    structures = [op.structure for op in build(dialect="flexnet").operators]
+    structures = [op.tags["flexnet"] for op in build(dialect="flexnet").operators]
     experts = ["Dense_784_10", "Softmax"] * 5
     gate = ["Dense_784_64", "Dense_64_5", "TopK", "Cache", "Group_by", "Softmax"]
     assert structures == [*gate, *experts, "Aggregate", "AggregateSpec"]

@@ -44,7 +44,7 @@ def test_flexnet_resnet50() -> None:
     assert (graph.batch_size, len(graph.operators)) == (65536, 90)
     assert sum(len(op.weights) for op in graph.operators) == 108
     assert round(dense_parameters(graph) / 1e6, 1) == 23.6
-    assert [op.structure for op in graph.operators][-2] == "Dense_8192_10"
+    assert [op.tags["flexnet"] for op in graph.operators][-2] == "Dense_8192_10"
 
 
 def test_shortcuts_join_what_blocks_read_and_make() -> None:

@@ -44,7 +44,7 @@ def test_flexnet_vgg16() -> None:
     assert (graph.batch_size, len(graph.operators)) == (8192, 23)
     assert sum(len(op.weights) for op in graph.operators) == 32
     assert round(dense_parameters(graph) / 1e6, 1) == 289.4
-    assert next(op.structure for op in graph.operators if op.kind == "linear") == "Dense_61952_4096"
+    assert next(op.tags["flexnet"] for op in graph.operators if op.kind == "linear") == "Dense_61952_4096"
 
 
 @pytest.mark.parametrize(("preset", "batch_size"), [("vgg16", 4096), ("vgg32", 8192), ("vgg128", 32768)])

@@ -1,6 +1,6 @@
 """Match the operators of a graph with a table of measured times.
 
-FlexNet names an operator by its kind and sizes (`topoplan.Operator.structure`), without input shapes, and
+FlexNet names an operator by its kind and sizes (the tag ``flexnet`` of an operator), without input shapes, and
 measures the *first* layer of each name.  Every later layer of that name has the same number in FlexNet;
 here its times are scaled by its FLOPs where its shapes differ, unless told to share them.
 
@@ -55,7 +55,7 @@ class Measured:
         self._interpolates = options.missing == "interpolate"
         shapes = options.shapes
         if shapes == "auto":
-            shapes = "share" if graph.dialect == "flexnet" else "scale"
+            shapes = "share" if graph.tags.get("dialect") == "flexnet" else "scale"
         self._shares = shapes == "share"
         self._layers = _match(graph, self._table, shapes)
         self._speed = cluster.device_speed
@@ -115,7 +115,7 @@ class Measured:
 
     def _of_first(self, op: Operator, cut: Cut) -> Entry | str:
         """Return what the file holds for the first layer of the name of ``op``, or what it implies."""
-        name = op.structure
+        name = op.tags.get("flexnet", "")
         entries, failed = self._table.entries.get(name, {}), self._table.failed.get(name, {})
         if cut in entries:
             return entries[cut]
@@ -161,7 +161,7 @@ def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Laye
     first: dict[str, Operator] = {}
     layers = []
     for op in graph.operators:
-        name = op.structure
+        name = op.tags.get("flexnet", "")
         if not name:
             raise TopoplanError(
                 f"{table.where}: operator {op.name!r} ({op.kind}) has no name that FlexNet measures under "
@@ -171,7 +171,11 @@ def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Laye
             if name in table.failed:
                 reason = next(iter(table.failed[name].values()))
                 raise TopoplanError(f"{table.where}: operator {op.name!r}: every {name} was {reason}")
-            hint = "" if graph.dialect == "flexnet" else "; dialect=flexnet builds the model as FlexNet measured it"
+            hint = (
+                ""
+                if graph.tags.get("dialect") == "flexnet"
+                else "; dialect=flexnet builds the model as FlexNet measured it"
+            )
             raise TopoplanError(
                 f"{table.where}: operator {op.name!r}: {name} was not measured{nearest(name, table.names)}{hint}"
             )

@@ -154,7 +154,7 @@ def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
     would flood one after the other.  Others keep their places, and all do in FlexNet's dialect and in plans that were
     read.  ``graph`` says where messages go, ``written`` may name other pairs.
     """
-    if plan.graph is None or plan.graph.dialect == "flexnet":
+    if plan.graph is None or plan.graph.tags.get("dialect") == "flexnet":
         return written
     moved = np.flatnonzero((graph.kind == TaskKind.TRANSFER)[graph.succ])
     owner = row_of_entry(graph.succ_ptr)[moved]

@@ -18,19 +18,25 @@ import numpy as np
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from numpy.typing import NDArray
 
-from topoplan import Cluster, Role, TaskGraph, TopoplanError
+from topoplan import Cluster, Operator, OperatorGraph, Role, TaskGraph, TopoplanError
 from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 
-__all__ = ["converter", "expectation"]
+__all__ = ["converter", "expectation", "place"]
 
 #: Field of a value -> its key in the document, where that is another one.
 _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
 #: Fields of a value that the document does not have: what is known of machines is in the plugins that tell it.
 _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",)}
+#: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow
+#: under ``tags``, where there are any.
+_TAGS: Mapping[type, tuple[str, str, str]] = {
+    Operator: ("flexnet", "structure", ""),
+    OperatorGraph: ("dialect", "dialect", "standard"),
+}
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -52,6 +58,13 @@ def expectation(error: BaseException, kind: type[Any] | None) -> str:
     if isinstance(error, _ExpectedError | TopoplanError):
         return str(error)
     return f"not usable ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+
+
+def place(where: str) -> str:
+    """Return a place in the document for one in the values, whose fields have other names."""
+    for field, key in ((".gpus_per_device", ".big_gpu"), ("graph.tags", "graph.dialect"), ("].tags", "].structure")):
+        where = where.replace(field, key)
+    return where
 
 
 @functools.cache
@@ -78,6 +91,8 @@ def converter() -> cattrs.Converter:
     made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
     made.register_unstructure_hook_func(_is_strategy, lambda value: made.unstructure(_StrategyFields.of(value)))
     made.register_structure_hook_func(_is_strategy, lambda value, kind: made.structure(value, _StrategyFields).strategy)
+    made.register_unstructure_hook_factory(lambda kind: kind in _TAGS, _tagged_out)
+    made.register_structure_hook_factory(lambda kind: kind in _TAGS, _tagged_in)
     return made
 
 
@@ -149,6 +164,22 @@ def _special_out(kind: type[Any], made: cattrs.Converter) -> Any:
     return make_dict_unstructure_fn(kind, made, **_special(kind))
 
 
+def _tagged_out(kind: type[Any], made: cattrs.Converter) -> Any:
+    tag, key, none = _TAGS[kind]
+    own = override(rename=key, unstruct_hook=lambda tags: tags.get(tag, none))
+    fields = make_dict_unstructure_fn(kind, made, tags=own, reduces_per_part=override(omit=True))
+
+    def write(value: Any) -> dict[str, Any]:
+        document = fields(value)
+        if others := {name: text for name, text in value.tags.items() if name != tag}:
+            document["tags"] = others
+        if kind is OperatorGraph and value.reduces_per_part != (document[key] == "flexnet"):
+            document["reduces_per_part"] = value.reduces_per_part
+        return document
+
+    return write
+
+
 def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
     return make_dict_unstructure_fn(kind, made, foreign=foreign)
@@ -175,6 +206,31 @@ def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
         return fields(value, target)
 
     return structure
+
+
+def _tagged_in(kind: type[Any], made: cattrs.Converter) -> Any:
+    tag, key, none = _TAGS[kind]
+    own = override(rename=key, struct_hook=lambda text, _: {tag: made.structure(text, str)} if text != none else {})
+    without = {"tags": own, **({"reduces_per_part": override(omit=True)} if kind is OperatorGraph else {})}
+    fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **without)  # type: ignore[arg-type]
+
+    def read(value: Any, target: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _ExpectedError("an object", value)
+        others = value.get("tags", {})
+        if not isinstance(others, dict) or not all(isinstance(text, str) for text in others.values()):
+            raise _ExpectedError("texts by name under tags", others)
+        made_of = fields(
+            {name: part for name, part in value.items() if name not in ("tags", "reduces_per_part")}, target
+        )
+        changes: dict[str, Any] = {"tags": {**made_of.tags, **others}} if others else {}
+        if kind is OperatorGraph:
+            changes["reduces_per_part"] = value.get("reduces_per_part", value.get(key) == "flexnet")
+            if not isinstance(changes["reduces_per_part"], bool):
+                raise _ExpectedError("true or false under reduces_per_part", changes["reduces_per_part"])
+        return attrs.evolve(made_of, **changes) if changes else made_of
+
+    return read
 
 
 def _scalar_in(expected: str, wanted: type[Any]) -> Any:

@@ -10,7 +10,7 @@ import cattrs
 import numpy as np
 
 from topoplan import Fabric, Plan, Routes, TopoplanError
-from topoplan_exporter_json.convert import converter, expectation
+from topoplan_exporter_json.convert import converter, expectation, place
 
 __all__ = ["FORMAT", "VERSION", "read", "write"]
 
@@ -47,7 +47,7 @@ def read(data: bytes, name: str) -> Plan:
     except cattrs.BaseValidationError as error:
         problem = cattrs.transform_error(error, path="$", format_exception=expectation)[0]
         what, _, where = problem.rpartition(" @ ")
-        raise TopoplanError(f"{name}: {where}: {what}") from None
+        raise TopoplanError(f"{name}: {place(where)}: {what}") from None
     _check(plan, name)
     return plan
 

@@ -72,7 +72,7 @@ def _tied(problem: Any) -> list[list[Choice]]:
     groups: dict[Any, list[int]] = {}
     for index, op in enumerate(problem.graph.operators):
         if op.kind != "embedding":
-            groups.setdefault((op.structure, op.dims), []).append(index)
+            groups.setdefault((op.tags, op.dims), []).append(index)
     space = problem.space
     return [
         [{op: space.place(degrees, 0) for op in members} for degrees in space.degrees(members[0])]
