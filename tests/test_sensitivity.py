@@ -14,7 +14,7 @@ from topoplan_command_sensitivity.repeating import experiment_of
 from topoplan_command_sensitivity.sensitivity import Row, sensitivity
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.exporting import read_plan
-from topoplan_engine.perturbation import Distortion
+from topoplan_engine.perturbation import Perturbation
 
 TABLES = {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"}
 #: A network so slow that a search which believes it to be fast does badly.
@@ -31,9 +31,9 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_a_search_that_proves_its_answer_loses_by_distortion_only():
-    distortions = [Distortion(), Distortion(compute_noise=0.5), Distortion(communication_scale=1e4)]
-    study = sensitivity(EXPERIMENT, distortions, seeds=2)
+def test_a_search_that_proves_its_answer_loses_by_perturbation_only():
+    perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=1e4)]
+    study = sensitivity(EXPERIMENT, perturbations, seeds=2)
     none, noisy, fast = study.rows
     assert none.slowdowns == (1.0, 1.0)
     assert min(noisy.slowdowns) >= 1.0
@@ -44,17 +44,16 @@ def test_a_search_that_proves_its_answer_loses_by_distortion_only():
 
 
 def test_a_plan_that_does_not_fit_is_no_slowdown():
-    row = Row(distortion=Distortion(), seeds=(0, 1), seconds=(1.0, 2.0), fits=(False, True), reference=1.0)
+    row = Row(perturbation=Perturbation(), seeds=(0, 1), seconds=(1.0, 2.0), fits=(False, True), reference=1.0)
     assert row.slowdowns == (float("inf"), 2.0)
     assert row.worst == float("inf")
 
 
-def test_a_plan_made_under_distortion_says_so():
-    wrong = attrs.evolve(EXPERIMENT, distortion=Distortion(communication_scale=2.0))
-    plan = optimize(wrong).plan
+def test_a_plan_made_under_perturbation_says_so():
+    plan = optimize(EXPERIMENT, perturbation=Perturbation(communication_scale=2.0)).plan
     assert plan.provenance["distortion"] == {"compute_noise": 0.0, "communication_scale": 2.0, "seed": 0}
     assert plan.timeline.makespan < optimize(EXPERIMENT).plan.timeline.makespan
-    with pytest.raises(TopoplanError, match="made under distorted costs"):
+    with pytest.raises(TopoplanError, match="made under perturbed costs"):
         experiment_of(plan, "p.json")
 
 
@@ -65,7 +64,7 @@ def test_every_searcher_takes_part(searcher):
     experiment = attrs.evolve(
         EXPERIMENT, searchers=[searcher], topology=Choice("topoopt"), run=RunOptions(batch_size=64, budget=6)
     )
-    study = sensitivity(experiment, [Distortion(compute_noise=0.3, communication_scale=0.5)], seeds=1)
+    study = sensitivity(experiment, [Perturbation(compute_noise=0.3, communication_scale=0.5)], seeds=1)
     assert study.rows[0].seconds[0] > 0
 
 
@@ -74,8 +73,8 @@ def test_ctrl_c_keeps_what_is_finished():
         if finished == 3:
             signal.raise_signal(signal.SIGINT)
 
-    distortions = [Distortion(), Distortion(compute_noise=0.5), Distortion(communication_scale=2.0)]
-    study = sensitivity(EXPERIMENT, distortions, seeds=2, on_progress=stop)
+    perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=2.0)]
+    study = sensitivity(EXPERIMENT, perturbations, seeds=2, on_progress=stop)
     assert study.interrupted
     assert [row.seeds for row in study.rows] == [(0, 1)]
 

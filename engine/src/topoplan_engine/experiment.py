@@ -19,7 +19,6 @@ from topoplan.model.machine import HostModel
 from topoplan.options import SEEDS, check, option, parse_component, structure
 from topoplan.plugin.components import Component, Kind, Topology
 from topoplan.plugin.host import Host
-from topoplan_engine.perturbation import Distortion
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
 
 __all__ = [
@@ -194,8 +193,6 @@ class Experiment:
         estimator: unset, the one that the model's frontend names: ``roofline`` for most.
         searchers: take turns in this order; a searcher of the network axis alone brings its partner.
         outputs: exporter (with options) -> path of the file that it writes.
-        distortion: what the search is told wrongly; see `topoplan_command_sensitivity.sensitivity`.  The plan's times
-            are then wrong, too.
     """
 
     model: Choice = attrs.field(converter=_frontend_of)
@@ -206,7 +203,6 @@ class Experiment:
     searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_searchers_of)
     run: RunOptions = attrs.field(factory=RunOptions, validator=_instance_of(RunOptions))
     outputs: tuple[tuple[Choice, str], ...] = ()
-    distortion: Distortion | None = None
 
 
 def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topology]) -> ClusterOptions:

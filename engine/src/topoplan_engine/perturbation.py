@@ -1,4 +1,4 @@
-"""How far a profile is from the truth, as part of an experiment; `search.perturbed` makes the problem of it.
+"""How far a profile is from the truth, as an argument of `optimize`; `search.perturbed` makes the problem of it.
 
 Source: HiDup (Zhang et al., SoCC 2022, section 6) plans under wrong profiles to see how much that costs.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import attrs
 
-__all__ = ["Distortion"]
+__all__ = ["Perturbation"]
 
 
 @attrs.frozen(kw_only=True)
-class Distortion:
+class Perturbation:
     """How far a profile is from the truth.
 
     Attributes:

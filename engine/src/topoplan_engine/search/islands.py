@@ -35,6 +35,7 @@ from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import Stop, end_with_parent, interruptible
 from topoplan_engine.kernels.compiling import clock, seconds
 from topoplan_engine.packing import packed, sendable, unpacked
+from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Finalist, Origin
 from topoplan_engine.search.driver import Result, Walk, first_state, patience_of
 from topoplan_engine.search.setup import Assembly, assemble
@@ -92,14 +93,16 @@ class _Crew(Protocol):
 class _Here:
     """Chains of this process; each with a problem and an evaluator of its own."""
 
-    def __init__(self, host: Host, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
+    def __init__(
+        self, host: Host, experiment: Experiment, perturbation: Perturbation | None, chains: Sequence[int], stop: Stop
+    ) -> None:
         run, self._stop = experiment.run, stop
         self._walks: dict[int, tuple[Assembly, Walk]] = {}
         self._said: dict[int, State] = {}
         self._origins: dict[int, Origin] = {}
         self._told: dict[int, _Told] = {}
         for chain in chains:
-            made = assemble(host, experiment)
+            made = assemble(host, experiment, perturbation)
             started = clock()
             rng, searches = made.searches(chain)
             planning = clock() - started
@@ -148,11 +151,20 @@ class _Here:
 class _There:
     """Chains of another process, at the other end of a pipe."""
 
-    def __init__(self, plugins: bytes, experiment: Experiment, chains: Sequence[int], stop: Stop) -> None:
+    def __init__(
+        self,
+        plugins: bytes,
+        experiment: Experiment,
+        perturbation: Perturbation | None,
+        chains: Sequence[int],
+        stop: Stop,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop, self._asked_to_stop = stop, False
         self._pipe, far = context.Pipe()
-        self._process = context.Process(target=_serve, args=(far, plugins, experiment, list(chains)), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(far, plugins, experiment, perturbation, list(chains)), daemon=True
+        )
         with _ignoring_interrupts():
             self._process.start()
         far.close()
@@ -218,7 +230,9 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _serve(pipe: Any, plugins: bytes, experiment: Experiment, chains: Sequence[int]) -> None:
+def _serve(
+    pipe: Any, plugins: bytes, experiment: Experiment, perturbation: Perturbation | None, chains: Sequence[int]
+) -> None:
     """Advance chains as asked, until the pipe is closed; Ctrl-C is the first process's, which passes it on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -235,7 +249,7 @@ def _serve(pipe: Any, plugins: bytes, experiment: Experiment, chains: Sequence[i
         try:
             host = host or unpacked(plugins)
             with host.naming_plugins():
-                crew = crew or _Here(host, experiment, chains, _FromAfar(pipe))
+                crew = crew or _Here(host, experiment, perturbation, chains, _FromAfar(pipe))
                 if order == "start":
                     crew.start(given)
             said = crew.finish() if order == "start" else crew.finalists(given)
@@ -251,6 +265,8 @@ def search(
     host: Host,
     experiment: Experiment,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+    *,
+    perturbation: Perturbation | None = None,
 ) -> Result:
     """Search with ``experiment.run.chains`` chains in up to ``experiment.run.workers`` processes.
 
@@ -261,6 +277,7 @@ def search(
         host: where components come from; other processes have the same ones.
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
+        perturbation: how the costs that it is told are wrong; None for the true ones.
 
     Raises:
         TopoplanError: something in the experiment is wrong, or a process died.
@@ -270,13 +287,14 @@ def search(
     started = clock() if workers == 1 else time.monotonic()  # others have compiled nothing yet
     with interruptible() as stop:
         if workers == 1:
-            here = _Here(host, experiment, range(run.chains), stop)
+            here = _Here(host, experiment, perturbation, range(run.chains), stop)
             return _rounds([here], experiment, on_progress, started, stop)
         crews: list[_There] = []
         plugins = packed(host)
         try:
             crews.extend(
-                _There(plugins, experiment, range(first, run.chains, workers), stop) for first in range(workers)
+                _There(plugins, experiment, perturbation, range(first, run.chains, workers), stop)
+                for first in range(workers)
             )
             return _rounds(crews, experiment, on_progress, started, stop)
         finally:

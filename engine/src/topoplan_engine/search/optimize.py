@@ -31,6 +31,7 @@ from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.kernels.compiling import clock
 from topoplan_engine.network.bounds import fabric_lower_bound
+from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, json_ready
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Finalist, Origin
@@ -125,6 +126,7 @@ def optimize(
     experiment: Experiment,
     *,
     host: Host | None = None,
+    perturbation: Perturbation | None = None,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
 ) -> Outcome:
     """Run an experiment.
@@ -132,6 +134,7 @@ def optimize(
     Args:
         experiment: what to run.
         host: where components come from; all installed plugins unless given.
+        perturbation: how the costs that the search is told are wrong; the plan's times are then wrong, too.
         on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals.
 
     Raises:
@@ -145,11 +148,16 @@ def optimize(
         )
     host = host or Host.discover()
     with host.naming_plugins():
-        return _optimized(named(host, experiment), host, on_progress)
+        return _optimized(named(host, experiment), host, perturbation, on_progress)
 
 
-def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, Progress], None]) -> Outcome:
-    made = assemble(host, experiment)
+def _optimized(
+    experiment: Experiment,
+    host: Host,
+    perturbation: Perturbation | None,
+    on_progress: Callable[[str, Progress], None],
+) -> Outcome:
+    made = assemble(host, experiment, perturbation)
     problem, evaluator, policy = made.problem, made.evaluator, made.policy
     graph, cluster = problem.graph, problem.cluster
     run = Run(
@@ -170,7 +178,7 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
     planning = clock() - started
     host.hook.topoplan_run_started(run=run)
     if searches is None:
-        result = islands.search(host, experiment, report)
+        result = islands.search(host, experiment, report, perturbation=perturbation)
     else:
         result = drive(run, evaluator, made.strategy, searches, rng, report, made.keep, planning)
     if result.best_cost == float("inf"):
@@ -185,7 +193,7 @@ def _optimized(experiment: Experiment, host: Host, on_progress: Callable[[str, P
     result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
     assumptions = dict(getattr(problem.costs, "assumptions", {}))
     record = {
-        **provenance(host, experiment),
+        **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
@@ -296,7 +304,7 @@ def _break_even(
     return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
 
 
-def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
+def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> Mapping[str, Any]:
     """Record all that is needed to repeat the run; nothing in it depends on time or place.
 
     Raises:
@@ -319,7 +327,7 @@ def provenance(host: Host, experiment: Experiment) -> Mapping[str, Any]:
         "precision": run.precision if run.precision != "fp32" else None,
         "precision_speedup": run.precision_speedup,
         "optimizer": run.optimizer,
-        "distortion": None if experiment.distortion is None else attrs.asdict(experiment.distortion),
+        "distortion": None if perturbation is None else attrs.asdict(perturbation),
     }
     return {
         "topoplan": __version__,

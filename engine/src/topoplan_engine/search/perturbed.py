@@ -1,8 +1,8 @@
 """A problem as a wrong profile shows it: compute times with noise, and links that are faster or slower.
 
-    Problem ─► distorted ─► Problem that is searched in;   its plan's fabric ─► at_bandwidth ─► as it really is
+    Problem ─► perturbed ─► Problem that is searched in;   its plan's fabric ─► at_bandwidth ─► as it really is
 
-Everything that tells a searcher about speed is distorted alike, so that no searcher has to know: the cost function, the
+Everything that tells a searcher about speed is perturbed alike, so that no searcher has to know: the cost function, the
 cluster's bandwidths inside hosts and of interfaces, and every fabric that the topology builds.
 """
 
@@ -16,17 +16,17 @@ import numpy as np
 
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Demand, Problem
-from topoplan_engine.perturbation import Distortion
+from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.scaling import scaled_costs
 from topoplan_engine.search.space import Space
 
-__all__ = ["at_bandwidth", "distorted"]
+__all__ = ["at_bandwidth", "perturbed"]
 
 
-def distorted(problem: Problem, distortion: Distortion) -> Problem:
+def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
     """Return ``problem`` as the wrong profile shows it; memory, latency and shapes are as they are."""
-    scale, noise = distortion.communication_scale, distortion.compute_noise
-    factors = np.random.default_rng(distortion.seed).uniform(1 - noise, 1 + noise, len(problem.graph.operators))
+    scale, noise = perturbation.communication_scale, perturbation.compute_noise
+    factors = np.random.default_rng(perturbation.seed).uniform(1 - noise, 1 + noise, len(problem.graph.operators))
     costs = scaled_costs(problem.costs, factors, scale)
     cluster = attrs.evolve(
         problem.cluster,

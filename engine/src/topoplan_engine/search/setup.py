@@ -26,10 +26,11 @@ from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
+from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.evaluator import Evaluator, Memory
-from topoplan_engine.search.perturbed import distorted
+from topoplan_engine.search.perturbed import perturbed
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.programs import check_strategy
 
@@ -108,8 +109,8 @@ class _Nothing:
         pass
 
 
-def assemble(host: Host, experiment: Experiment) -> Assembly:
-    """Put an experiment together.
+def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> Assembly:
+    """Put an experiment together; its costs are wrong as ``perturbation`` says, if there is one.
 
     Raises:
         TopoplanError: something in the experiment is wrong.
@@ -131,8 +132,8 @@ def assemble(host: Host, experiment: Experiment) -> Assembly:
         build_fabric=_fabric_builder(topology, topology_options, cluster),
         reconfigurable=topology.follows_demand,
     )
-    if experiment.distortion is not None:
-        problem = distorted(problem, experiment.distortion)
+    if perturbation is not None:
+        problem = perturbed(problem, perturbation)
     policy = cast("Simulator", simulator).memory(simulator_options)
     if experiment.run.strategy is None:
         strategy = problem.space.initial()

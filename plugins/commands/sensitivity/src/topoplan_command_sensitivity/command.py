@@ -11,7 +11,7 @@ from topoplan.errors import TopoplanError
 
 if TYPE_CHECKING:
     from topoplan_command_sensitivity.sensitivity import Study
-    from topoplan_engine.perturbation import Distortion
+    from topoplan_engine.perturbation import Perturbation
 
 __all__ = ["application"]
 
@@ -31,11 +31,11 @@ def sensitivity(
     communication_scale: str = typer.Option(
         "0.5,0.8,1.25,2", metavar="FACTOR,...", help="All bandwidths times this factor."
     ),
-    seeds: int = typer.Option(3, help="Runs with each distortion: of the noise, and of the search."),
+    seeds: int = typer.Option(3, help="Runs with each perturbation: of the noise, and of the search."),
     budget: int = typer.Option(None, help="Candidates to price in each run; the file's unless given."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
-    """Plan under distorted costs, and price what is found under the true ones."""
+    """Plan under perturbed costs, and price what is found under the true ones."""
     import attrs
 
     from topoplan.plugin.host import Host
@@ -43,7 +43,7 @@ def sensitivity(
     from topoplan_command_sensitivity.sensitivity import sensitivity as study_of
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.exporting import read_plan
-    from topoplan_engine.perturbation import Distortion
+    from topoplan_engine.perturbation import Perturbation
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.progress import parts_shown
 
@@ -62,13 +62,13 @@ def sensitivity(
         experiment = experiment_of(plan, str(file))
     if budget is not None:
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, budget=budget))
-    distortions: list[Distortion] = [
-        Distortion(),
-        *(Distortion(compute_noise=noise) for noise in noises),
-        *(Distortion(communication_scale=scale) for scale in scales),
+    perturbations: list[Perturbation] = [
+        Perturbation(),
+        *(Perturbation(compute_noise=noise) for noise in noises),
+        *(Perturbation(communication_scale=scale) for scale in scales),
     ]
-    with compilation_announced(), parts_shown("searching", len(distortions) * seeds + 1, quiet=as_json) as report:
-        study = study_of(experiment, distortions, seeds=seeds, plan=plan, host=host, on_progress=report)
+    with compilation_announced(), parts_shown("searching", len(perturbations) * seeds + 1, quiet=as_json) as report:
+        study = study_of(experiment, perturbations, seeds=seeds, plan=plan, host=host, on_progress=report)
     _show(study, f"{experiment.model.name}, {'+'.join(one.name for one in experiment.searchers)}", as_json=as_json)
     if study.interrupted:
         typer.echo(f"interrupted: {sum(len(row.seeds) for row in study.rows)} searches are finished", err=True)
@@ -96,8 +96,8 @@ def _show(study: Study, title: str, *, as_json: bool) -> None:
 
         rows = [
             {
-                "compute_noise": row.distortion.compute_noise,
-                "communication_scale": row.distortion.communication_scale,
+                "compute_noise": row.perturbation.compute_noise,
+                "communication_scale": row.perturbation.communication_scale,
                 "seeds": list(row.seeds),
                 "seconds": list(row.seconds),
                 "fits": list(row.fits),
@@ -118,10 +118,10 @@ def _show(study: Study, title: str, *, as_json: bool) -> None:
 
     marked = "" if study.fits else ", which DOES NOT FIT"
     grid = Table(title=f"{title}: {study.reference * 1e3:.4f} ms with true costs{marked}", title_justify="left")
-    for header in ("distortion", "seeds", "mean slowdown", "worst slowdown"):
-        grid.add_column(header, justify="left" if header == "distortion" else "right")
+    for header in ("perturbation", "seeds", "mean slowdown", "worst slowdown"):
+        grid.add_column(header, justify="left" if header == "perturbation" else "right")
     for row in study.rows:
-        grid.add_row(str(row.distortion), str(len(row.seeds)), _slowdown(row.mean), _slowdown(row.worst))
+        grid.add_row(str(row.perturbation), str(len(row.seeds)), _slowdown(row.mean), _slowdown(row.worst))
     Console(markup=False, emoji=False).print(grid)
 
 

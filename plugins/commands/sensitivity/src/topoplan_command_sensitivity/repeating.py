@@ -35,7 +35,7 @@ def experiment_of(plan: Plan, name: str) -> Experiment:
             f"{name}: does not say how it was made (needs a plan that topoplan optimize -x json wrote, or a TOML file)"
         )
     if "distortion" in record:
-        raise TopoplanError(f"{name}: was made under distorted costs (needs a plan made with true ones)")
+        raise TopoplanError(f"{name}: was made under perturbed costs (needs a plan made with true ones)")
     try:
         chosen: dict[str, list[Choice]] = {}
         for one in record["components"]:

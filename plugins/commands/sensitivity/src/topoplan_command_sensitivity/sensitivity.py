@@ -1,10 +1,10 @@
-"""How much a wrong profile costs: search under distorted costs, price what was found under the true ones.
+"""How much a wrong profile costs: search under perturbed costs, price what was found under the true ones.
 
     experiment ─┬─ optimize ─────────────► plan ─┐
-                └─ distort ─► optimize ─► plans ─┴─► evaluator of the true problem ─► slowdowns
+                └─ perturb ─► optimize ─► plans ─┴─► evaluator of the true problem ─► slowdowns
 
 The seed of a run is that of the noise and of the search, so that a search that draws at random shows its luck beside
-the effect of the distortion: the row without any distortion holds nothing else.
+the effect of the perturbation: the row without any perturbation holds nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topoplan.plugin.host import Host
 from topoplan.search.protocol import State, Trial
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import interruptible
-from topoplan_engine.perturbation import Distortion
+from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.optimize import optimize
@@ -32,10 +32,10 @@ __all__ = ["Row", "Study", "sensitivity"]
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """One distortion.
+    """One perturbation.
 
     Attributes:
-        distortion: with the seed of the experiment.
+        perturbation: with the seed of the experiment.
         seeds: of the runs that are finished.
         seconds: of the plan found with each seed, priced under true costs, the mean over draws of equal paths; a memory
             penalty included.
@@ -44,7 +44,7 @@ class Row:
         reference: seconds of the plan made with true costs.
     """
 
-    distortion: Distortion
+    perturbation: Perturbation
     seeds: tuple[int, ...]
     seconds: tuple[float, ...]
     fits: tuple[bool, ...]
@@ -87,18 +87,18 @@ class Study:
 
 def sensitivity(
     experiment: Experiment,
-    distortions: Sequence[Distortion],
+    perturbations: Sequence[Perturbation],
     *,
     seeds: int = 3,
     plan: Plan | None = None,
     host: Host | None = None,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
 ) -> Study:
-    """Plan under each distortion with several seeds, and compare with the plan made with true costs.
+    """Plan under each perturbation with several seeds, and compare with the plan made with true costs.
 
     Args:
         experiment: what is searched, and from which seed on.
-        distortions: each is one row; their own seeds do not matter.
+        perturbations: each is one row; their own seeds do not matter.
         seeds: how many runs each row has.
         plan: made with true costs; searched for, with the experiment's seed, unless given.
         host: where components come from; all installed plugins unless given.
@@ -119,29 +119,25 @@ def sensitivity(
                 plan, stop.wanted = outcome.plan, stop.wanted or outcome.result.interrupted
             truth = _true_price(evaluator, plan, 1.0)
             reference, fits = truth.cost, truth.fits
-            for index, distortion in enumerate(distortions):
+            for index, perturbation in enumerate(perturbations):
                 for seed in () if stop.wanted else chosen:
                     finished += 1
-                    on_progress(finished, str(distortion))
+                    on_progress(finished, str(perturbation))
                     if stop.wanted:
                         break
-                    wrong = attrs.evolve(
-                        experiment,
-                        run=attrs.evolve(experiment.run, seed=seed),
-                        distortion=attrs.evolve(distortion, seed=seed),
-                    )
-                    outcome = optimize(wrong, host=host)
+                    seeded = attrs.evolve(experiment, run=attrs.evolve(experiment.run, seed=seed))
+                    outcome = optimize(seeded, host=host, perturbation=attrs.evolve(perturbation, seed=seed))
                     if outcome.result.interrupted:
                         stop.wanted = True
                         break
-                    price = _true_price(evaluator, outcome.plan, 1 / distortion.communication_scale)
+                    price = _true_price(evaluator, outcome.plan, 1 / perturbation.communication_scale)
                     found.setdefault(index, []).append(price)
         except KeyboardInterrupt:  # the second one, or one that came in between
             stop.wanted = True
         stopped = stop.wanted
     rows = tuple(
         Row(
-            distortion=distortions[index],
+            perturbation=perturbations[index],
             seeds=tuple(chosen[: len(prices)]),
             seconds=tuple(price.cost for price in prices),
             fits=tuple(price.fits or not fits for price in prices),

@@ -1,4 +1,4 @@
-"""Distorted problems: what is wrong in them is what was asked for, and nothing else."""
+"""Perturbed problems: what is wrong in them is what was asked for, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Problem
 from topoplan.testing import reference
-from topoplan_engine.perturbation import Distortion
-from topoplan_engine.search.perturbed import at_bandwidth, distorted
+from topoplan_engine.perturbation import Perturbation
+from topoplan_engine.search.perturbed import at_bandwidth, perturbed
 from topoplan_engine.search.space import Space
 
 
@@ -28,8 +28,8 @@ def problem():
     )
 
 
-def test_no_distortion_changes_nothing():
-    true, seen = problem(), distorted(problem(), Distortion(seed=3))
+def test_no_perturbation_changes_nothing():
+    true, seen = problem(), perturbed(problem(), Perturbation(seed=3))
     assert seen.cluster == true.cluster
     rng = np.random.default_rng(0)
     assert seen.build_fabric(None, rng) == true.build_fabric(None, rng)
@@ -41,7 +41,7 @@ def test_no_distortion_changes_nothing():
 @given(noise=st.floats(0, 0.99), scale=st.floats(0.01, 100), seed=st.integers(0, 1000))
 def test_factors_are_within_the_noise_and_one_for_each_operator(noise, scale, seed):
     true = problem()
-    seen = distorted(true, Distortion(compute_noise=noise, communication_scale=scale, seed=seed))
+    seen = perturbed(true, Perturbation(compute_noise=noise, communication_scale=scale, seed=seed))
     for op in range(3):
         ratios = []
         for degrees in ((1, 1, 1), (4, 1, 1), (1, 2, 2)):
@@ -61,7 +61,7 @@ def test_factors_are_within_the_noise_and_one_for_each_operator(noise, scale, se
 def test_one_seed_gives_one_noise_and_another_one_another():
     factors = [
         [
-            distorted(problem(), Distortion(compute_noise=0.5, seed=seed))
+            perturbed(problem(), Perturbation(compute_noise=0.5, seed=seed))
             .costs.price(op, (1, 1, 1), np.zeros(1, dtype=np.int32))
             .forward[0]
             for op in range(3)
@@ -88,4 +88,4 @@ def test_bandwidths_come_back(fabric: Fabric):
     ],
 )
 def test_it_is_told_in_words(given, told):
-    assert str(Distortion(**given)) == told
+    assert str(Perturbation(**given)) == told
