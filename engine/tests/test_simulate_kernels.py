@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_graphs import networks, taskgraphs
 
 from topoplan import Cluster, Fabric, TaskGraph
 from topoplan_engine.network.tables import Network
@@ -19,76 +20,7 @@ from topoplan_reference.fluid import fluid_reference
 from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_fluid import model as fluid
 
-SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
-BYTES = [0, 1, 8936, 40_000, 300_000, 5_000_000]
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@st.composite
-def networks(draw):
-    hosts = draw(st.integers(2, 5))
-    per_host = draw(st.integers(1, 2))
-    shape = draw(st.sampled_from(["star", "spines", "circle", "mesh"]))
-    rings = {}
-    if shape == "star":
-        links = [(h, hosts) for h in range(hosts)]
-        switches = 1
-    elif shape == "spines":  # two leaves, two spines: two paths between most hosts
-        links = [(h, hosts + h % 2) for h in range(hosts)]
-        links += [(hosts + leaf, hosts + 2 + spine) for leaf in range(2) for spine in range(2)]
-        switches = 4
-    elif shape == "mesh":
-        links = [(a, b) for b in range(hosts) for a in range(b)]
-        switches = 0
-    else:
-        links = [(h, (h + 1) % hosts) for h in range(hosts) if hosts > 2 or h == 0]
-        switches = 0
-        rings = {hosts: ((1,), (hosts - 1,)) if draw(st.booleans()) else ((1, hosts - 1, 1),)}
-    links += [(b, a) for a, b in links]
-    bandwidth = draw(st.lists(st.sampled_from([1e9, 1.25e9, 4e9]), min_size=len(links), max_size=len(links)))
-    fabric = Fabric.from_links(
-        name=shape,
-        n_hosts=hosts,
-        n_switches=switches,
-        links=links,
-        bandwidth=bandwidth,
-        latency=draw(st.sampled_from([0.0, 1e-6, 3e-5])),
-        max_paths=4,
-        rings=rings,
-    )
-    return Network(fabric, Cluster.uniform(n_hosts=hosts, devices_per_host=per_host, inside_bandwidth=2e10))
-
-
-@st.composite
-def taskgraphs(draw, devices):
-    count = draw(st.integers(1, 24))
-    rows, groups, edges = [], [], []
-    device = st.integers(0, devices - 1)
-    for t in range(count):
-        kind = draw(st.sampled_from([0, 1, 1, 2, 4, 4, 5, 5]))
-        row = {"kind": kind, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1}
-        if kind == 4:
-            row |= {"src": draw(device), "dst": draw(device), "size": draw(st.sampled_from(BYTES))}
-        elif kind == 5:
-            members = draw(st.sampled_from([range(devices), range(0, devices, 2)]) | st.sets(device, min_size=1))
-            groups.append(draw(st.permutations(list(members))) if draw(st.booleans()) else sorted(members))
-            row |= {"group": len(groups) - 1, "size": draw(st.sampled_from(BYTES))}
-            row["seconds"] = draw(st.sampled_from(SECONDS))
-        else:
-            row |= {"device": draw(device), "seconds": draw(st.sampled_from(SECONDS))}
-        rows.append(row)
-        edges += [(s, t) for s in draw(st.lists(st.integers(0, t - 1), max_size=3))] if t else []
-    edges.sort(key=lambda edge: edge[0])
-    return TaskGraph(
-        **{name: [row[name] for row in rows] for name in rows[0]},
-        group_ptr=np.cumsum([0, *(len(g) for g in groups)]),
-        group_members=[m for g in groups for m in g],
-        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(count + 1)),
-        succ=[t for _, t in edges],
-        op=np.full(count, -1),
-        n_devices=devices,
-        turns=draw(st.none() | st.lists(st.sampled_from([1, 2]), min_size=count, max_size=count)),
-    )
 
 
 def check(model, reference, network, taskgraph):
