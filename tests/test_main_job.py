@@ -72,7 +72,7 @@ def test_every_group_size_has_rings(searched, host):
     exporter = host.get("exporter", "flatbuffer")
     plan = exporter.read(exporter.build(exporter.options())(searched.plan), "plan.fbuf")
     taskgraph = plan.taskgraph
-    sizes = {len(taskgraph.members(t)) for t in np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)}
+    sizes = {len(taskgraph.members(t)) for t in np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)}
     assert sizes - {1} <= set(plan.fabric.rings)
     for size in sizes - {1}:
         for jumps in plan.fabric.rings[size]:
@@ -111,7 +111,7 @@ def test_classic_alexnet_strategy(host):
     assert placed["linear3"].devices.tolist() == [0]
     # linear1's 4096 channels over three devices: weights are sharded, so nothing is all-reduced.
     graph, taskgraph = outcome.plan.graph, outcome.plan.taskgraph
-    rings = taskgraph.kind == TaskKind.ALLREDUCE
+    rings = taskgraph.kind == TaskKind.COLLECTIVE
     reduced = {graph.operators[op].name for op in taskgraph.op[rings]}
     assert "linear1" not in reduced
     assert "conv2" in reduced

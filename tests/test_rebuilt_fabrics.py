@@ -11,7 +11,7 @@ import pytest
 from topoplan import Fabric, Host, TopologyContext
 from topoplan.cli import main
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.replay import taskgraph_demand
+from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.reconfiguration import break_even, rebuilds
 
 CLUSTER = ["--servers", "16", "--interface-bandwidth-gbps", "25", "--seed", "1"]
@@ -49,7 +49,7 @@ def test_the_break_even_delay(outcome, simulator):
     component, options = host.make("simulator", simulator)
     simulate = component.build(options)
     topology, options = host.make("topology", "ocs")
-    demand = taskgraph_demand(plan.taskgraph, plan.cluster.device_host, 16)
+    demand = phased_demand(plan.taskgraph, plan.cluster)
     context = TopologyContext(cluster=plan.cluster, demand=demand, rng=np.random.default_rng(0))
     static = topology.static(options, context)
     # A static fabric that is worse makes rebuilding pay, for some delay.

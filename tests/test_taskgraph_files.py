@@ -153,7 +153,7 @@ FIGURES = {
 def test_figures_of_the_files(name, load):
     graph = plan(name).taskgraph
     counts, messages, groups, (forward, backward) = FIGURES[name]
-    kinds = [TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.ALLREDUCE]
+    kinds = [TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE]
     assert [int((graph.kind == kind).sum()) for kind in kinds] == counts
     size = graph.size[graph.kind == TaskKind.TRANSFER]
     assert (size.min(), size.max(), size.sum()) == messages

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, TaskGraph
+from topoplan import Cluster, Collective, Fabric, TaskGraph, TaskKind
 from topoplan_engine.network.tables import Network
 
 SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
 BYTES = [0, 1, 8936, 40_000, 300_000, 5_000_000]
+RINGS = [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
 
 
 @st.composite
@@ -75,5 +76,5 @@ def taskgraphs(draw, devices):
         succ=[t for _, t in edges],
         op=np.full(count, -1),
         n_devices=devices,
-        turns=draw(st.none() | st.lists(st.sampled_from([1, 2]), min_size=count, max_size=count)),
+        collective=[draw(st.sampled_from(RINGS)) if row["kind"] == TaskKind.COLLECTIVE else -1 for row in rows],
     )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.replay import taskgraph_demand
 from topoplan_engine.search.space import Space
+from topoplan_engine.simulation.phases import phased_demand
 from topoplan_operators import GraphBuilder
 from topoplan_reference.lowering import reference_lower
 
@@ -97,7 +97,7 @@ def test_data_parallel_layers_exchange_no_activations():
     cluster, costs = Cluster.uniform(n_hosts=4), NumberedCosts()
     lowered = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
     assert not (lowered.kind == TaskKind.TRANSFER).any()
-    rings = np.flatnonzero(lowered.kind == TaskKind.ALLREDUCE)
+    rings = np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
     assert len(rings) == sum(len(op.weights) for op in graph.operators)
     assert all(lowered.members(t).tolist() == [0, 1, 2, 3] for t in rings)
     assert lowered.size[rings].sum() == graph.parameter_bytes
@@ -120,10 +120,10 @@ def test_demand_counts_what_the_task_graph_moves():
                     forward[host[lowered.src[t]], host[lowered.dst[t]]] += lowered.size[t]
         assert np.array_equal(demand.matrix, matrix)
         assert np.array_equal(demand.forward, forward)
-        assert taskgraph_demand(lowered, host, 2) == demand
+        assert phased_demand(lowered, cluster) == demand
         apart = [
             lowered.size[t]
-            for t in np.flatnonzero(lowered.kind == TaskKind.ALLREDUCE)
+            for t in np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
             if len(set(host[lowered.members(t)])) > 1
         ]
         assert demand.group_bytes.sum() == sum(apart)
@@ -136,6 +136,6 @@ def test_gpus_per_device_adds_an_all_reduce_inside_the_host():
     cluster = Cluster.uniform(n_hosts=4, gpus_per_device=4, inside_bandwidth=25e9)
     costs = NumberedCosts()
     lowered = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
-    rings = np.flatnonzero(lowered.kind == TaskKind.ALLREDUCE)
+    rings = np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
     # FlexNet's numbers at 200 Gb/s: 67,108,864 B take 1.342177 ms.
     assert lowered.seconds[rings[0]] * 1e3 == pytest.approx(1.342177, abs=1e-6)

@@ -18,12 +18,12 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.model.placement import Placement
-from topoplan.model.taskgraph import TaskKind
+from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed, in_precision, weight_states
 from topoplan_engine.scaling import scaled_costs
-from topoplan_engine.sharding.resharding import Collective, CollectiveCosts
+from topoplan_engine.sharding.resharding import CollectiveCosts
 from topoplan_operators import GraphBuilder
 
 
@@ -104,7 +104,7 @@ def test_messages_of_a_strategy_are_half_as_long():
     for precision in ("fp32", "bf16"):
         made = in_precision(graph, precision)
         tasks = Lowering(made, cluster, reference.Costs()).lower(PlacedStrategy(placements))
-        sizes.append({kind: tasks.size[tasks.kind == kind] for kind in (TaskKind.TRANSFER, TaskKind.ALLREDUCE)})
+        sizes.append({kind: tasks.size[tasks.kind == kind] for kind in (TaskKind.TRANSFER, TaskKind.COLLECTIVE)})
     for kind, before in sizes[0].items():
         assert before.sum() > 0
         assert (2 * sizes[1][kind] == before).all()

@@ -9,7 +9,8 @@ import pytest
 
 from topoplan import Cluster
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
-from topoplan_engine.sharding.resharding import Collective, CollectiveCosts, CollectiveStep, Rings, convert, seconds
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.sharding.resharding import CollectiveCosts, CollectiveStep, Local, Rings, convert, seconds
 
 N = 3
 SHAPE = (6, 9, 3)
@@ -49,9 +50,9 @@ def run(step, local):
         case Collective.ALL_TO_ALL, (split, joined):
             pieces = [np.split(x, N, split) for x in local]
             return [np.concatenate([pieces[source][k] for source in range(N)], joined) for k in range(N)]
-        case Collective.SLICE, (axis,):
+        case Local.SLICE, (axis,):
             return [np.split(x, N, axis)[k] for k, x in enumerate(local)]
-        case Collective.IDENTITY, ():
+        case Local.IDENTITY, ():
             return local
     raise AssertionError(step)
 
@@ -88,7 +89,7 @@ def test_the_backward_pass_is_the_transpose(given, wanted):
     gradient = [rng.normal(size=part.shape) for part in made]
     forward = sum(float((a * b).sum()) for a, b in zip(made, gradient, strict=True))
     back = gradient
-    if conversion.forward[-1].collective is Collective.SLICE:
+    if conversion.forward[-1].collective is Local.SLICE:
         axis = conversion.forward[-1].axes[0]
         zeros = np.zeros_like(gradient[0])
         back = [np.concatenate([g if k == n else zeros for k in range(N)], axis) for n, g in enumerate(gradient)]
@@ -117,7 +118,6 @@ class TestRings:
         assert rings.collective(Collective.ALL_REDUCE, 400) == pytest.approx(9.0)
         # a device sends a sixteenth of the tensor to each other one
         assert rings.collective(Collective.ALL_TO_ALL, 400) == pytest.approx(3 * (0.25 + 0.5))
-        assert rings.collective(Collective.SLICE, 400) == rings.collective(Collective.IDENTITY, 400) == 0
 
     def test_devices_of_a_host_share_its_interfaces(self):
         cluster = Cluster.uniform(

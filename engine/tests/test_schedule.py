@@ -218,7 +218,7 @@ def test_as_much_work_as_without_a_schedule(drawn):
     lowering = Lowering(graph, cluster, Numbered())
     found, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
     count = strategy.schedule.micro_batches
-    for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.ALLREDUCE):
+    for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE):
         mine, theirs = found.kind == kind, whole.kind == kind
         assert found.size[mine].sum() == whole.size[theirs].sum()
         for op in range(len(graph.operators)):

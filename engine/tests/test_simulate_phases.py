@@ -67,7 +67,7 @@ def slow_phases(tasks):
         if task not in known:
             own = {TaskKind.BACKWARD: 1, TaskKind.UPDATE: 1}.get(tasks.kind[task], 0)
             ends = (TaskKind.UPDATE, TaskKind.BARRIER)
-            if tasks.kind[task] == TaskKind.ALLREDUCE and all(
+            if tasks.kind[task] == TaskKind.COLLECTIVE and all(
                 tasks.kind[after] in ends for after in tasks.successors(task)
             ):
                 own = 2
@@ -86,7 +86,7 @@ def scrambled(seed):
     edges = place[edges] if len(edges) else np.zeros((0, 2), dtype=int)
     edges = edges[np.argsort(edges[:, 0], kind="stable")]
     kind = rng.integers(0, 6, count)
-    reduces, moves = kind == TaskKind.ALLREDUCE, kind == TaskKind.TRANSFER
+    reduces, moves = kind == TaskKind.COLLECTIVE, kind == TaskKind.TRANSFER
     return TaskGraph(
         kind=kind,
         device=np.where(reduces | moves, -1, 0),
@@ -119,7 +119,7 @@ def test_phases_of_a_lowered_iteration(seed):
     assert phase.tolist() == slow_phases(tasks)
     assert set(phase[tasks.kind == TaskKind.FORWARD]) == {0}
     assert set(phase[tasks.kind == TaskKind.BACKWARD]) == {1}
-    assert set(phase[tasks.kind == TaskKind.ALLREDUCE]) <= {2}
+    assert set(phase[tasks.kind == TaskKind.COLLECTIVE]) <= {2}
     sent = np.flatnonzero(tasks.kind == TaskKind.TRANSFER)
     follows = [tasks.kind[tasks.successors(task)[0]] == TaskKind.BACKWARD for task in sent]
     assert phase[sent].tolist() == [int(late) for late in follows]
@@ -143,7 +143,7 @@ def test_an_excerpt_keeps_its_tasks_and_what_joins_them(seed):
         (a, b) for a, b in reference.edges_of(tasks) if a in kept and b in kept
     ]
     for i, task in enumerate(rows):
-        if tasks.kind[task] == TaskKind.ALLREDUCE:
+        if tasks.kind[task] == TaskKind.COLLECTIVE:
             assert part.members(i).tolist() == tasks.members(task).tolist()
 
 

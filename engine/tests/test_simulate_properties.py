@@ -89,7 +89,7 @@ def send(src, dst, size):
 
 
 def reduce(group, size, seconds=0.0):
-    return {"kind": int(TaskKind.ALLREDUCE), "group": group, "size": size, "seconds": seconds}
+    return {"kind": int(TaskKind.COLLECTIVE), "group": group, "size": size, "seconds": seconds}
 
 
 def compute(device, seconds):

@@ -12,13 +12,13 @@ from topoplan import Cluster, Fabric, PartCosts, Schedule, SpmdStrategy, Topopla
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd import device_costs, groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.programs import check_strategy, reshards_of, why_invalid
-from topoplan_engine.sharding.resharding import Collective, CollectiveStep
+from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.spmd import members_of, reference_program
@@ -147,12 +147,12 @@ def test_groups_are_those_of_equal_coordinates(mesh, axes):
 def alone(kind, nbytes, cluster, fabric, build, **options):
     """Return the seconds of one collective of all devices, that a task on each device waits for."""
     n = cluster.n_devices
-    turns = 2 if kind is Collective.ALL_REDUCE else 1
+    size = nbytes if kind is Collective.ALL_REDUCE else nbytes // 2
     taskgraph = TaskGraph(
-        kind=[TaskKind.ALLREDUCE], device=[-1], seconds=[0.0], size=[nbytes * turns // 2], src=[-1], dst=[-1],
+        kind=[TaskKind.COLLECTIVE], device=[-1], seconds=[0.0], size=[size], src=[-1], dst=[-1],
         group=[0],
         group_ptr=[0, n], group_members=range(n), succ_ptr=[0, 0], succ=[], op=[0], op_names=("x",), n_devices=n,
-        turns=[turns],
+        collective=[kind],
     )  # fmt: skip
     return build(taskgraph, fabric, cluster).makespan
 
@@ -197,9 +197,9 @@ def test_gathering_what_was_scattered_takes_as_long_as_an_all_reduce(nbytes):
 def test_slices_of_slices_are_put_together_from_within():
     both = mesh_steps((shard(0), shard(0)), (REPLICATED, REPLICATED), (2, 4))
     assert both is not None
-    assert [(step.step.collective.value, step.axes, step.share) for step in both[0]] == [
-        ("all_gather", (1,), 1 / 2),
-        ("all_gather", (0,), 1.0),
+    assert [(step.step.collective, step.axes, step.share) for step in both[0]] == [
+        (Collective.ALL_GATHER, (1,), 1 / 2),
+        (Collective.ALL_GATHER, (0,), 1.0),
     ]
     assert mesh_steps((shard(0), shard(0)), (REPLICATED, shard(0)), (2, 4)) is None
 
@@ -213,9 +213,9 @@ def test_the_gradient_of_a_replicated_parameter_is_summed_over_the_whole_mesh_at
 def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
     found = mesh_steps((PENDING_GRADIENT, shard(0)), (REPLICATED, REPLICATED), (2, 4))
     assert found is not None
-    assert [(s.step.collective.value, s.axes, s.share) for s in found[1]] == [
-        ("reduce_scatter", (1,), 1.0),
-        ("all_reduce", (0,), 1 / 4),
+    assert [(s.step.collective, s.axes, s.share) for s in found[1]] == [
+        (Collective.REDUCE_SCATTER, (1,), 1.0),
+        (Collective.ALL_REDUCE, (0,), 1 / 4),
     ]
 
 

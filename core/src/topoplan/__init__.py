@@ -15,6 +15,7 @@ _PUBLIC = {
     "Bounds": "model.timeline",
     "Candidate": "search.protocol",
     "Cluster": "model.cluster",
+    "Collective": "model.taskgraph",
     "Command": "plugin.components",
     "CostFunction": "plugin.components",
     "Demand": "model.problem",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from topoplan.model.strategy import PlacedStrategy as PlacedStrategy
     from topoplan.model.strategy import SpmdStrategy as SpmdStrategy
     from topoplan.model.strategy import Strategy as Strategy
+    from topoplan.model.taskgraph import Collective as Collective
     from topoplan.model.taskgraph import TaskGraph as TaskGraph
     from topoplan.model.taskgraph import TaskKind as TaskKind
     from topoplan.model.timeline import Bounds as Bounds

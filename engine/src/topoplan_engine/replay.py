@@ -14,16 +14,15 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.interfaces import built
 from topoplan.model.plan import Plan
-from topoplan.model.problem import Demand
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.provenance import component_record
-from topoplan_engine.simulation.phases import FORWARD_PHASE, task_phases
+from topoplan_engine.simulation.phases import phased_demand
 
-__all__ = ["between_ends", "simulate_file", "simulator_of", "taskgraph_demand"]
+__all__ = ["between_ends", "simulate_file", "simulator_of"]
 
 
 def simulate_file(
@@ -86,9 +85,7 @@ def simulate_file(
         choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
         component, options = host.make(Kind.TOPOLOGY, choice.name, choice.options)
         wired = cast("Topology", component)
-        demand = (
-            taskgraph_demand(plan.taskgraph, cluster.device_host, cluster.n_hosts) if wired.follows_demand else None
-        )
+        demand = phased_demand(plan.taskgraph, cluster) if wired.follows_demand else None
         fabric = built(wired, options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
     given = simulator_of(plan) if simulator is None else simulator
     choice = Choice.parse(given, "simulator") if isinstance(given, str) else given
@@ -149,28 +146,3 @@ def between_ends(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Task
     src, dst = taskgraph.src.copy(), taskgraph.dst.copy()
     src[moved], dst[moved] = device[meant[pair] // hosts], device[meant[pair] % hosts]
     return attrs.evolve(taskgraph, src=src, dst=dst)
-
-
-def taskgraph_demand(taskgraph: TaskGraph, device_host: np.ndarray, n_hosts: int) -> Demand:
-    """Return what the transfers and all-reduces of a task graph ask of the network."""
-    moved = taskgraph.kind == TaskKind.TRANSFER
-    early = task_phases(taskgraph) == FORWARD_PHASE
-
-    def sent(tasks: np.ndarray) -> np.ndarray:
-        matrix = np.zeros((n_hosts, n_hosts))
-        np.add.at(matrix, (device_host[taskgraph.src[tasks]], device_host[taskgraph.dst[tasks]]), taskgraph.size[tasks])
-        np.fill_diagonal(matrix, 0.0)
-        return matrix
-
-    sums: dict[tuple[int, ...], float] = {}
-    for task in np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE).tolist():
-        members = tuple(np.unique(device_host[taskgraph.members(task)]).tolist())
-        if len(members) > 1:
-            sums[members] = sums.get(members, 0.0) + float(taskgraph.size[task])
-    return Demand(
-        group_ptr=np.concatenate(([0], np.cumsum([len(group) for group in sums]))),
-        group_members=[host for group in sums for host in group],
-        group_bytes=list(sums.values()),
-        matrix=sent(moved),
-        forward=sent(moved & early),
-    )

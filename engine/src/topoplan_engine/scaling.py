@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 
 from topoplan.arrays import F64, I32, f64
+from topoplan.model.taskgraph import Collective
 from topoplan.plugin.components import CostFunction, PartCosts
-from topoplan_engine.sharding.resharding import Collective, CollectiveCosts
+from topoplan_engine.sharding.resharding import CollectiveCosts
 
 __all__ = ["scaled_costs"]
 

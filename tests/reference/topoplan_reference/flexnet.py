@@ -79,7 +79,7 @@ def flexnet_reference(taskgraph: TaskGraph, network: Network, model: Model) -> O
             done = reduce_of[t]
             device = int(taskgraph.members(done)[0])
             end = device_free[device] = max(device_free[device], ready[t])
-        elif kind[t] == TaskKind.ALLREDUCE:
+        elif kind[t] == TaskKind.COLLECTIVE:
             start[t] = end = ready[t]
             ring = int(backward[t] if reverse[t] else forward.ring[t])
             n, k = int(rings.members[ring]), int(rings.parallel[ring])

@@ -14,7 +14,7 @@ from collections import Counter, deque
 
 import numpy as np
 
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.columns import Outcome
 from topoplan_simulator_fluid.model import Model
@@ -95,13 +95,13 @@ class _Fluid:
             flow.unit = self._unit(_wire(size))
             flow.row = int(self.traffic.row[t])
             return [flow]
-        if kind != TaskKind.ALLREDUCE:
+        if kind != TaskKind.COLLECTIVE:
             return []
         ring = int(self.traffic.ring[t])
         m, k = int(rings.members[ring]), int(rings.parallel[ring])
         if m == 1:
             return []
-        turns = 2 if self.taskgraph.turns is None else int(self.taskgraph.turns[t])
+        turns = 2 if self.taskgraph.collective[t] == Collective.ALL_REDUCE else 1
         whole = size * 2 // turns  # of an all-gather or reduce-scatter, half of an all-reduce
         rounds, share = turns * (m - 1), float(whole // m)
         if whole < 9000 * m:
@@ -201,7 +201,7 @@ class _Fluid:
             if kind == TaskKind.TRANSFER:
                 self.start[t] = self.now
                 self._go(self.flows[t])
-            elif kind == TaskKind.ALLREDUCE:
+            elif kind == TaskKind.COLLECTIVE:
                 self.start[t] = self.now
                 if self.flows[t]:
                     self.inside.add(t)

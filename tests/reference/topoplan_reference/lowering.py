@@ -108,7 +108,7 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
                 size = volume(box) * weight.itemsize
                 slowest = min(float(cluster.inside_bandwidth[cluster.device_host[d]]) for d in members)
                 seconds = 2 * size // cluster.gpus_per_device / slowest if inside else 0.0
-                ring = add(TaskKind.ALLREDUCE, index, seconds=seconds, size=size, group=len(groups))
+                ring = add(TaskKind.COLLECTIVE, index, seconds=seconds, size=size, group=len(groups))
                 groups.append(members)
                 for part in parts:
                     successors[first[index] + 2 * part + 1].append(ring)

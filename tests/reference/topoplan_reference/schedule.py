@@ -110,7 +110,7 @@ def reference_scheduled(
                 successors[moved].add(task[name, end, m])
     for g in range(len(joined.group_bytes)):
         op, size = int(joined.group_op[g]), int(joined.group_bytes[g])
-        ring = add(TaskKind.ALLREDUCE, op=op, size=size, seconds=float(joined.group_seconds[g]), group=g)
+        ring = add(TaskKind.COLLECTIVE, op=op, size=size, seconds=float(joined.group_seconds[g]), group=g)
         for k in range(joined.part_ptr[g], joined.part_ptr[g + 1]):
             p = base[op] + int(joined.group_parts[k])
             successors[task["W" if split[p] else "B", p, count - 1]].add(ring)

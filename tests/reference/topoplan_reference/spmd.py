@@ -11,7 +11,7 @@ import numpy as np
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_of
@@ -34,7 +34,7 @@ def reference_program(
 
     def add(kind: TaskKind, **columns: Any) -> int:
         empty = {"device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "micro_batch": -1}
-        rows.append({**empty, "turns": 2, **columns, "kind": int(kind)})
+        rows.append({**empty, "collective": -1, **columns, "kind": int(kind)})
         return len(rows) - 1
 
     def follow(task: int, *befores: int | None) -> None:
@@ -76,16 +76,17 @@ def reference_program(
             nbytes = nbytes * (copy + 1) // copies - nbytes * copy // copies
         common = {"op": move.users[0], "micro_batch": copy}
         found = members_of(program.mesh, step.axes)
-        if step.step.collective != "all_to_all":
-            turns = 2 if step.step.collective == "all_reduce" else 1
-            size = nbytes if turns == 2 else (nbytes + 1) // 2
-            tasks = [add(TaskKind.ALLREDUCE, size=size, turns=turns, group=number(g), **common) for g in found]
+        what = step.step.collective
+        if what != Collective.ALL_TO_ALL:
+            size = nbytes if what == Collective.ALL_REDUCE else (nbytes + 1) // 2
+            tasks = [add(TaskKind.COLLECTIVE, collective=what, size=size, group=number(g), **common) for g in found]
             return [(g, (task, task)) for g, task in zip(found, tasks, strict=True)]
-        begins = [add(TaskKind.ALLREDUCE, group=number(g[:1]), **common) for g in found]
+        joins = {**common, "collective": Collective.JOIN}
+        begins = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in found]
         pairs = [[(a, b) for a in g for b in g if a != b] for g in found]
         each = -(-nbytes // len(found[0]) ** 2)
         sent = [[add(TaskKind.TRANSFER, size=each, src=a, dst=b, **common) for a, b in row] for row in pairs]
-        ends = [add(TaskKind.ALLREDUCE, group=number(g[:1]), **common) for g in found]
+        ends = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in found]
         for begin, tasks, end in zip(begins, sent, ends, strict=True):
             edges.update((begin, task) for task in tasks)
             edges.update((task, end) for task in tasks)
@@ -118,7 +119,6 @@ def reference_program(
         successors[tail].append(head)
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
     columns["micro_batch"] = columns["micro_batch"] if copies > 1 else None
-    columns["turns"] = columns["turns"] if 1 in columns["turns"] else None
     return TaskGraph(
         **columns,
         group_ptr=np.cumsum([0, *map(len, groups)]),

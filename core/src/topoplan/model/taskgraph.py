@@ -17,7 +17,7 @@ from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.csr import row_of_entry
 from topoplan.errors import TopoplanError
 
-__all__ = ["LONGEST_SECONDS", "MOST_BYTES", "TaskGraph", "TaskKind"]
+__all__ = ["LONGEST_SECONDS", "MOST_BYTES", "Collective", "TaskGraph", "TaskKind"]
 
 #: Seconds of the longest task (eleven days), and bytes of the largest message: clocks and sums stay exact.
 LONGEST_SECONDS, MOST_BYTES = 1e6, 2**50
@@ -31,7 +31,27 @@ class TaskKind(IntEnum):
     UPDATE = 2
     BARRIER = 3
     TRANSFER = 4
-    ALLREDUCE = 5
+    COLLECTIVE = 5
+
+
+class Collective(IntEnum):
+    """What a collective does, in the words of NCCL and astra-sim.
+
+    All but the all-to-all and the broadcast are single tasks of a task graph; those two are transfers between joins.
+    """
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    ALL_TO_ALL = 3
+    BROADCAST = 4
+    JOIN = 5
+    """Ends when all that it waits for has ended: no bytes, no device, one member to be listed under."""
+
+    @property
+    def label(self) -> str:
+        """The name in a sentence: ``all-reduce``."""
+        return self.name.lower().replace("_", "-")
 
 
 @attrs.frozen(kw_only=True)
@@ -41,20 +61,20 @@ class TaskGraph:
     Attributes:
         kind: (T,) `TaskKind`.
         device: (T,) device that a compute task occupies; -1 for transfers and collectives.
-        seconds: (T,) run time of a compute task; for an all-reduce, the time inside the hosts that
+        seconds: (T,) run time of a compute task; for a collective, the time inside the hosts that
             passes between its last dependency and its first byte.  Unused (0) for transfers.
-        size: (T,) bytes of a transfer, or of the tensor shard that an all-reduce sums; 0 for compute.
+        size: (T,) bytes of a transfer, or of the tensor shard that an all-reduce sums; half the bytes of the tensor
+            of an all-gather or a reduce-scatter, so that two of them put as much on every link as one all-reduce
+            of ``size``; 0 for compute and joins.
         src, dst: (T,) devices of a transfer; -1 otherwise.
-        group: (T,) row of ``group_ptr`` of an all-reduce; -1 otherwise.
-        group_ptr, group_members: compressed rows, devices of each all-reduce group in ring order.
+        group: (T,) row of ``group_ptr`` of a collective; -1 otherwise.
+        group_ptr, group_members: compressed rows, devices of each group in ring order.
         succ_ptr, succ: compressed rows, successors of each task in creation order of the edges; an edge
             given twice counts twice.
         op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
         op_names: names that ``op`` points into.
-        micro_batch: (T,) micro-batch of each task, -1 for all-reduces; None where the batch is not cut.
-        turns: (T,) how often the bytes of an all-reduce go round its ring: 2, or 1 for an all-gather or a
-            reduce-scatter, whose ``size`` is half the bytes of the tensor, so that as much crosses each link
-            as for an all-reduce of ``size``; None where all are all-reduces.
+        micro_batch: (T,) micro-batch of each task, -1 for collectives of all; None where the batch is not cut.
+        collective: (T,) `Collective`, -1 for tasks that are none; all are all-reduces unless given.
         n_devices: devices 0 .. n_devices-1 may occur.
         foreign: columns that an importer read and only its own exporter needs (identifiers, tables).
     """
@@ -75,7 +95,11 @@ class TaskGraph:
     n_devices: int
     micro_batch: I32 | None = attrs.field(default=None, converter=attrs.converters.optional(i32), eq=ARRAY_EQ)
     foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
-    turns: I8 | None = attrs.field(default=None, converter=attrs.converters.optional(i8), eq=ARRAY_EQ)
+    collective: I8 = attrs.field(converter=i8, eq=ARRAY_EQ)
+
+    @collective.default
+    def _all_reduces(self) -> I8:
+        return i8(np.where(self.kind == TaskKind.COLLECTIVE, Collective.ALL_REDUCE, -1))
 
     @property
     def n_tasks(self) -> int:
@@ -84,17 +108,21 @@ class TaskGraph:
 
     @property
     def n_groups(self) -> int:
-        """Number of all-reduce groups."""
+        """Number of groups of collectives."""
         return len(self.group_ptr) - 1
 
     def members(self, task: int) -> I32:
-        """Devices of the all-reduce ``task``, in ring order."""
+        """Devices of the collective ``task``, in ring order."""
         g = self.group[task]
         return self.group_members[self.group_ptr[g] : self.group_ptr[g + 1]]
 
     def successors(self, task: int) -> I32:
         """Successors of ``task``, in creation order."""
         return self.succ[self.succ_ptr[task] : self.succ_ptr[task + 1]]
+
+    def edges(self) -> tuple[I64, I64]:
+        """Return both ends of every edge, in the order of ``succ``."""
+        return row_of_entry(self.succ_ptr), self.succ.astype(np.int64)
 
     def predecessor_counts(self) -> I32:
         """(T,) how many edges enter each task."""
@@ -104,12 +132,13 @@ class TaskGraph:
         """Describe a task for a message, e.g. ``task 17 (forward of conv1 on device 3)``."""
         kind = TaskKind(self.kind[task])
         name = self.op_names[self.op[task]] if 0 <= self.op[task] < len(self.op_names) else ""
-        what = kind.name.lower() + (f" of {name}" if name else "")
+        what = Collective(self.collective[task]).label if kind is TaskKind.COLLECTIVE else kind.name.lower()
+        what += f" of {name}" if name else ""
         if self.micro_batch is not None and self.micro_batch[task] >= 0:
             what += f", micro-batch {self.micro_batch[task]}"
         if kind is TaskKind.TRANSFER:
             return f"task {task} ({what}, device {self.src[task]} to {self.dst[task]})"
-        if kind is TaskKind.ALLREDUCE:
+        if kind is TaskKind.COLLECTIVE:
             return f"task {task} ({what}, {len(self.members(task))} members)"
         return f"task {task} ({what} on device {self.device[task]})"
 
@@ -118,9 +147,8 @@ class TaskGraph:
         count = self.n_tasks
         if count == 0:
             raise TopoplanError(f"{where}: has no tasks")
-        columns = ("device", "seconds", "size", "src", "dst", "group", "op")
-        optional = tuple(name for name in ("micro_batch", "turns") if getattr(self, name) is not None)
-        for field in (*columns, *optional):
+        columns = ("device", "seconds", "size", "src", "dst", "group", "op", "collective")
+        for field in (*columns, *(() if self.micro_batch is None else ("micro_batch",))):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"{where}: column {field} has {len(getattr(self, field))} rows, not {count}")
         _ordered(where, "succ", self.succ_ptr, count, len(self.succ))
@@ -128,8 +156,6 @@ class TaskGraph:
         self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
         self._in_range(where, "succ", self.succ, 0, count)
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
-        if self.turns is not None:
-            self._in_range(where, "turns", self.turns, 1, 3)
         for field, rows in (("device", self.n_devices), ("src", self.n_devices), ("dst", self.n_devices)):
             self._in_range(where, field, getattr(self, field), -1, rows)
         self._in_range(where, "group", self.group, -1, self.n_groups)
@@ -143,7 +169,7 @@ class TaskGraph:
             raise TopoplanError(
                 f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must be 0 to {MOST_BYTES})"
             )
-        transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.ALLREDUCE
+        transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.COLLECTIVE
         self._in_range(where, "src", self.src[transfer], 0, self.n_devices)
         self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
         self._in_range(where, "group", self.group[ring], 0, self.n_groups)
@@ -153,7 +179,19 @@ class TaskGraph:
         empty = np.flatnonzero(ring & (members < 1))
         if len(empty):
             raise TopoplanError(f"{where}: {self.label(empty[0])} has no members")
+        self._check_collectives(where, ring, members)
         self._check_members(where)
+
+    def _check_collectives(self, where: str, collective: Any, members: I64) -> None:
+        """Raise where the kind of a collective is missing, or is none that one task can be."""
+        self._in_range(where, "collective", self.collective[collective], 0, max(Collective) + 1)
+        self._in_range(where, "collective of other tasks", self.collective[~collective], -1, 0)
+        bad = np.flatnonzero(np.isin(self.collective, (Collective.ALL_TO_ALL, Collective.BROADCAST)))
+        if len(bad):
+            raise TopoplanError(f"{where}: {self.label(bad[0])} is no single task (write transfers between two joins)")
+        bad = np.flatnonzero((self.collective == Collective.JOIN) & ((self.size > 0) | (members > 1)))
+        if len(bad):
+            raise TopoplanError(f"{where}: {self.label(bad[0])} must have one member and 0 bytes")
 
     def _check_members(self, where: str) -> None:
         """Raise where a group names a device twice: simulators and exporters take members for different ones."""

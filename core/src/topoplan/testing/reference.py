@@ -121,8 +121,8 @@ def taskgraph(n_devices: int = 4) -> TaskGraph:
     n = n_devices
     rows = np.arange(n)
     order = [TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]
-    kind = np.append(np.repeat(order, n), TaskKind.ALLREDUCE)
-    transfer, reduce = kind == TaskKind.TRANSFER, kind == TaskKind.ALLREDUCE
+    kind = np.append(np.repeat(order, n), TaskKind.COLLECTIVE)
+    transfer, reduce = kind == TaskKind.TRANSFER, kind == TaskKind.COLLECTIVE
     after = (rows + 1) % n
     # Each of the five blocks leads to the next one, the transfers to the forward of the next device.
     succ = np.concatenate([rows + n, after + 2 * n, rows + 3 * n, rows + 4 * n, np.full(n, 5 * n)])
@@ -245,7 +245,7 @@ def _lowered(model: OperatorGraph, strategy: Strategy) -> TaskGraph:
                     edges.append((forward[op], task))
                 last[op].append(task)
     for op in order:
-        add((TaskKind.ALLREDUCE, -1, -1, -1, op, op, -1), *last[op])
+        add((TaskKind.COLLECTIVE, -1, -1, -1, op, op, -1), *last[op])
     # As lowering numbers them: micro-batch by micro-batch, in each the parts, forward before backward, then transfers.
     table = np.array(rows)
     order = sorted(
@@ -255,7 +255,7 @@ def _lowered(model: OperatorGraph, strategy: Strategy) -> TaskGraph:
     kind, device, src, dst, group, owner, micro_batch = table[order].T
     place = {row: position for position, row in enumerate(order)}
     edges = sorted((place[task], place[after]) for task, after in edges)
-    size = np.where(kind == TaskKind.TRANSFER, 8192, np.where(kind == TaskKind.ALLREDUCE, 262_144, 0))
+    size = np.where(kind == TaskKind.TRANSFER, 8192, np.where(kind == TaskKind.COLLECTIVE, 262_144, 0))
     return TaskGraph(
         kind=kind,
         device=device,

@@ -13,9 +13,12 @@ from typing import Any
 import numba
 import numpy as np
 
+from topoplan.model.taskgraph import TaskKind
+
 __all__ = ["assemble"]
 
-FORWARD, BACKWARD, TRANSFER, ALLREDUCE = 0, 1, 4, 5
+_FORWARD, _BACKWARD = int(TaskKind.FORWARD), int(TaskKind.BACKWARD)
+_TRANSFER, _COLLECTIVE = int(TaskKind.TRANSFER), int(TaskKind.COLLECTIVE)
 
 
 @numba.njit(cache=True)
@@ -69,7 +72,7 @@ def assemble(
 
     for p in range(parts):
         f = 2 * p
-        kind[f], kind[f + 1] = FORWARD, BACKWARD
+        kind[f], kind[f + 1] = _FORWARD, _BACKWARD
         device[f] = device[f + 1] = devices[p]
         seconds[f], seconds[f + 1] = forward[p], backward[p]
         op[f] = op[f + 1] = part_op[p]
@@ -77,7 +80,7 @@ def assemble(
     first_group = 2 * parts
     for g in range(groups):
         t = first_group + g
-        kind[t] = ALLREDUCE
+        kind[t] = _COLLECTIVE
         seconds[t] = group_seconds[g]
         size[t] = group_bytes[g]
         group[t] = g
@@ -94,7 +97,7 @@ def assemble(
             if pair_local[k]:
                 continue
             for way in range(2):
-                kind[t] = TRANSFER
+                kind[t] = _TRANSFER
                 size[t] = pair_size[k]
                 src[t], dst[t] = (devices[a], devices[b]) if way == 0 else (devices[b], devices[a])
                 op[t] = edge_dst_op[e]

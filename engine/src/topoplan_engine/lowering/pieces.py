@@ -134,7 +134,7 @@ def messages(pieces: Sequence[OperatorPiece | EdgePiece], n_devices: int) -> Tas
     number = np.repeat([k for k, _ in edges], [len(size) for size in sizes])
     none = np.full(transfers + groups, -1, dtype=np.int32)
     return TaskGraph(
-        kind=np.repeat([TaskKind.TRANSFER, TaskKind.ALLREDUCE], [transfers, groups]),
+        kind=np.repeat([TaskKind.TRANSFER, TaskKind.COLLECTIVE], [transfers, groups]),
         device=none,
         seconds=np.zeros(transfers + groups),
         size=_columns([*sizes, *sizes, *(piece.group_bytes for _, piece in reduced)]),

@@ -139,7 +139,7 @@ def scheduled(
     size[:, len(steps.part) :] = share + np.diff(upto, axis=0)
     none = np.full(groups, -1, dtype=np.int32)
     columns: dict[str, Any] = {
-        "kind": np.append(np.tile(one.kind, count), np.full(groups, TaskKind.ALLREDUCE, dtype=np.int8)),
+        "kind": np.append(np.tile(one.kind, count), np.full(groups, TaskKind.COLLECTIVE, dtype=np.int8)),
         "device": np.append(np.tile(one.device, count), none),
         "seconds": np.append(np.tile(one.seconds, count), joined.group_seconds),
         "size": np.append(size, joined.group_bytes),

@@ -13,8 +13,8 @@ also lets the streams wait for each other between stages, which nothing here nee
 
 Parameters are converted once, with the first micro-batch; their gradients follow those of all micro-batches.
 
-Collectives are all-reduces with one turn or two (`TaskGraph.turns`), all-to-alls are transfers of every pair between
-two tasks that join their members: all-reduces of one member, which take no time and no device.
+All-reduces, all-gathers and reduce-scatters are tasks (`TaskGraph.collective`); all-to-alls are transfers of every
+pair between two joins of their members, which take no time and no device.
 
 An operator is priced as the placement that its signatures make; if they make fewer parts than there are devices,
 several devices run the same part.
@@ -36,12 +36,12 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.components import CostFunction
+from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_of
-from topoplan_engine.sharding.resharding import Collective
 
 __all__ = ["DeviceCosts", "SpmdLowering", "device_costs", "groups_of", "program_taskgraph"]
 
@@ -196,8 +196,6 @@ class _Writer:
         order = np.argsort(tails, kind="stable")
         columns: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self._columns.items()}
         degree = np.bincount(tails, minlength=self._count)
-        if (columns["turns"] == 2).all():
-            columns["turns"] = None
         if self._copies == 1:
             columns["micro_batch"] = None
         return TaskGraph(
@@ -220,15 +218,14 @@ class _Writer:
         common = {"op": move.users[0], "micro_batch": copy}
         where = np.empty(self._devices, dtype=np.int64)
         where[members] = np.arange(groups)[:, None]
-        if step.step.collective is not Collective.ALL_TO_ALL:
-            turns = 2 if step.step.collective is Collective.ALL_REDUCE else 1
-            bytes_sent = whole if turns == 2 else -(-whole // 2)
-            tasks = self._add(
-                groups, kind=TaskKind.ALLREDUCE, size=bytes_sent, group=self._numbers(members), turns=turns, **common
-            )
+        kind = step.step.collective
+        assert isinstance(kind, Collective)  # what is local is no step of the stream
+        if kind is not Collective.ALL_TO_ALL:
+            ring_bytes = whole if kind is Collective.ALL_REDUCE else -(-whole // 2)
+            tasks = self._add_collective(kind, self._numbers(members), size=ring_bytes, **common)
             return tasks[where], tasks[where]
         alone = self._numbers(members[:, :1])
-        join = self._add(groups, kind=TaskKind.ALLREDUCE, group=alone, **common)
+        join = self._add_collective(Collective.JOIN, alone, **common)
         here, there = np.nonzero(~np.eye(size, dtype=bool))
         sent = self._add(
             groups * len(here),
@@ -238,7 +235,7 @@ class _Writer:
             dst=members[:, there].ravel(),
             **common,
         ).reshape(groups, -1)
-        leave = self._add(groups, kind=TaskKind.ALLREDUCE, group=alone, **common)
+        leave = self._add_collective(Collective.JOIN, alone, **common)
         self._tails += [np.repeat(join, len(here)), sent.ravel()]
         self._heads += [sent.ravel(), np.repeat(leave, len(here))]
         return join[where], leave[where]
@@ -259,6 +256,10 @@ class _Writer:
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
+    def _add_collective(self, collective: Collective, groups: list[int], **columns: Any) -> I64:
+        """Add one collective of a kind in each group, by number; return the tasks."""
+        return self._add(len(groups), kind=TaskKind.COLLECTIVE, collective=collective, group=groups, **columns)
+
     def _follow(self, ends: I64 | None, tasks: I64) -> None:
         """Let tasks follow others, device by device; each edge is made once."""
         if ends is None:
@@ -278,7 +279,7 @@ _EMPTY: dict[str, Any] = {
     "group": -1,
     "op": -1,
     "micro_batch": -1,
-    "turns": 2,
+    "collective": -1,
 }
 
 
@@ -386,36 +387,3 @@ def _held(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceC
         sharers = max(1.0, program.n_devices * stored / sum(tensor.nbytes for tensor in op.weights))
         state = weights + (state - weights) / sharers
     return _Held(activations, state, weights, whole)
-
-
-# ── What the task graph asks of the network ─────────────────────────────────────────────────────────────
-
-
-def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster) -> Demand:
-    """Return groups with what they sum, half of that for what goes round once, and the bytes between hosts."""
-    host, n_hosts = cluster.device_host.astype(np.int64), cluster.n_hosts
-    sums: dict[bytes, float] = {}
-    rings = np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.size > 0))
-    bytes_of = np.bincount(taskgraph.group[rings], taskgraph.size[rings], max(taskgraph.n_groups, 1))
-    for group in np.unique(taskgraph.group[rings]).tolist():
-        members = taskgraph.group_members[taskgraph.group_ptr[group] : taskgraph.group_ptr[group + 1]]
-        hosts = np.unique(host[members])
-        if len(hosts) > 1:
-            key = hosts.astype(np.int32).tobytes()
-            sums[key] = sums.get(key, 0.0) + float(bytes_of[group])
-    groups = [np.frombuffer(key, dtype=np.int32) for key in sums]
-    sent = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
-    return Demand(
-        group_ptr=np.concatenate(([0], np.cumsum([len(g) for g in groups]))),
-        group_members=np.concatenate(groups) if groups else [],
-        group_bytes=list(sums.values()),
-        matrix=_between(taskgraph, host, sent, n_hosts),
-    )
-
-
-def _between(taskgraph: TaskGraph, host: I64, tasks: I64, n_hosts: int) -> F64:
-    """(H, H) bytes of transfers between different hosts."""
-    source, target = host[taskgraph.src[tasks]], host[taskgraph.dst[tasks]]
-    apart = source != target
-    cell, size = (source * n_hosts + target)[apart], taskgraph.size[tasks][apart].astype(np.float64)
-    return np.bincount(cell, size, n_hosts * n_hosts).astype(np.float64).reshape(n_hosts, n_hosts)

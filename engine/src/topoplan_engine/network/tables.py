@@ -167,7 +167,7 @@ class Network:
             row[transfers] = found
             self._part(found)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
-        reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+        reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
         if len(reduces):
             ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
         self._merge()
@@ -357,7 +357,7 @@ class Network:
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
             group = [g for (g, listed), rings in zip(new, own, strict=True) if not rings for _ in listed][lost[0]]
-            task = int(np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.group == group))[0])
+            task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
         plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
         return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in own]

@@ -8,7 +8,7 @@ import math
 import attrs
 
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Sharding
-from topoplan_engine.sharding.resharding import Collective, CollectiveStep, convert
+from topoplan_engine.sharding.resharding import CollectiveStep, convert
 
 __all__ = ["MeshStep", "mesh_steps"]
 
@@ -30,7 +30,7 @@ class MeshStep:
     @property
     def free(self) -> bool:
         """Whether nothing is sent."""
-        return self.step.collective in (Collective.SLICE, Collective.IDENTITY)
+        return self.step.free
 
 
 def mesh_steps(

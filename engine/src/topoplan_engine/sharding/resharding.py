@@ -23,32 +23,39 @@ import numpy as np
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.sharding import REPLICATED, Holding, Sharding
+from topoplan.model.taskgraph import Collective
 
-__all__ = ["Collective", "CollectiveCosts", "CollectiveStep", "Conversion", "Rings", "convert", "seconds"]
+__all__ = ["CollectiveCosts", "CollectiveStep", "Conversion", "Local", "Rings", "convert", "seconds"]
 
 
-class Collective(StrEnum):
-    """What all devices do together to one tensor."""
+class Local(StrEnum):
+    """What each device does by itself to one tensor: nothing is sent."""
 
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_REDUCE = "all_reduce"
-    ALL_TO_ALL = "all_to_all"
     SLICE = "dynamic_slice"
-    """Each device keeps its slice of what it has: nothing is sent."""
+    """It keeps its slice of what it has."""
     IDENTITY = "replicate"
     """Nothing is done: a parameter is read as it is."""
 
 
 @attrs.frozen
 class CollectiveStep:
-    """One collective; ``axes`` are the axis it slices or joins along, or (split, joined) of an all-to-all."""
+    """One collective, or local step; ``axes``: the one it slices or joins along, (split, joined) of an all-to-all."""
 
-    collective: Collective
+    collective: Collective | Local
     axes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return "_".join((str(self.collective), *map(str, self.axes)))
+        return "_".join((self.name, *map(str, self.axes)))
+
+    @property
+    def name(self) -> str:
+        """HiDup's name of what is done: ``all_gather``."""
+        return self.collective.value if isinstance(self.collective, Local) else self.collective.name.lower()
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is sent."""
+        return isinstance(self.collective, Local)
 
 
 @attrs.frozen
@@ -66,12 +73,12 @@ def convert(given: Sharding, wanted: Sharding) -> Conversion | None:
     if wanted.holding not in (Holding.REPLICATED, Holding.SHARDED):
         return None
     reduce = CollectiveStep(Collective.ALL_REDUCE)
-    local = () if wanted == REPLICATED else (CollectiveStep(Collective.SLICE, (wanted.axis,)),)
+    local = () if wanted == REPLICATED else (CollectiveStep(Local.SLICE, (wanted.axis,)),)
     match given.holding:
         case Holding.REPLICATED:
             return Conversion(local, ())
         case Holding.PENDING_GRADIENT:
-            return Conversion((CollectiveStep(Collective.IDENTITY), *local), (reduce,))
+            return Conversion((CollectiveStep(Local.IDENTITY), *local), (reduce,))
         case Holding.PARTIAL if wanted == REPLICATED:
             return Conversion((reduce,), (reduce,))
         case Holding.PARTIAL:
@@ -105,7 +112,8 @@ class CollectiveCosts(Protocol):
 
 def seconds(steps: Iterable[CollectiveStep], nbytes: int, costs: CollectiveCosts) -> float:
     """Return the seconds of the collectives one after the other, for a tensor of ``nbytes`` as a whole."""
-    return sum((costs.collective(step.collective, nbytes) for step in steps), 0.0)
+    kinds = [step.collective for step in steps]
+    return sum((costs.collective(kind, nbytes) for kind in kinds if isinstance(kind, Collective)), 0.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -143,8 +151,6 @@ class Rings:
 
     def collective(self, kind: Collective, nbytes: int) -> float:
         """Return the seconds of one collective; see `CollectiveCosts`."""
-        if kind in (Collective.SLICE, Collective.IDENTITY):
-            return 0.0
         rounds = self.n_devices - 1
         alone = self.shared / self.n_devices if kind is Collective.ALL_TO_ALL else 1.0
         sent = nbytes / self.n_devices * alone

@@ -15,7 +15,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import schedule
@@ -59,7 +59,7 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     met: dict[bytes, _Interfaces] = {}  # by members: in data parallelism every weight has the same
     interfaces: dict[bytes, _Interfaces] = {}
     moved: dict[bytes, int | float] = {}  # bytes that the members of each set must send
-    for task in np.flatnonzero((taskgraph.kind == TaskKind.ALLREDUCE) & (taskgraph.size > 0)).tolist():
+    for task in np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)).tolist():
         group = int(taskgraph.group[task])
         if group not in groups:
             listed = taskgraph.members(task).tobytes()
@@ -70,8 +70,9 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
             interfaces[groups[group][0]] = found
         key, ends, members = groups[group]
         if ends > 1:
-            turns = 2 if taskgraph.turns is None else int(taskgraph.turns[task])
-            rounds, share = schedule(int(taskgraph.size[task]), members, turns)
+            kind = int(taskgraph.collective[task])
+            rounds, share = schedule(int(taskgraph.size[task]), members, kind)
+            turns = 2 if kind == Collective.ALL_REDUCE else 1
             moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else turns * (ends - 1) * members)
     if not moved:
         return 0.0

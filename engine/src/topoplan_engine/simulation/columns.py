@@ -10,22 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I8, I32, I64, i8
+from topoplan.arrays import F64, I8, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph
 
 __all__ = ["Outcome", "TaskColumns", "check_finished", "columns", "device_busy"]
 
 
-#: Turns of every collective, where they are not told one by one.
-_ALL_REDUCES = i8([2])
-
-
 class TaskColumns(NamedTuple):
-    """The columns of a `TaskGraph` that kernels read, and (T,) how many edges enter each task.
-
-    ``turns`` has one row of 2 where all collectives are all-reduces.
-    """
+    """The columns of a `TaskGraph` that kernels read, and (T,) how many edges enter each task."""
 
     kind: I8
     device: I32
@@ -34,7 +27,7 @@ class TaskColumns(NamedTuple):
     succ_ptr: I32
     succ: I32
     preds: I32
-    turns: I8
+    collective: I8
 
 
 class Outcome(NamedTuple):
@@ -64,7 +57,7 @@ def columns(taskgraph: TaskGraph) -> TaskColumns:
         taskgraph.succ_ptr,
         taskgraph.succ,
         taskgraph.predecessor_counts(),
-        _ALL_REDUCES if taskgraph.turns is None else taskgraph.turns,
+        taskgraph.collective,
     )
 
 

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.taskgraph import TaskKind
+from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 
@@ -36,7 +36,8 @@ _SMALL = 9000
 #: one link, two, and more; and the sixteenths of a round in which a member of a ring sends: see `window`.
 _FIRST, _LEAST, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
-_ALLREDUCE = int(TaskKind.ALLREDUCE)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
+_ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
 class Entities(NamedTuple):
@@ -88,7 +89,7 @@ def build(
         made = 0
         if tasks.kind[t] == _TRANSFER:
             made = 1
-        elif tasks.kind[t] == _ALLREDUCE:
+        elif tasks.kind[t] == _COLLECTIVE:
             g = traffic.ring[t]
             if rings.members[g] > 1:
                 made = rings.parallel[g] * (rings.members[g] if stepped or rings.drawn[g] == 1 else 1)
@@ -128,7 +129,7 @@ def build(
             continue
         g = traffic.ring[t]
         m = rings.members[g]
-        steps, share = schedule(tasks.size[t], m, tasks.turns[t if len(tasks.turns) > 1 else 0])
+        steps, share = schedule(tasks.size[t], m, tasks.collective[t])
         drawn = stepped or rings.drawn[g] == 1
         each = _packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
@@ -184,7 +185,7 @@ def alone(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
     result = tasks.seconds.copy()
     for t in range(len(result)):
         first, last = entities.of_task[t], entities.of_task[t + 1]
-        if tasks.kind[t] == _TRANSFER or (tasks.kind[t] == _ALLREDUCE and first == last):
+        if tasks.kind[t] == _TRANSFER or (tasks.kind[t] == _COLLECTIVE and first == last):
             result[t] = 0.0
         wait = 0.0
         for e in range(first, last):
@@ -229,7 +230,7 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
     for t in range(len(tasks.kind)):
         if tasks.kind[t] == _TRANSFER:
             most = max(most, _longest(traffic.row[t], paths))
-        elif tasks.kind[t] == _ALLREDUCE:
+        elif tasks.kind[t] == _COLLECTIVE:
             g = traffic.ring[t]
             for i in range(rings.first[g], rings.first[g] + rings.members[g] * rings.parallel[g]):
                 most = max(most, _longest(rings.rows[i], paths))
@@ -344,13 +345,14 @@ def _packets(size: float) -> float:
 
 
 @numba.njit(cache=True, inline="always")
-def schedule(size: int, members: int, turns: int) -> tuple[int, float]:
-    """Rounds of a collective of so many turns, one if it is small, and the bytes that each member sends in one of them.
+def schedule(size: int, members: int, collective: int) -> tuple[int, float]:
+    """Rounds of a `Collective` on a ring, one if it is small, and the bytes that each member sends in one of them.
 
-    Small all-reduces are FlexNet's; it knows no all-gathers and reduce-scatters (of twice ``size`` bytes, see
-    `topoplan.model.taskgraph.TaskGraph.turns`), which are halves of an all-reduce here, so that two of them take as
-    long.
+    An all-reduce goes round twice.  Small ones are FlexNet's; it knows no all-gathers and reduce-scatters (of twice
+    ``size`` bytes, see `topoplan.model.taskgraph.TaskGraph.size`), which are halves of an all-reduce here, so that two
+    of them take as long.
     """
+    turns = 2 if collective == _ALL_REDUCE else 1
     if size >= _SMALL * 2 * members:  # not small, and too many bytes may not fit into an integer twice
         once, rest = size // members, size % members
         return turns * (members - 1), float(once if turns == 2 else 2 * once + 2 * rest // members)

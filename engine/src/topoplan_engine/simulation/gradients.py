@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
-from topoplan.csr import expand, indptr, row_of_entry, select
+from topoplan.csr import expand, indptr, select
 from topoplan.model.plan import Plan
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 
 __all__ = ["as_simulated", "server_origin", "with_barriers", "with_parameter_server"]
 
-_DEFAULTS = {"kind": 0, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1}
+_DEFAULTS = {"kind": 0, "seconds": 0.0, "size": 0}
+_DEFAULTS |= dict.fromkeys(("device", "src", "dst", "group", "op", "collective"), -1)
 
 
 def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
@@ -46,9 +47,9 @@ def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
     task and that no compute, transfer or other all-reduce waits for are moved: the others are steps of the
     computation.
     """
-    src, dst = _edges(taskgraph)
+    src, dst = taskgraph.edges()
     backward = taskgraph.kind == TaskKind.BACKWARD
-    reduces = taskgraph.kind == TaskKind.ALLREDUCE
+    reduces = taskgraph.kind == TaskKind.COLLECTIVE
     follows = np.zeros(taskgraph.n_tasks, dtype=bool)
     follows[dst[backward[src]]] = True
     ends = (taskgraph.kind == TaskKind.UPDATE) | (taskgraph.kind == TaskKind.BARRIER)
@@ -96,7 +97,7 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     up = taskgraph.n_tasks + np.arange(len(owner))
     down = up + len(owner)
 
-    src, dst = _edges(taskgraph)
+    src, dst = taskgraph.edges()
     out_task, out_edge = _matched(src, taskgraph.device[dst], first, owner, member, down)
     src, dst = out_task, dst[out_edge]
     device = np.concatenate([taskgraph.device, np.full(2 * len(owner), -1, dtype=np.int32)])
@@ -104,11 +105,12 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     src, dst = src[in_edge], in_task
 
     kind, where, seconds = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.seconds.copy()
-    size, group = taskgraph.size.copy(), taskgraph.group.copy()
+    size, group, collective = taskgraph.size.copy(), taskgraph.group.copy(), taskgraph.collective.copy()
     kind[replaced], where[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
-    size[replaced], group[replaced] = 0, -1
+    size[replaced], group[replaced], collective[replaced] = 0, -1, -1
+    columns: dict[str, Any] = {"kind": kind, "device": where, "seconds": seconds, "size": size, "group": group}
     return _extended(
-        attrs.evolve(taskgraph, kind=kind, device=where, seconds=seconds, size=size, group=group),
+        attrs.evolve(taskgraph, **columns, collective=collective),
         np.concatenate([src, up, owner]),
         np.concatenate([dst, owner, down]),
         kind=np.full(2 * len(owner), int(TaskKind.TRANSFER)),
@@ -129,15 +131,8 @@ def server_origin(taskgraph: TaskGraph) -> I64:
 
 def _replaced(taskgraph: TaskGraph) -> I64:
     """All-reduces of more than one member; all-gathers and reduce-scatters have nothing to do with a server."""
-    whole = taskgraph.kind == TaskKind.ALLREDUCE
-    reduces = np.flatnonzero(whole if taskgraph.turns is None else whole & (taskgraph.turns == 2))
+    reduces = np.flatnonzero(taskgraph.collective == Collective.ALL_REDUCE)
     return reduces[np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]] > 1]
-
-
-def _edges(taskgraph: TaskGraph) -> tuple[I64, I64]:
-    """Both ends of all edges, in creation order."""
-    src = row_of_entry(taskgraph.succ_ptr)
-    return src, taskgraph.succ.astype(np.int64)
 
 
 def _members(taskgraph: TaskGraph, reduces: I64) -> tuple[I64, I64]:
@@ -188,6 +183,5 @@ def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any])
         name: np.concatenate([getattr(taskgraph, name), new.get(name, np.full(count, default))])
         for name, default in _DEFAULTS.items()
     }
-    turns = None if taskgraph.turns is None else np.append(taskgraph.turns, np.full(count, 2))
-    columns |= {"turns": turns, "micro_batch": None, "foreign": {}}
+    columns |= {"micro_batch": None, "foreign": {}}
     return attrs.evolve(taskgraph, succ_ptr=pointer, succ=heads[order], **columns)

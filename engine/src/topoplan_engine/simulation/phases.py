@@ -23,9 +23,11 @@ from topoplan.arrays import I8, I32, I64
 from topoplan.csr import indptr, row_of_entry, select
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
+from topoplan.model.problem import Demand
 from topoplan.model.routes import link_index
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
+from topoplan_engine.network.demand import taskgraph_demand
 
 __all__ = [
     "BACKWARD_PHASE",
@@ -33,6 +35,7 @@ __all__ = [
     "REDUCE_PHASE",
     "Segment",
     "excerpt",
+    "phased_demand",
     "phased_makespan",
     "phased_timeline",
     "segments",
@@ -47,7 +50,7 @@ _KIND_PHASE[[TaskKind.BACKWARD, TaskKind.UPDATE]] = BACKWARD_PHASE
 
 
 #: Columns of a task graph with a row for each task that no other column numbers.
-_COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "op")
+_COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "op", "collective")
 
 
 class Segment(NamedTuple):
@@ -71,16 +74,20 @@ def task_phases(taskgraph: TaskGraph) -> I8:
     backward one.  All-reduces are of the last phase, unless compute, a transfer or another all-reduce waits for
     them: these are steps of the computation, not sums of gradients.
     """
-    tails = row_of_entry(taskgraph.succ_ptr)
-    heads = taskgraph.succ
+    tails, heads = taskgraph.edges()
     phase = _KIND_PHASE[taskgraph.kind]
     ends = np.isin(taskgraph.kind[heads], (TaskKind.UPDATE, TaskKind.BARRIER))
     needed = np.zeros(taskgraph.n_tasks, dtype=bool)
     needed[tails[~ends]] = True
-    phase[(taskgraph.kind == TaskKind.ALLREDUCE) & ~needed] = REDUCE_PHASE
+    phase[(taskgraph.kind == TaskKind.COLLECTIVE) & ~needed] = REDUCE_PHASE
     while (late := phase[tails] > phase[heads]).any():
         np.maximum.at(phase, heads[late], phase[tails[late]])
     return phase
+
+
+def phased_demand(taskgraph: TaskGraph, cluster: Cluster) -> Demand:
+    """Return what a task graph asks of the network, and what of it in the forward pass."""
+    return taskgraph_demand(taskgraph, cluster, task_phases(taskgraph) == FORWARD_PHASE)
 
 
 def segments(taskgraph: TaskGraph, fabric: Fabric, device_host: I32) -> list[Segment]:
@@ -112,8 +119,7 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         return taskgraph
     new = np.full(taskgraph.n_tasks, -1, dtype=np.int64)
     new[tasks] = np.arange(len(tasks))
-    tails = new[row_of_entry(taskgraph.succ_ptr)]
-    heads = new[taskgraph.succ]
+    tails, heads = (new[ends] for ends in taskgraph.edges())
     inside = (tails >= 0) & (heads >= 0)
     group = taskgraph.group[tasks]
     used, renumbered = np.unique(group[group >= 0], return_inverse=True)
@@ -130,7 +136,6 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         succ_ptr=indptr(np.bincount(tails[inside], minlength=len(tasks))),
         succ=heads[inside],
         micro_batch=None if taskgraph.micro_batch is None else taskgraph.micro_batch[tasks],
-        turns=None if taskgraph.turns is None else taskgraph.turns[tasks],
         foreign={},
     )
 
@@ -216,7 +221,7 @@ def _between_hosts(taskgraph: TaskGraph, device_host: I32) -> I64:
     """Tasks that send from one host to another."""
     transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
     apart = device_host[taskgraph.src[transfers]] != device_host[taskgraph.dst[transfers]]
-    reduces = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+    reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
     host = device_host[taskgraph.group_members]
     row = row_of_entry(taskgraph.group_ptr)
     several = np.zeros(taskgraph.n_groups, dtype=bool)

@@ -20,8 +20,8 @@ from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.interrupt import end_with_parent
 from topoplan_engine.network.bounds import fabric_lower_bound
 from topoplan_engine.packing import INSTALLED, unpacked
-from topoplan_engine.replay import taskgraph_demand
 from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_engine.simulation.phases import phased_demand
 from topoplan_studies.prices import bill
 
 __all__ = ["measure", "start_worker"]
@@ -117,7 +117,7 @@ def _any_wiring(plan: Plan) -> float | None:
 
 
 def _demand(plan: Plan) -> Demand:
-    return taskgraph_demand(plan.taskgraph, plan.cluster.device_host, plan.cluster.n_hosts)
+    return phased_demand(plan.taskgraph, plan.cluster)
 
 
 def _tax(plan: Plan) -> float | None:

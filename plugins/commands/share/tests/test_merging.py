@@ -92,7 +92,7 @@ def test_tasks_edges_and_groups_of_every_job_are_kept(one, two):
             assert (getattr(whole, column)[rows] == np.where(given_ < 0, -1, own[given_])).all()
         mine = [(a - at, b - at) for a, b in found if at <= a < at + job.n_tasks]
         assert mine == edges(job)
-        for task in np.flatnonzero(job.kind == TaskKind.ALLREDUCE):
+        for task in np.flatnonzero(job.kind == TaskKind.COLLECTIVE):
             assert whole.members(at + task).tolist() == own[job.members(task)].tolist()
         assert [whole.op_names[op] for op in whole.op[rows]] == [job.op_names[op] for op in job.op]
         at += job.n_tasks

@@ -117,7 +117,7 @@ def test_senders_begin_with_different_receivers():
         succ=moved,
         op=np.full(n + len(moved), -1),
         micro_batch=None,
-        turns=None,
+        collective=np.full(n + len(moved), -1),
     )
     sent = attrs.evolve(made, taskgraph=graph, timeline=None)
 

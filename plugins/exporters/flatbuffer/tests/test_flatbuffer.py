@@ -27,8 +27,8 @@ GBPS = 1e9 / 8
 def tasks(n=4, members=None, n_devices=None):
     """Forward on every device, a message to the next device's backward, one all-reduce after them."""
     rows = np.arange(n)
-    kind = np.append(np.repeat([TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.BACKWARD], n), TaskKind.ALLREDUCE)
-    transfer, ring = kind == TaskKind.TRANSFER, kind == TaskKind.ALLREDUCE
+    kind = np.append(np.repeat([TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.BACKWARD], n), TaskKind.COLLECTIVE)
+    transfer, ring = kind == TaskKind.TRANSFER, kind == TaskKind.COLLECTIVE
     after = (rows + 1) % n
     members = list(range(n)) if members is None else members
     return TaskGraph(

@@ -30,7 +30,7 @@ def two_layers():
     """Two backward passes on each of four devices, and an all-reduce behind each: of all, and of two of them."""
     seconds = [1e-3 * (1 + d % 2) for _ in range(2) for d in range(HOSTS)]
     return TaskGraph(
-        kind=[TaskKind.BACKWARD] * 8 + [TaskKind.ALLREDUCE] * 2,
+        kind=[TaskKind.BACKWARD] * 8 + [TaskKind.COLLECTIVE] * 2,
         device=[*range(HOSTS), *range(HOSTS), -1, -1],
         seconds=[*seconds, 0.0, 0.0],
         size=[0] * 8 + [40_000_000, 10_000_000],

@@ -43,7 +43,7 @@ def plan(transfers, groups, made=None, size=8_000_000):
     moved = np.arange(count) < len(transfers)
     src, dst = np.array([*transfers, *[(-1, -1)] * len(groups)]).reshape(-1, 2).T
     taskgraph = TaskGraph(
-        kind=np.where(moved, TaskKind.TRANSFER, TaskKind.ALLREDUCE),
+        kind=np.where(moved, TaskKind.TRANSFER, TaskKind.COLLECTIVE),
         device=np.full(count, -1),
         seconds=np.zeros(count),
         size=np.full(count, size),

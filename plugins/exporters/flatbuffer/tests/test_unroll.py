@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, Plan, Schedule, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
+from topoplan import Cluster, Collective, Fabric, Plan, Schedule, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
@@ -27,13 +27,17 @@ from topoplan_exporter_flatbuffer.wire import decode
 from topoplan_simulator_fluid import FLUID, FluidOptions
 
 WRITE = build(FlatbufferOptions())
-COMPUTE, TRANSFER, ALLREDUCE, BARRIER = TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.ALLREDUCE, TaskKind.BARRIER
+COMPUTE, TRANSFER, ALLREDUCE, BARRIER = TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE, TaskKind.BARRIER
 
 
 def graph_of(tasks, edges, groups, n_devices):
     """Make a task graph of (kind, columns) and of edges in any order."""
-    empty = {"device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1, "turns": 2}
+    empty = {"device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1}
+    empty |= {"collective": -1}
     rows = [{**empty, **columns, "kind": int(kind)} for kind, columns in tasks]
+    for row in rows:
+        if row["kind"] == ALLREDUCE and row["collective"] < 0:
+            row["collective"] = Collective.ALL_REDUCE
     successors = [[b for a, b in edges if a == t] for t in range(len(tasks))]
     return TaskGraph(
         **{name: [row[name] for row in rows] for name in (*empty, "kind")},
@@ -45,12 +49,12 @@ def graph_of(tasks, edges, groups, n_devices):
     )
 
 
-def three(turns, **columns):
+def three(collective, **columns):
     """Three devices that compute, a collective of them all, and computing after it."""
     return graph_of(
         [
             *((COMPUTE, {"device": d, "seconds": 1e-3, "op": 0}) for d in range(3)),
-            (ALLREDUCE, {"size": 300_000, "group": 0, "turns": turns, "op": 1, **columns}),
+            (ALLREDUCE, {"size": 300_000, "group": 0, "collective": collective, "op": 1, **columns}),
             *((COMPUTE, {"device": d, "seconds": 1e-3, "op": 1}) for d in range(3)),
         ],
         [*((d, 3) for d in range(3)), *((3, 4 + d) for d in range(3))],
@@ -85,15 +89,17 @@ def whole(graph):
     return graph.kind == ALLREDUCE
 
 
-@pytest.mark.parametrize(("turns", "share"), [(2, 100_000), (1, 200_000)])
-def test_a_ring_of_three(turns, share):
-    found = unrolled(three(turns), whole(three(turns)), [(1,)], 3)
-    made, rounds = found.taskgraph, 2 * turns
+@pytest.mark.parametrize(
+    ("kind", "rounds", "share"), [(Collective.ALL_REDUCE, 4, 100_000), (Collective.REDUCE_SCATTER, 2, 200_000)]
+)
+def test_a_ring_of_three(kind, rounds, share):
+    found = unrolled(three(kind), whole(three(kind)), [(1,)], 3)
+    made = found.taskgraph
     close = 4 + 4 * rounds - 1
     a_round, waits = [TRANSFER] * 3 + [BARRIER], [-1] * 3 + [3]  # the last round ends with the collective
     assert made.kind.tolist() == [0, 0, 0, BARRIER, *a_round * rounds, 0, 0, 0]
     assert made.device.tolist() == [0, 1, 2, 3, *waits * rounds, 0, 1, 2]
-    assert (found.joins, made.n_devices, made.turns) == (1, 4, None)
+    assert (found.joins, made.n_devices, set(made.collective.tolist())) == (1, 4, {-1})
     assert made.src.tolist() == [-1] * 4 + [2, 0, 1, -1] * rounds + [-1] * 3
     assert made.dst.tolist() == [-1] * 4 + [0, 1, 2, -1] * rounds + [-1] * 3
     assert made.size.tolist() == [0] * 4 + [share, share, share, 0] * rounds + [0] * 3
@@ -110,7 +116,7 @@ def test_a_ring_of_three(turns, share):
 
 
 def test_several_rings_share_the_bytes():
-    graph = three(2)
+    graph = three(Collective.ALL_REDUCE)
     made = unrolled(graph, whole(graph), [(1, 2, 1)], 3).taskgraph
     flows = made.kind == TRANSFER
     assert made.size[flows].tolist() == [33_334] * 36
@@ -126,7 +132,7 @@ def test_several_rings_share_the_bytes():
 
 
 def test_time_inside_hosts_passes_before_the_first_byte():
-    graph = three(2, seconds=0.5)
+    graph = three(Collective.ALL_REDUCE, seconds=0.5)
     found = unrolled(graph, whole(graph), [(1,)], 3)
     assert found.joins == 2  # one that takes time must not hold up those that take none
     joins = np.flatnonzero(found.taskgraph.kind == BARRIER)
@@ -139,10 +145,10 @@ def test_time_inside_hosts_passes_before_the_first_byte():
 
 
 def test_small_ones_take_one_round_and_lonely_ones_none():
-    small = three(2, size=20_000)
+    small = three(Collective.ALL_REDUCE, size=20_000)
     made = unrolled(small, whole(small), [(1,)], 3).taskgraph
     assert made.size[made.kind == TRANSFER].tolist() == [20_000 * 4 // 9] * 3
-    lonely = attrs.evolve(three(2, seconds=0.5), group_ptr=[0, 1], group_members=[2])
+    lonely = attrs.evolve(three(Collective.ALL_REDUCE, seconds=0.5), group_ptr=[0, 1], group_members=[2])
     found = unrolled(lonely, whole(lonely), [(1,)], 3)
     assert found.taskgraph.kind[3] == BARRIER
     assert found.taskgraph.seconds[3] == 0.0  # as in all simulators
@@ -166,7 +172,7 @@ def taskgraphs(draw, chained=False):
         else:
             size = draw(st.sampled_from([0, 1, 10_000, 40_000, 60_000, 1_000_003]))
             group = draw(st.integers(0, len(groups) - 1))
-            columns = {"size": size, "group": group, "turns": draw(st.sampled_from([1, 2]))}
+            columns = {"size": size, "group": group, "collective": draw(st.sampled_from(list(Collective)[:3]))}
         tasks.append((kind, columns))
         before = draw(st.sets(st.integers(0, t - 1), max_size=3)) if t else set()
         edges += [(a, t) for a in sorted(before | ({t - 1} if chained and t else set()))]
@@ -216,7 +222,7 @@ def test_what_follows_what_and_what_is_sent_stay_the_same(graph, random):
     for task in np.flatnonzero(chosen).tolist():
         members = graph.members(task).tolist()
         if (n := len(members)) > 1:
-            rounds, share = schedule(int(graph.size[task]), n, int(graph.turns[task]))
+            rounds, share = schedule(int(graph.size[task]), n, int(graph.collective[task]))
             rings = ahead[graph.group[task]]
             for i, member in enumerate(members):
                 for shift in rings:
@@ -308,7 +314,7 @@ def test_files_of_programs_take_as_long_as_their_plans(fabric, mesh, copies):
 
 
 def test_transfers_get_their_part_of_a_collective():
-    plan = plan_of(three(1), star(3))
+    plan = plan_of(three(Collective.ALL_GATHER), star(3))
     plan = attrs.evolve(plan, timeline=simulated(plan, "coupled"))
     taken = (plan.timeline.finish - plan.timeline.start)[3]
     tasks = decode(WRITE(plan), "x")["tasks"].values
@@ -319,7 +325,7 @@ def test_transfers_get_their_part_of_a_collective():
 def test_all_reduces_that_nothing_follows_stay():
     both = graph_of(
         [
-            (ALLREDUCE, {"size": 10**6, "group": 0, "turns": 1}),
+            (ALLREDUCE, {"size": 10**6, "group": 0, "collective": Collective.ALL_GATHER}),
             (ALLREDUCE, {"size": 10**6, "group": 0}),
             (ALLREDUCE, {"size": 10**6, "group": 1}),
         ],
@@ -381,7 +387,7 @@ def test_plans_without_programs_are_written_as_ever():
 
 
 def test_joins_run_on_a_cpu():
-    columns = decode(WRITE(plan_of(three(2), star(3))), "x")
+    columns = decode(WRITE(plan_of(three(Collective.ALL_REDUCE), star(3))), "x")
     devices, tasks = columns["devices"].values, columns["tasks"].values
     assert devices["type"].tolist() == [0, 0, 0, 14, 14, 14, 1]
     assert devices["nodeid"][-1] == 2
@@ -391,7 +397,7 @@ def test_joins_run_on_a_cpu():
 
 
 def test_a_file_with_joins_can_be_changed_and_written():
-    found = read(WRITE(plan_of(three(2), star(3))), "x")
+    found = read(WRITE(plan_of(three(Collective.ALL_REDUCE), star(3))), "x")
     assert (found.cluster.device_preset[3], found.taskgraph.n_devices) == ("CPU", 4)
     slower = attrs.evolve(found.taskgraph, seconds=found.taskgraph.seconds * 2)
     again = read(WRITE(attrs.evolve(found, taskgraph=slower, fabric=star(3, 16.0))), "y")
@@ -400,7 +406,7 @@ def test_a_file_with_joins_can_be_changed_and_written():
 
 
 def test_messages_of_a_cpu_are_refused():
-    found = read(WRITE(plan_of(three(2), star(3))), "x")
+    found = read(WRITE(plan_of(three(Collective.ALL_REDUCE), star(3))), "x")
     dst = np.where(found.taskgraph.kind == TRANSFER, 3, -1)
     with pytest.raises(TopoplanError, match="device 3 is no GPU"):
         WRITE(attrs.evolve(found, taskgraph=attrs.evolve(found.taskgraph, dst=dst)))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Axis, Dimension, Operator, OperatorGraph, Role, Routes, Tensor, TopoplanError
+from topoplan import Axis, Collective, Dimension, Operator, OperatorGraph, Role, Routes, TaskKind, Tensor, TopoplanError
 from topoplan.testing import reference
 from topoplan_exporter_json import JsonOptions, build, read
 
@@ -133,14 +133,44 @@ def test_a_schedule_survives():
     assert set(document["taskgraph"]["micro_batch"]) == {-1, 0, 1, 2, 3}
 
 
-def test_turns_of_collectives_survive():
-    plan = reference.plan()
-    turns = np.where(np.arange(plan.taskgraph.n_tasks) % 2, 1, 2)
-    gathered = attrs.evolve(plan, taskgraph=attrs.evolve(plan.taskgraph, turns=turns), timeline=None)
-    document = survives(gathered)
+def with_collectives(plan, *kinds):
+    """Let the collectives of a plan be of these kinds, in turn; joins get one member and no bytes."""
+    graph = plan.taskgraph
+    tasks = np.flatnonzero(graph.kind == TaskKind.COLLECTIVE)
+    collective, size, group = graph.collective.copy(), graph.size.copy(), graph.group.copy()
+    collective[tasks] = np.resize(kinds, len(tasks))
+    joins = collective == Collective.JOIN
+    size[joins], group[joins] = 0, graph.n_groups
+    members, ptr = np.append(graph.group_members, 0), np.append(graph.group_ptr, len(graph.group_members) + 1)
+    graph = attrs.evolve(graph, collective=collective, size=size, group=group, group_members=members, group_ptr=ptr)
+    return attrs.evolve(plan, taskgraph=graph, timeline=None)
+
+
+def test_kinds_of_collectives_are_written_as_turns_of_their_rings():
+    kinds = (Collective.ALL_GATHER, Collective.JOIN, Collective.ALL_REDUCE)
+    document = survives(with_collectives(reference.plan(), *kinds))
+    assert set(document["taskgraph"]["turns"]) == {1, 2}
+    assert "collective" not in document["taskgraph"]
     document["taskgraph"]["turns"][0] = 3
-    with pytest.raises(TopoplanError, match=r"turns has 3 \(must be 1 to 2\)"):
+    with pytest.raises(TopoplanError, match=r"\$\.taskgraph\.turns\[0\]: expected 1 or 2, got 3"):
         read(json.dumps(document).encode(), "plan.json")
+    document["taskgraph"]["turns"] = [1]
+    with pytest.raises(TopoplanError, match=r"\$\.taskgraph\.turns: expected a list of \d+ numbers, got \[1\]"):
+        read(json.dumps(document).encode(), "plan.json")
+
+
+def test_a_reduce_scatter_comes_back_as_the_all_gather_of_as_many_bytes():
+    scattered = WRITE(with_collectives(reference.plan(), Collective.REDUCE_SCATTER))
+    plan = read(scattered, "plan.json")
+    assert set(plan.taskgraph.collective.tolist()) == {-1, Collective.ALL_GATHER}
+    assert WRITE(plan) == scattered
+
+
+def test_a_plan_without_kinds_of_collectives_has_all_reduces():
+    document = survives(reference.plan())
+    assert document["taskgraph"]["turns"] is None
+    del document["taskgraph"]["turns"]
+    assert read(json.dumps(document).encode(), "old") == reference.plan()
 
 
 def test_older_plans_without_schedules_can_be_read():

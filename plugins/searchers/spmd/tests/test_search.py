@@ -15,13 +15,12 @@ from topoplan import Cluster, PartCosts, Problem, State, TopologyContext, Topopl
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
-from topoplan_engine.sharding.resharding import Collective
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions, planning
@@ -232,10 +231,10 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
     problem = problem_of()
     fabric, groups = problem.build_fabric(None, None), groups_of(mesh, axes)
     count, size = groups.shape
-    taskgraph = SimpleNamespace(kind=[], src=[], dst=[], size=[], group=[], turns=[])
+    taskgraph = SimpleNamespace(kind=[], src=[], dst=[], size=[], group=[], collective=[])
 
-    def add(what, src=-1, dst=-1, size=0, group=-1, turns=2):
-        for name, value in zip(vars(taskgraph), (what, src, dst, size, group, turns), strict=True):
+    def add(what, src=-1, dst=-1, size=0, group=-1, collective=-1):
+        for name, value in zip(vars(taskgraph), (what, src, dst, size, group, collective), strict=True):
             getattr(taskgraph, name).append(value)
 
     for number, group in enumerate(groups.tolist()):
@@ -245,8 +244,8 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
                     if a != b:
                         add(TaskKind.TRANSFER, a, b, nbytes // size**2)
         else:
-            turns = 2 if kind is Collective.ALL_REDUCE else 1
-            add(TaskKind.ALLREDUCE, size=nbytes * turns // 2, group=number, turns=turns)
+            sent = nbytes if kind is Collective.ALL_REDUCE else nbytes // 2
+            add(TaskKind.COLLECTIVE, size=sent, group=number, collective=kind)
     tasks = len(taskgraph.kind)
     made = TaskGraph(
         **vars(taskgraph), device=[-1] * tasks, seconds=[0.0] * tasks, op=[0] * tasks, op_names=("x",), succ=[],

@@ -23,7 +23,7 @@ from typing import Any
 
 __all__ = ["COLLECTIVES", "measure"]
 
-#: As `topoplan_engine.sharding.resharding.Collective` names them.
+#: As `topoplan.model.taskgraph.Collective` names them.
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 #: Runs of a collective before it is timed: connections are made, and memory is touched.
 _WARM = 2

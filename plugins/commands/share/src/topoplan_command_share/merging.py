@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.arrays import I8, I32, I64
-from topoplan.csr import indptr, row_of_entry
+from topoplan.arrays import I32, I64
+from topoplan.csr import indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 
@@ -72,7 +72,7 @@ def merged(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) ->
         op=shifted("op", [len(job.op_names) for job in jobs]),
         op_names=tuple(name for job in jobs for name in job.op_names),
         micro_batch=None if any(job.micro_batch is None for job in jobs) else joined("micro_batch"),
-        turns=_turns(jobs),
+        collective=joined("collective"),
         n_devices=n_devices,
     )
 
@@ -86,13 +86,13 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
     if times == 1 and wait == 0:
         return taskgraph
     count, number = taskgraph.n_tasks, np.arange(times)
-    tails = row_of_entry(taskgraph.succ_ptr)
+    tails, heads = taskgraph.edges()
     first = np.flatnonzero(np.bincount(taskgraph.succ, minlength=count) == 0)
     last = np.flatnonzero(np.diff(taskgraph.succ_ptr) == 0)
     shift, barrier = number[:, None] * count, times * count + number[:, None]
     edges = np.concatenate(
         [
-            _edges(tails + shift, taskgraph.succ + shift),
+            _edges(tails + shift, heads + shift),
             _edges(last + shift[:-1], barrier[1:]),
             _edges(barrier, first + shift),
         ]
@@ -104,7 +104,7 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
         "device": runs[0] if len(runs) else 0,
         "seconds": np.where(number == 0, wait, 0.0),
         "size": 0,
-        **dict.fromkeys(("src", "dst", "group", "op"), -1),
+        **dict.fromkeys(("src", "dst", "group", "op", "collective"), -1),
     }
     columns: dict[str, Any] = {
         name: np.concatenate([np.tile(getattr(taskgraph, name), times), np.broadcast_to(value, times)])
@@ -115,18 +115,9 @@ def repeated(taskgraph: TaskGraph, times: int, wait: float = 0.0) -> TaskGraph:
         "succ_ptr": indptr(degree),
         "succ": edges[:, 1],
         "micro_batch": None,
-        "turns": None if taskgraph.turns is None else np.append(np.tile(taskgraph.turns, times), np.full(times, 2)),
         "foreign": {},
     }
     return attrs.evolve(taskgraph, **columns)
-
-
-def _turns(jobs: Sequence[TaskGraph]) -> I8 | None:
-    """Join the turns of collectives, where not all are all-reduces."""
-    if all(job.turns is None for job in jobs):
-        return None
-    rows = [np.full(job.n_tasks, 2, dtype=np.int8) if job.turns is None else job.turns for job in jobs]
-    return np.concatenate(rows)
 
 
 def _edges(tails: I64, heads: I64) -> I64:

@@ -13,9 +13,9 @@ import numpy as np
 
 from topoplan import Cluster, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
 from topoplan.arrays import F64, I32, f64
+from topoplan.model.taskgraph import Collective
 from topoplan_engine.partition import part_sizes, slice_elements
 from topoplan_engine.precision import weight_states
-from topoplan_engine.sharding.resharding import Collective
 from topoplan_estimator_hidup import Options
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read

@@ -17,7 +17,7 @@ import attrs
 from topoplan import TopoplanError
 from topoplan.errors import shown
 from topoplan.files import read_file
-from topoplan_engine.sharding.resharding import Collective
+from topoplan.model.taskgraph import Collective
 
 __all__ = ["Line", "read"]
 
@@ -58,7 +58,8 @@ def read(path: Path, n_devices: int) -> dict[Collective, Line]:
     table = document.get("collectives")
     if not isinstance(table, dict):
         raise TopoplanError(f"{path}: collectives: missing (expected latency and bandwidth of each)")
-    return {kind: _line(table.get(str(kind)), f"{path}: collectives.{kind}") for kind in KINDS}
+    names = {kind: kind.name.lower() for kind in KINDS}
+    return {kind: _line(table.get(name), f"{path}: collectives.{name}") for kind, name in names.items()}
 
 
 def _line(entry: Any, where: str) -> Line:

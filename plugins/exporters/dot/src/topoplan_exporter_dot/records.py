@@ -18,7 +18,7 @@ def write(plan: Plan) -> bytes:
         times = ""
         if timeline is not None:
             times = f" | {{ {float(timeline.start[task]) * 1e3:.6g} | {float(timeline.finish[task]) * 1e3:.6g} }}"
-        kind = TaskKind(graph.kind[task]).name
+        kind = "ALLREDUCE" if graph.kind[task] == TaskKind.COLLECTIVE else TaskKind(graph.kind[task]).name
         lines.append(f'  t{task} [label="{{ {_name(graph, task).translate(_ESCAPES)} | {kind}{times} }}"];')
     for task, (begin, end) in enumerate(zip(graph.succ_ptr[:-1].tolist(), graph.succ_ptr[1:].tolist(), strict=True)):
         lines += [f"  t{task} -> t{successor};" for successor in graph.succ[begin:end].tolist()]
@@ -34,6 +34,6 @@ def _name(graph: TaskGraph, task: int) -> str:
         name += f" #{graph.micro_batch[task]}"
     if graph.kind[task] == TaskKind.TRANSFER:
         return f"{name} ({graph.size[task]} B from {graph.src[task]} to {graph.dst[task]})"
-    if graph.kind[task] == TaskKind.ALLREDUCE:
+    if graph.kind[task] == TaskKind.COLLECTIVE:
         return f"{name} ({graph.size[task]} B among {' '.join(map(str, graph.members(task).tolist()))})"
     return f"{name} (device {graph.device[task]})"

@@ -41,7 +41,7 @@ RESOURCES = {CPU: "CPU", 10: "PCI_TO_HOST", 11: "PCI_TO_DEV", 12: "NVLINK"}
 #: SimTaskType -> TaskKind, NOMINAL_COMM as on a device that is no network; -1: not accepted.
 _KIND = np.full(7, -1, dtype=np.int64)
 _KIND[[FORWARD, BACKWARD, UPDATE, BARRIER]] = TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE, TaskKind.BARRIER
-_KIND[[NOMINAL_COMM, ALLREDUCE]] = TaskKind.FORWARD, TaskKind.ALLREDUCE
+_KIND[[NOMINAL_COMM, ALLREDUCE]] = TaskKind.FORWARD, TaskKind.COLLECTIVE
 
 
 def plan_of(columns: Columns, name: str, size: int) -> Plan:

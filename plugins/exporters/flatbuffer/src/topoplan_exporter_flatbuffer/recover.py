@@ -14,7 +14,6 @@ import itertools
 import numpy as np
 
 from topoplan import OperatorGraph, PlacedStrategy, Placement, Strategy, TaskGraph, TaskKind, TopoplanError
-from topoplan.csr import row_of_entry
 
 __all__ = ["recover_strategy"]
 
@@ -62,8 +61,8 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
 
 def _scheduled(taskgraph: TaskGraph, forward: np.ndarray, backward: np.ndarray) -> bool:
     """Whether a backward task does not follow the forward task of its part at once."""
-    source = row_of_entry(taskgraph.succ_ptr)
-    edges = source * taskgraph.n_tasks + taskgraph.succ
+    source, target = taskgraph.edges()
+    edges = source * taskgraph.n_tasks + target
     return not np.isin(forward * taskgraph.n_tasks + backward, edges).all()
 
 
@@ -71,17 +70,17 @@ def _weighted_spans(
     taskgraph: TaskGraph, part: np.ndarray, name: str, graph: OperatorGraph
 ) -> dict[int, tuple[int, int]]:
     """Return the first part and the one behind the last of every operator that has weights."""
-    rings = np.flatnonzero(taskgraph.kind == TaskKind.ALLREDUCE)
+    rings = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
     weights = [op for op, operator in enumerate(graph.operators) for _ in operator.weights]
     if len(rings) != len(weights):
         raise TopoplanError(
             f"{name}: has {len(rings)} all-reduces, model {graph.name!r} has {len(weights)} weights "
             "(another model, or cut in more than samples)"
         )
-    source = row_of_entry(taskgraph.succ_ptr)
+    source, target = taskgraph.edges()
     spans: dict[int, tuple[int, int]] = {}
     for ring, op in zip(rings.tolist(), weights, strict=True):
-        parts = part[source[taskgraph.succ == ring]]
+        parts = part[source[target == ring]]
         if not len(parts) or parts.min() < 0 or parts.max() - parts.min() + 1 != len(parts):
             raise TopoplanError(f"{name}: {taskgraph.label(ring)} does not follow the backward tasks of one operator")
         spans[op] = (int(parts.min()), int(parts.max()) + 1)

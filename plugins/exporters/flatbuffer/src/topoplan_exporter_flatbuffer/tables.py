@@ -16,9 +16,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan import Fabric, Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan import Collective, Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.csr import indptr, row_of_entry
+from topoplan.csr import indptr
 from topoplan_engine.simulation.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
@@ -45,7 +45,7 @@ __all__ = ["tables_of"]
 #: TaskKind -> SimTaskType.
 _TYPE = np.zeros(len(TaskKind), dtype="<i2")
 _TYPE[[TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]] = FORWARD, BACKWARD, UPDATE
-_TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.ALLREDUCE]] = BARRIER, NOMINAL_COMM, ALLREDUCE
+_TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.COLLECTIVE]] = BARRIER, NOMINAL_COMM, ALLREDUCE
 #: Kind of a device that is no GPU -> DeviceType.
 _RESOURCE = {name: number for number, name in RESOURCES.items()}
 #: Constants of FlexNet, bytes/ms; no reader uses them.
@@ -135,8 +135,8 @@ def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
     table of rings (`topoplan_exporter_flatbuffer.network.rings`), all as these, and from hosts 0, 1, ... on, whoever
     the members are.  Which of the two is not what simulators run is said as transfers, and so are cycles.
     """
-    ring = graph.kind == TaskKind.ALLREDUCE
-    once = np.zeros(graph.n_tasks, dtype=bool) if graph.turns is None else graph.turns == 1
+    ring = graph.kind == TaskKind.COLLECTIVE
+    once = np.isin(graph.collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER))
     table = bool(fabric.rings) and fabric.n_switches == 0
     alike = np.zeros(graph.n_groups + 1, dtype=bool)
     for group, members in enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups]):
@@ -157,8 +157,7 @@ def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
     if plan.graph is None or plan.graph.tags.get("dialect") == "flexnet":
         return written
     moved = np.flatnonzero((graph.kind == TaskKind.TRANSFER)[graph.succ])
-    owner = row_of_entry(graph.succ_ptr)[moved]
-    task = graph.succ[moved]
+    owner, task = (ends[moved] for ends in graph.edges())
     ahead = (graph.dst[task].astype(np.int64) - graph.src[task]) % plan.fabric.n_hosts
     succ = graph.succ.copy()
     succ[moved] = task[np.lexsort((ahead, owner))]
@@ -173,7 +172,7 @@ def _seconds(plan: Plan, origin: I64, made: Unrolled) -> F64:
     graph, timeline = plan.taskgraph, plan.timeline
     if timeline is None:
         return made.taskgraph.seconds
-    reduces = graph.kind == TaskKind.ALLREDUCE
+    reduces = graph.kind == TaskKind.COLLECTIVE
     taken = np.maximum(timeline.finish - timeline.start - np.where(reduces, graph.seconds, 0.0), 0.0)
     task = origin[made.origin]
     there_and_back = reduces[task] & (made.ring < 0)  # to a parameter server
@@ -183,7 +182,7 @@ def _seconds(plan: Plan, origin: I64, made: Unrolled) -> F64:
 
 def _tasks(graph: TaskGraph, fabric: Fabric, seconds: F64) -> Rows:
     count = graph.n_tasks
-    transfer, ring = graph.kind == TaskKind.TRANSFER, graph.kind == TaskKind.ALLREDUCE
+    transfer, ring = graph.kind == TaskKind.TRANSFER, graph.kind == TaskKind.COLLECTIVE
     bad = np.flatnonzero(transfer & (graph.src == graph.dst))
     if len(bad):
         raise TopoplanError(f"flatbuffer: {graph.label(bad[0])} stays on one host, which FlexNetPacket cannot route")

@@ -99,7 +99,7 @@ def unrolled(
     columns["kind"][join] = TaskKind.BARRIER
     columns["device"][join] = n_devices + np.where(inside, np.cumsum(inside), 0)[join]
     columns["size"][join] = 0
-    columns["group"][chosen[origin]] = -1
+    columns["group"][chosen[origin]] = columns["collective"][chosen[origin]] = -1
     columns["seconds"][chosen[origin] & ~opening] = 0.0
     columns["kind"][flow] = TaskKind.TRANSFER
     columns["size"][flow] = np.ceil(shape.share[of] / shape.parallel[of])
@@ -117,14 +117,12 @@ def unrolled(
         (flow[ends], last[of][ends]),
     )
     tails, heads = (np.concatenate(side) for side in zip(*edges, strict=True))
-    turns = None if graph.turns is None else np.where(chosen, 2, graph.turns)[origin]
     made = attrs.evolve(
         graph,
         **columns,
         succ_ptr=indptr(np.bincount(tails, minlength=len(origin))),
         succ=heads[np.argsort(tails, kind="stable")],
         micro_batch=None if graph.micro_batch is None else graph.micro_batch[origin],
-        turns=None if turns is None or (turns == 2).all() else turns,
         n_devices=n_devices + joins,
         foreign={},
     )
@@ -135,7 +133,7 @@ def unrolled(
     return Unrolled(made, joins, origin, part, rings)
 
 
-_COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "group", "op")
+_COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "group", "op", "collective")
 
 
 class _Shape(NamedTuple):
@@ -160,8 +158,8 @@ def _shape(graph: TaskGraph, chosen: NDArray[np.bool_], shifts: Sequence[tuple[i
     sizes = np.diff(graph.group_ptr)[graph.group[tasks]]
     tasks, sizes = tasks[sizes > 1], sizes[sizes > 1]
     if len(tasks):
-        turns = np.full(len(tasks), 2) if graph.turns is None else graph.turns[tasks]
-        asked, which = np.unique(np.stack([graph.size[tasks], sizes, turns]), axis=1, return_inverse=True)
+        kinds = graph.collective[tasks]
+        asked, which = np.unique(np.stack([graph.size[tasks], sizes, kinds]), axis=1, return_inverse=True)
         found = np.array([schedule(*row) for row in asked.T.tolist()])[which.ravel()]
         rounds[tasks], share[tasks] = found[:, 0].astype(np.int64), found[:, 1]
         members[tasks] = sizes

@@ -18,7 +18,7 @@ import numpy as np
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from numpy.typing import NDArray
 
-from topoplan import Cluster, Operator, OperatorGraph, Role, TaskGraph, TopoplanError
+from topoplan import Cluster, Collective, Operator, OperatorGraph, Role, TaskGraph, TaskKind, TopoplanError
 from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
@@ -182,7 +182,14 @@ def _tagged_out(kind: type[Any], made: cattrs.Converter) -> Any:
 
 def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
-    return make_dict_unstructure_fn(kind, made, foreign=foreign)
+    turns = override(rename="turns", unstruct_hook=_turns_out)
+    return make_dict_unstructure_fn(kind, made, foreign=foreign, collective=turns)
+
+
+def _turns_out(collective: NDArray[Any]) -> Any:
+    """Write how often the bytes of each collective go round its ring; None where it is twice for all."""
+    turns = np.where(np.isin(collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)), 1, 2)
+    return None if (turns == 2).all() else turns.tolist()
 
 
 def _foreign_out(value: Any) -> Any:
@@ -197,13 +204,18 @@ def _foreign_out(value: Any) -> Any:
 
 def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
     """Take an object, field by field; the foreign columns of a task graph name their own types."""
-    special = {"foreign": override(struct_hook=_foreign_in)} if kind is TaskGraph else _special(kind)
+    special = _special(kind)
+    if kind is TaskGraph:
+        special = {"foreign": override(struct_hook=_foreign_in), "collective": override(omit=True)}
     fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
 
     def structure(value: Any, target: Any) -> Any:
         if not isinstance(value, dict):
             raise _ExpectedError("an object", value)
-        return fields(value, target)
+        if kind is not TaskGraph:
+            return fields(value, target)
+        taskgraph = fields({name: part for name, part in value.items() if name != "turns"}, target)
+        return _with_turns(taskgraph, value.get("turns"))
 
     return structure
 
@@ -231,6 +243,27 @@ def _tagged_in(kind: type[Any], made: cattrs.Converter) -> Any:
         return attrs.evolve(made_of, **changes) if changes else made_of
 
     return read
+
+
+def _with_turns(taskgraph: TaskGraph, turns: Any) -> TaskGraph:
+    """Say of the collectives of a task graph, which are all-reduces, how often each goes round; None for all twice."""
+    kinds = {1: Collective.ALL_GATHER, 2: Collective.ALL_REDUCE}
+
+    def take(value: Any) -> Collective:
+        if type(value) is not int or value not in kinds:
+            raise _ExpectedError("1 or 2", value)
+        return kinds[value]
+
+    if turns is None:
+        return taskgraph
+    try:
+        if not isinstance(turns, list) or len(turns) != taskgraph.n_tasks:
+            raise _ExpectedError(f"a list of {taskgraph.n_tasks} numbers", turns)
+        taken = np.array(_each(turns, TaskGraph, take), dtype=np.int8)
+    except Exception as error:
+        error.add_note(cattrs.AttributeValidationNote("turns", "turns", TaskGraph))
+        raise cattrs.ClassValidationError("", [error], TaskGraph) from None
+    return attrs.evolve(taskgraph, collective=np.where(taskgraph.kind == TaskKind.COLLECTIVE, taken, -1))
 
 
 def _scalar_in(expected: str, wanted: type[Any]) -> Any:

@@ -9,7 +9,7 @@ import attrs
 import cattrs
 import numpy as np
 
-from topoplan import Fabric, Plan, Routes, TopoplanError
+from topoplan import Collective, Fabric, Plan, Routes, TaskGraph, TopoplanError
 from topoplan_exporter_json.convert import converter, expectation, place
 
 __all__ = ["FORMAT", "VERSION", "read", "write"]
@@ -49,7 +49,7 @@ def read(data: bytes, name: str) -> Plan:
         what, _, where = problem.rpartition(" @ ")
         raise TopoplanError(f"{name}: {place(where)}: {what}") from None
     _check(plan, name)
-    return plan
+    return attrs.evolve(plan, taskgraph=_with_joins(plan.taskgraph))
 
 
 def _parse(data: bytes, name: str) -> Any:
@@ -102,6 +102,14 @@ def _check(plan: Plan, name: str) -> None:
         for field, wanted in lengths.items():
             if (found := len(getattr(plan.timeline, field))) != wanted:
                 raise TopoplanError(f"{name}: $.timeline.{field}: {found} values (expected {wanted})")
+
+
+def _with_joins(taskgraph: TaskGraph) -> TaskGraph:
+    """Name the joins, which the format writes as all-reduces of one member and no bytes."""
+    collective = taskgraph.collective.copy()
+    tasks = np.flatnonzero((collective == Collective.ALL_REDUCE) & (taskgraph.size == 0))
+    collective[tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] == 1]] = Collective.JOIN
+    return attrs.evolve(taskgraph, collective=collective)
 
 
 def _check_shapes(part: Any, where: str) -> None:

@@ -74,5 +74,5 @@ class HidupSearch:
             for _, given, wanted in stage.conversions:
                 conversion = convert(given, wanted)
                 assert conversion is not None
-                found.update(str(step.collective) for step in conversion.forward)
+                found.update(step.name for step in conversion.forward)
         return dict(sorted(found.items()))

@@ -14,7 +14,8 @@ import numpy as np
 
 from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
-from topoplan_engine.sharding.resharding import Collective
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.sharding.resharding import Local
 from topoplan_engine.simulation.flows import schedule
 
 __all__ = ["Machine"]
@@ -40,7 +41,7 @@ class Machine:
         self._out = _outward(cluster, fabric)
         self._known: dict[bytes, _Links] = {}
 
-    def seconds(self, collective: Collective, nbytes: float, groups: I64) -> float:
+    def seconds(self, collective: Collective | Local, nbytes: float, groups: I64) -> float:
         """Return the seconds of a collective.
 
         Args:
@@ -48,13 +49,13 @@ class Machine:
             nbytes: of the tensor, as each group has it.
             groups: (groups, members) devices that do it at the same time.
         """
-        if collective in (Collective.SLICE, Collective.IDENTITY) or groups.shape[1] == 1:
+        if isinstance(collective, Local) or groups.shape[1] == 1:
             return 0.0
         links = self._links(groups)
         if collective is Collective.ALL_TO_ALL:
             return _sent(nbytes / links.members**2) * links.pair + links.hop
         turns = 2 if collective is Collective.ALL_REDUCE else 1
-        rounds, share = schedule(math.ceil(nbytes * turns / 2), links.members, turns)
+        rounds, share = schedule(math.ceil(nbytes * turns / 2), links.members, collective)
         return float(rounds * (_sent(share) / links.bandwidth + links.hop))
 
     def _links(self, groups: I64) -> _Links:

@@ -15,10 +15,10 @@ import numpy as np
 from topoplan import OperatorGraph, PartCosts, Problem
 from topoplan.arrays import F64
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
+from topoplan.model.taskgraph import Collective
 from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
-from topoplan_engine.sharding.resharding import Collective
 from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written

@@ -111,7 +111,7 @@ class SpmdSearch:
         program, graph = strategy.program, self._problem.graph
         counts: Counter[str] = Counter()
         for move in reshards_of(program, graph):
-            counts.update(str(step.step.collective) for step in (*move.forward, *move.backward) if not step.free)
+            counts.update(step.step.name for step in (*move.forward, *move.backward) if not step.free)
         return {
             "mesh": list(program.mesh),
             "sharded_state": program.sharded_state,

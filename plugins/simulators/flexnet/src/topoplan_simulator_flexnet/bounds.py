@@ -16,7 +16,7 @@ from topoplan_engine.simulation.columns import TaskColumns
 __all__ = ["alone", "flow_bytes", "sure_bytes", "sure_uses"]
 
 _TRANSFER = int(TaskKind.TRANSFER)
-_ALLREDUCE = int(TaskKind.ALLREDUCE)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
 @numba.njit(cache=True, inline="always")
@@ -39,7 +39,7 @@ def sure_bytes(
             path = paths.row_ptr[traffic.row[t]]
             for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
                 sent[op[t], paths.links[i]] += size[t]
-        elif kind[t] == _ALLREDUCE and rings.members[traffic.ring[t]] > 1:
+        elif kind[t] == _COLLECTIVE and rings.members[traffic.ring[t]] > 1:
             for way in range(2):
                 g = traffic.ring[t] if way == 0 else backward[t]
                 n, k = rings.members[g], rings.parallel[g]
@@ -64,7 +64,7 @@ def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: R
         if tasks.kind[t] == _TRANSFER:
             path = paths.row_ptr[traffic.row[t]]
             ptr[t + 1] += paths.path_ptr[path + 1] - paths.path_ptr[path]
-        elif tasks.kind[t] == _ALLREDUCE and rings.members[traffic.ring[t]] > 1:
+        elif tasks.kind[t] == _COLLECTIVE and rings.members[traffic.ring[t]] > 1:
             g = traffic.ring[t]
             for flow in range(rings.first[g], rings.first[g] + rings.members[g] * rings.parallel[g]):
                 path = paths.row_ptr[rings.rows[flow]]
@@ -77,7 +77,7 @@ def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: R
             continue
         g = traffic.ring[t]
         flows, volume = 1, tasks.size[t]
-        if tasks.kind[t] == _ALLREDUCE:
+        if tasks.kind[t] == _COLLECTIVE:
             flows = rings.members[g] * rings.parallel[g]
             volume = flow_bytes(tasks.size[t], rings.members[g], rings.parallel[g])
         for flow in range(flows):
@@ -105,7 +105,7 @@ def alone(
     for t in range(len(tasks.kind)):
         if tasks.kind[t] == _TRANSFER:
             result[t] = _message(traffic.row[t], tasks.size[t], paths, segment)
-        elif tasks.kind[t] == _ALLREDUCE:
+        elif tasks.kind[t] == _COLLECTIVE:
             g = traffic.ring[t]
             n, k = rings.members[g], rings.parallel[g]
             if n > 1:

@@ -38,7 +38,7 @@ ALL_EVENTS = 1 << 62
 #: Events between two looks for a signal, less one.
 _ASK = (1 << 18) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
-_ALLREDUCE = int(TaskKind.ALLREDUCE)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
 class Prepared(NamedTuple):
@@ -153,7 +153,7 @@ def advance(p: Prepared, s: State, time_to_end: F64, stop: float, most: int) -> 
         kind = p.tasks.kind[number] if number < n_tasks else -1
         if kind == _TRANSFER or s.path_last[number] > s.path_first[number]:
             _send_segment(p, s, number)
-        elif kind == _ALLREDUCE:
+        elif kind == _COLLECTIVE:
             _begin_rings(p, s, number)
         elif kind >= 0:
             _compute(p, s, number)

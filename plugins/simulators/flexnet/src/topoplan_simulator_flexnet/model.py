@@ -130,7 +130,7 @@ def _check_segments(taskgraph: TaskGraph, segment: int) -> None:
     """Refuse messages of more segments than can be simulated: each takes one event."""
     if 2.0 * float(taskgraph.size.sum(dtype=np.float64)) / segment * max(1, taskgraph.n_devices) < MOST_SEGMENTS:
         return
-    reduces = taskgraph.kind == TaskKind.ALLREDUCE
+    reduces = taskgraph.kind == TaskKind.COLLECTIVE
     members = np.zeros(taskgraph.n_tasks)
     members[reduces] = np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]]
     sent = np.where(reduces, 2.0 * np.maximum(members - 1, 0), taskgraph.kind == TaskKind.TRANSFER) * taskgraph.size
@@ -146,7 +146,7 @@ def _check_segments(taskgraph: TaskGraph, segment: int) -> None:
 def directions(taskgraph: TaskGraph, seed: int) -> I8:
     """(T,) 1 for an all-reduce whose ring walks backwards, drawn with a fair coin each; 0 for all others."""
     coins = np.random.default_rng(seed).integers(0, 2, taskgraph.n_tasks)
-    return np.where(taskgraph.kind == TaskKind.ALLREDUCE, coins, 0).astype(np.int8)
+    return np.where(taskgraph.kind == TaskKind.COLLECTIVE, coins, 0).astype(np.int8)
 
 
 def flexnet_task_count(taskgraph: TaskGraph, network: Network) -> int:
@@ -166,6 +166,6 @@ def _single(values: F64) -> F64:
 def _first_member(taskgraph: TaskGraph) -> I32:
     """(T,) device of the first member of each all-reduce; -1 for other tasks."""
     first = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
-    reduces = taskgraph.kind == TaskKind.ALLREDUCE
+    reduces = taskgraph.kind == TaskKind.COLLECTIVE
     first[reduces] = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[reduces]]]
     return i32(first)

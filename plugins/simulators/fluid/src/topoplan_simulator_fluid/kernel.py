@@ -37,7 +37,7 @@ TOGETHER = 1e-12
 #: Instants between two looks for a signal, less one: some hundredths of a second.
 _ASK = (1 << 15) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
-_ALLREDUCE = int(TaskKind.ALLREDUCE)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
 def run(*given: Any) -> Any:
@@ -165,7 +165,7 @@ def _loop(
                 if tasks.kind[t] == _TRANSFER:
                     start[t] = now
                     go_first, go_last = entities.of_task[t], entities.of_task[t + 1]
-                elif tasks.kind[t] == _ALLREDUCE:
+                elif tasks.kind[t] == _COLLECTIVE:
                     start[t] = now
                     if entities.of_task[t] == entities.of_task[t + 1]:
                         done = t

@@ -1,0 +1,51 @@
+"""What a task graph asks of the network, host by host."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topoplan.arrays import F64, I64
+from topoplan.model.cluster import Cluster
+from topoplan.model.problem import Demand
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+
+__all__ = ["taskgraph_demand"]
+
+
+def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster, forward: NDArray[np.bool_] | None = None) -> Demand:
+    """Return groups with the bytes of their collectives (`TaskGraph.size`), and the bytes between hosts.
+
+    Args:
+        taskgraph: in range (`TaskGraph.check`).
+        cluster: the hosts of its devices.
+        forward: (T,) whether a task is of the forward pass; None where that is not known (`Demand.forward`).
+    """
+    host, n_hosts = cluster.device_host.astype(np.int64), cluster.n_hosts
+    sums: dict[bytes, float] = {}
+    collectives = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0))
+    groups, sizes = taskgraph.group[collectives], taskgraph.size[collectives]
+    group_bytes = np.bincount(groups, sizes, max(taskgraph.n_groups, 1))
+    for group in np.unique(groups).tolist():
+        members = taskgraph.group_members[taskgraph.group_ptr[group] : taskgraph.group_ptr[group + 1]]
+        hosts = np.unique(host[members])
+        if len(hosts) > 1:
+            key = hosts.astype(np.int32).tobytes()
+            sums[key] = sums.get(key, 0.0) + float(group_bytes[group])
+    members_by_group = [np.frombuffer(key, dtype=np.int32) for key in sums]
+    transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+    return Demand(
+        group_ptr=np.concatenate(([0], np.cumsum([len(members) for members in members_by_group]))),
+        group_members=np.concatenate(members_by_group) if members_by_group else [],
+        group_bytes=list(sums.values()),
+        matrix=_between(taskgraph, host, transfers, n_hosts),
+        forward=None if forward is None else _between(taskgraph, host, transfers[forward[transfers]], n_hosts),
+    )
+
+
+def _between(taskgraph: TaskGraph, host: I64, tasks: I64, n_hosts: int) -> F64:
+    """(H, H) bytes of transfers between different hosts."""
+    source, target = host[taskgraph.src[tasks]], host[taskgraph.dst[tasks]]
+    apart = source != target
+    cell, size = (source * n_hosts + target)[apart], taskgraph.size[tasks][apart].astype(np.float64)
+    return np.bincount(cell, size, n_hosts * n_hosts).astype(np.float64).reshape(n_hosts, n_hosts)
