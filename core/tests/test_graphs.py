@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+
+import attrs
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Fabric, LinkKind, Phases, TopoplanError
+from topoplan import Fabric, LinkKind, Phases, Routes, TopoplanError
+from topoplan.testing import reference
 
 
 @st.composite
@@ -103,3 +107,24 @@ def test_a_fabric_that_is_rebuilt_is_no_single_graph():
     rebuilt = Fabric.from_phases(Phases(forward=part, backward=part, reduce=part, delay=0.0))
     with pytest.raises(TopoplanError, match="rebuilt during the iteration"):
         rebuilt.to_networkx()
+
+
+def test_fabrics_have_the_key_of_their_value():
+    routes = Routes(pairs=[[0, 1]], pair_ptr=[0, 1], path_ptr=[0, 1], links=[0], weight=[1.0])
+    fabric = attrs.evolve(reference.ring(), routes=routes, rings={4: ((1,), (3,)), 2: ((2,),)}, cycles=((0, 1, 2, 3),))
+    same = attrs.evolve(fabric, rings={2: ((2,),), 4: ((1,), (3,))}, routes=attrs.evolve(routes))
+    assert fabric == same
+    assert fabric.key == same.key
+    assert hash(fabric.key) == hash(pickle.loads(pickle.dumps(fabric)).key)
+    others = [
+        attrs.evolve(fabric, name="other"),
+        attrs.evolve(fabric, link_latency=fabric.link_latency + 1e-9),
+        attrs.evolve(fabric, link_count=fabric.link_count + 1),
+        attrs.evolve(fabric, routes=None),
+        attrs.evolve(fabric, routes=attrs.evolve(routes, links=[1])),
+        attrs.evolve(fabric, rings={4: ((1,), (3,))}),
+        attrs.evolve(fabric, cycles=()),
+        attrs.evolve(fabric, max_paths=2),
+        *(reference.rebuilt(delay) for delay in (1e-3, 2e-3)),
+    ]
+    assert len({fabric.key, *(other.key for other in others)}) == len(others) + 1

@@ -6,14 +6,15 @@ can be shared between candidates, caches and plugins without anybody changing it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "f64", "i8", "i32", "i64", "u64"]
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "digest", "f64", "i8", "i32", "i64", "u64"]
 
 V = TypeVar("V")
 
@@ -88,3 +89,17 @@ class FrozenMapping(Mapping[str, V]):
 
     def __repr__(self) -> str:
         return repr(self._items)
+
+
+def digest(values: Iterable[Any]) -> bytes:
+    """Return 16 bytes that tell values apart: arrays by type, shape and elements, attrs values by their fields."""
+    total = hashlib.blake2b(digest_size=16)
+    for value in values:
+        if isinstance(value, np.ndarray):
+            part = f"{value.dtype}{value.shape}".encode() + value.tobytes()
+        elif attrs.has(type(value)):
+            part = digest(getattr(value, field.name) for field in attrs.fields(type(value)))
+        else:
+            part = repr(sorted(value.items()) if isinstance(value, Mapping) else value).encode()
+        total.update(len(part).to_bytes(8, "little") + part)
+    return total.digest()

@@ -8,6 +8,7 @@ A fabric that is rebuilt between the phases of an iteration has `Phases`: the fa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -17,7 +18,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, digest, f64, i8, i32, i64
 from topoplan.errors import TopoplanError
 
 if TYPE_CHECKING:
@@ -282,6 +283,11 @@ class Fabric:
         from topoplan.model.fabric_networkx import to_networkx
 
         return to_networkx(self)
+
+    @functools.cached_property
+    def key(self) -> bytes:
+        """Hashable identity of the value, for caches: fabrics of one key are equal (but for a chance of 2^-128)."""
+        return digest([self])
 
     @property
     def n_nodes(self) -> int:
