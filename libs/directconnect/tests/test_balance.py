@@ -13,8 +13,8 @@ from topoplan_engine.network.routing import full_routes
 
 
 def mesh(n, links, paths=4, speed=1e9):
-    both = [link for a, b in links for link in ((a, b), (b, a))]
-    return Fabric.from_links(name="mesh", n_hosts=n, links=both, bandwidth=speed, latency=1e-6, max_paths=paths)
+    directed = [link for a, b in links for link in ((a, b), (b, a))]
+    return Fabric.from_links(name="mesh", n_hosts=n, links=directed, bandwidth=speed, latency=1e-6, max_paths=paths)
 
 
 def busiest(fabric, routes, matrix, background=0.0):
@@ -42,10 +42,10 @@ def test_paths_lead_there_and_shares_add_up(n, degree, seed):
     plain = full_routes(attrs.evolve(fabric, max_paths=1))
     shortest = dict(zip(map(tuple, plain.pairs.tolist()), np.diff(plain.path_ptr).tolist(), strict=True))
     for row, (a, b) in enumerate(routes.pairs.tolist()):
-        kept = range(routes.pair_ptr[row], routes.pair_ptr[row + 1])
-        assert 1 <= len(kept) <= 3
-        assert routes.weight[kept].sum() == pytest.approx(1.0)
-        for path in kept:
+        rows = range(routes.pair_ptr[row], routes.pair_ptr[row + 1])
+        assert 1 <= len(rows) <= 3
+        assert routes.weight[rows].sum() == pytest.approx(1.0)
+        for path in rows:
             links = routes.links[routes.path_ptr[path] : routes.path_ptr[path + 1]]
             nodes = [a, *fabric.link_dst[links].tolist()]
             assert fabric.link_src[links].tolist() == nodes[:-1]
@@ -86,9 +86,9 @@ def test_a_way_of_one_link_more_takes_a_part():
 
 def test_rings_load_the_links_that_they_walk():
     fabric, demand = random_fabric(12, 4, 0)
-    alone = attrs.evolve(demand, group_ptr=[0, 6, 7], group_members=[*range(0, 12, 2), 3], group_bytes=[6e6, 9e9])
+    subset = attrs.evolve(demand, group_ptr=[0, 6, 7], group_members=[*range(0, 12, 2), 3], group_bytes=[6e6, 9e9])
     hops = [hop for ring in fabric.rings[6] for hop in ring]
-    load = ring_load(fabric, alone)
+    load = ring_load(fabric, subset)
     assert load.sum() == pytest.approx(2 * 5 / 6 * 6e6 * 6 * len(hops) / len(fabric.rings[6]))
     uneven = attrs.evolve(demand, group_ptr=[0, 3], group_members=[0, 1, 3])
     assert not ring_load(fabric, uneven).any()

@@ -11,10 +11,10 @@ from topoplan_directconnect.matching import add_matchings, fill_free, heaviest_m
 def brute(weight, hosts):
     if len(hosts) < 2:
         return 0.0
-    first, rest = hosts[0], hosts[1:]
+    first, remaining = hosts[0], hosts[1:]
     return max(
-        brute(weight, rest),
-        *(weight[first, other] + brute(weight, [h for h in rest if h != other]) for other in rest),
+        brute(weight, remaining),
+        *(weight[first, partner] + brute(weight, [h for h in remaining if h != partner]) for partner in remaining),
     )
 
 
@@ -36,8 +36,8 @@ def perfect(weight, hosts):
         return 0.0
     if len(hosts) % 2:
         return max(perfect(weight, [h for h in hosts if h != out]) for out in hosts)
-    first, rest = hosts[0], hosts[1:]
-    return max(weight[first, other] + perfect(weight, [h for h in rest if h != other]) for other in rest)
+    first, remaining = hosts[0], hosts[1:]
+    return max(weight[first, mate] + perfect(weight, [h for h in remaining if h != mate]) for mate in remaining)
 
 
 @given(st.integers(1, 8), st.integers(0, 999), st.floats(0.1, 1.0))
@@ -120,8 +120,8 @@ def test_hops_match_powers_of_the_matrix(n, seed):
     count = (rng.random((n, n)) < 0.25).astype(np.int64) * 2
     np.fill_diagonal(count, 0)
     step = (count > 0) | np.eye(n, dtype=bool)
-    reached, expected = np.eye(n, dtype=bool), np.where(np.eye(n, dtype=bool), 0, n)
+    reachable, expected = np.eye(n, dtype=bool), np.where(np.eye(n, dtype=bool), 0, n)
     for length in range(1, n):
-        reached = reached.astype(int) @ step.astype(int) > 0
-        expected = np.minimum(expected, np.where(reached, length, n))
+        reachable = reachable.astype(int) @ step.astype(int) > 0
+        expected = np.minimum(expected, np.where(reachable, length, n))
     assert (hops(count) == expected).all()

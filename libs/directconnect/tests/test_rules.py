@@ -86,14 +86,14 @@ def test_coin_change_is_minimal(n, data):
     coins = data.draw(st.lists(st.integers(1, n - 1), min_size=1, max_size=3, unique=True))
     table = coin_table(n, coins)
     for residue in range(n):
-        made = [
+        counts = [
             k for k in range(n) if any(sum(c) % n == residue for c in itertools.combinations_with_replacement(coins, k))
         ]
-        assert table[residue] == (made[0] if made else -1)
-        if made:
+        assert table[residue] == (counts[0] if counts else -1)
+        if counts:
             used = change(n, table, residue, dict.fromkeys(coins, 0.0))
             assert sum(used) % n == residue
-            assert len(used) == made[0]
+            assert len(used) == counts[0]
             assert set(used) <= set(coins)
 
 

@@ -88,8 +88,8 @@ def test_a_dimension_that_one_of_two_outputs_lacks():
 
 def test_every_signature_comes_once_and_the_whole_one_last():
     op = pointwise.elementwise("add", [Handle((4, 6)), Handle((4, 6))])
-    found = signatures(op)
-    assert len(set(found)) == len(found)
-    assert set(found[-1].inputs) == set(found[-1].outputs) == {REPLICATED}
-    assert not found[-1].sliced
-    assert [s.dim for s in found] == [0, 1, -1, -1]
+    rules = signatures(op)
+    assert len(set(rules)) == len(rules)
+    assert set(rules[-1].inputs) == set(rules[-1].outputs) == {REPLICATED}
+    assert not rules[-1].sliced
+    assert [s.dim for s in rules] == [0, 1, -1, -1]

@@ -52,32 +52,32 @@ def test_the_released_search_finds_nothing_better_or_else(layers, sizes, batch, 
     micro_batch = min(micro_batch, batch)
     machine = Machine.split(np.cumsum(sizes).tolist())
     speedup, spans, pipelines = reference_best(layers, machine, batch, micro_batch)
-    got = plan(layers, np.cumsum(sizes).tolist(), batch, micro_batch=micro_batch)
-    assert got.speedup == pytest.approx(speedup, rel=1e-12)
+    planned = plan(layers, np.cumsum(sizes).tolist(), batch, micro_batch=micro_batch)
+    assert planned.speedup == pytest.approx(speedup, rel=1e-12)
     best = [c for c in reference_candidates(layers, machine, batch, micro_batch) if c[0] == speedup]
     if len(best) == 1:
-        assert [(s.start, s.end - 1, s.replication, s.devices) for s in got.stages] == spans
-        assert got.pipelines == pipelines
+        assert [(s.start, s.end - 1, s.replication, s.devices) for s in planned.stages] == spans
+        assert planned.pipelines == pipelines
 
 
 @settings(max_examples=30)
 @given(models(), machines)
 def test_stages_share_out_layers_and_devices(layers, sizes):
     machine = Machine.split(np.cumsum(sizes).tolist())
-    for found in finalists(layers, machine, 64):
-        assert found.stages[0].start == 0
-        assert found.stages[-1].end == layers.count
-        assert all(a.end == b.start for a, b in zip(found.stages, found.stages[1:], strict=False))
-        devices = [device for stage in found.stages for device in stage.devices]
+    for result in finalists(layers, machine, 64):
+        assert result.stages[0].start == 0
+        assert result.stages[-1].end == layers.count
+        assert all(a.end == b.start for a, b in zip(result.stages, result.stages[1:], strict=False))
+        devices = [device for stage in result.stages for device in stage.devices]
         assert len(devices) == len(set(devices)) <= machine.n_devices
-        assert all(len(s.devices) == s.replication * found.pipelines for s in found.stages)
+        assert all(len(s.devices) == s.replication * result.pipelines for s in result.stages)
 
 
 def test_equal_times_without_communication_split_evenly():
     columns = OperatorColumns(forward=np.ones(4), backward=np.ones(4), activations=np.ones(4), parameters=np.ones(4))
     layers = Layers.of(antichain_states(CHAIN_4, 9), columns)
-    found = finalists(layers, Machine.split([4]), 400)
-    by_family = {one.family: one for one in found}
+    results = finalists(layers, Machine.split([4]), 400)
+    by_family = {result.family: result for result in results}
     assert by_family["one device each"].split == "1|1|1|1 @1 @2 @3"
     # M micro-batches through S stages take M + S - 1 steps.
     assert by_family["one device each"].speedup == pytest.approx(8 / (2 / 400 * (400 + 3)))
@@ -86,8 +86,8 @@ def test_equal_times_without_communication_split_evenly():
 
 def test_a_host_without_a_neighbour_is_one_device():
     layers = layers_of(CHAIN_4, 1)
-    found = plan(layers, [1], 8)
-    assert (found.split, found.speedup) == ("1", pytest.approx(1.0))
+    planned = plan(layers, [1], 8)
+    assert (planned.split, planned.speedup) == ("1", pytest.approx(1.0))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_bandwidths_of_a_cluster_are_those_of_its_slowest_host():
 
 def test_policies_choose_fresh_used_or_scattered_devices():
     machine = Machine.split([4, 8, 12])
-    taken = frozenset({0, 1})
-    assert placements(machine, taken, 2) == ((4, 5), (2, 3), (2, 4))
-    assert placements(machine, taken, 3) == ((4, 5, 6), (2, 4, 8))  # two are left where some are used
+    used = frozenset({0, 1})
+    assert placements(machine, used, 2) == ((4, 5), (2, 3), (2, 4))
+    assert placements(machine, used, 3) == ((4, 5, 6), (2, 4, 8))  # two are left where some are used
     assert placements(machine, frozenset(), 12) == (tuple(range(12)),)
     assert placements(machine, frozenset(range(11)), 2) == ()
     assert replicated_placements(machine, frozenset({0}), 1, 2) == ((4, 8), (1, 4), (1, 2))
@@ -139,20 +139,20 @@ def test_policies_choose_fresh_used_or_scattered_devices():
 )
 def test_early_backward_is_its_recurrence(steps, micro_batches, reductions):
     count = len(steps)
-    known = {}
+    memo = {}
 
     def recur(what, i, x):
         if not (0 <= i < micro_batches and 0 <= x < count):
             return 0.0
-        if (what, i, x) not in known:
+        if (what, i, x) not in memo:
             warm_up = count - x
             if what == "f":
                 after = (recur("b", i - warm_up, x), recur("f", i - 1, x), recur("f", i, x - 1))
             else:
                 after = (recur("b", i, x + 1), recur("f", i + warm_up - 1, x))
-            known[what, i, x] = steps[x] + max(after)
-        return known[what, i, x]
+            memo[what, i, x] = steps[x] + max(after)
+        return memo[what, i, x]
 
-    wanted = max(recur("b", micro_batches - 1, x) + reductions[x] for x in range(count))
-    got = early_backward_seconds(np.array(steps), np.array(reductions[:count]), micro_batches)
-    assert got == pytest.approx(wanted, rel=1e-12)
+    expected = max(recur("b", micro_batches - 1, x) + reductions[x] for x in range(count))
+    actual = early_backward_seconds(np.array(steps), np.array(reductions[:count]), micro_batches)
+    assert actual == pytest.approx(expected, rel=1e-12)

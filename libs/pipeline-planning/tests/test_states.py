@@ -22,13 +22,13 @@ def graphs(draw, largest=8):
 
 
 def reached_from(children, start):
-    found, left = set(), list(children[start])
-    while left:
-        node = left.pop()
-        if node not in found:
-            found.add(node)
-            left.extend(children[node])
-    return found
+    states, queue = set(), list(children[start])
+    while queue:
+        node = queue.pop()
+        if node not in states:
+            states.add(node)
+            queue.extend(children[node])
+    return states
 
 
 def slow_states(children):
@@ -46,22 +46,22 @@ def slow_states(children):
         }  # fmt: skip
         return set(antichain) | more
 
-    found, left, following = {}, [frozenset({0})], {}
-    while left:
-        antichain = left.pop()
-        if antichain in found:
+    states, queue, following = {}, [frozenset({0})], {}
+    while queue:
+        antichain = queue.pop()
+        if antichain in states:
             continue
-        held = augmented(antichain)
-        found[antichain] = (frozenset(antichain.union(*(before[a] for a in antichain))), frozenset(held))
+        members = augmented(antichain)
+        states[antichain] = (frozenset(antichain.union(*(before[a] for a in antichain))), frozenset(members))
         following[antichain] = set()
-        for u in held:
+        for u in members:
             for v in children[u]:
-                if v not in antichain and not after[v] & held:
-                    moved = (held - {u}) | {v}
+                if v not in antichain and not after[v] & members:
+                    moved = (members - {u}) | {v}
                     step = frozenset(x for x in moved if not after[x] & moved)
                     following[antichain].add(step)
-                    left.append(step)
-    return found, following
+                    queue.append(step)
+    return states, following
 
 
 def members(row):
@@ -70,25 +70,27 @@ def members(row):
 
 @given(graphs())
 def test_states_are_those_of_the_definition(children):
-    found, following = slow_states(children)
+    expected, following = slow_states(children)
     states = antichain_states(children, 10_000)
-    got = [
+    actual = [
         (members(closed), members(crossing)) for closed, crossing in zip(states.closed, states.crossing, strict=True)
     ]
-    assert sorted(map(sorted, (pair[0] for pair in got))) == sorted(map(sorted, (pair[0] for pair in found.values())))
-    assert set(got) == set(found.values())
+    assert sorted(map(sorted, (state for state, _ in actual))) == sorted(
+        map(sorted, (pair[0] for pair in expected.values()))
+    )
+    assert set(actual) == set(expected.values())
 
-    number = {found[antichain]: antichain for antichain in found}
-    if len(number) < len(found):
+    number = {expected[antichain]: antichain for antichain in expected}
+    if len(number) < len(expected):
         return  # two antichains that differ only in their way are not told apart below
-    order = [number[pair] for pair in got]
+    order = [number[pair] for pair in actual]
     for j, antichain in enumerate(order):
-        earlier, left = set(), [a for a in order if antichain in following[a]]
-        while left:
-            one = left.pop()
-            if one not in earlier:
-                earlier.add(one)
-                left += [a for a in order if one in following[a]]
+        earlier, others = set(), [a for a in order if antichain in following[a]]
+        while others:
+            antichain_ = others.pop()
+            if antichain_ not in earlier:
+                earlier.add(antichain_)
+                others += [a for a in order if antichain_ in following[a]]
         assert members(states.before[j]) == {order.index(a) for a in earlier}
 
 
@@ -118,8 +120,8 @@ def test_states_of_a_chain_are_its_operators(count):
 def test_prefixes_carry_over_what_is_read_later(children):
     states = prefix_states(children)
     for j in range(len(children)):
-        wanted = {u for u in range(j + 1) if u == j or any(v > j for v in children[u])}
-        assert members(states.crossing[j]) == wanted
+        expected = {u for u in range(j + 1) if u == j or any(v > j for v in children[u])}
+        assert members(states.crossing[j]) == expected
 
 
 def test_skip_connection_crosses_every_cut_under_it():

@@ -43,10 +43,10 @@ class Prize:
     def compute(self, instruction, signature):
         return self._draw(instruction.outputs, len(signature.inputs), signature.outputs[0].axis, signature.sliced)
 
-    def conversion(self, nbytes, given, wanted):
-        if convert(given, wanted) is None:
+    def conversion(self, nbytes, source, target):
+        if convert(source, target) is None:
             return None
-        return self._draw(nbytes, given.axis, wanted.axis, 1), self._draw(nbytes, given.axis, wanted.axis, 2)
+        return self._draw(nbytes, source.axis, target.axis, 1), self._draw(nbytes, source.axis, target.axis, 2)
 
 
 @st.composite
@@ -82,23 +82,23 @@ def programs(draw):
     return Program(tuple(instructions), values)
 
 
-def replay(program, prices, found):
+def replay(program, prices, planned):
     """Carry a plan out, check every step of it, and return its objective."""
     time = debt = 0.0
     previous, here, forms = 0, 0, {}
-    for stage in found.stages:
+    for stage in planned.stages:
         length = len(stage.computations)
         assert 1 <= length <= LONGEST
         assert stage.conversions or previous in (0, LONGEST)
         forward = backward = compute = 0.0
-        for value, given_form, wanted in stage.conversions:
+        for value, given_form, target in stage.conversions:
             assert forms[value] == {given_form}, "a value is converted at most once, from the form it was made in"
-            there, back = prices.conversion(program.values[value].nbytes, given_form, wanted)
-            forms[value] = {given_form, wanted}
-            forward, backward = forward + there, backward + back
-        for at, signature in stage.computations:
-            assert at == here
-            instruction = program.instructions[at]
+            ahead, back = prices.conversion(program.values[value].nbytes, given_form, target)
+            forms[value] = {given_form, target}
+            forward, backward = forward + ahead, backward + back
+        for number, signature in stage.computations:
+            assert number == here
+            instruction = program.instructions[number]
             assert signature in instruction.signatures
             for value, form in zip(instruction.inputs, signature.inputs, strict=True):
                 assert form in forms[value]
@@ -116,14 +116,14 @@ def replay(program, prices, found):
 def test_kernel_finds_what_the_reference_finds(program, seed):
     prices = Prize(seed)
     try:
-        wanted = search(program, prices)
+        expected = search(program, prices)
     except (KeyError, ValueError):
         with pytest.raises(TopoplanError, match="no plan"):
             plan(program, prices, max_states=10**6, model="m")
         return
-    found = plan(program, prices, max_states=10**6, model="m")
-    assert found.outcome == wanted
-    assert replay(program, prices, found) == pytest.approx(wanted.objective, rel=1e-12)
+    planned = plan(program, prices, max_states=10**6, model="m")
+    assert planned.outcome == expected
+    assert replay(program, prices, planned) == pytest.approx(expected.objective, rel=1e-12)
 
 
 @given(program=programs(), seed=st.integers(0, 99))
@@ -131,12 +131,12 @@ def test_kernel_finds_what_the_reference_finds(program, seed):
 def test_tables_that_grow_change_nothing(program, seed):
     prices = Prize(seed)
     try:
-        wanted = plan(program, prices, max_states=10**6, model="m")
+        expected = plan(program, prices, max_states=10**6, model="m")
     except TopoplanError:
         assume(False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_ROOM", 1)
-        assert plan(program, prices, max_states=10**6, model="m") == wanted
+        assert plan(program, prices, max_states=10**6, model="m") == expected
 
 
 @given(program=programs(), seed=st.integers(0, 99), kept=st.sampled_from([2, 10**6]))

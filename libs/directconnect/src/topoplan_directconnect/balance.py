@@ -43,10 +43,10 @@ def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | No
     if not len(pairs):
         return None
     pair, first, sub = _candidates(fabric, pairs)
-    found = np.diff(sub.pair_ptr) > 0
-    length = np.where(found, np.append(np.diff(sub.path_ptr), 0)[sub.pair_ptr[:-1]], 0) + 1
+    reachable = np.diff(sub.pair_ptr) > 0
+    length = np.where(reachable, np.append(np.diff(sub.path_ptr), 0)[sub.pair_ptr[:-1]], 0) + 1
     direct = fabric.link_dst[first] == pairs[pair, 1]
-    length[~direct & ~found] = fabric.n_hosts  # there is no way from there
+    length[~direct & ~reachable] = fabric.n_hosts  # there is no way from there
     shortest = np.full(len(pairs), fabric.n_hosts)
     np.minimum.at(shortest, pair, length)
     order = np.lexsort((first, length, pair))
@@ -57,11 +57,11 @@ def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | No
     path_ptr = indptr(length)
     links = np.empty(path_ptr[-1], dtype=np.int64)
     links[path_ptr[:-1]] = first
-    rest = np.ones(len(links), dtype=bool)
-    rest[path_ptr[:-1]] = False
-    begin = np.repeat(sub.path_ptr[sub.pair_ptr[order]], length - 1)
-    within = np.arange(len(begin)) - np.repeat(path_ptr[:-1] - np.arange(len(order)), length - 1)
-    links[rest] = sub.links[begin + within]
+    inner = np.ones(len(links), dtype=bool)
+    inner[path_ptr[:-1]] = False
+    offset = np.repeat(sub.path_ptr[sub.pair_ptr[order]], length - 1)
+    within = np.arange(len(offset)) - np.repeat(path_ptr[:-1] - np.arange(len(order)), length - 1)
+    links[inner] = sub.links[offset + within]
     short = (length == shortest[pair]).astype(np.float64)
     share = short / np.bincount(pair, short, len(pairs))[pair]
     moved = matrix[pairs[:, 0], pairs[:, 1]]
@@ -91,11 +91,11 @@ def ring_load(fabric: Fabric, demand: Demand) -> F64:
         if size < 2 or n % size or (np.diff(members) != n // size).any() or not rings:
             continue
         for ring in rings:
-            at = members
+            hosts = members
             for hop in (*ring[1:], ring[0]):
-                link = link_index(fabric, at, (at + hop) % n)
+                link = link_index(fabric, hosts, (hosts + hop) % n)
                 np.add.at(load, link[link >= 0], 2 * (size - 1) / size * total / len(rings))
-                at = (at + hop) % n
+                hosts = (hosts + hop) % n
     return load
 
 
@@ -114,12 +114,12 @@ def _shares(share: F64, pair: I64, path_ptr: I64, links: I64, moved: F64, bandwi
     """Return the share of each path in its pair's bytes, moved towards least cost from ``share``."""
     start = np.searchsorted(pair, np.arange(len(moved)))
     hops = np.diff(path_ptr)
-    best, least = share, np.inf
+    best, lowest = share, np.inf
     for turn in range(_ROUNDS + 1):
         carried = np.repeat(share * moved[pair], hops)
         time = (background + np.bincount(links, carried, len(bandwidth))) / bandwidth
-        if time.max() < least:
-            best, least = share, float(time.max())
+        if time.max() < lowest:
+            best, lowest = share, float(time.max())
         price = (time / time.max()) ** (_POWER - 1) / bandwidth
         cost = np.add.reduceat(price[links], path_ptr[:-1])
         cheapest = np.minimum.reduceat(cost, start)

@@ -24,10 +24,10 @@ def coin_table(n: int, coins: Sequence[int]) -> list[int]:
         following = []
         for residue in level:
             for coin in coins:
-                other = (residue + coin) % n
-                if table[other] < 0:
-                    table[other] = table[residue] + 1
-                    following.append(other)
+                target = (residue + coin) % n
+                if table[target] < 0:
+                    table[target] = table[residue] + 1
+                    following.append(target)
         level = following
     return table
 

@@ -106,10 +106,10 @@ def construct(
         add_matchings(count, free, load.matrix, rng, detours=detours)
         fill_free(count, free, fixed, load.matrix, rng)
     elif rules == "greedy":
-        wanted = neighbour_bytes(demand, n)
-        add_heaviest(count, free, wanted)
-        fill_free(count, free, fixed, wanted, rng)
-        if not one_way.any() and not join_components(count, free, wanted):
+        exchanged = neighbour_bytes(demand, n)
+        add_heaviest(count, free, exchanged)
+        fill_free(count, free, fixed, exchanged, rng)
+        if not one_way.any() and not join_components(count, free, exchanged):
             raise TopoplanError("topology topoopt: the interfaces cannot connect all hosts (use rules=paper)")
     return fabric_of(cluster, count + one_way, rings, paths)
 
@@ -127,8 +127,8 @@ def _chosen(load: Traffic, n: int, degree: int, rules: Rules, pairs: int | None)
     """Return group size -> steps of its rings, by the rules."""
     if rules == "released":
         return {g: select_released(ring_steps(n, g), c) for g, c in allot_released(load, n, degree // 2)}
-    wanted = paper_pairs(load, degree) if pairs is None else pairs
-    return {g: select_paper(ring_steps(n, g), c) for g, c in allot_paper(load, n, wanted)}
+    n_pairs = paper_pairs(load, degree) if pairs is None else pairs
+    return {g: select_paper(ring_steps(n, g), c) for g, c in allot_paper(load, n, n_pairs)}
 
 
 def _add_ring(count: I64, free: I64, step: int) -> None:
@@ -157,8 +157,8 @@ def _all_rings(n: int, chosen: dict[int, list[int]], *, two_way: bool, several: 
     rings: Rings = {}
     for g in group_sizes(n):
         if g in chosen:
-            own = ((step, n - step) if two_way else (step,) for step in _reduced(chosen[g]))
-            rings[g] = tuple((hop,) for pair in own for hop in pair)
+            offsets = ((step, n - step) if two_way else (step,) for step in _reduced(chosen[g]))
+            rings[g] = tuple((hop,) for pair in offsets for hop in pair)
         else:
             rings[g] = multi_hop_rings(n, ring_steps(n, g), coins, several=several)
     return rings

@@ -24,15 +24,15 @@ def add_heaviest(count: I64, free: I64, demand: F64) -> None:
         free: (n,) free interfaces, changed in place.
         demand: (n, n) bytes; the larger one of two directions counts.
     """
-    left = np.triu(np.maximum(demand, demand.T), 1)
-    left[free < 1], left[:, free < 1] = 0, 0
-    while left.any():
-        a, b = divmod(int(left.argmax()), len(left))
+    remaining = np.triu(np.maximum(demand, demand.T), 1)
+    remaining[free < 1], remaining[:, free < 1] = 0, 0
+    while remaining.any():
+        a, b = divmod(int(remaining.argmax()), len(remaining))
         _link(count, free, a, b, 1)
-        left[a, b] /= 2
+        remaining[a, b] /= 2
         for host in (a, b):
             if free[host] < 1:
-                left[host], left[:, host] = 0, 0
+                remaining[host], remaining[:, host] = 0, 0
 
 
 def join_components(count: I64, free: I64, demand: F64) -> bool:
@@ -53,16 +53,16 @@ def join_components(count: I64, free: I64, demand: F64) -> bool:
         if len(having) > 1:
             _link(count, free, int(having[0][0]), int(having[1][0]), 1)
             continue
-        found = next((pair for pair in itertools.combinations(parts, 2) if _cross(count, free, weight, *pair)), None)
-        if found is None:
+        joint = next((pair for pair in itertools.combinations(parts, 2) if _cross(count, free, weight, *pair)), None)
+        if joint is None:
             return False
     return True
 
 
-def _cross(count: I64, free: I64, weight: F64, one: I64, other: I64) -> bool:
+def _cross(count: I64, free: I64, weight: F64, left_part: I64, right_part: I64) -> bool:
     """Join two components by crossing two of their links; False where either has none or both are trees."""
     sides = []
-    for part in (one, other):
+    for part in (left_part, right_part):
         a, b = np.nonzero(np.triu(count))
         inside = np.isin(a, part)
         order = np.argsort(weight[a[inside], b[inside]], kind="stable")
@@ -88,16 +88,16 @@ def _bridge(count: I64, a: int, b: int) -> bool:
 
 def _components(count: I64) -> list[I64]:
     """Return the hosts of each connected component, ascending, in the order of their first hosts."""
-    left, parts = np.ones(len(count), dtype=bool), []
-    while left.any():
-        reached = np.zeros(len(count), dtype=bool)
+    unvisited, parts = np.ones(len(count), dtype=bool), []
+    while unvisited.any():
+        component = np.zeros(len(count), dtype=bool)
         edge = np.zeros(len(count), dtype=bool)
-        edge[int(left.argmax())] = True
+        edge[int(unvisited.argmax())] = True
         while edge.any():
-            reached |= edge
-            edge = (count[edge] > 0).any(axis=0) & ~reached
-        parts.append(np.flatnonzero(reached))
-        left &= ~reached
+            component |= edge
+            edge = (count[edge] > 0).any(axis=0) & ~component
+        parts.append(np.flatnonzero(component))
+        unvisited &= ~component
     return parts
 
 

@@ -60,17 +60,17 @@ def add_matchings(count: I64, free: I64, demand: F64, rng: np.random.Generator, 
         detours: weigh bytes by the hops that a direct link would save on the links so far, at most 9; a pair
             that has one already counts a quarter.  Good for traffic among all, less so for a few partners.
     """
-    left = demand + demand.T
-    np.fill_diagonal(left, 0)
+    remaining = demand + demand.T
+    np.fill_diagonal(remaining, 0)
     while True:
-        weight = left * np.clip(hops(count) - 1, 0.25, 9) if detours else left
+        weight = remaining * np.clip(hops(count) - 1, 0.25, 9) if detours else remaining
         matched = heaviest_matching(weight, np.flatnonzero(free > 0), rng)
         if not matched:
             return
         for a, b in matched:
             _link(count, free, a, b)
-            left[a, b] /= 2
-            left[b, a] /= 2
+            remaining[a, b] /= 2
+            remaining[b, a] /= 2
 
 
 def fill_free(count: I64, free: I64, fixed: I64, demand: F64, rng: np.random.Generator) -> None:
@@ -91,13 +91,13 @@ def fill_free(count: I64, free: I64, fixed: I64, demand: F64, rng: np.random.Gen
         rows, columns = np.triu_indices(len(hosts), 1)
         a, b = hosts[rows], hosts[columns]
         order = np.lexsort((rng.random(len(a)), -hops(count)[a, b], -(free[a] + free[b])))
-        taken: set[int] = set()
-        for at in order.tolist():
-            u, v = int(a[at]), int(b[at])
-            if u not in taken and v not in taken:
+        matched: set[int] = set()
+        for node in order.tolist():
+            u, v = int(a[node]), int(b[node])
+            if u not in matched and v not in matched:
                 _link(count, free, u, v)
-                taken |= {u, v}
-                if len(taken) >= len(hosts) - 1:
+                matched |= {u, v}
+                if len(matched) >= len(hosts) - 1:
                     break
     for host in np.flatnonzero(free > 1).tolist():
         while free[host] > 1:
@@ -106,10 +106,10 @@ def fill_free(count: I64, free: I64, fixed: I64, demand: F64, rng: np.random.Gen
             if not away.any():
                 break
             a, b = a[away], b[away]
-            at = int(np.argmin(demand[a, b] + demand[b, a]))
-            _link(count, free, int(a[at]), int(b[at]), -1)
-            _link(count, free, int(a[at]), host)
-            _link(count, free, int(b[at]), host)
+            node = int(np.argmin(demand[a, b] + demand[b, a]))
+            _link(count, free, int(a[node]), int(b[node]), -1)
+            _link(count, free, int(a[node]), host)
+            _link(count, free, int(b[node]), host)
 
 
 def hops(count: I64) -> I64:
@@ -129,14 +129,14 @@ def _breadth_first(ptr, heads, distance):  # type: ignore[no-untyped-def]  # noq
     for source in range(n):
         row = distance[source]
         row[source], queue[0] = 0, source
-        at, end = 0, 1
-        while at < end:
-            node = queue[at]
-            at += 1
+        head, end = 0, 1
+        while head < end:
+            node = queue[head]
+            head += 1
             for link in range(ptr[node], ptr[node + 1]):
-                other = heads[link]
-                if row[other] == n:
-                    row[other], queue[end] = row[node] + 1, other
+                neighbour = heads[link]
+                if row[neighbour] == n:
+                    row[neighbour], queue[end] = row[node] + 1, neighbour
                     end += 1
 
 

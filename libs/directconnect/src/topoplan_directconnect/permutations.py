@@ -41,8 +41,8 @@ def select_paper(steps: Sequence[int], count: int) -> list[int]:
     chosen: list[int] = []
     for i in range(min(count, len(half))):
         target = base * ratio**i
-        left = [step for step in half if step not in chosen]
-        chosen.append(min(left, key=lambda step: (abs(math.log(step / target)), -step)))
+        candidates = [step for step in half if step not in chosen]
+        chosen.append(min(candidates, key=lambda step: (abs(math.log(step / target)), -step)))
     chosen.sort()
     return [chosen[i % len(chosen)] for i in range(count)]
 
@@ -60,8 +60,8 @@ def select_released(steps: Sequence[int], count: int) -> list[int]:
     chosen: list[int] = []
     target = float(steps[0])
     for _ in range(min(count, len(steps))):
-        left = [step for step in steps if step not in chosen]
-        chosen.append(next((step for step in left if step >= target), left[-1]))
+        candidates = [step for step in steps if step not in chosen]
+        chosen.append(next((step for step in candidates if step >= target), candidates[-1]))
         target *= ratio
     chosen.sort()
     return [chosen[i % len(chosen)] for i in range(count)]

@@ -22,8 +22,8 @@ def paper_pairs(load: Traffic, degree: int) -> int:
         load: AR and MP, bytes that cross the network.
         degree: interfaces of a host, at least 2.
     """
-    wanted = math.ceil(degree / 2 * load.ring_share() - 1e-9)
-    return min(degree // 2, max(1, wanted))
+    share = math.ceil(degree / 2 * load.ring_share() - 1e-9)
+    return min(degree // 2, max(1, share))
 
 
 def allot_paper(load: Traffic, n: int, pairs: int) -> list[tuple[int, int]]:
@@ -37,14 +37,14 @@ def allot_paper(load: Traffic, n: int, pairs: int) -> list[tuple[int, int]]:
     carried = load.ring_bytes()
     total = sum(carried.values())
     rings = {n: 1}
-    left = pairs - 1
+    remaining = pairs - 1
     for size in sorted(carried, key=lambda g: (-carried[g], -g)):
-        wanted = math.ceil(pairs * carried[size] / total - 1e-9) - (size == n)
-        given = max(0, min(left, wanted))
-        left -= given
-        if given:
-            rings[size] = rings.get(size, 0) + given
-    rings[n] += left
+        share = math.ceil(pairs * carried[size] / total - 1e-9) - (size == n)
+        allotted = max(0, min(remaining, share))
+        remaining -= allotted
+        if allotted:
+            rings[size] = rings.get(size, 0) + allotted
+    rings[n] += remaining
     return sorted(rings.items(), key=lambda item: (-carried.get(item[0], 0.0), -item[0]))
 
 

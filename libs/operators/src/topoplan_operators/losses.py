@@ -41,14 +41,14 @@ def nll_loss(scores: Handle, targets: Handle) -> Operator:
 
 def total(x: Handle) -> Operator:
     """Return the sum of all elements of ``x``."""
-    samples, *rest = x.shape
+    samples, *sizes = x.shape
     axes = tuple(range(len(x.shape)))
     return Operator(
         name="",
         kind="sum",
         dims=(
             Dimension("n", samples, Role.SAMPLE),
-            *(Dimension(f"a{k}", size, Role.REDUCTION) for k, size in enumerate(rest, 1)),
+            *(Dimension(f"a{k}", size, Role.REDUCTION) for k, size in enumerate(sizes, 1)),
         ),
         inputs=(plain("x", x, *axes),),
         outputs=(plain("y", Handle(()), *()),),

@@ -34,8 +34,8 @@ LAYER_NORM_FLOPS = 8
 
 def _every_axis(shape: Sequence[int]) -> tuple[Dimension, ...]:
     """Return one dimension per axis: samples ``n`` first, then attributes ``a1``, ``a2``, ..."""
-    rest = (Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape[1:], 1))
-    return (Dimension("n", shape[0], Role.SAMPLE), *rest)
+    dimensions = (Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape[1:], 1))
+    return (Dimension("n", shape[0], Role.SAMPLE), *dimensions)
 
 
 def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] = ()) -> Operator:
@@ -56,7 +56,7 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
     shapes = [operands[0].shape, *(x.shape for x in operands[1:] if x.shape)]
     sizes = [*zip(*shapes, strict=False)]
     shape = tuple(map(max, sizes))
-    if len({*map(len, shapes)}) > 1 or any({*here} - {1, most} for here, most in zip(sizes, shape, strict=True)):
+    if len({*map(len, shapes)}) > 1 or any({*extents} - {1, most} for extents, most in zip(sizes, shape, strict=True)):
         raise TopoplanError(f"{kind}: shapes {' and '.join(str(x.shape) for x in operands)} differ")
     dims = _every_axis(shape)
     axes = tuple(range(len(dims)))

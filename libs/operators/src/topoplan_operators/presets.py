@@ -46,16 +46,16 @@ def with_preset(
     Raises:
         TopoplanError: a value out of its range, or a list without an entry.
     """
-    wanted = attrs.fields(sizes)
-    known = {f.name: f.default for f in wanted if f.default is not attrs.NOTHING}
-    known |= {"batch_size": FLEXNET_BATCH_SIZE, **defaults}
+    size_fields = attrs.fields(sizes)
+    given_sizes = {f.name: f.default for f in size_fields if f.default is not attrs.NOTHING}
+    given_sizes |= {"batch_size": FLEXNET_BATCH_SIZE, **defaults}
     preset = getattr(options, "preset", "")
     if preset and presets:
         if preset not in presets:
             raise TopoplanError(f"{where}: preset: {preset!r} is unknown{nearest(preset, presets)}")
-        known |= presets[preset]
+        given_sizes |= presets[preset]
     fields = attrs.fields(type(options))
-    gaps = {f.name: known[f.name] for f in fields if getattr(options, f.name) is None and f.name in known}
+    gaps = {f.name: given_sizes[f.name] for f in fields if getattr(options, f.name) is None and f.name in given_sizes}
     full = attrs.evolve(options, **gaps)  # type: ignore[misc]
     check(full, where)
     for field in fields:
@@ -63,7 +63,7 @@ def with_preset(
             raise TopoplanError(
                 f"{where}: {field.name.replace('_', '-')}: the list is empty (give at least one number)"
             )
-    batch = known["batch_size"] if batch_size is None else batch_size
+    batch = given_sizes["batch_size"] if batch_size is None else batch_size
     if batch < 1:
         raise TopoplanError(f"{where}: batch size {batch} is too small (at least 1)")
-    return sizes(**{f.name: getattr(full, f.name) for f in wanted}), batch
+    return sizes(**{f.name: getattr(full, f.name) for f in size_fields}), batch

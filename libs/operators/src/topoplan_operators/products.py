@@ -56,9 +56,9 @@ def einsum(
             return Role.SAMPLE
         return Role.PARAMETER if letter in owned else Role.ATTRIBUTE
 
-    at = {letter: number for number, letter in enumerate(sizes)}
+    dimension = {letter: number for number, letter in enumerate(sizes)}
     tensors = [
-        plain(f"x{k}" if k < len(inputs) else f"w{k - len(inputs)}", factor, *(at[letter] for letter in term))
+        plain(f"x{k}" if k < len(inputs) else f"w{k - len(inputs)}", factor, *(dimension[letter] for letter in term))
         for k, (term, factor) in enumerate(zip(terms, factors, strict=True))
     ]
     answer = Handle(tuple(sizes[letter] for letter in out), factors[0].itemsize)
@@ -68,7 +68,7 @@ def einsum(
         dims=tuple(Dimension(letter, size, role(letter)) for letter, size in sizes.items()),
         inputs=tuple(tensors[: len(inputs)]),
         weights=tuple(tensors[len(inputs) :]),
-        outputs=(plain("y", answer, *(at[letter] for letter in out)),),
+        outputs=(plain("y", answer, *(dimension[letter] for letter in out)),),
         work=(Term(2, tuple(range(len(sizes)))),),
         linear_in=tuple((k,) for k in range(len(factors))),
     )

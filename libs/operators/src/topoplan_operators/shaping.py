@@ -61,15 +61,15 @@ def flatten(x: Handle, start: int) -> Operator:
     """Join the axes of ``x`` from ``start`` on; the first of them leads, so that it can be cut."""
     if not 0 <= start < len(x.shape):
         raise TopoplanError(f"flatten: axis {start} is none of 0..{len(x.shape) - 1}")
-    behind = math.prod(x.shape[start + 1 :])
-    joined = Axis(x.shape[start] * behind, start, scale=behind, extent=behind)
-    kept = tuple(Axis(size, k) for k, size in enumerate(x.shape[:start]))
+    inner = math.prod(x.shape[start + 1 :])
+    joined = Axis(x.shape[start] * inner, start, scale=inner, extent=inner)
+    leading = tuple(Axis(size, k) for k, size in enumerate(x.shape[:start]))
     return Operator(
         name="",
         kind="flatten",
         dims=_dimensions(x.shape[: start + 1]),
         inputs=(plain("x", x, *range(start + 1), *[-1] * (len(x.shape) - start - 1)),),
-        outputs=(Tensor("y", (*kept, joined), x.itemsize),),
+        outputs=(Tensor("y", (*leading, joined), x.itemsize),),
         linear_in=((0,),),
     )
 

@@ -64,8 +64,8 @@ def early_backward_seconds(steps: F64, reductions: F64, micro_batches: int) -> f
     count = len(steps)
     warm_up = count - np.arange(count)
     # Backward, the prefix maximum runs from the last stage to the first one.
-    behind = np.cumsum(steps[::-1])
-    before = np.concatenate(([0.0], behind[:-1]))
+    later = np.cumsum(steps[::-1])
+    before = np.concatenate(([0.0], later[:-1]))
     forward, backward = np.zeros(count), np.zeros(count)
     for i in range(1 - count, micro_batches):
         number = i + warm_up - 1
@@ -74,5 +74,5 @@ def early_backward_seconds(steps: F64, reductions: F64, micro_batches: int) -> f
         ready = np.maximum(np.maximum(backward, forward), previous)
         forward = np.where(exists, steps + ready, 0.0)
         if i >= 0:
-            backward = (behind + np.maximum.accumulate(forward[::-1] - before))[::-1]
+            backward = (later + np.maximum.accumulate(forward[::-1] - before))[::-1]
     return float(np.max(backward + reductions))

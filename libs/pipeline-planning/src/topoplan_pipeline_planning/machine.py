@@ -94,8 +94,8 @@ class Machine:
         bandwidth of all-reduces.
         """
         if self.crosses(target):
-            both = (min(source[0], target[0]), max(source[-1], target[-1]))
-            return nbytes / (self.bandwidths.allreduce if self.crosses(both) else self.bandwidths.inside)
+            ends = (min(source[0], target[0]), max(source[-1], target[-1]))
+            return nbytes / (self.bandwidths.allreduce if self.crosses(ends) else self.bandwidths.inside)
         foreign = sum(self.host[device] != self.host[target[0]] for device in source)
         if not foreign:
             return nbytes / self.bandwidths.inside

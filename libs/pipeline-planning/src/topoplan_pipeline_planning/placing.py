@@ -17,34 +17,34 @@ __all__ = ["placements", "replicated_placements"]
 _Hosts = tuple[tuple[Devices, bool], ...]
 
 
-def placements(machine: Machine, taken: frozenset[int], need: int) -> tuple[Devices, ...]:
+def placements(machine: Machine, used: frozenset[int], need: int) -> tuple[Devices, ...]:
     """Return the different sets of ``need`` free devices that the policies choose, fresh first, then append, scatter.
 
     Empty where fewer devices are free.
     """
-    return _placements(machine.host, taken, need)
+    return _placements(machine.host, used, need)
 
 
-def replicated_placements(machine: Machine, taken: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
+def replicated_placements(machine: Machine, used: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
     """Place ``need`` devices once for each replica, in all combinations of policies; return the different unions."""
     unions: dict[Devices, None] = {(): None}
     for _ in range(replicas):
         unions = {
             tuple(sorted((*union, *chosen))): None
             for union in unions
-            for chosen in placements(machine, taken | frozenset(union), need)
+            for chosen in placements(machine, used | frozenset(union), need)
         }
     return tuple(unions)
 
 
 @functools.lru_cache(maxsize=4096)
-def _placements(host: tuple[int, ...], taken: frozenset[int], need: int) -> tuple[Devices, ...]:
+def _placements(host: tuple[int, ...], occupied: frozenset[int], need: int) -> tuple[Devices, ...]:
     free: dict[int, list[int]] = {}
-    used = {host[device] for device in taken}
-    for device, at in enumerate(host):
-        if device not in taken:
-            free.setdefault(at, []).append(device)
-    hosts: _Hosts = tuple((tuple(devices), at in used) for at, devices in free.items())
+    used = {host[device] for device in occupied}
+    for device, position in enumerate(host):
+        if device not in occupied:
+            free.setdefault(position, []).append(device)
+    hosts: _Hosts = tuple((tuple(devices), position in used) for position, devices in free.items())
     policies: Iterable[Callable[[_Hosts], Devices]] = (_fresh_first, _append_first, _scatter_first)
     chosen = (policy(hosts)[:need] for policy in policies)
     return tuple(dict.fromkeys(tuple(sorted(devices)) for devices in chosen if len(devices) == need))

@@ -118,11 +118,11 @@ def _one_device_each(task: _Task) -> Iterator[HpgoPlan]:
 
 def _straight(task: _Task, stages: int, family: Family) -> Iterator[HpgoPlan]:
     pipelines = task.machine.n_devices // stages
-    found = straight_pipeline(task.layers, task.machine, stages, pipelines)
-    if found is not None:
-        ends = (*found.starts[1:], task.layers.count)
-        made = tuple(Stage(a, b, 1, on) for a, b, on in zip(found.starts, ends, found.devices, strict=True))
-        yield _scored(task, made, pipelines, found.bottleneck, family)
+    pipeline = straight_pipeline(task.layers, task.machine, stages, pipelines)
+    if pipeline is not None:
+        ends = (*pipeline.starts[1:], task.layers.count)
+        result = tuple(Stage(a, b, 1, on) for a, b, on in zip(pipeline.starts, ends, pipeline.devices, strict=True))
+        yield _scored(task, result, pipelines, pipeline.bottleneck, family)
 
 
 def _scored(task: _Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: float, family: Family) -> HpgoPlan:
@@ -174,8 +174,8 @@ def _cut_anywhere(task: _Task, front: Devices, back: Devices) -> F64:
     """Return (L-1,) speedups of two stages on given devices, cut after each layer but the last."""
     layers, machine, micro_batches = task.layers, task.machine, task.micro_batches(1)
     start = np.arange(1, layers.count)  # of the second stage
-    done, crossing = layers.seconds[:-1], layers.crossing[:-1]
-    loads = [done / len(front), (task.total - done) / len(back), machine.transfer(front, back, crossing)]
+    elapsed, crossing = layers.seconds[:-1], layers.crossing[:-1]
+    loads = [elapsed / len(front), (task.total - elapsed) / len(back), machine.transfer(front, back, crossing)]
     seconds = analytical_seconds(
         total=task.total,
         bottleneck=np.maximum.reduce(loads),

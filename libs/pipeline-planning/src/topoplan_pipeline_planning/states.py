@@ -63,22 +63,22 @@ def antichain_states(children: Sequence[Sequence[int]], limit: int) -> States:
     augmented: list[int] = []
     following: list[list[int]] = []
     for antichain in antichains:  # grows while it is gone through
-        held = antichain
+        members = antichain
         for u in _members(antichain):
-            held |= branching[u]
-        augmented.append(held)
+            members |= branching[u]
+        augmented.append(members)
         steps: list[int] = []
-        for u in _members(held):
+        for u in _members(members):
             for v in children[u]:
-                if antichain >> v & 1 or descendants[v] & held:
+                if antichain >> v & 1 or descendants[v] & members:
                     continue
-                moved = held & ~(1 << u) | 1 << v
-                reached = sum(1 << x for x in _members(moved) if not descendants[x] & moved)
-                state = number.setdefault(reached, len(antichains))
+                moved = members & ~(1 << u) | 1 << v
+                heads = sum(1 << x for x in _members(moved) if not descendants[x] & moved)
+                state = number.setdefault(heads, len(antichains))
                 if state == len(antichains):
                     if state >= limit:
                         raise TooManyStatesError
-                    antichains.append(reached)
+                    antichains.append(heads)
                 steps.append(state)
         following.append(steps)
 
@@ -138,21 +138,21 @@ def _members(bits: int) -> Iterator[int]:
 
 def _topological(following: Sequence[Sequence[int]]) -> list[int]:
     """Return the reverse postorder of a depth-first search that takes nodes and followers as they stand."""
-    seen = [False] * len(following)
+    visited = [False] * len(following)
     finished: list[int] = []
     for root in range(len(following)):
-        if seen[root]:
+        if visited[root]:
             continue
-        seen[root] = True
+        visited[root] = True
         stack = [(root, iter(following[root]))]
         while stack:
-            state, left = stack[-1]
-            after = next((s for s in left if not seen[s]), None)
+            state, successors = stack[-1]
+            after = next((s for s in successors if not visited[s]), None)
             if after is None:
                 finished.append(state)
                 stack.pop()
             else:
-                seen[after] = True
+                visited[after] = True
                 stack.append((after, iter(following[after])))
     return finished[::-1]
 

@@ -89,15 +89,15 @@ def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, com
     """Add a stage to every cell, in all ways.  ``compute`` (L, L) is the time of layers (column, row]."""
     grown: dict[frozenset[int], _Row] = {}
     turns: list[_Turn] = []
-    for number, (taken, row) in enumerate(zip(step.taken, step.rows, strict=True)):
-        for devices in replicated_placements(machine, taken, 1, replicas):
-            reached = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
-            np.maximum(compute, reached, out=scratch)
+    for number, (used, row) in enumerate(zip(step.taken, step.rows, strict=True)):
+        for devices in replicated_placements(machine, used, 1, replicas):
+            latest = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
+            np.maximum(compute, latest, out=scratch)
             cut = scratch.argmin(axis=1)
             value = scratch[np.arange(layers.count), cut]
             new = _Row(value, cut, np.full(layers.count, len(turns)))
             turns.append(_Turn(number, devices))
-            key = taken | frozenset(devices)
+            key = used | frozenset(devices)
             grown[key] = _better(grown[key], new) if key in grown else new
     taken_sets = sorted(grown, key=sorted, reverse=True)
     return _Step(taken_sets, [grown[key] for key in taken_sets], turns)
@@ -107,8 +107,8 @@ def _transfers(layers: Layers, machine: Machine, step: _Step, row: _Row, target:
     """Return (L,) seconds from the last stage of every cell: there and back, hence twice the bytes."""
     seconds = np.zeros(layers.count)
     for turn in np.unique(row.turn):
-        there = machine.transfer(step.turns[turn].devices, target, 2 * layers.crossing)
-        seconds = np.where(row.turn == turn, there, seconds)
+        sending = machine.transfer(step.turns[turn].devices, target, 2 * layers.crossing)
+        seconds = np.where(row.turn == turn, sending, seconds)
     return seconds
 
 

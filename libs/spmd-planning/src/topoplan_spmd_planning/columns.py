@@ -38,7 +38,7 @@ class Pricing(Protocol[R_contra]):
     def compute(self, instruction: Instruction[Any], signature: R_contra, /) -> float:
         """Return the seconds of an instruction's forward pass."""
 
-    def conversion(self, nbytes: int, given: Any, wanted: Any, /) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, source: Any, target: Any, /) -> tuple[float, float] | None:
         """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
 
 
@@ -112,11 +112,11 @@ def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
     code = [{form: 1 + number for number, form in enumerate(those)} for those in forms]
     place, freed, words = _places(program, 2 * bits)
     lists = _Lists()
-    for here, instruction in enumerate(program.instructions):
+    for position, instruction in enumerate(program.instructions):
         lists.value += instruction.inputs
         lists.place += [place[v] for v in instruction.inputs]
         lists.output_place += [place[v] for v in instruction.outputs]
-        lists.freed += freed[here]
+        lists.freed += freed[position]
         for rule in instruction.signatures:
             lists.needs_at.append(len(lists.needs))
             lists.makes_at.append(len(lists.makes))
@@ -161,14 +161,14 @@ def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
 
 def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
     """Return the forms that each value may be made or wanted in; the code of a form is 1 more than where it stands."""
-    found: list[dict[Hashable, None]] = [{} for _ in program.values]
+    forms: list[dict[Hashable, None]] = [{} for _ in program.values]
     for instruction in program.instructions:
         for rule in instruction.signatures:
             for value, form in zip(instruction.inputs, rule.inputs, strict=True):
-                found[value][form] = None
+                forms[value][form] = None
             for value, form in zip(instruction.outputs, rule.outputs, strict=True):
-                found[value][form] = None
-    return [tuple(those) for those in found]
+                forms[value][form] = None
+    return [tuple(those) for those in forms]
 
 
 class _Lists:
@@ -203,10 +203,10 @@ def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int
     freed: list[list[int]] = [[] for _ in program.instructions]
     free: list[int] = []
     count = 0
-    for here, instruction in enumerate(program.instructions):
+    for position, instruction in enumerate(program.instructions):
         # What dies here is cleared before what is made here is written.
-        freed[here] = [slot[v] for v in dict.fromkeys(instruction.inputs) if program.values[v].last == here]
-        free += sorted(freed[here], reverse=True)
+        freed[position] = [slot[v] for v in dict.fromkeys(instruction.inputs) if program.values[v].last == position]
+        free += sorted(freed[position], reverse=True)
         for value in instruction.outputs:
             if program.values[value].last >= 0:
                 if not free:
@@ -230,14 +230,14 @@ def _conversions(program: Program[Any], prices: Pricing[Any], forms: list[tuple[
     most = 1 + max(map(len, forms), default=0)
     forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
-    known: dict[Hashable, int] = {}
+    numbers: dict[Hashable, int] = {}
     for number, (value, those) in enumerate(zip(program.values, forms, strict=True)):
-        like = known.setdefault((value.nbytes, those), number)
+        like = numbers.setdefault((value.nbytes, those), number)
         if like < number:
             forward[number], backward[number] = forward[like], backward[like]
             continue
-        for (a, given), (b, wanted) in itertools.permutations(enumerate(those, 1), 2):
-            price = prices.conversion(value.nbytes, given, wanted)
+        for (a, source), (b, target) in itertools.permutations(enumerate(those, 1), 2):
+            price = prices.conversion(value.nbytes, source, target)
             if price is not None:
                 forward[number, a, b], backward[number, a, b] = price
     return forward, backward

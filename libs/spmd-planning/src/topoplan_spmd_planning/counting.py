@@ -62,14 +62,14 @@ def most_states(program: Program[R], columns: Columns) -> Crowd:
         ]
         joined = _joined([group for group in groups if not set(instruction.inputs).isdisjoint(group.values)])
         values = (*joined.values, *instruction.outputs)
-        live = [at for at, value in enumerate(values) if program.values[value].last > cut]
-        reached = {
-            tuple(forms[at] for at in live): None
+        live = [index for index, value in enumerate(values) if program.values[value].last > cut]
+        following = {
+            tuple(forms[index] for index in live): None
             for state in joined.states
             for forms in _after(dict(zip(joined.values, state, strict=True)), instruction.inputs, rules, columns)
         }
         groups = [group for group in groups if set(instruction.inputs).isdisjoint(group.values)]
-        groups.append(_Group(tuple(values[at] for at in live), tuple(reached)))
+        groups.append(_Group(tuple(values[index] for index in live), tuple(following)))
     return crowd
 
 
@@ -91,12 +91,12 @@ def _after(
     """Yield the forms of the values of ``state``, then of the outputs, after an instruction under each signature."""
     for needs, makes in rules:
         forms = dict(state)
-        for value, wanted in zip(inputs, needs, strict=True):
-            there = forms[value]
-            if wanted in there:
+        for value, target in zip(inputs, needs, strict=True):
+            shardings = forms[value]
+            if target in shardings:
                 continue
-            if len(there) > 1 or columns.forward[value, there[0], wanted] == math.inf:
+            if len(shardings) > 1 or columns.forward[value, shardings[0], target] == math.inf:
                 break
-            forms[value] = (min(there[0], wanted), max(there[0], wanted))
+            forms[value] = (min(shardings[0], target), max(shardings[0], target))
         else:
             yield (*forms.values(), *makes)

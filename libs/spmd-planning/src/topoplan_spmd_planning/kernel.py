@@ -64,20 +64,20 @@ def stack_for(columns: Columns) -> Stack:
 
 @inline_kernel
 def _hash(key: I64, row: int, cut: int, words: int) -> int:
-    found = cut * 0x9E3779B1
+    digest = cut * 0x9E3779B1
     for word in range(words):
-        found = (found ^ key[row, word]) * 0x2545F4914F6CDD1D
-        found ^= (found >> 29) & 0x7FFFFFFFF
-    return found & 0x7FFFFFFFFFFFFFFF
+        digest = (digest ^ key[row, word]) * 0x2545F4914F6CDD1D
+        digest ^= (digest >> 29) & 0x7FFFFFFFF
+    return digest & 0x7FFFFFFFFFFFFFFF
 
 
 @inline_kernel
 def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
     """Return the state that has the key on ``top`` of the stack, a new one if need be; -1 where there is no room."""
     mask = len(tables.buckets) - 1
-    at = _hash(stack.key, top, cut, words) & mask
-    while tables.buckets[at] >= 0:
-        state = tables.buckets[at]
+    slot = _hash(stack.key, top, cut, words) & mask
+    while tables.buckets[slot] >= 0:
+        state = tables.buckets[slot]
         if tables.cut[state] == cut:
             same = True
             for word in range(words):
@@ -86,13 +86,13 @@ def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
                     break
             if same:
                 return int(state)
-        at = (at + 1) & mask
+        slot = (slot + 1) & mask
     state = tables.counts[STATES]
     if state == len(tables.cut) or 2 * tables.counts[FILLED] >= len(tables.buckets):
         return -1
     tables.counts[STATES] += 1
     tables.counts[FILLED] += 1
-    tables.buckets[at] = state
+    tables.buckets[slot] = state
     tables.cut[state] = cut
     for word in range(words):
         tables.key[state, word] = stack.key[top, word]
@@ -110,7 +110,7 @@ def _no_worse(
     time: float,
     debt: float,
     due: float,
-    kept: float,
+    kept_bytes: float,
     time2: float,
     debt2: float,
     due2: float,
@@ -123,7 +123,7 @@ def _no_worse(
     """
     if not overlapped:
         return time <= time2 and debt <= debt2
-    return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and kept <= kept2
+    return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and kept_bytes <= kept2
 
 
 @inline_kernel
@@ -134,7 +134,7 @@ def _offer(
     time: float,
     debt: float,
     due: float,
-    kept: float,
+    kept_bytes: float,
     before: int,
     path: int,
 ) -> bool:
@@ -142,10 +142,10 @@ def _offer(
     previous, entry = -1, tables.head[state]
     while entry >= 0:
         following = tables.following[entry]
-        there = (tables.time[entry], tables.debt[entry], tables.due[entry], tables.kept[entry])
-        if _no_worse(overlapped, there[0], there[1], there[2], there[3], time, debt, due, kept):
+        labels = (tables.time[entry], tables.debt[entry], tables.due[entry], tables.kept[entry])
+        if _no_worse(overlapped, labels[0], labels[1], labels[2], labels[3], time, debt, due, kept_bytes):
             return True
-        if _no_worse(overlapped, time, debt, due, kept, there[0], there[1], there[2], there[3]):
+        if _no_worse(overlapped, time, debt, due, kept_bytes, labels[0], labels[1], labels[2], labels[3]):
             if previous < 0:
                 tables.head[state] = following
             else:
@@ -164,7 +164,7 @@ def _offer(
             return False
         tables.counts[ENTRIES] += 1
     tables.time[entry], tables.debt[entry] = time, debt
-    tables.due[entry], tables.kept[entry] = due, kept
+    tables.due[entry], tables.kept[entry] = due, kept_bytes
     tables.before[entry], tables.path[entry] = before, path
     tables.following[entry] = tables.head[state]
     tables.head[state] = entry
@@ -180,9 +180,9 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
     entry = tables.head[start]
     while entry >= 0:
         length = tables.path[entry] >> _LENGTH_SHIFT
-        kept = tables.kept[entry] + stack.kept[top]
+        kept_bytes = tables.kept[entry] + stack.kept[top]
         free = columns.overlapped or stack.conversions[top] > 0 or length == 0 or length == LONGEST
-        if free and kept + columns.lean[stack.cut[top]] <= columns.limit:
+        if free and kept_bytes + columns.lean[stack.cut[top]] <= columns.limit:
             debt = tables.debt[entry]
             due = 0.0
             if columns.overlapped:
@@ -191,8 +191,8 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                 time += tables.time[entry]
                 due = stack.back[top]
                 if columns.bound < np.inf:
-                    least = time + columns.charge * (compute + due) + columns.rest[stack.cut[top]]
-                    if least > columns.bound:
+                    bound = time + columns.charge * (compute + due) + columns.rest[stack.cut[top]]
+                    if bound > columns.bound:
                         entry = tables.following[entry]
                         continue
             else:
@@ -203,7 +203,7 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                 state = _find(tables, stack, top, stack.cut[top], columns.words)
                 if state < 0:
                     return False
-            if not _offer(columns.overlapped, tables, state, time, compute, due, kept, entry, path):
+            if not _offer(columns.overlapped, tables, state, time, compute, due, kept_bytes, entry, path):
                 return False
         entry = tables.following[entry]
     return True
@@ -216,49 +216,49 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
     ``start`` is the cut at which the stage begins: only values that live there may be converted.  The stage itself is
     overwritten last, by the first signature that can be had.
     """
-    here, words, bits, above = stack.cut[top], columns.words, columns.bits, top
+    cut, words, bits, above = stack.cut[top], columns.words, columns.bits, top
     code, both_codes = (1 << bits) - 1, (1 << 2 * bits) - 1
-    first, last = columns.signature_at[here], columns.signature_at[here + 1]
+    first, last = columns.signature_at[cut], columns.signature_at[cut + 1]
     for signature in range(last - 1, first - 1, -1):
         above += 1
         for word in range(words):
             stack.key[above, word] = stack.key[top, word]
         count, forward, backward = stack.conversions[top], stack.forward[top], stack.backward[top]
-        again_forward, again_backward, kept = stack.again_forward[top], stack.again_backward[top], stack.kept[top]
+        again_forward, again_backward, kept_bytes = stack.again_forward[top], stack.again_backward[top], stack.kept[top]
         need, legal = columns.needs_at[signature], True
-        for number in range(columns.input_at[here], columns.input_at[here + 1]):
-            wanted, need = columns.needs[need], need + 1
+        for number in range(columns.input_at[cut], columns.input_at[cut + 1]):
+            target, need = columns.needs[need], need + 1
             word, shift = columns.place[number] >> 6, columns.place[number] & 63
             low = stack.key[above, word] >> shift & code
             high = stack.key[above, word] >> (shift + bits) & code
-            if low == wanted or high == wanted:
+            if low == target or high == target:
                 continue
             value = columns.value[number]
-            if high or columns.born[value] >= start or columns.forward[value, low, wanted] == np.inf:
+            if high or columns.born[value] >= start or columns.forward[value, low, target] == np.inf:
                 legal = False
                 break
             count += 1
-            forward += columns.forward[value, low, wanted]
-            backward += columns.backward[value, low, wanted]
+            forward += columns.forward[value, low, target]
+            backward += columns.backward[value, low, target]
             if columns.overlapped:
-                again_forward += columns.again_forward[value, low, wanted]
-                again_backward += columns.again_backward[value, low, wanted]
-                kept += columns.put_together[value, low, wanted]
-            both = (low << bits | wanted) if wanted < low else (wanted << bits | low)
-            stack.key[above, word] += (both - low) << shift
+                again_forward += columns.again_forward[value, low, target]
+                again_backward += columns.again_backward[value, low, target]
+                kept_bytes += columns.put_together[value, low, target]
+            pair = (low << bits | target) if target < low else (target << bits | low)
+            stack.key[above, word] += (pair - low) << shift
         if not legal:
             above -= 1
             continue
-        for number in range(columns.freed_at[here], columns.freed_at[here + 1]):
+        for number in range(columns.freed_at[cut], columns.freed_at[cut + 1]):
             word, shift = columns.freed[number] >> 6, columns.freed[number] & 63
             stack.key[above, word] -= (stack.key[above, word] >> shift & both_codes) << shift
         make = columns.makes_at[signature]
-        for number in range(columns.output_at[here], columns.output_at[here + 1]):
+        for number in range(columns.output_at[cut], columns.output_at[cut + 1]):
             place = columns.output_place[number]
             if place >= 0:
                 stack.key[above, place >> 6] += columns.makes[make] << (place & 63)
             make += 1
-        stack.cut[above] = here + 1
+        stack.cut[above] = cut + 1
         stack.length[above] = stack.length[top] + 1
         stack.conversions[above] = count
         stack.path[above] = stack.path[top] | ((signature - first) << (stack.length[top] * PATH_BITS))
@@ -267,7 +267,7 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
         stack.backward[above] = backward + columns.sums[signature]
         stack.back[above] = stack.back[top] + columns.back[signature]
         stack.again_forward[above], stack.again_backward[above] = again_forward, again_backward
-        stack.kept[above] = kept + columns.held[signature]
+        stack.kept[above] = kept_bytes + columns.held[signature]
     if above > top:
         _copy(stack, above, top, words)
     return above - top
@@ -297,10 +297,10 @@ def refill(columns: Columns, tables: Tables) -> None:
     for cut in range(tables.counts[CUT] + 1, len(tables.first)):
         state = tables.first[cut]
         while state >= 0:
-            at = _hash(tables.key, state, cut, columns.words) & mask
-            while tables.buckets[at] >= 0:
-                at = (at + 1) & mask
-            tables.buckets[at] = state
+            slot = _hash(tables.key, state, cut, columns.words) & mask
+            while tables.buckets[slot] >= 0:
+                slot = (slot + 1) & mask
+            tables.buckets[slot] = state
             tables.counts[FILLED] += 1
             state = tables.after[state]
 
@@ -321,13 +321,13 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
             tables.counts[CUT] = cut
             refill(columns, tables)
         if begins:
-            states, entries, one = 0, 0, state
-            while one >= 0 and states <= beam and entries <= EACH * beam:
-                entry = tables.head[one]
+            states, entries, state_count = 0, 0, state
+            while state_count >= 0 and states <= beam and entries <= EACH * beam:
+                entry = tables.head[state_count]
                 while entry >= 0:
                     entries, entry = entries + 1, tables.following[entry]
-                states, one = states + 1, tables.after[one]
-            if one >= 0 or entries > EACH * beam:
+                states, state_count = states + 1, tables.after[state_count]
+            if state_count >= 0 or entries > EACH * beam:
                 tables.counts[CUT], tables.counts[STATE] = cut, state
                 return CROWDED
         while state >= 0:

@@ -106,19 +106,19 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
     crowd = most_states(program, columns)
     if crowd.states > max_states:
         raise _too_many(who, max_states, crowd.name, f": at least {crowd.states:.10g}")
-    found = solve(program, columns, max_states=max_states, who=who)
-    assert found is not None, "there is no bound"
+    solution = solve(program, columns, max_states=max_states, who=who)
+    assert solution is not None, "there is no bound"
     priced = (
-        prices.conversion(program.values[v].nbytes, a, b) for stage in found.stages for v, a, b in stage.conversions
+        prices.conversion(program.values[v].nbytes, a, b) for stage in solution.stages for v, a, b in stage.conversions
     )
     paid = [price for price in priced if price is not None]
     return HidupPlan(
-        outcome=found.outcome,
-        stages=found.stages,
+        outcome=solution.outcome,
+        stages=solution.stages,
         compute=sum(
-            prices.compute(program.instructions[i], s) for stage in found.stages for i, s in stage.computations
+            prices.compute(program.instructions[i], s) for stage in solution.stages for i, s in stage.computations
         ),
-        forward=sum(there for there, _ in paid),
+        forward=sum(ahead for ahead, _ in paid),
         backward=sum(back for _, back in paid),
     )
 
@@ -146,8 +146,8 @@ def solve(
             continue
         forget(tables)
         if tables.counts[STATES] >= max_states:
-            at = program.instructions[int(tables.counts[CUT])].name
-            raise _too_many(who, max_states, at)
+            instruction = program.instructions[int(tables.counts[CUT])].name
+            raise _too_many(who, max_states, instruction)
         tables = grown(tables, max_states)
         refill(columns, tables)
     end = int(tables.first[-1])
@@ -164,9 +164,9 @@ def solve(
     return Solution(outcome, _follow(program, _choices(tables, best)), exact)
 
 
-def _too_many(who: str, max_states: int, name: str, least: str = "") -> TooManyStatesError:
+def _too_many(who: str, max_states: int, name: str, at_least: str = "") -> TooManyStatesError:
     return TooManyStatesError(
-        f"{who}: more than {max_states} states at {name!r}{least} (their number is exponential in the tensors that "
+        f"{who}: more than {max_states} states at {name!r}{at_least} (their number is exponential in the tensors that "
         f"live at once: raise the searcher's option max-states, or use mcmc)"
     )
 
@@ -198,19 +198,19 @@ def _choices(tables: Tables, entry: int) -> list[list[int]]:
 
 def _follow(program: Program[R], choices: Sequence[Sequence[int]]) -> tuple[Stage[R], ...]:
     """Return the stages that the choices make."""
-    stages, here = [], 0
+    stages, position = [], 0
     forms: dict[int, tuple[Hashable, ...]] = {}
     for numbers in choices:
         conversions, computations = [], []
         for number in numbers:
-            instruction = program.instructions[here]
+            instruction = program.instructions[position]
             signature = instruction.signatures[number]
-            for value, wanted in zip(instruction.inputs, signature.inputs, strict=True):
-                if wanted not in forms[value]:
-                    conversions.append((value, forms[value][0], wanted))
-                    forms[value] += (wanted,)
+            for value, target in zip(instruction.inputs, signature.inputs, strict=True):
+                if target not in forms[value]:
+                    conversions.append((value, forms[value][0], target))
+                    forms[value] += (target,)
             forms |= {v: (form,) for v, form in zip(instruction.outputs, signature.outputs, strict=True)}
-            computations.append((here, signature))
-            here += 1
+            computations.append((position, signature))
+            position += 1
         stages.append(Stage(tuple(conversions), tuple(computations)))
     return tuple(stages)

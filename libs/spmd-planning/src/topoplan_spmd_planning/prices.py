@@ -34,12 +34,12 @@ class Prices:
         """Return the seconds of an instruction's forward pass."""
         if instruction.op < 0:
             return 0.0
-        alone = self._alone[instruction.op]
-        return alone / self._collectives.n_devices if signature.sliced else alone
+        seconds = self._alone[instruction.op]
+        return seconds / self._collectives.n_devices if signature.sliced else seconds
 
-    def conversion(self, nbytes: int, given: Sharding, wanted: Sharding) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, source: Sharding, target: Sharding) -> tuple[float, float] | None:
         """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
-        steps = convert(given, wanted)
+        steps = convert(source, target)
         if steps is None:
             return None
         return (

@@ -108,8 +108,8 @@ def write_down(
     """
     writer = _Writer(n_devices)
     sources = {(v, into): (u, out) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()}
-    made: dict[tuple[int, int], int] = {}
-    given: dict[tuple[int, int], int] = {}
+    outputs_of: dict[tuple[int, int], int] = {}
+    inputs_of: dict[tuple[int, int], int] = {}
     loose = [
         (v, into, tensor)
         for v, op in enumerate(graph.operators)
@@ -120,18 +120,18 @@ def write_down(
 
     def take(now: Iterable[tuple[int, int]]) -> None:
         for v, into in now:
-            given[v, into] = writer.take(f"{graph.operators[v].name}.{samples[v, into].name}", samples[v, into])
+            inputs_of[v, into] = writer.take(f"{graph.operators[v].name}.{samples[v, into].name}", samples[v, into])
 
     take(samples if data_first else ())
     for v, op in enumerate(graph.operators):
         take(() if data_first else (key for key in samples if key[0] == v))
-        constants = {i: t for u, i, t in loose if u == v and (v, i) not in given}
+        constants = {i: t for u, i, t in loose if u == v and (v, i) not in inputs_of}
         # Weights first, then constants, as a module's own parameters come before the buffers that it is given.
         weights = [writer.read(f"{op.name}.{tensor.name}", tensor) for tensor in op.weights]
-        given.update({(v, i): writer.read(f"{op.name}.{t.name}", t) for i, t in constants.items()})
-        inputs = [given[v, k] if (v, k) in given else made[sources[v, k]] for k in range(len(op.inputs))]
+        inputs_of.update({(v, i): writer.read(f"{op.name}.{t.name}", t) for i, t in constants.items()})
+        inputs = [inputs_of[v, k] if (v, k) in inputs_of else outputs_of[sources[v, k]] for k in range(len(op.inputs))]
         outputs = writer.run(v, op, (*inputs, *weights), rules(op))
-        made.update({(v, k): value for k, value in enumerate(outputs)})
+        outputs_of.update({(v, k): value for k, value in enumerate(outputs)})
     writer.end()
     return writer.program()
 
@@ -182,12 +182,12 @@ class _Writer:
         rules: tuple[Signature, ...],
         op: int = -1,
     ) -> list[int]:
-        here = len(self._instructions)
-        self._last.update(dict.fromkeys(inputs, here))
-        made = list(range(len(self._values), len(self._values) + len(outputs)))
-        self._values += [(name if len(outputs) == 1 else f"{name}.{t.name}", t, here) for t in outputs]
-        shapes = [self._values[number][1].shape for number in (*inputs, *made)]
-        kept = tuple(
+        position = len(self._instructions)
+        self._last.update(dict.fromkeys(inputs, position))
+        values = list(range(len(self._values), len(self._values) + len(outputs)))
+        self._values += [(name if len(outputs) == 1 else f"{name}.{t.name}", t, position) for t in outputs]
+        shapes = [self._values[number][1].shape for number in (*inputs, *values)]
+        weights = tuple(
             rule
             for rule in rules
             if all(
@@ -195,8 +195,8 @@ class _Writer:
                 for form, shape in zip((*rule.inputs, *rule.outputs), shapes, strict=True)
             )
         )
-        self._instructions.append(Instruction(verb, name, inputs, tuple(made), kept, op))
-        return made
+        self._instructions.append(Instruction(verb, name, inputs, tuple(values), weights, op))
+        return values
 
 
 def _has_samples(op: Operator, tensor: Tensor) -> bool:

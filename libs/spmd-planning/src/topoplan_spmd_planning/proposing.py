@@ -50,8 +50,8 @@ def placements_of(plan: HidupPlan, program: Program[Signature], problem: Problem
     """
     placements = {}
     for stage in plan.stages:
-        for at, signature in stage.computations:
-            op = program.instructions[at].op
+        for number, signature in stage.computations:
+            op = program.instructions[number].op
             degrees = _degrees(signature, op, problem)
             if degrees is not None:
                 placements[op] = problem.space.intern(Placement(degrees, range(problem.cluster.n_devices)))

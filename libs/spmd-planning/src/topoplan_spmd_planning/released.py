@@ -51,8 +51,8 @@ UNCUT: dict[str, tuple[int, ...]] = {
 
 def released(op: Operator) -> tuple[Signature, ...]:
     """Return the signatures of HiDup's table; the whole operator comes last."""
-    *found, whole = signatures(op)
-    return (*(s for s in found if _known(op, s)), *unsound(op), whole)
+    *rules, whole = signatures(op)
+    return (*(s for s in rules if _known(op, s)), *unsound(op), whole)
 
 
 def unsound(op: Operator) -> tuple[Signature, ...]:

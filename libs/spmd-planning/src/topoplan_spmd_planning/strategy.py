@@ -22,14 +22,14 @@ def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) 
     """Return the plan as a strategy; None where one of its rules is not sound, or its slices are not even."""
     devices = problem.cluster.n_devices
     rules: dict[int, tuple[Signature, ...]] = {
-        program.instructions[at].op: (s,) for stage in plan.stages for at, s in stage.computations
+        program.instructions[number].op: (s,) for stage in plan.stages for number, s in stage.computations
     }
     stored: dict[int, tuple[Sharding, ...]] = {
         value: (form,)
         for stage in plan.stages
-        for at, s in stage.computations
-        if program.instructions[at].op < 0
-        for value, form in zip(program.instructions[at].outputs, s.outputs, strict=True)
+        for number, s in stage.computations
+        if program.instructions[number].op < 0
+        for value, form in zip(program.instructions[number].outputs, s.outputs, strict=True)
     }
     forms = program_of(program, (devices,), rules, stored)
     return strategy_with(forms, plan.stages, program, problem)
@@ -47,9 +47,9 @@ def strategy_with(
     strategy = SpmdStrategy.of(forms, graph).overlapped(schedule)
     if not all(problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)):
         return None
-    for one in (strategy, strategy.unscheduled()):
-        if why_invalid(one, graph, problem.cluster.n_devices) is None:
-            return one
+    for candidate in (strategy, strategy.unscheduled()):
+        if why_invalid(candidate, graph, problem.cluster.n_devices) is None:
+            return candidate
     return None
 
 
@@ -82,8 +82,8 @@ def program_of(
 def stages_of(stages: Sequence[Stage[R]], program: Program[R]) -> list[int]:
     """Return the stage of each operator; stages without operators, which only read, do not count."""
     stage: dict[int, int] = {}
-    for one in stages:
-        ops = [program.instructions[at].op for at, _ in one.computations]
+    for planned_stage in stages:
+        ops = [program.instructions[index].op for index, _ in planned_stage.computations]
         number = len(set(stage.values()))
         stage.update({op: number for op in ops if op >= 0})
     return [stage[op] for op in sorted(stage)]

@@ -89,19 +89,19 @@ def forget(tables: Tables) -> None:
     What was chosen on the way is in the entries.
     """
     cut, used = int(tables.counts[CUT]), int(tables.counts[STATES])
-    kept = np.flatnonzero(tables.cut[:used] >= cut)
+    remaining = np.flatnonzero(tables.cut[:used] >= cut)
     number = np.full(used + 1, -1)
-    number[kept] = np.arange(len(kept))
+    number[remaining] = np.arange(len(remaining))
     for column in (tables.key, tables.cut, tables.head):
-        column[: len(kept)] = column[kept]
-    tables.after[: len(kept)] = number[tables.after[kept]]
-    tables.after[len(kept) :] = tables.head[len(kept) :] = -1
+        column[: len(remaining)] = column[remaining]
+    tables.after[: len(remaining)] = number[tables.after[remaining]]
+    tables.after[len(remaining) :] = tables.head[len(remaining) :] = -1
     for ends in (tables.first, tables.last):
         ends[:cut] = -1
         ends[:] = number[ends]
     tables.counts[STATE] = number[tables.counts[STATE]]
-    tables.counts[FORGOTTEN] += used - len(kept)
-    tables.counts[STATES] = len(kept)
+    tables.counts[FORGOTTEN] += used - len(remaining)
+    tables.counts[STATES] = len(remaining)
 
 
 def thin(tables: Tables, states: int) -> None:
@@ -109,13 +109,13 @@ def thin(tables: Tables, states: int) -> None:
 
     Of equal ones the first stay.
     """
-    here = np.flatnonzero(tables.cut[: tables.counts[STATES]] == tables.counts[CUT])
-    found, owner = [tables.head[here].astype(np.int64)], [here]
-    while len(found[-1]):
-        more = tables.following[found[-1]]
-        found.append(more[more >= 0].astype(np.int64))
+    live = np.flatnonzero(tables.cut[: tables.counts[STATES]] == tables.counts[CUT])
+    heads, owner = [tables.head[live].astype(np.int64)], [live]
+    while len(heads[-1]):
+        more = tables.following[heads[-1]]
+        heads.append(more[more >= 0].astype(np.int64))
         owner.append(owner[-1][more >= 0])
-    entry, state = np.concatenate(found), np.concatenate(owner)
+    entry, state = np.concatenate(heads), np.concatenate(owner)
     total = tables.time[entry] + tables.debt[entry] + tables.due[entry]
     order = np.lexsort((entry, total, state))
     entry, state, total = entry[order], state[order], total[order]
@@ -124,10 +124,10 @@ def thin(tables: Tables, states: int) -> None:
     fastest = np.zeros(len(begins), dtype=bool)
     fastest[np.argsort(total[begins], kind="stable")[:states]] = True
     place = np.arange(len(state)) - np.repeat(begins, lengths)
-    kept = np.repeat(fastest, lengths) & (place < EACH)
-    ends = kept & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
-    tables.following[entry[kept]] = np.where(ends, -1, np.roll(entry, -1))[kept]
-    tables.head[here] = -1
+    selected = np.repeat(fastest, lengths) & (place < EACH)
+    ends = selected & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
+    tables.following[entry[selected]] = np.where(ends, -1, np.roll(entry, -1))[selected]
+    tables.head[live] = -1
     tables.head[state[begins[fastest]]] = entry[begins[fastest]]
 
 

@@ -59,9 +59,9 @@ class HidupCosts:
         Raises:
             TopoplanError: the cut is not legal.
         """
-        known = self._prices.get((op, degrees))
-        if known is not None:
-            return known
+        cached = self._prices.get((op, degrees))
+        if cached is not None:
+            return cached
         operator = self._graph.operators[op]
         if reason := operator.why_invalid(degrees):
             raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
@@ -81,17 +81,17 @@ class HidupCosts:
     @staticmethod
     def _held(operator: Operator, tensors: tuple[Tensor, ...], degrees: tuple[int, ...]) -> F64:
         """Return the (P,) bytes of the slices of ``tensors``."""
-        held = np.zeros(math.prod(degrees))
+        nbytes = np.zeros(math.prod(degrees))
         for tensor in tensors:
-            held += tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
-        return held
+            nbytes += tensor.itemsize * slice_elements(operator, tensor, degrees).astype(np.float64)
+        return nbytes
 
     def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
         """Return the (P,) share of the iteration space that one GPU of each part runs."""
         share = np.ones(math.prod(degrees))
         for index, sizes in enumerate(part_sizes(operator, degrees)):
-            own = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
-            share *= own / operator.dims[index].size
+            per_gpu = np.ceil(sizes / self._gpus) if index == operator.sample_dim else sizes
+            share *= per_gpu / operator.dims[index].size
         return share
 
 

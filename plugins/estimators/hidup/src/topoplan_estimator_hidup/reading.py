@@ -71,7 +71,7 @@ def _line(entry: Any, where: str) -> Line:
     )
 
 
-def _number(value: Any, least: float, most: float, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise TopoplanError(f"{where}: {shown(value, 40)} (expected a number, {least:g} to {most:g})")
+def _number(value: Any, minimum: float, most: float, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= most:
+        raise TopoplanError(f"{where}: {shown(value, 40)} (expected a number, {minimum:g} to {most:g})")
     return float(value)

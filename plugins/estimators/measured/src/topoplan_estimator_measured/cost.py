@@ -73,9 +73,9 @@ class Measured:
         Raises:
             TopoplanError: the cut was not measured and cannot be interpolated; the message says why.
         """
-        known = self._prices.get((op, degrees))
-        if known is not None:
-            return known
+        cached = self._prices.get((op, degrees))
+        if cached is not None:
+            return cached
         entry = self._entry(op, degrees)
         if isinstance(entry, str):
             raise TopoplanError(f"{self._table.where}: operator {self._layers[op].operator.name!r}: {entry}")
@@ -92,25 +92,25 @@ class Measured:
     def _entry(self, op: int, degrees: tuple[int, ...]) -> Entry | str:
         """Return the costs of one part, or why there are none."""
         key = (op, degrees)
-        known = self._entries.get(key)
-        if known is None:
-            known = self._entries[key] = self._look_up(self._layers[op], degrees)
-        return known
+        cached = self._entries.get(key)
+        if cached is None:
+            cached = self._entries[key] = self._look_up(self._layers[op], degrees)
+        return cached
 
     def _look_up(self, layer: _Layer, degrees: tuple[int, ...]) -> Entry | str:
         op = layer.operator
         cut = _cut_of(op, degrees)
         if isinstance(cut, str):
             return cut
-        found = self._of_first(op, cut)
-        if isinstance(found, str) or self._shares:
-            return found
+        entry = self._of_first(op, cut)
+        if isinstance(entry, str) or self._shares:
+            return entry
         parts = degrees[op.sample_dim] if op.sample_dim >= 0 else 1
-        held, held_first = _held_bytes(op, parts), _held_bytes(layer.first, parts)
+        held_bytes, held_first = _held_bytes(op, parts), _held_bytes(layer.first, parts)
         return Entry(
-            forward=found.forward * layer.time_ratio,
-            backward=found.backward * layer.time_ratio,
-            memory=found.memory * (held / held_first if held_first else 1.0),
+            forward=entry.forward * layer.time_ratio,
+            backward=entry.backward * layer.time_ratio,
+            memory=entry.memory * (held_bytes / held_first if held_first else 1.0),
         )
 
     def _of_first(self, op: Operator, cut: Cut) -> Entry | str:
@@ -121,22 +121,22 @@ class Measured:
             return entries[cut]
         if cut in failed:
             return f"{name}:{_pc_str(cut)} was {failed[cut]}; choose more parts"
-        told = f"{name}:{_pc_str(cut)} was not measured (measured: {', '.join(map(_pc_str, sorted(entries)))})"
+        message = f"{name}:{_pc_str(cut)} was not measured (measured: {', '.join(map(_pc_str, sorted(entries)))})"
         if not self._interpolates:
-            return told
+            return message
         axis = op.output_dims.index(op.sample_dim) if op.sample_dim in op.output_dims else -1
         if axis < 0 or not _only(cut, axis):
-            return f"{told}; only cuts of the samples are interpolated"
-        for other, reason in failed.items():
-            if len(other) == len(cut) and _only(other, axis) and other[axis] > cut[axis]:
-                return f"{told}, and the smaller part {_pc_str(other)} was {reason}; choose more parts"
+            return f"{message}; only cuts of the samples are interpolated"
+        for candidate, reason in failed.items():
+            if len(candidate) == len(cut) and _only(candidate, axis) and candidate[axis] > cut[axis]:
+                return f"{message}, and the smaller part {_pc_str(candidate)} was {reason}; choose more parts"
         points = {
-            self._table.batch_size / other[axis]: entry
-            for other, entry in entries.items()
-            if len(other) == len(cut) and _only(other, axis)
+            self._table.batch_size / candidate[axis]: entry
+            for candidate, entry in entries.items()
+            if len(candidate) == len(cut) and _only(candidate, axis)
         }
         if len(points) < 2:
-            return f"{told}; interpolation needs two measured cuts of the samples"
+            return f"{message}; interpolation needs two measured cuts of the samples"
         return interpolate(points, self._table.batch_size / cut[axis])
 
 
@@ -214,17 +214,17 @@ def _pc_str(cut: Cut) -> str:
     return "-".join(map(str, (len(cut), *reversed(cut))))
 
 
-def _same_shapes(one: Operator, other: Operator) -> bool:
+def _same_shapes(first: Operator, second: Operator) -> bool:
     """Compare shapes; attention that reads one tensor for keys and values may name it once or twice."""
 
     def shapes(tensors: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
         return [tensor.shape for tensor in tensors]
 
     return (
-        shapes(one.weights) == shapes(other.weights)
-        and shapes(one.outputs) == shapes(other.outputs)
-        and set(shapes(one.inputs)) == set(shapes(other.inputs))
-        and _effort(one) == _effort(other)
+        shapes(first.weights) == shapes(second.weights)
+        and shapes(first.outputs) == shapes(second.outputs)
+        and set(shapes(first.inputs)) == set(shapes(second.inputs))
+        and _effort(first) == _effort(second)
     )
 
 

@@ -29,9 +29,9 @@ def interpolate(points: dict[float, Entry], samples: float) -> Entry:
     a, b = order[right - 1], order[right]
     inside = a <= samples <= b
     low, high = points[a], points[b]
-    near = a if samples < a else b
+    ref = a if samples < a else b
     slope = (high.memory - low.memory) / (b - a)
-    memory = low.memory + slope * (samples - a) if inside else points[near].memory + max(slope, 0) * (samples - near)
+    memory = low.memory + slope * (samples - a) if inside else points[ref].memory + max(slope, 0) * (samples - ref)
     return Entry(
         forward=_time(a, b, low.forward, high.forward, samples),
         backward=_time(a, b, low.backward, high.backward, samples),
@@ -47,5 +47,5 @@ def _time(a: float, b: float, low: float, high: float, samples: float) -> float:
     slope = math.log(high / low) / math.log(b / a)
     if a <= samples <= b:
         return low * math.pow(samples / a, slope)
-    near, time = (a, low) if samples < a else (b, high)
-    return time * math.pow(samples / near, min(max(slope, 0.0), 1.0))
+    ref, time = (a, low) if samples < a else (b, high)
+    return time * math.pow(samples / ref, min(max(slope, 0.0), 1.0))

@@ -42,9 +42,9 @@ class Profiled:
         Raises:
             TopoplanError: the operator was not profiled, or the cut is not legal.
         """
-        known = self._prices.get((op, degrees))
-        if known is not None:
-            return known
+        cached = self._prices.get((op, degrees))
+        if cached is not None:
+            return cached
         operator = self._graph.operators[op]
         if reason := _unpriced(operator, degrees):
             raise TopoplanError(f"estimator profile: operator {operator.name!r}: {reason}")
@@ -70,8 +70,8 @@ class Profiled:
             sample = index == operator.sample_dim
             if degree > 1 or (sample and self._gpus > 1):  # the others are whole
                 starts, stops = part_bounds(dim.size, degree)
-                own = np.ceil((stops - starts) / self._gpus) if sample else stops - starts
-                share *= (own / dim.size).reshape([-1 if axis == index else 1 for axis in range(len(degrees))])
+                per_gpu = np.ceil((stops - starts) / self._gpus) if sample else stops - starts
+                share *= (per_gpu / dim.size).reshape([-1 if axis == index else 1 for axis in range(len(degrees))])
         return share.ravel()
 
     def _weights(self, op: int, degrees: tuple[int, ...]) -> F64:

@@ -76,18 +76,18 @@ class Roofline:
             TopoplanError: the cut is not legal.
         """
         key = (op, degrees)
-        known = self._prices.get(key)
-        if known is not None:
-            return known
+        cached = self._prices.get(key)
+        if cached is not None:
+            return cached
         work = self._work.get(key)
         if work is None:
             operator = self._graph.operators[op]
             if reason := operator.why_invalid(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
             work = self._work[key] = part_work(operator, degrees, self._share)
-        at = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
-        arithmetic, moving = work.flops / self._rates.flops[at], work.traffic / self._rates.bandwidth[at]
-        overhead, times = self._rates.overhead[at], self._backward[op]
+        rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
+        arithmetic, moving = work.flops / self._rates.flops[rows], work.traffic / self._rates.bandwidth[rows]
+        overhead, times = self._rates.overhead[rows], self._backward[op]
         states = np.array(self._states_of(self._graph.operators[op]))[:, None] * work.weights
         costs = PartCosts(
             forward=f64(np.maximum(arithmetic, moving) + overhead),

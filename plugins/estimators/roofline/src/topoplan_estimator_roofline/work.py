@@ -69,9 +69,9 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
     if share > 1 and sample >= 0:
-        own = np.ceil(sizes[sample] / share)
-        ratio = own / sizes[sample]
-        sizes[sample] = own
+        per_gpu = np.ceil(sizes[sample] / share)
+        ratio = per_gpu / sizes[sample]
+        sizes[sample] = per_gpu
     parts = int(np.prod(degrees, dtype=np.int64))
 
     def nbytes(tensor: Tensor) -> F64:

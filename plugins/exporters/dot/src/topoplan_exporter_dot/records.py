@@ -20,8 +20,8 @@ def write(plan: Plan) -> bytes:
             times = f" | {{ {float(timeline.start[task]) * 1e3:.6g} | {float(timeline.finish[task]) * 1e3:.6g} }}"
         kind = "ALLREDUCE" if graph.kind[task] == TaskKind.COLLECTIVE else TaskKind(graph.kind[task]).name
         lines.append(f'  t{task} [label="{{ {_name(graph, task).translate(_ESCAPES)} | {kind}{times} }}"];')
-    for task, (begin, end) in enumerate(zip(graph.succ_ptr[:-1].tolist(), graph.succ_ptr[1:].tolist(), strict=True)):
-        lines += [f"  t{task} -> t{successor};" for successor in graph.succ[begin:end].tolist()]
+    for task, (start, end) in enumerate(zip(graph.succ_ptr[:-1].tolist(), graph.succ_ptr[1:].tolist(), strict=True)):
+        lines += [f"  t{task} -> t{successor};" for successor in graph.succ[start:end].tolist()]
     lines.append("}")
     return ("\n".join(lines) + "\n").encode()
 

@@ -76,14 +76,14 @@ def _of_program(graph: OperatorGraph, program: SpmdProgram) -> tuple[list[Mesh],
     mesh = Mesh("mesh0", np.arange(program.n_devices, dtype=np.int32).reshape(program.mesh))
     operators = []
     for index, op in enumerate(graph.operators):
-        told = []
+        layouts = []
         for k, tensor in enumerate(arguments(op)):
-            wanted = _worded(program.wanted(index, k))
+            target = _worded(program.wanted(index, k))
             stored = _worded(program.stored[index][k])
-            told.append({**_told(tensor, wanted), **({"stored": stored} if stored and stored != wanted else {})})
+            layouts.append({**_told(tensor, target), **({"stored": stored} if stored and stored != target else {})})
         outputs = [_told(tensor, _worded(program.made(index, k))) for k, tensor in enumerate(op.outputs)]
         count = len(op.inputs)
-        operators.append({**_head(op, mesh), "inputs": told[:count], "weights": told[count:], "outputs": outputs})
+        operators.append({**_head(op, mesh), "inputs": layouts[:count], "weights": layouts[count:], "outputs": outputs})
     return [mesh], operators
 
 
@@ -99,20 +99,20 @@ def _lying(op: Operator, tensor: Tensor, where: Laid, without: str) -> list[str]
     """Return the placements of a tensor; ``without`` where it lacks what is cut: of an output these are sums."""
     words = []
     for dim in where.dims:
-        at = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim), -1)
+        axis_index = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim), -1)
         if dim < 0:
             words.append("Replicate()")
-        elif at < 0:
+        elif axis_index < 0:
             words.append(without)
         else:
-            axis = tensor.axes[at]
+            axis = tensor.axes[axis_index]
             equal = axis.offset == 0 and axis.scale == axis.extent and axis.size == op.dims[dim].size * axis.scale
             if not equal and without == "Partial()":
                 raise TopoplanError(
                     f"dtensor: operator {op.name!r}: cutting {op.dims[dim].name!r} does not cut output "
                     f"{tensor.name!r} in equal slices (json can say it)"
                 )
-            words.append(f"Shard({at})" if equal else "Replicate()")
+            words.append(f"Shard({axis_index})" if equal else "Replicate()")
     return words
 
 

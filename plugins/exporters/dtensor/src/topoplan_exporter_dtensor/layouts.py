@@ -65,13 +65,13 @@ def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Laid]]:
         members = tuple(sorted(placement.devices.tolist()))
         spans = _spans(placement, members)
         if spans is None:
-            at = next((k for k, grid in enumerate(grids) if isinstance(grid, Placement) and grid == placement), -1)
-            if at < 0:
-                at = len(grids)
+            index = next((k for k, grid in enumerate(grids) if isinstance(grid, Placement) and grid == placement), -1)
+            if index < 0:
+                index = len(grids)
                 grids.append(placement)
         else:
             cuts = {1, len(members), *(span.low for span in spans), *(span.high for span in spans)}
-            at = next(
+            index = next(
                 (
                     k
                     for k, grid in enumerate(grids)
@@ -79,22 +79,22 @@ def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Laid]]:
                 ),
                 -1,
             )
-            if at < 0:
-                at = len(grids)
+            if index < 0:
+                index = len(grids)
                 grids.append((members, set()))
-            grid = grids[at]
+            grid = grids[index]
             assert not isinstance(grid, Placement)
             grid[1].update(cuts)
-        chosen.append((at, spans))
+        chosen.append((index, spans))
     meshes = [_mesh(f"mesh{k}", grid) for k, grid in enumerate(grids)]
     laid = []
-    for placement, (at, spans) in zip(placements, chosen, strict=True):
-        found = grids[at]
-        if spans is None or isinstance(found, Placement):
+    for placement, (index, spans) in zip(placements, chosen, strict=True):
+        layout = grids[index]
+        if spans is None or isinstance(layout, Placement):
             dims = tuple(dim for dim, degree in enumerate(placement.degrees) if degree > 1)
         else:
-            dims = tuple(_covering(spans, low) for low, _ in _steps(found[1]))
-        laid.append(Laid(at, dims))
+            dims = tuple(_covering(spans, low) for low, _ in _steps(layout[1]))
+        laid.append(Laid(index, dims))
     return meshes, laid
 
 
@@ -104,10 +104,10 @@ def _spans(placement: Placement, members: tuple[int, ...]) -> tuple[_Span, ...] 
     grid = np.searchsorted(members, placement.devices).reshape([placement.degrees[dim] for dim in cut])
     first = (0,) * len(cut)
     strides = [int(grid[(*first[:k], 1, *first[k + 1 :])] - grid[first]) for k in range(len(cut))]
-    wanted = np.zeros(grid.shape, dtype=np.int64)
+    spans = np.zeros(grid.shape, dtype=np.int64)
     for stride, index in zip(strides, np.indices(grid.shape), strict=True):
-        wanted += stride * index
-    if min(strides, default=1) < 1 or not np.array_equal(grid, wanted):
+        spans += stride * index
+    if min(strides, default=1) < 1 or not np.array_equal(grid, spans):
         return None
     return tuple(_Span(dim, stride, stride * placement.degrees[dim]) for dim, stride in zip(cut, strides, strict=True))
 

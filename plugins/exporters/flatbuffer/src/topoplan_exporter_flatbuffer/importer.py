@@ -105,7 +105,7 @@ class _Devices:
 
 
 def _devices(table: Columns, hosts: int, per_host: int, nodes: int, name: str) -> _Devices:
-    kind, key, said = table["type"], table["deviceid"], table["deviceproperty"]
+    kind, key, memory = table["type"], table["deviceid"], table["deviceproperty"]
     _unique(key, "devices", "deviceid", name)
     network = (kind == NW_COMM) | (kind == NW_NOMINAL)
     resource = np.isin(kind, list(RESOURCES))
@@ -119,16 +119,16 @@ def _devices(table: Columns, hosts: int, per_host: int, nodes: int, name: str) -
         name,
     )
     gpus = hosts * per_host
-    _refuse(gpu & (said >= gpus), "devices", "deviceproperty", said, f"a GPU below {gpus}", name)
-    if len(np.unique(said[gpu])) < gpu.sum():
+    _refuse(gpu & (memory >= gpus), "devices", "deviceproperty", memory, f"a GPU below {gpus}", name)
+    if len(np.unique(memory[gpu])) < gpu.sum():
         raise TopoplanError(f"{name}: devices.deviceproperty: a GPU number occurs twice")
-    outside = (said // np.uint64(nodes) >= hosts) | (said % np.uint64(nodes) >= hosts)
-    _refuse(network & outside, "devices", "deviceproperty", said, f"source host * {nodes} + destination host", name)
+    outside = (memory // np.uint64(nodes) >= hosts) | (memory % np.uint64(nodes) >= hosts)
+    _refuse(network & outside, "devices", "deviceproperty", memory, f"source host * {nodes} + destination host", name)
     number = np.full(len(kind), -1, dtype=np.int64)
-    number[gpu] = said[gpu].astype(np.int64)
+    number[gpu] = memory[gpu].astype(np.int64)
     number[resource] = gpus + np.arange(resource.sum())
     src, dst = np.full((2, len(kind)), -1, dtype=np.int64)
-    src[network], dst[network] = np.divmod(said[network].astype(np.int64), nodes)
+    src[network], dst[network] = np.divmod(memory[network].astype(np.int64), nodes)
     return _Devices(key, number, src, dst, tuple(RESOURCES[k] for k in kind[resource].tolist()))
 
 
@@ -148,8 +148,8 @@ def _taskgraph(columns: Columns, devices: _Devices, gpus: int, per_host: int, na
     table = columns["tasks"].values
     kind, key, runtime, size = table["type"], table["taskid"], table["runtime"], table["xfersize"]
     _unique(key, "tasks", "taskid", name)
-    known = (kind >= 0) & (kind < len(_KIND))
-    task_kind = _KIND[np.where(known, kind, 2)]
+    is_known = (kind >= 0) & (kind < len(_KIND))
+    task_kind = _KIND[np.where(is_known, kind, 2)]
     _refuse(task_kind < 0, "tasks", "type", kind, "0, 1, 3, 4, 5 or 6", name)
     _refuse(~np.isfinite(runtime) | (runtime < 0), "tasks", "runtime", runtime, "ms, finite and not negative", name)
     _refuse(size > np.uint64(2**63 - 1), "tasks", "xfersize", size, "bytes below 2^63", name)
@@ -193,9 +193,9 @@ def _taskgraph(columns: Columns, devices: _Devices, gpus: int, per_host: int, na
     return taskgraph
 
 
-def _resolve(keys: U64, wanted: U64, mask: NDArray[np.bool_], field: str, table: str, name: str) -> I64:
-    """Rows of ``keys`` that hold the masked elements of ``wanted``."""
-    chosen = wanted[mask]
+def _resolve(keys: U64, references: U64, mask: NDArray[np.bool_], field: str, table: str, name: str) -> I64:
+    """Rows of ``keys`` that hold the masked elements of ``references``."""
+    chosen = references[mask]
     if not len(chosen):
         return np.empty(0, dtype=np.int64)
     order = np.argsort(keys)
@@ -210,8 +210,8 @@ def _unique(key: U64, table: str, field: str, name: str) -> None:
     order = np.argsort(key, kind="stable")
     twice = np.flatnonzero(key[order][1:] == key[order][:-1])
     if len(twice):
-        again = order[twice[0] + 1]
-        raise TopoplanError(f"{name}: {table}[{again}].{field}: {key[again]} occurs twice (must be unique)")
+        duplicate = order[twice[0] + 1]
+        raise TopoplanError(f"{name}: {table}[{duplicate}].{field}: {key[duplicate]} occurs twice (must be unique)")
 
 
 def _refuse(bad: NDArray[np.bool_], table: str, field: str, values: NDArray[np.generic], right: str, name: str) -> None:

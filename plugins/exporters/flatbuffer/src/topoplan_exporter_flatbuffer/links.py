@@ -103,12 +103,14 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
     first = np.ones(len(node), dtype=bool)
     first[hop_ptr[1:] - 1] = False  # every node but the last of a path begins a step
     step = np.flatnonzero(first)
-    wanted = node[step] * nodes + node[step + 1]
-    link = np.searchsorted(link_key, wanted)
-    bad = np.flatnonzero(link_key[np.minimum(link, len(link_key) - 1)] != wanted if len(link_key) else wanted >= 0)
+    keys_of_hops = node[step] * nodes + node[step + 1]
+    link = np.searchsorted(link_key, keys_of_hops)
+    bad = np.flatnonzero(
+        link_key[np.minimum(link, len(link_key) - 1)] != keys_of_hops if len(link_key) else keys_of_hops >= 0
+    )
     if len(bad):
         step_owner = np.searchsorted(hop_ptr, step[bad[0]], side="right") - 1
-        a, b = divmod(int(wanted[bad[0]]), nodes)
+        a, b = divmod(int(keys_of_hops[bad[0]]), nodes)
         raise TopoplanError(f"{name}: routes[{rows[owner[step_owner]]}].paths: no connection between nodes {a} and {b}")
     return _merged(
         Routes(
@@ -156,8 +158,8 @@ def _check_ends(hop_ptr: I64, node: I64, row: I64, hosts: int, nodes: int, name:
         )
     bad = np.flatnonzero(node >= nodes)
     if len(bad):
-        at = np.searchsorted(hop_ptr, bad[0], side="right") - 1
-        raise TopoplanError(f"{name}: routes[{row[at]}].paths: node {node[bad[0]]} of {nodes} nodes")
+        path = np.searchsorted(hop_ptr, bad[0], side="right") - 1
+        raise TopoplanError(f"{name}: routes[{row[path]}].paths: node {node[bad[0]]} of {nodes} nodes")
     first, last = node[hop_ptr[:-1]], node[hop_ptr[1:] - 1]
     bad = np.flatnonzero((first == last) | (first >= hosts) | (last >= hosts))
     if len(bad):
@@ -183,13 +185,13 @@ def _rings(table: Columns, hosts: int, name: str) -> dict[int, tuple[tuple[int, 
     path: Rows = table["ringpaths"]
     jumps: Rows = path.values["jumps"]
     for row, size in enumerate(table["ringsz"].tolist()):
-        found = []
+        cycles = []
         for ring in range(path.ptr[row], path.ptr[row + 1]):
-            found.append(tuple(jumps.values[jumps.ptr[ring] : jumps.ptr[ring + 1]].tolist()))
-            if not found[-1]:
+            cycles.append(tuple(jumps.values[jumps.ptr[ring] : jumps.ptr[ring + 1]].tolist()))
+            if not cycles[-1]:
                 raise TopoplanError(f"{name}: rings[{row}].ringpaths: a ring without jumps")
-        if found and not 1 <= size <= hosts:
+        if cycles and not 1 <= size <= hosts:
             raise TopoplanError(f"{name}: rings[{row}].ringsz: {size} members of {hosts} hosts")
-        if found:
-            rings[size] = tuple(found)
+        if cycles:
+            rings[size] = tuple(cycles)
     return rings

@@ -69,62 +69,62 @@ def routes(fabric: Fabric) -> Rows:
     listed as often as these ask.
     """
     hosts = fabric.n_hosts
-    found = _repeated(full_routes(fabric))
+    routes_ = _repeated(full_routes(fabric))
     # Pairs come sorted and without the diagonal: put an empty row where a host meets itself.
     count = np.zeros(hosts * hosts, dtype=np.int64)
-    count[found.pairs[:, 0].astype(np.int64) * hosts + found.pairs[:, 1]] = np.diff(found.pair_ptr)
-    links = np.diff(found.path_ptr)
+    count[routes_.pairs[:, 0].astype(np.int64) * hosts + routes_.pairs[:, 1]] = np.diff(routes_.pair_ptr)
+    links = np.diff(routes_.path_ptr)
     hop_ptr = indptr(links + 1)
     node = np.empty(hop_ptr[-1], dtype="<u4")
     begins = np.zeros(len(node), dtype=bool)
     begins[hop_ptr[:-1]] = True
-    node[begins] = fabric.link_src[found.links[found.path_ptr[:-1]]]  # a pair may stand for other ends: `pins`
-    node[~begins] = fabric.link_dst[found.links]
+    node[begins] = fabric.link_src[routes_.links[routes_.path_ptr[:-1]]]  # a pair may stand for other ends: `pins`
+    node[~begins] = fabric.link_dst[routes_.links]
     every = np.arange(hosts * hosts)
     columns = {
         "fromnode": (every // hosts).astype("<u4"),
         "tonode": (every % hosts).astype("<u4"),
         "paths": Rows(
             indptr(count),
-            {"hopnode": Rows(hop_ptr, node), "chance": found.weight.astype("<f4")},
+            {"hopnode": Rows(hop_ptr, node), "chance": routes_.weight.astype("<f4")},
         ),
     }
     return Rows(np.array([0, hosts * hosts]), columns)
 
 
-def _repeated(found: Routes) -> Routes:
+def _repeated(table: Routes) -> Routes:
     """List paths of unequal shares several times, so that each time has the same."""
-    count = np.diff(found.pair_ptr)
+    count = np.diff(table.pair_ptr)
     owner = np.repeat(np.arange(len(count)), count)
-    unequal = np.unique(owner[np.abs(found.weight * count[owner] - 1.0) > 1e-9])
+    unequal = np.unique(owner[np.abs(table.weight * count[owner] - 1.0) > 1e-9])
     if not len(unequal):
-        return found
-    times = np.ones(len(found.weight), dtype=np.int64)
+        return table
+    times = np.ones(len(table.weight), dtype=np.int64)
     for pair in unequal.tolist():
-        paths = slice(found.pair_ptr[pair], found.pair_ptr[pair + 1])
-        times[paths] = copies(found.weight[paths])
+        paths = slice(table.pair_ptr[pair], table.pair_ptr[pair + 1])
+        times[paths] = copies(table.weight[paths])
     path = np.repeat(np.arange(len(times)), times)
-    _, step = take(found.path_ptr, path)
+    _, step = take(table.path_ptr, path)
     pair_ptr = indptr(np.bincount(owner, times, len(count)).astype(np.int64))
     return attrs.evolve(
-        found,
+        table,
         pair_ptr=pair_ptr,
-        path_ptr=indptr(np.diff(found.path_ptr)[path]),
-        links=found.links[step],
+        path_ptr=indptr(np.diff(table.path_ptr)[path]),
+        links=table.links[step],
         weight=1.0 / np.repeat(np.diff(pair_ptr), np.diff(pair_ptr)),
     )
 
 
 def copies(share: F64) -> I64:
     """Return how often to list each path of a pair, at most `MOST_COPIES` in all, to come nearest to the shares."""
-    best, least = np.ones(len(share), dtype=np.int64), np.inf
+    best, smallest = np.ones(len(share), dtype=np.int64), np.inf
     for total in range(1, max(MOST_COPIES, len(share)) + 1):
         times = np.floor(share * total).astype(np.int64)
-        left = total - int(times.sum())
-        times[np.argsort(times - share * total, kind="stable")[:left]] += 1
+        remaining = total - int(times.sum())
+        times[np.argsort(times - share * total, kind="stable")[:remaining]] += 1
         error = float(np.abs(times / total - share).max())
-        if error < least - 1e-9:
-            best, least = times, error
+        if error < smallest - 1e-9:
+            best, smallest = times, error
     return best
 
 
@@ -135,20 +135,20 @@ def rings(fabric: Fabric) -> Rows:
     hosts run on them (`topoplan_exporter_flatbuffer.tables.tables_of`).  Jumps are written as 0 .. hosts-1.
     """
     hosts = fabric.n_hosts
-    found: dict[int, tuple[tuple[int, ...], ...]] = {}
+    result: dict[int, tuple[tuple[int, ...], ...]] = {}
     for size, paths in fabric.rings.items() if fabric.n_switches == 0 else ():
         if not 1 <= size <= hosts:
             raise TopoplanError(f"flatbuffer: fabric {fabric.name!r} has rings of {size} of {hosts} hosts")
-        found[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in paths)
-    ring = [jumps for paths in found.values() for jumps in paths]
+        result[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in paths)
+    ring = [jumps for paths in result.values() for jumps in paths]
     columns = {
-        "ringsz": np.array(list(found), dtype="<u8"),
+        "ringsz": np.array(list(result), dtype="<u8"),
         "ringpaths": Rows(
-            indptr([len(paths) for paths in found.values()]),
+            indptr([len(paths) for paths in result.values()]),
             {"jumps": Rows(indptr([len(jumps) for jumps in ring]), np.array(sum(ring, ()), dtype="<i4"))},
         ),
     }
-    return Rows(np.array([0, len(found)]), columns)
+    return Rows(np.array([0, len(result)]), columns)
 
 
 def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
@@ -169,4 +169,4 @@ def receivers(fabric: Fabric, graph: TaskGraph) -> dict[int, I64]:
     if not fabric.cycles:
         return {}
     groups = enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups])
-    return {group: found for group, members in groups if len(found := fabric.cycles_of(members))}
+    return {group: cycles for group, members in groups if len(cycles := fabric.cycles_of(members))}

@@ -34,44 +34,44 @@ _Path = tuple[int, ...]
 _Ways = dict[int, dict[_Path, float]]
 
 
-def pinned(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[Fabric, TaskGraph]:
+def pinned(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[Fabric, TaskGraph]:
     """Put the transfers of rings on pairs that have the ring's path alone.
 
     Args:
         fabric: with one device in each host.
-        graph: from which ``made`` was made.
-        made: transfers of its collectives that run on rings of the fabric are put on other pairs.
+        graph: from which ``expanded`` was made.
+        expanded: transfers of its collectives that run on rings of the fabric are put on other pairs.
 
     Returns:
         The fabric with the routes of these pairs, and the task graph with their transfers.
     """
-    flows, paths = _ring_paths(fabric, graph, made)
+    flows, paths = _ring_paths(fabric, graph, expanded)
     if not len(flows):
-        return fabric, made.taskgraph
-    transfers = made.taskgraph.kind == TaskKind.TRANSFER
+        return fabric, expanded.taskgraph
+    transfers = expanded.taskgraph.kind == TaskKind.TRANSFER
     transfers[flows] = False
     hosts = fabric.n_hosts
-    used = np.unique(made.taskgraph.src[transfers].astype(np.int64) * hosts + made.taskgraph.dst[transfers])
+    used = np.unique(expanded.taskgraph.src[transfers].astype(np.int64) * hosts + expanded.taskgraph.dst[transfers])
     routes = full_routes(fabric)
     names, changed = _named(Counter(paths), set(used.tolist()), _node_paths(fabric, routes), hosts)
-    src, dst = made.taskgraph.src.copy(), made.taskgraph.dst.copy()
+    src, dst = expanded.taskgraph.src.copy(), expanded.taskgraph.dst.copy()
     src[flows], dst[flows] = np.divmod([names[path] for path in paths], hosts)
     rerouted = attrs.evolve(fabric, routes=_rerouted(fabric, routes, changed))
-    return rerouted, attrs.evolve(made.taskgraph, src=src, dst=dst)
+    return rerouted, attrs.evolve(expanded.taskgraph, src=src, dst=dst)
 
 
-def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, list[_Path]]:
+def _ring_paths(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[I64, list[_Path]]:
     """Find the transfers of rings of the fabric, and their paths as simulators walk them: the first jump last."""
     groups = np.split(graph.group_members, graph.group_ptr[1:-1])
     rings = [fabric.rings_of(members) for members in groups]
     cycles = [len(fabric.cycles_of(members)) > 0 for members in groups]
     has = np.array([len(several) > 0 for several in rings], dtype=bool) | cycles
-    group = graph.group[made.origin]
-    flows = np.flatnonzero((made.ring >= 0) & np.append(has, False)[group]).astype(np.int64, copy=False)
+    group = graph.group[expanded.origin]
+    flows = np.flatnonzero((expanded.ring >= 0) & np.append(has, False)[group]).astype(np.int64, copy=False)
     walked: dict[tuple[int, tuple[int, ...]], _Path] = {}
     paths: list[_Path] = []
-    ends = (made.taskgraph.src[flows].tolist(), made.taskgraph.dst[flows].tolist())
-    for source, target, g, ring in zip(*ends, group[flows].tolist(), made.ring[flows].tolist(), strict=True):
+    ends = (expanded.taskgraph.src[flows].tolist(), expanded.taskgraph.dst[flows].tolist())
+    for source, target, g, ring in zip(*ends, group[flows].tolist(), expanded.ring[flows].tolist(), strict=True):
         if cycles[g]:
             paths.append((source, target))
             continue
@@ -83,38 +83,40 @@ def _ring_paths(fabric: Fabric, graph: TaskGraph, made: Unrolled) -> tuple[I64, 
     return flows, paths
 
 
-def _named(paths: Mapping[_Path, int], used: set[int], known: _Ways, hosts: int) -> tuple[dict[_Path, int], _Ways]:
+def _named(paths: Mapping[_Path, int], used: set[int], listed: _Ways, hosts: int) -> tuple[dict[_Path, int], _Ways]:
     """Give each path a pair.
 
     Args:
         paths: how many transfers take each.
         used: pairs between which other messages go.
-        known: the paths that these take, for all pairs that reach each other.
+        listed: the paths that these take, for all pairs that reach each other.
         hosts: number of hosts.
 
     Returns:
         The pair of each path, and the pairs whose routes change, with their new ones.
     """
     joined = {path: path[0] * hosts + path[-1] for path in paths}
-    names = {path: pair for path, pair in joined.items() if list(known.get(pair, ())) == [path]}
-    taken = used.union(names.values())
+    names = {path: pair for path, pair in joined.items() if list(listed.get(pair, ())) == [path]}
+    reserved = used.union(names.values())
     routes: _Ways = {}
     for path, pair in joined.items():
-        if path not in names and pair not in taken:
+        if path not in names and pair not in reserved:
             names[path], routes[pair] = pair, {path: 1.0}
-            taken.add(pair)
+            reserved.add(pair)
     # Of the other direction FlexNetPacket asks for a path, too, though nothing is sent over it.
-    free = (pair for pair in known if pair not in taken and pair % hosts * hosts + pair // hosts in known)
+    free = (pair for pair in listed if pair not in reserved and pair % hosts * hosts + pair // hosts in listed)
     # Rings that draw among each other's paths are slowest of all, so they come first.
     several = Counter(joined.values())
-    left = sorted((path for path in paths if path not in names), key=lambda path: -several[joined[path]] * paths[path])
-    for path, name in zip(left, free, strict=False):
+    unnamed = sorted(
+        (path for path in paths if path not in names), key=lambda path: -several[joined[path]] * paths[path]
+    )
+    for path, name in zip(unnamed, free, strict=False):
         names[path], routes[name] = name, {path: 1.0}
-    names |= {path: joined[path] for path in left if path not in names}
-    for pair in {joined[path] for path in left if names[path] == joined[path]}:
+    names |= {path: joined[path] for path in unnamed if path not in names}
+    for pair in {joined[path] for path in unnamed if names[path] == joined[path]}:
         rings = [path for path, name in names.items() if name == pair]
         share = RING_SHARE if pair in used else 1.0
-        ways = {path: (1.0 - share) * part for path, part in known[pair].items() if share < 1.0}
+        ways = {path: (1.0 - share) * part for path, part in listed[pair].items() if share < 1.0}
         routes[pair] = ways | {path: ways.get(path, 0.0) + share / len(rings) for path in rings}
     return names, routes
 
@@ -127,9 +129,9 @@ def _node_paths(fabric: Fabric, routes: Routes) -> _Ways:
     ways = list(zip(paths, routes.weight.tolist(), strict=True))
     ends = itertools.pairwise(routes.pair_ptr.tolist())
     return {
-        a * fabric.n_hosts + b: dict(ways[begin:end])
-        for (a, b), (begin, end) in zip(routes.pairs.tolist(), ends, strict=True)
-        if end > begin
+        a * fabric.n_hosts + b: dict(ways[start:end])
+        for (a, b), (start, end) in zip(routes.pairs.tolist(), ends, strict=True)
+        if end > start
     }
 
 
@@ -142,12 +144,12 @@ def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
     for row, (a, b) in enumerate(routes.pairs.tolist()):
         ways = changed.get(a * fabric.n_hosts + b)
         if ways is None:
-            begin, end = routes.pair_ptr[row], routes.pair_ptr[row + 1]
-            ends = routes.path_ptr[begin : end + 1]
-            counts.append(end - begin)
+            start, end = routes.pair_ptr[row], routes.pair_ptr[row + 1]
+            ends = routes.path_ptr[start : end + 1]
+            counts.append(end - start)
             lengths.append(np.diff(ends))
             links.append(routes.links[ends[0] : ends[-1]])
-            weights.append(routes.weight[begin:end])
+            weights.append(routes.weight[start:end])
             continue
         counts.append(len(ways))
         lengths.append(np.array([len(path) - 1 for path in ways]))

@@ -38,7 +38,7 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
     devices = taskgraph.device[forward]
     seconds = taskgraph.seconds[forward]
     placements: list[Placement] = []
-    at, op = 0, 0
+    task, op = 0, 0
     while op < len(graph.operators):
         if op in spans:
             start, stop = spans[op]
@@ -48,14 +48,14 @@ def recover_strategy(taskgraph: TaskGraph, name: str, graph: OperatorGraph) -> S
             while last < len(graph.operators) and last not in spans:
                 last += 1
             stop = spans[last][0] if last in spans else len(devices)
-            bounds = _split(devices, seconds, at, stop, last - op)
+            bounds = _split(devices, seconds, task, stop, last - op)
         for first, end in itertools.pairwise(bounds):
-            if first != at or end <= first or op >= len(graph.operators):
+            if first != task or end <= first or op >= len(graph.operators):
                 raise TopoplanError(f"{name}: its tasks do not fit the operators of model {graph.name!r}")
             placements.append(_placement(graph, op, devices[first:end], name))
-            at, op = end, op + 1
-    if at != len(devices) or len(placements) != len(graph.operators):
-        raise TopoplanError(f"{name}: has {len(devices)} parts, model {graph.name!r} accounts for {at} of them")
+            task, op = end, op + 1
+    if task != len(devices) or len(placements) != len(graph.operators):
+        raise TopoplanError(f"{name}: has {len(devices)} parts, model {graph.name!r} accounts for {task} of them")
     return PlacedStrategy(tuple(placements))
 
 

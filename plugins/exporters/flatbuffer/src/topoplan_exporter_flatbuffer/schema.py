@@ -92,14 +92,14 @@ class Table:
 
 def _table(name: str, /, **fields: Any) -> Table:
     """Declare a table: a type name is a scalar, ``[type]`` a vector."""
-    made = []
+    columns = []
     for field, kind in fields.items():
         if isinstance(kind, list):
             item = kind[0]
-            made.append(Field(field, None, item if isinstance(item, Table) else np.dtype(item)))
+            columns.append(Field(field, None, item if isinstance(item, Table) else np.dtype(item)))
         else:
-            made.append(Field(field, np.dtype(kind)))
-    return Table(name, tuple(made))
+            columns.append(Field(field, np.dtype(kind)))
+    return Table(name, tuple(columns))
 
 
 _SHORT, _INT, _UINT, _ULONG, _FLOAT, _STRING = "<i2", "<i4", "<u4", "<u8", "<f4", "O"

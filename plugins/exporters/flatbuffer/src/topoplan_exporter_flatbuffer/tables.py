@@ -81,11 +81,11 @@ def tables_of(plan: Plan) -> Columns:
     ends = max(int(used.max(initial=0)) for used in (graph.src[transfer], graph.dst[transfer], graph.group_members))
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
-    made = unrolled(
+    expanded = unrolled(
         graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices, receivers(fabric, graph)
     )
-    fabric, written = pinned(fabric, graph, made)
-    extra += [CPU] * made.joins
+    fabric, written = pinned(fabric, graph, expanded)
+    extra += [CPU] * expanded.joins
     interface = one_link(fabric, cluster)
     return {
         "ngpupernode": np.array([1], dtype="<u4"),
@@ -96,7 +96,7 @@ def tables_of(plan: Plan) -> Columns:
         "netbw": np.array([interface / 1000.0], dtype="<f4"),
         "conn": connections(fabric, interface),
         "ops": _operators(plan),
-        "tasks": _tasks(_staggered(plan, made.taskgraph, written), fabric, _seconds(plan, origin, made)),
+        "tasks": _tasks(_staggered(plan, expanded.taskgraph, written), fabric, _seconds(plan, origin, expanded)),
         "devices": _devices(written, fabric, extra),
         "routes": routes(fabric),
         "rings": rings(fabric),
@@ -123,8 +123,8 @@ def _as_read(plan: Plan) -> Columns | None:
     if plan.timeline is None:
         return columns
     tasks = columns["tasks"].values
-    taken = _milliseconds(plan.timeline.finish - plan.timeline.start)
-    runtime = np.where(plan.taskgraph.kind == TaskKind.TRANSFER, taken, tasks["runtime"])
+    durations = _milliseconds(plan.timeline.finish - plan.timeline.start)
+    runtime = np.where(plan.taskgraph.kind == TaskKind.TRANSFER, durations, tasks["runtime"])
     return {**columns, "tasks": Rows(columns["tasks"].ptr, {**tasks, "runtime": runtime})}
 
 
@@ -164,20 +164,20 @@ def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
     return attrs.evolve(written, succ=succ)
 
 
-def _seconds(plan: Plan, origin: I64, made: Unrolled) -> F64:
+def _seconds(plan: Plan, origin: I64, expanded: Unrolled) -> F64:
     """(T,) run times of the tasks written: of transfers their own in the timeline, or their part of a collective's.
 
     ``origin`` is the plan's task of each task from which ``made`` was made.
     """
     graph, timeline = plan.taskgraph, plan.timeline
     if timeline is None:
-        return made.taskgraph.seconds
+        return expanded.taskgraph.seconds
     reduces = graph.kind == TaskKind.COLLECTIVE
-    taken = np.maximum(timeline.finish - timeline.start - np.where(reduces, graph.seconds, 0.0), 0.0)
-    task = origin[made.origin]
-    there_and_back = reduces[task] & (made.ring < 0)  # to a parameter server
-    part = np.where(there_and_back, 0.5, made.part) * taken[task]
-    return np.where(made.taskgraph.kind == TaskKind.TRANSFER, part, made.taskgraph.seconds)
+    durations = np.maximum(timeline.finish - timeline.start - np.where(reduces, graph.seconds, 0.0), 0.0)
+    task = origin[expanded.origin]
+    there_and_back = reduces[task] & (expanded.ring < 0)  # to a parameter server
+    part = np.where(there_and_back, 0.5, expanded.part) * durations[task]
+    return np.where(expanded.taskgraph.kind == TaskKind.TRANSFER, part, expanded.taskgraph.seconds)
 
 
 def _tasks(graph: TaskGraph, fabric: Fabric, seconds: F64) -> Rows:
@@ -212,13 +212,13 @@ def _devices(graph: TaskGraph, fabric: Fabric, extra: Sequence[int]) -> Rows:
     """One GPU per host, a device for every ordered pair of hosts that a transfer joins, then those of other types."""
     hosts = fabric.n_hosts
     pair = np.unique(_pairs(graph, graph.kind == TaskKind.TRANSFER, fabric.n_nodes))
-    gpu, other = np.arange(hosts), np.arange(len(extra))
+    gpu, extra_ids = np.arange(hosts), np.arange(len(extra))
     count = hosts + len(pair) + len(extra)
     columns = {
         "type": np.concatenate([np.repeat([GPU, NW_NOMINAL], [hosts, len(pair)]), extra]).astype("<i2"),
-        "deviceid": np.concatenate([gpu + 1, hosts + 1 + pair, _identifiers(hosts + other, fabric)]).astype("<u8"),
+        "deviceid": np.concatenate([gpu + 1, hosts + 1 + pair, _identifiers(hosts + extra_ids, fabric)]).astype("<u8"),
         "nodeid": np.concatenate([gpu, np.full(len(pair), -1), np.full(len(extra), hosts - 1)]).astype("<u8"),
-        "deviceproperty": np.concatenate([gpu, pair, other]).astype("<u8"),
+        "deviceproperty": np.concatenate([gpu, pair, extra_ids]).astype("<u8"),
         "bandwidth": np.zeros(count, dtype="<u8"),
     }
     return _rows(columns, count)

@@ -79,16 +79,16 @@ def unrolled(
     origin = np.repeat(np.arange(graph.n_tasks), count)
     place = np.arange(len(origin)) - first[origin]
     inner = np.flatnonzero((place > 0) & (place < count[origin] - 1))
-    turn, at = np.divmod(place[inner] - 1, block[origin[inner]])
-    flows = at < (shape.parallel * shape.members)[origin[inner]]
-    flow, turn, at = inner[flows], turn[flows], at[flows]
+    turn, position = np.divmod(place[inner] - 1, block[origin[inner]])
+    flows = position < (shape.parallel * shape.members)[origin[inner]]
+    flow, turn, position = inner[flows], turn[flows], position[flows]
     of = origin[flow]
-    ring, member = np.divmod(at, shape.members[of])
+    ring, member = np.divmod(position, shape.members[of])
     ahead, before = np.concatenate(shifts), np.cumsum([0, *map(len, shifts)])
     receiver = (member + ahead[before[graph.group[of]] + ring]) % shape.members[of]
     for group, table in receivers.items():
-        own = graph.group[of] == group
-        receiver[own] = table[ring[own], member[own]]
+        members = graph.group[of] == group
+        receiver[members] = table[ring[members], member[members]]
     listed = graph.group_ptr[graph.group[of]].astype(np.int64)
 
     join = chosen[origin]
@@ -117,7 +117,7 @@ def unrolled(
         (flow[ends], last[of][ends]),
     )
     tails, heads = (np.concatenate(side) for side in zip(*edges, strict=True))
-    made = attrs.evolve(
+    expanded = attrs.evolve(
         graph,
         **columns,
         succ_ptr=indptr(np.bincount(tails, minlength=len(origin))),
@@ -130,7 +130,7 @@ def unrolled(
     part[flow] = 1.0 / shape.rounds[of]
     rings = np.full(len(origin), -1)
     rings[flow] = ring
-    return Unrolled(made, joins, origin, part, rings)
+    return Unrolled(expanded, joins, origin, part, rings)
 
 
 _COLUMNS = ("kind", "device", "seconds", "size", "src", "dst", "group", "op", "collective")
@@ -160,8 +160,8 @@ def _shape(graph: TaskGraph, chosen: NDArray[np.bool_], shifts: Sequence[tuple[i
     if len(tasks):
         kinds = graph.collective[tasks]
         asked, which = np.unique(np.stack([graph.size[tasks], sizes, kinds]), axis=1, return_inverse=True)
-        found = np.array([schedule(*row) for row in asked.T.tolist()])[which.ravel()]
-        rounds[tasks], share[tasks] = found[:, 0].astype(np.int64), found[:, 1]
+        shapes = np.array([schedule(*row) for row in asked.T.tolist()])[which.ravel()]
+        rounds[tasks], share[tasks] = shapes[:, 0].astype(np.int64), shapes[:, 1]
         members[tasks] = sizes
         parallel[tasks] = np.array([len(row) for row in shifts])[graph.group[tasks]]
     return _Shape(rounds, share, members, parallel)

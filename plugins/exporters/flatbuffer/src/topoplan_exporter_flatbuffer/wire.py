@@ -52,17 +52,17 @@ class _Buffer:
     def follow(self, path: str, field: I64) -> I64:
         """Where the forward offsets stored at ``field`` point; -1 where ``field`` is -1 (absent)."""
         target = np.full(len(field), -1, dtype=np.int64)
-        here = np.flatnonzero(field >= 0)
-        distance = self.gather(path, field[here], _U4).astype(np.int64)
-        target[here] = field[here] + distance
+        rows = np.flatnonzero(field >= 0)
+        distance = self.gather(path, field[rows], _U4).astype(np.int64)
+        target[rows] = field[rows] + distance
         return target
 
     def vectors(self, path: str, start: I64, itemsize: int) -> tuple[I64, I64]:
         """Row pointer and the positions of all items of the vectors at ``start`` (-1: none)."""
         length = np.zeros(len(start), dtype=np.int64)
-        here = np.flatnonzero(start >= 0)
-        length[here] = self.gather(path, start[here], _U4)
-        self.inside(path, start[here] + 4, length[here] * itemsize)
+        rows = np.flatnonzero(start >= 0)
+        length[rows] = self.gather(path, start[rows], _U4)
+        self.inside(path, start[rows] + 4, length[rows] * itemsize)
         # Vectors of different tables do not overlap, so all together fit as well: no blow-up by sharing.
         if int(length.sum()) * itemsize > len(self.data):
             raise self.fail(path, f"vectors of {int(length.sum())} items in all, in a file of {len(self.data)} bytes")
@@ -82,38 +82,38 @@ def decode(data: bytes, name: str) -> Columns:
     return _tables(buffer, "", root, ROOT)
 
 
-def _tables(buffer: _Buffer, path: str, at: I64, table: Table) -> Columns:
-    """Decode the tables of one type that start at ``at``."""
+def _tables(buffer: _Buffer, path: str, start: I64, table: Table) -> Columns:
+    """Decode the tables of one type that begin at ``start``."""
     where = path or "root"
-    vtable = at - buffer.gather(where, at, _I4)
+    vtable = start - buffer.gather(where, start, _I4)
     vtable_size = buffer.gather(where, vtable, _U2).astype(np.int64)
     table_size = buffer.gather(where, vtable + 2, _U2).astype(np.int64)
     buffer.inside(where, vtable, vtable_size)
-    buffer.inside(where, at, table_size)
+    buffer.inside(where, start, table_size)
     columns: Columns = {}
     for slot, field in enumerate(table.fields):
         inner = f"{path}.{field.name}" if path else field.name
         size = 4 if field.wire is None or field.wire.hasobject else field.wire.itemsize
-        offset = np.zeros(len(at), dtype=np.int64)
+        offset = np.zeros(len(start), dtype=np.int64)
         stored = np.flatnonzero(vtable_size >= 6 + 2 * slot)
         offset[stored] = buffer.gather(inner, vtable[stored] + 4 + 2 * slot, _U2)
         bad = np.flatnonzero((offset != 0) & ((offset < 4) | (offset + size > table_size)))
         if len(bad):
             raise buffer.fail(
-                _at(inner, bad[0], at), f"field at {offset[bad[0]]} in a table of {table_size[bad[0]]} bytes"
+                _at(inner, bad[0], start), f"field at {offset[bad[0]]} in a table of {table_size[bad[0]]} bytes"
             )
-        columns[field.name] = _column(buffer, inner, np.where(offset > 0, at + offset, -1), field)
+        columns[field.name] = _column(buffer, inner, np.where(offset > 0, start + offset, -1), field)
     return columns
 
 
-def _column(buffer: _Buffer, path: str, at: I64, field: Field) -> Any:
-    """Decode one field of many tables; ``at`` is -1 where a table leaves it at its default."""
+def _column(buffer: _Buffer, path: str, offsets: I64, field: Field) -> Any:
+    """Decode one field of many tables; ``offsets`` is -1 where a table leaves it at its default."""
     if field.wire is not None and not field.wire.hasobject:
-        values = np.zeros(len(at), dtype=field.wire)
-        here = np.flatnonzero(at >= 0)
-        values[here] = buffer.gather(path, at[here], field.wire)
+        values = np.zeros(len(offsets), dtype=field.wire)
+        rows = np.flatnonzero(offsets >= 0)
+        values[rows] = buffer.gather(path, offsets[rows], field.wire)
         return values
-    start = buffer.follow(path, at)
+    start = buffer.follow(path, offsets)
     if field.wire is not None:
         ptr, items = buffer.vectors(path, start, 1)
         raw = buffer.data[items].tobytes()

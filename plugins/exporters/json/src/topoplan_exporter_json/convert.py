@@ -44,8 +44,8 @@ _FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 class _ExpectedError(ValueError):
     """What stood there and what was expected."""
 
-    def __init__(self, expected: str, got: Any) -> None:
-        shown = repr(got)
+    def __init__(self, expected: str, value: Any) -> None:
+        shown = repr(value)
         super().__init__(f"expected {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
 
 
@@ -70,30 +70,30 @@ def place(where: str) -> str:
 @functools.cache
 def converter() -> cattrs.Converter:
     """Make the converter; it is the same for all plans."""
-    made = cattrs.Converter(forbid_extra_keys=True)
-    made.register_unstructure_hook(float, _float_out)
-    made.register_unstructure_hook_func(_is_array, _array_out)
-    made.register_unstructure_hook_func(
-        _is_mapping, lambda value: {str(k): made.unstructure(v) for k, v in value.items()}
+    conv = cattrs.Converter(forbid_extra_keys=True)
+    conv.register_unstructure_hook(float, _float_out)
+    conv.register_unstructure_hook_func(_is_array, _array_out)
+    conv.register_unstructure_hook_func(
+        _is_mapping, lambda value: {str(k): conv.unstructure(v) for k, v in value.items()}
     )
-    made.register_structure_hook(int, _scalar_in("an integer", int))
-    made.register_structure_hook(str, _scalar_in("text", str))
-    made.register_structure_hook(float, _float_in)
-    made.register_structure_hook(bool, _scalar_in("true or false", bool))
-    made.register_structure_hook(Role, _choice_in)
-    made.register_structure_hook(ScheduleKind, _choice_in)
-    made.register_structure_hook(Holding, _choice_in)
-    made.register_structure_hook_func(_is_array, _typed_array_in)
-    made.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(made, value, kind))
-    made.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(made, value, kind))
-    made.register_structure_hook_factory(attrs.has, _object_in)
-    made.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
-    made.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
-    made.register_unstructure_hook_func(_is_strategy, lambda value: made.unstructure(_StrategyFields.of(value)))
-    made.register_structure_hook_func(_is_strategy, lambda value, kind: made.structure(value, _StrategyFields).strategy)
-    made.register_unstructure_hook_factory(lambda kind: kind in _TAGS, _tagged_out)
-    made.register_structure_hook_factory(lambda kind: kind in _TAGS, _tagged_in)
-    return made
+    conv.register_structure_hook(int, _scalar_in("an integer", int))
+    conv.register_structure_hook(str, _scalar_in("text", str))
+    conv.register_structure_hook(float, _float_in)
+    conv.register_structure_hook(bool, _scalar_in("true or false", bool))
+    conv.register_structure_hook(Role, _choice_in)
+    conv.register_structure_hook(ScheduleKind, _choice_in)
+    conv.register_structure_hook(Holding, _choice_in)
+    conv.register_structure_hook_func(_is_array, _typed_array_in)
+    conv.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(conv, value, kind))
+    conv.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(conv, value, kind))
+    conv.register_structure_hook_factory(attrs.has, _object_in)
+    conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
+    conv.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
+    conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
+    conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
+    conv.register_unstructure_hook_factory(lambda kind: kind in _TAGS, _tagged_out)
+    conv.register_structure_hook_factory(lambda kind: kind in _TAGS, _tagged_in)
+    return conv
 
 
 @attrs.frozen
@@ -160,8 +160,8 @@ def _special(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def _special_out(kind: type[Any], made: cattrs.Converter) -> Any:
-    return make_dict_unstructure_fn(kind, made, **_special(kind))
+def _special_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
+    return make_dict_unstructure_fn(kind, conversion, **_special(kind))
 
 
 def _tagged_out(kind: type[Any], made: cattrs.Converter) -> Any:
@@ -180,10 +180,10 @@ def _tagged_out(kind: type[Any], made: cattrs.Converter) -> Any:
     return write
 
 
-def _taskgraph_out(kind: type[Any], made: cattrs.Converter) -> Any:
+def _taskgraph_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
     turns = override(rename="turns", unstruct_hook=_turns_out)
-    return make_dict_unstructure_fn(kind, made, foreign=foreign, collective=turns)
+    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=turns)
 
 
 def _turns_out(collective: NDArray[Any]) -> Any:
@@ -202,12 +202,12 @@ def _foreign_out(value: Any) -> Any:
 # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _object_in(kind: type[Any], made: cattrs.Converter) -> Any:
+def _object_in(kind: type[Any], conversion: cattrs.Converter) -> Any:
     """Take an object, field by field; the foreign columns of a task graph name their own types."""
     special = _special(kind)
     if kind is TaskGraph:
         special = {"foreign": override(struct_hook=_foreign_in), "collective": override(omit=True)}
-    fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
+    fields = make_dict_structure_fn(kind, conversion, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
 
     def structure(value: Any, target: Any) -> Any:
         if not isinstance(value, dict):
@@ -266,9 +266,9 @@ def _with_turns(taskgraph: TaskGraph, turns: Any) -> TaskGraph:
     return attrs.evolve(taskgraph, collective=np.where(taskgraph.kind == TaskKind.COLLECTIVE, taken, -1))
 
 
-def _scalar_in(expected: str, wanted: type[Any]) -> Any:
+def _scalar_in(expected: str, scalar: type[Any]) -> Any:
     def structure(value: Any, kind: Any) -> Any:
-        if type(value) is not wanted:  # a bool is no integer here
+        if type(value) is not scalar:  # a bool is no integer here
             raise _ExpectedError(expected, value)
         return value
 
@@ -296,41 +296,41 @@ def _choice_in(value: Any, kind: Any) -> Any:
 
 def _each(values: list[Any], kind: Any, take: Any) -> list[Any]:
     """Apply ``take`` to every element, so that an error knows which one."""
-    taken = []
+    converted = []
     for index, value in enumerate(values):
         try:
-            taken.append(take(value))
+            converted.append(take(value))
         except Exception as error:
             error.add_note(cattrs.IterableValidationNote(f"element {index}", index, kind))
             raise cattrs.IterableValidationError("", [error], kind) from None
-    return taken
+    return converted
 
 
-def _tuple_in(made: cattrs.Converter, value: Any, kind: Any) -> tuple[Any, ...]:
+def _tuple_in(conversion: cattrs.Converter, value: Any, kind: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise _ExpectedError("a list", value)
     inner = get_args(kind)[0]
-    take = made.get_structure_hook(inner)
+    take = conversion.get_structure_hook(inner)
     return tuple(_each(value, kind, lambda item: take(item, inner)))
 
 
-def _mapping_in(made: cattrs.Converter, value: Any, kind: Any) -> dict[Any, Any]:
+def _mapping_in(conversion: cattrs.Converter, value: Any, kind: Any) -> dict[Any, Any]:
     """Take an object; JSON spells the keys of an integer mapping as text."""
     if not isinstance(value, dict):
         raise _ExpectedError("an object", value)
     key_type, inner = get_args(kind)
     if inner is Any:
         return value
-    taken: dict[Any, Any] = {}
+    items: dict[Any, Any] = {}
     for key, item in value.items():
         if key_type is int and not (key.isascii() and key.isdecimal() and len(key) < 20):
             raise _ExpectedError("keys that are integers", key)
         try:
-            taken[key_type(key)] = made.structure(item, inner)
+            items[key_type(key)] = conversion.structure(item, inner)
         except Exception as error:
             error.add_note(cattrs.IterableValidationNote(f"key {key}", key, kind))
             raise cattrs.IterableValidationError("", [error], kind) from None
-    return taken
+    return items
 
 
 def _typed_array_in(value: Any, kind: Any) -> NDArray[Any]:
@@ -378,14 +378,14 @@ def _foreign_in(value: Any, kind: Any) -> dict[str, Any]:
     """Take the columns of another format: arrays with their types, texts, numbers."""
     if not isinstance(value, dict):
         raise _ExpectedError("an object", value)
-    taken: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, item in value.items():
         try:
-            taken[key] = _foreign_value(item, kind)
+            items[key] = _foreign_value(item, kind)
         except Exception as error:
             error.add_note(cattrs.IterableValidationNote(f"key {key}", key, kind))
             raise cattrs.IterableValidationError("", [error], kind) from None
-    return taken
+    return items
 
 
 def _foreign_value(value: Any, kind: Any) -> Any:

@@ -99,9 +99,9 @@ def _check(plan: Plan, name: str) -> None:
     if plan.timeline is not None:
         lengths = {"start": taskgraph.n_tasks, "finish": taskgraph.n_tasks, "device_busy": cluster.n_devices}
         lengths |= {"link_bytes": fabric.n_links, "link_busy": fabric.n_links}
-        for field, wanted in lengths.items():
-            if (found := len(getattr(plan.timeline, field))) != wanted:
-                raise TopoplanError(f"{name}: $.timeline.{field}: {found} values (expected {wanted})")
+        for field, length in lengths.items():
+            if (n_values := len(getattr(plan.timeline, field))) != length:
+                raise TopoplanError(f"{name}: $.timeline.{field}: {n_values} values (expected {length})")
 
 
 def _with_joins(taskgraph: TaskGraph) -> TaskGraph:

@@ -55,18 +55,18 @@ def write(graph: OperatorGraph, strategy: Strategy) -> bytes:
 def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
     """Read a strategy for ``graph``; see `topoplan_exporter_strategy.read_strategy`."""
     tokens = _Tokens.of(data, name)
-    known = {_spell(op.name): index for index, op in enumerate(graph.operators)}
+    positions = {_spell(op.name): index for index, op in enumerate(graph.operators)}
     placements: dict[int, Placement] = {}
     for _ in range(tokens.integer("number of operators", 1, len(tokens.words))):
         where = tokens.where()
         op_name = tokens.take("operator name")
-        if op_name not in known:
+        if op_name not in positions:
             raise TopoplanError(
-                f"{where}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, known)}"
+                f"{where}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, positions)}"
             )
-        if known[op_name] in placements:
+        if positions[op_name] in placements:
             raise TopoplanError(f"{where}: operator {shown(op_name)} occurs twice")
-        placements[known[op_name]] = _placement(tokens, graph.operators[known[op_name]])
+        placements[positions[op_name]] = _placement(tokens, graph.operators[positions[op_name]])
     if tokens.at < len(tokens.words):
         raise TopoplanError(
             f"{tokens.where()}: {tokens.words[tokens.at]!r:.40} after the last operator (expected the end)"

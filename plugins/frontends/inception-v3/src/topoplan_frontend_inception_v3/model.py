@@ -124,13 +124,13 @@ class _Blocks:
     def e(self, x: Handle) -> Handle:
         """Add a block on 8 x 8 positions; two of its branches fork into 1 x 3 and 3 x 1."""
         self._next()
-        one = self._branch(x, 1, [_same(320, 1)])
+        pointwise = self._branch(x, 1, [_same(320, 1)])
         two = self._branch(x, 2, [_same(384, 1)])
         two_forks = [self._branch(two, "2a", [_same(384, 1, 3)]), self._branch(two, "2b", [_same(384, 3, 1)])]
         three = self._branch(x, 3, [_same(448, 1), _same(384, 3)])
         three_forks = [self._branch(three, "3a", [_same(384, 1, 3)]), self._branch(three, "3b", [_same(384, 3, 1)])]
         four = self._branch(self._average(x), 4, [_same(192, 1)])
-        return self._join(one, *two_forks, *three_forks, four)
+        return self._join(pointwise, *two_forks, *three_forks, four)
 
     def _next(self) -> None:
         self.name = f"mixed{int(self.name.removeprefix('mixed')) + 1}"

@@ -33,25 +33,25 @@ def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
         )
     if options.file:
         path = Path(options.file)
-        given, name, where = read(path), path.stem, str(path)
+        profile, name, where = read(path), path.stem, str(path)
         profiled = options.profile_batch or _batch_in_name(path)
     elif options.profile:
-        given, name, where = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
+        profile, name, where = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
         profiled = options.profile_batch or profiles.batch_size(name)
     else:
         raise TopoplanError(
             "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
             f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"
         )
-    return graph_of(given, name, where, profiled, batch_size or profiled)
+    return graph_of(profile, name, where, profiled, batch_size or profiled)
 
 
 def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_size: int) -> OperatorGraph:
     """Make the graph of a profile of ``profiled`` samples for ``batch_size`` samples; ``where`` is for messages."""
-    kept = _kept(profile)
-    if not kept:
+    persistent = _kept(profile)
+    if not persistent:
         raise TopoplanError(f"{where}: has nothing but training data (nodes that compute are needed)")
-    parents: dict[int, list[int]] = {node: [] for node in kept}
+    parents: dict[int, list[int]] = {node: [] for node in persistent}
     for parent, child in profile.edges:
         if parent in parents and child in parents:
             parents[child].append(parent)
@@ -83,13 +83,13 @@ def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_
 
 
 def _batch_in_name(path: Path) -> int:
-    found = re.search(r"pbs-([1-9]\d*)", path.name)
-    if found is None:
+    match = re.search(r"pbs-([1-9]\d*)", path.name)
+    if match is None:
         raise TopoplanError(
             f"{path}: profile-batch is missing, and the name does not say it (how many samples were profiled: "
             "-o profile-batch=N, or pbs-N in the name)"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def _kept(profile: LayerProfile) -> list[int]:
@@ -97,14 +97,14 @@ def _kept(profile: LayerProfile) -> list[int]:
     has_parent = {child for _, child in profile.edges}
     data = {
         node
-        for node, given in enumerate(profile.nodes)
-        if node not in has_parent and given.description.startswith("Input")
+        for node, sources in enumerate(profile.nodes)
+        if node not in has_parent and sources.description.startswith("Input")
     }
     has_child = {parent for parent, _ in profile.edges}
     return [
         node
-        for node, given in enumerate(profile.nodes)
-        if node not in data and not (node not in has_child and given.description.startswith("__getitem__"))
+        for node, sources in enumerate(profile.nodes)
+        if node not in data and not (node not in has_child and sources.description.startswith("__getitem__"))
     ]
 
 

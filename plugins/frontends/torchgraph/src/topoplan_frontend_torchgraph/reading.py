@@ -65,13 +65,13 @@ def parse(text: str, where: str) -> LayerProfile:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        at = f"{where}: line {number}"
+        place = f"{where}: line {number}"
         if line[0] in " \t":
-            edges[_edge(line, at, position)] = None
+            edges[_edge(line, place, position)] = None
             continue
-        node = _node(line, at)
+        node = _node(line, place)
         if node.name in position:
-            raise TopoplanError(f"{at}: node {shown(node.name)} stands there twice (give each its own name)")
+            raise TopoplanError(f"{place}: node {shown(node.name)} stands there twice (give each its own name)")
         position[node.name] = len(nodes)
         nodes.append(node)
     if not nodes:
@@ -79,27 +79,27 @@ def parse(text: str, where: str) -> LayerProfile:
     return LayerProfile(tuple(nodes), tuple(edges))
 
 
-def _node(line: str, at: str) -> Node:
+def _node(line: str, place: str) -> Node:
     parts = [part.strip() for part in line.split(" -- ")]
     if len(parts) not in (3, 4) or not parts[0]:
-        raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no node (NAME -- DESCRIPTION -- {_FIELDS[0]}=..., ...)")
+        raise TopoplanError(f"{place}: {line.strip()[:60]!r} is no node (NAME -- DESCRIPTION -- {_FIELDS[0]}=..., ...)")
     if len(parts) == 4 and not parts[3].removeprefix("stage_id=").isdecimal():
-        raise TopoplanError(f"{at}: stage_id: {shown(parts[3])} (expected stage_id=NUMBER)")
-    given = parts[2].split(", ")
+        raise TopoplanError(f"{place}: stage_id: {shown(parts[3])} (expected stage_id=NUMBER)")
+    fields = parts[2].split(", ")
     values = []
     for index, name in enumerate(_FIELDS):
-        key, equals, text = (given[index] if index < len(given) else "").partition("=")
+        key, equals, text = (fields[index] if index < len(fields) else "").partition("=")
         if not equals or key.strip() != name:
-            found = shown(given[index]) if index < len(given) else "the line ends"
-            raise TopoplanError(f"{at}: {name}: {found} (expected {name}=NUMBER)")
+            actual = shown(fields[index]) if index < len(fields) else "the line ends"
+            raise TopoplanError(f"{place}: {name}: {actual} (expected {name}=NUMBER)")
         largest = _MOST_BYTES if name.endswith("_size") else _LONGEST_MS
-        values.append(_amount(text, f"{at}: {name}", largest, several=name == "activation_size"))
-    if len(given) > len(_FIELDS):
-        raise TopoplanError(f"{at}: {shown(given[len(_FIELDS)])} follows {_FIELDS[-1]} (expected nothing)")
+        values.append(_amount(text, f"{place}: {name}", largest, several=name == "activation_size"))
+    if len(fields) > len(_FIELDS):
+        raise TopoplanError(f"{place}: {shown(fields[len(_FIELDS)])} follows {_FIELDS[-1]} (expected nothing)")
     return Node(parts[0], parts[1], *values)
 
 
-def _amount(text: str, at: str, largest: float, *, several: bool) -> float:
+def _amount(text: str, place: str, largest: float, *, several: bool) -> float:
     """Read a number from 0 to ``largest``, or the sum of several in brackets."""
     text = text.strip()
     items = text[1:-1].split(";") if several and text.startswith("[") and text.endswith("]") else [text]
@@ -108,20 +108,22 @@ def _amount(text: str, at: str, largest: float, *, several: bool) -> float:
         try:
             value = float(item)
         except ValueError:
-            raise TopoplanError(f"{at}: {shown(item.strip())} is no number") from None
+            raise TopoplanError(f"{place}: {shown(item.strip())} is no number") from None
         if not 0 <= value <= largest:
-            raise TopoplanError(f"{at}: {value} (must be 0 to {largest:g})")
+            raise TopoplanError(f"{place}: {value} (must be 0 to {largest:g})")
         total += value
     if total > largest:
-        raise TopoplanError(f"{at}: {total} in all (must be 0 to {largest:g})")
+        raise TopoplanError(f"{place}: {total} in all (must be 0 to {largest:g})")
     return total
 
 
-def _edge(line: str, at: str, position: dict[str, int]) -> tuple[int, int]:
+def _edge(line: str, place: str, position: dict[str, int]) -> tuple[int, int]:
     ends = [end.strip() for end in line.strip().split(" -- ")]
     if len(ends) != 2 or not all(ends):
-        raise TopoplanError(f"{at}: {line.strip()[:60]!r} is no edge (PARENT -- CHILD)")
+        raise TopoplanError(f"{place}: {line.strip()[:60]!r} is no edge (PARENT -- CHILD)")
     for name in ends:
         if name not in position:
-            raise TopoplanError(f"{at}: no node {shown(name)} stands before this line (nodes come before their edges)")
+            raise TopoplanError(
+                f"{place}: no node {shown(name)} stands before this line (nodes come before their edges)"
+            )
     return position[ends[0]], position[ends[1]]

@@ -51,16 +51,16 @@ class HidupSearch:
             "program": [
                 {
                     "conversions": [
-                        {"tensor": self._program.values[value].name, "from": str(given), "to": str(wanted)}
-                        for value, given, wanted in stage.conversions
+                        {"tensor": self._program.values[value].name, "from": str(source), "to": str(target)}
+                        for value, source, target in stage.conversions
                     ],
                     "computations": [
                         {
-                            "operator": self._program.instructions[at].name,
+                            "operator": self._program.instructions[index].name,
                             "inputs": [str(form) for form in signature.inputs],
                             "outputs": [str(form) for form in signature.outputs],
                         }
-                        for at, signature in stage.computations
+                        for index, signature in stage.computations
                     ],
                 }
                 for stage in self._plan.stages
@@ -69,10 +69,10 @@ class HidupSearch:
 
     def _collectives(self) -> Mapping[str, int]:
         """Count the collectives of the forward pass by kind."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for stage in self._plan.stages:
-            for _, given, wanted in stage.conversions:
-                conversion = convert(given, wanted)
+            for _, source, target in stage.conversions:
+                conversion = convert(source, target)
                 assert conversion is not None
-                found.update(step.name for step in conversion.forward)
-        return dict(sorted(found.items()))
+                counts.update(step.name for step in conversion.forward)
+        return dict(sorted(counts.items()))

@@ -53,8 +53,12 @@ class Memory:
 
     def samples(self, weights: float) -> int:
         """Return how many samples fit beside ``weights`` bytes of parameters; 0 where not even one does."""
-        left = self.device - weights * self.weight_copies
-        return max(0, math.floor(min(left / self.sample, 1 << 62))) if self.sample else (1 << 62 if left >= 0 else 0)
+        free_bytes = self.device - weights * self.weight_copies
+        return (
+            max(0, math.floor(min(free_bytes / self.sample, 1 << 62)))
+            if self.sample
+            else (1 << 62 if free_bytes >= 0 else 0)
+        )
 
 
 def released_memory(sample: float, weight_copies: float = 1.0) -> Memory:
@@ -94,8 +98,8 @@ def _exposed(backward: F64, summing: F64) -> float:
     """Return the seconds after the backward pass until the last gradients are summed, first come first served."""
     ready = np.cumsum(backward[::-1])
     end = 0.0
-    for at, seconds in zip(ready, summing[::-1], strict=True):
-        end = max(end, float(at)) + float(seconds)
+    for start, seconds in zip(ready, summing[::-1], strict=True):
+        end = max(end, float(start)) + float(seconds)
     return max(0.0, end - float(ready[-1]))
 
 
@@ -105,7 +109,7 @@ def _exposed_p3(forward: F64, backward: F64, summing: F64) -> float:
     Gradients come from the last layer on, so that new ones always go before all that wait: a stack.
     """
     waiting: list[list[float]] = []  # (layer, seconds left), the most urgent one last
-    done = np.zeros(len(summing))
+    finish = np.zeros(len(summing))
     now = 0.0
     for layer in reversed(range(len(summing))):
         ready = now + float(backward[layer])
@@ -114,18 +118,18 @@ def _exposed_p3(forward: F64, backward: F64, summing: F64) -> float:
             now += busy
             waiting[-1][1] -= busy
             if waiting[-1][1] <= 0:
-                done[int(waiting.pop()[0])] = now
+                finish[int(waiting.pop()[0])] = now
         now = ready
         if summing[layer] > 0:
             waiting.append([layer, float(summing[layer])])
     backward_end = now
     while waiting:
-        layer, left = int(waiting[-1][0]), waiting.pop()[1]
-        now += left
-        done[layer] = now
+        layer, remaining = int(waiting[-1][0]), waiting.pop()[1]
+        now += remaining
+        finish[layer] = now
     end = backward_end
     for layer, seconds in enumerate(forward):
-        end = max(end, float(done[layer])) + float(seconds)
+        end = max(end, float(finish[layer])) + float(seconds)
     return end - backward_end - float(forward.sum())
 
 

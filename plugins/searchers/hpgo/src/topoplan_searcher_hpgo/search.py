@@ -45,9 +45,9 @@ class HpgoSearch:
         self._layers = layers_of(graph, columns, limit=options.max_states, simplify=options.simplify)
         bandwidths = RELEASED if options.bandwidths == "released" else Bandwidths.of(cluster)
         self._machine = Machine(host=tuple(cluster.device_host.tolist()), bandwidths=bandwidths)
-        found = finalists(self._layers, self._machine, graph.batch_size, options.micro_batch)
-        self._plan = best_of(found)
-        self._left = [self._plan, *(plan for plan in found if plan is not self._plan)]
+        plans = finalists(self._layers, self._machine, graph.batch_size, options.micro_batch)
+        self._plan = best_of(plans)
+        self._left = [self._plan, *(plan for plan in plans if plan is not self._plan)]
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
         self._state: State | None = None
 
@@ -63,8 +63,8 @@ class HpgoSearch:
         for plan in self._left:
             strategy = strategy_of(plan, self._layers, self._problem.graph)
             if all(self._problem.costs.supports(op, placed.degrees) for op, placed in enumerate(strategy.placements)):
-                other = "" if plan is self._plan else f"hpgo's best of its family {plan.family}, {plan.split}"
-                candidates.append(Candidate(base=State(strategy, self._state.fabric), comparison=other))
+                comparison = "" if plan is self._plan else f"hpgo's best of its family {plan.family}, {plan.split}"
+                candidates.append(Candidate(base=State(strategy, self._state.fabric), comparison=comparison))
         self._left = []
         return candidates
 
@@ -128,11 +128,11 @@ def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strateg
 def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:
     """Return the operators of each stage: those that its last layer closes and the stage before does not."""
     members = []
-    taken = np.zeros(layers.closed.shape[1], dtype=np.bool_)
+    mask = np.zeros(layers.closed.shape[1], dtype=np.bool_)
     for stage in plan.stages:
         closed = layers.closed[stage.end - 1]
-        members.append(np.flatnonzero(closed & ~taken).tolist())
-        taken |= closed
+        members.append(np.flatnonzero(closed & ~mask).tolist())
+        mask |= closed
     return members
 
 

@@ -31,28 +31,30 @@ class Propagation:
         #: For every operator: (neighbour, elements of the tensor between them, own dim -> neighbour's dim).
         self._neighbours: list[list[tuple[int, int, dict[int, int]]]] = [[] for _ in range(self._count)]
         for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
-            given, wanted = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
-            pairs = [(a.dim, b.dim) for a, b in zip(given.axes, wanted.axes, strict=True) if a.dim >= 0 and b.dim >= 0]
-            self._neighbours[u].append((v, given.elements, dict(pairs)))
-            self._neighbours[v].append((u, given.elements, {b: a for a, b in pairs}))
+            output, argument = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
+            pairs = [
+                (a.dim, b.dim) for a, b in zip(output.axes, argument.axes, strict=True) if a.dim >= 0 and b.dim >= 0
+            ]
+            self._neighbours[u].append((v, output.elements, dict(pairs)))
+            self._neighbours[v].append((u, output.elements, {b: a for a, b in pairs}))
         self._dims = [len(op.dims) for op in graph.operators]
 
     def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
         """Return the placements that change; empty when nobody could take the configuration over."""
-        at = int(rng.integers(self._count))
-        seen = {at}
+        position = int(rng.integers(self._count))
+        visited = {position}
         changes: dict[int, Placement] = {}
         while True:
-            around = [n for n in self._neighbours[at] if n[0] not in seen]
+            around = [n for n in self._neighbours[position] if n[0] not in visited]
             if not around:
                 break
-            upto = list(itertools.accumulate(float(n[1]) for n in around))
-            to, _, dims = around[min(bisect.bisect_right(upto, rng.random() * upto[-1]), len(around) - 1)]
-            moved = carried(changes.get(at, placements[at]), dims, self._dims[to])
+            cumulative = list(itertools.accumulate(float(n[1]) for n in around))
+            to, _, dims = around[min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(around) - 1)]
+            moved = carried(changes.get(position, placements[position]), dims, self._dims[to])
             if moved is not None and moved.degrees in self._space.degrees(to):
                 changes[to] = self._space.intern(moved)
-            seen.add(to)
-            at = to
+            visited.add(to)
+            position = to
             if rng.random() >= self._go_on:
                 break
         return {op: placement for op, placement in changes.items() if placement is not placements[op]}
@@ -67,11 +69,11 @@ class Propagation:
         changes = {op: placement}
         frontier = [op]
         while frontier and len(changes) < size:
-            at = frontier.pop(int(rng.integers(len(frontier))))
-            for to, _, dims in self._neighbours[at]:
+            member = frontier.pop(int(rng.integers(len(frontier))))
+            for to, _, dims in self._neighbours[member]:
                 if to in changes or len(changes) >= size:
                     continue
-                moved = carried(changes[at], dims, self._dims[to])
+                moved = carried(changes[member], dims, self._dims[to])
                 if moved is not None and moved.degrees in self._space.degrees(to):
                     changes[to] = self._space.intern(moved)
                     frontier.append(to)

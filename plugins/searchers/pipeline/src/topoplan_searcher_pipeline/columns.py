@@ -80,8 +80,8 @@ class Columns:
 
     def rows(self, replicas: Sequence[int]) -> I64:
         """Return the rows of some numbers of replicas; -1 for one that is not planned with."""
-        at = np.searchsorted(self.replicas, replicas)
-        return np.where(self.replicas[np.minimum(at, len(self.replicas) - 1)] == replicas, at, -1)
+        position = np.searchsorted(self.replicas, replicas)
+        return np.where(self.replicas[np.minimum(position, len(self.replicas) - 1)] == replicas, position, -1)
 
     def sent(self, cuts: Sequence[int]) -> F64:
         """Return the (S, S) bytes that each stage sends to each later one, given where stages begin."""
@@ -153,13 +153,13 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
                 unpriced[row, op] = 1
                 continue
             price = costs.price(op, cut, slowest_first[:size])
-            kept = price.memory - np.minimum(price.memory, outputs / size) if price.kept is None else price.kept
+            persistent = price.memory - np.minimum(price.memory, outputs / size) if price.kept is None else price.kept
             # Of a few numbers Python finds the greatest faster than numpy.
             columns[0, row, op] = max(price.forward.tolist())
             columns[1, row, op] = max(price.backward.tolist())
             columns[2, row, op] = max(weight_seconds(operator, price).tolist())
-            columns[3, row, op] = max(kept.tolist())
-            columns[4, row, op] = max((price.memory - kept).tolist())
+            columns[3, row, op] = max(persistent.tolist())
+            columns[4, row, op] = max((price.memory - persistent).tolist())
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
     forward, backward, weight_gradient, kept_bytes, activations = columns @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)

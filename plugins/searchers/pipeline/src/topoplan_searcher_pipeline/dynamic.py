@@ -159,48 +159,48 @@ def _trace(rows: list[_Row], occupancy: int, source: I64, moves: Moves) -> Found
 
 @kernel  # type: ignore[untyped-decorator]
 def _stage(
-    stages: int, done: _Row, following: _Row, limit: F64, slack: float, row_of: I32,
-    forward: F64, backward: F64, weight_gradient: F64, kept: F64, activations: F64, unpriced: I32, gradients: F64,
+    stages: int, finished: _Row, following: _Row, limit: F64, slack: float, row_of: I32,
+    forward: F64, backward: F64, weight_gradient: F64, persistent: F64, activations: F64, unpriced: I32, gradients: F64,
     crossing: F64, before_ptr: I64, before: I32,
     ptr: I32, size: I32, target: I32, counts_before: I32, counts_after: I32, allreduce: F64, used: I32,
     outside: F64, inside: F64,
     micro_batches: int, widest: int, order: int, memory: float, recompute: bool, loads: F64,
 ) -> None:  # fmt: skip
-    """Put one more stage before all ends of ``done``; ``limit`` falls as whole pipelines are found."""
+    """Put one more stage before all ends of ``finished``; ``limit`` falls as whole pipelines are found."""
     in_flight = micro_batches if order == 0 else 2 * stages - 1 if order == 1 else stages
-    held = min(in_flight, micro_batches) / micro_batches
+    in_flight_share = min(in_flight, micro_batches) / micro_batches
     devices = 0
     for occupancy in range(len(used)):
         devices = max(devices, used[occupancy])
     for occupancy in range(len(used)):
         for end in range(1, len(crossing)):
-            if done.total[occupancy, end] == np.inf:
+            if finished.total[occupancy, end] == np.inf:
                 continue
             for move in range(ptr[occupancy], ptr[occupancy + 1]):
                 if size[move] > widest:
                     continue
                 row, to = row_of[move], target[move]
-                left = devices - used[to]
+                unused = devices - used[to]
                 transfer = network = 0.0
                 if stages > 1:
                     transfer = transfer_loads(
-                        counts_before[move], counts_after[done.move[occupancy, end]], outside, inside, loads
+                        counts_before[move], counts_after[finished.move[occupancy, end]], outside, inside, loads
                     )
                     for h in range(len(outside)):
                         transfer = max(transfer, loads[0, h], loads[1, h])
                         network += (loads[0, h] + loads[1, h]) / len(outside)
                     transfer *= crossing[end] / micro_batches
                     network *= crossing[end] / micro_batches
-                network += done.network[occupancy, end]
+                network += finished.network[occupancy, end]
                 # All-reduces of what is before a cut are left to do when the backward pass has come to it.
                 rate = allreduce[move] if size[move] > 1 else 0.0
-                behind, undone = end, -np.inf
-                for at in range(before_ptr[end], before_ptr[end + 1]):
-                    start = before[at]
-                    undone = max(undone, rate * gradients[behind] - backward[row, start] / micro_batches)
-                    behind = start
+                after, undone = end, -np.inf
+                for cut in range(before_ptr[end], before_ptr[end + 1]):
+                    start = before[cut]
+                    undone = max(undone, rate * gradients[after] - backward[row, start] / micro_batches)
+                    after = start
                     if start and (
-                        left == 0 or forward[0, start] + backward[0, start] > limit[0] * min(left, widest * 64)
+                        unused == 0 or forward[0, start] + backward[0, start] > limit[0] * min(unused, widest * 64)
                     ):
                         continue
                     ahead = forward[row, end] - forward[row, start]
@@ -209,10 +209,13 @@ def _stage(
                         break
                     if unpriced[row, end] != unpriced[row, start]:
                         continue
-                    room = memory - (kept[row, end] - kept[row, start])
+                    room = memory - (persistent[row, end] - persistent[row, start])
                     inner = activations[row, end] - activations[row, start]
-                    if inner * held > room:
-                        if not recompute or inner / micro_batches + crossing[start] / size[move] * held > room:
+                    if inner * in_flight_share > room:
+                        if (
+                            not recompute
+                            or inner / micro_batches + crossing[start] / size[move] * in_flight_share > room
+                        ):
                             continue
                         back += ahead
                     ahead, back = ahead / micro_batches, back / micro_batches
@@ -221,17 +224,17 @@ def _stage(
                     if order == 3:
                         deferred = (weight_gradient[row, end] - weight_gradient[row, start]) / micro_batches
                         back -= deferred
-                    around = ahead + back + 2.0 * transfer + done.around[occupancy, end]
-                    most_ahead = max(ahead, transfer, done.ahead[occupancy, end])
-                    most_back = max(back, transfer, done.back[occupancy, end])
+                    around = ahead + back + 2.0 * transfer + finished.around[occupancy, end]
+                    most_ahead = max(ahead, transfer, finished.ahead[occupancy, end])
+                    most_back = max(back, transfer, finished.back[occupancy, end])
                     if order == 0:
                         latency = all_forward(most_ahead, most_back, micro_batches, around, network)
                     else:
                         latency = early_backward(
                             ahead, back, deferred, transfer, in_flight, micro_batches,
-                            done.latency[occupancy, end], done.around[occupancy, end], network,
+                            finished.latency[occupancy, end], finished.around[occupancy, end], network,
                         )  # fmt: skip
-                    tail = outlasting(back, transfer, deferred + summing, done.tail[occupancy, end])
+                    tail = outlasting(back, transfer, deferred + summing, finished.tail[occupancy, end])
                     total = latency + tail
                     if total > limit[0] or total >= following.total[to, start]:
                         continue

@@ -48,17 +48,17 @@ def early_backward(
         around: seconds that one micro-batch takes from the next stage on and back.
         network: seconds that the interfaces of a host are busy with one micro-batch, both ways.
     """
-    behind = around + 2.0 * transfer
+    later = around + 2.0 * transfer
     ahead = min(in_flight, micro_batches) - 1
-    filling = max(0.0, behind - ahead * forward)
-    emptying = max(0.0, behind - ahead * (backward + deferred))
+    filling = max(0.0, later - ahead * forward)
+    emptying = max(0.0, later - ahead * (backward + deferred))
     # One gap alone where no backward pass comes before the last forward one.
     gaps = max(filling, emptying) if micro_batches <= in_flight else filling + emptying
-    back = forward + backward + behind
+    back = forward + backward + later
     rounds = (micro_batches - 1) // in_flight
-    rest = micro_batches - 1 - rounds * in_flight
+    remainder = micro_batches - 1 - rounds * in_flight
     busy = micro_batches * (forward + backward + deferred) - deferred + gaps
-    waiting = (rounds + 1) * back + rest * forward
+    waiting = (rounds + 1) * back + remainder * forward
     first = forward + backward + 2.0 * transfer + latency
     sending = back + (micro_batches - 1) * max(transfer, network)
     return max(busy, waiting, first, sending)

@@ -98,16 +98,16 @@ def transfer_loads(source: I32, target: I32, outside: F64, inside: F64, loads: F
     for h in range(len(source)):
         senders += source[h]
         receivers += target[h]
-    seconds, sent, got = 0.0, 0.0, 0.0
+    seconds, sent, received = 0.0, 0.0, 0.0
     for h in range(len(source)):
-        here, there = source[h] / senders, target[h] / receivers
-        local = max(0.0, min(sent + here, got + there) - max(sent, got))
+        outgoing, incoming = source[h] / senders, target[h] / receivers
+        local = max(0.0, min(sent + outgoing, received + incoming) - max(sent, received))
         if local > 0.0:
             seconds = max(seconds, max(1.0 / senders, 1.0 / receivers) / inside[h])
-        loads[0, h] = (here - local) / outside[h]
-        loads[1, h] = (there - local) / outside[h]
-        sent += here
-        got += there
+        loads[0, h] = (outgoing - local) / outside[h]
+        loads[1, h] = (incoming - local) / outside[h]
+        sent += outgoing
+        received += incoming
     return seconds
 
 
@@ -145,9 +145,9 @@ class Moves:
 def moves_of(machine: Machine, sizes: tuple[int, ...]) -> Moves:
     """Return all moves with stages of ``sizes`` devices, by all policies or, if that is too many, by fewer."""
     for policies in ((_append, _fresh, _scatter), (_append, _fresh), (_append,)):
-        found = _explore(machine, sizes, policies, len(policies) > 1)
-        if found is not None:
-            return found
+        moves = _explore(machine, sizes, policies, len(policies) > 1)
+        if moves is not None:
+            return moves
     raise AssertionError("appending alone has an occupancy for each number of devices")
 
 
@@ -163,10 +163,10 @@ def _explore(machine: Machine, sizes: tuple[int, ...], policies: tuple[_Policy, 
     rows: list[tuple[int, int, Counts, Counts, tuple[int, ...]]] = []
     ptr = [0]
     occupancies = list(number)
-    for taken in occupancies:
+    for occupied in occupancies:
         for size in sizes:
-            for counts in dict.fromkeys(_placed(sized, taken, size, policies)):
-                sums = [a + b for a, b in zip(taken, counts, strict=True)]
+            for counts in dict.fromkeys(_placed(sized, occupied, size, policies)):
+                sums = [a + b for a, b in zip(occupied, counts, strict=True)]
                 order = sorted(range(len(sums)), key=lambda h: (kinds[h], -sums[h]))
                 following = tuple([sums[h] for h in order])
                 if following not in number:
@@ -185,45 +185,45 @@ def _explore(machine: Machine, sizes: tuple[int, ...], policies: tuple[_Policy, 
         after=after,
         renumbered=renumbered,
         allreduce=machine.allreduce(np.array(before)[:, np.argsort(first)]),
-        used=[sum(taken) for taken in occupancies],
+        used=[sum(occupied) for occupied in occupancies],
         outside=machine.outside[first],
         inside=machine.inside[first],
         first=first,
     )
 
 
-def _placed(sized: Counts, taken: Counts, size: int, policies: tuple[_Policy, ...]) -> Iterator[Counts]:
-    if sum(sized) - sum(taken) >= size:
+def _placed(sized: Counts, occupied: Counts, size: int, policies: tuple[_Policy, ...]) -> Iterator[Counts]:
+    if sum(sized) - sum(occupied) >= size:
         for policy in policies:
-            counts = policy(sized, taken, size)
+            counts = policy(sized, occupied, size)
             if counts is not None:
                 yield counts
 
 
-def _append(sized: Counts, taken: Counts, size: int) -> Counts | None:
+def _append(sized: Counts, occupied: Counts, size: int) -> Counts | None:
     """Use up hosts that are used in part, then go on to fresh ones."""
-    used = [h for h in range(len(sized)) if taken[h]]
-    return _taken_in_order(sized, taken, size, [*used, *(h for h in range(len(sized)) if not taken[h])])
+    used = [h for h in range(len(sized)) if occupied[h]]
+    return _taken_in_order(sized, occupied, size, [*used, *(h for h in range(len(sized)) if not occupied[h])])
 
 
-def _fresh(sized: Counts, taken: Counts, size: int) -> Counts | None:
-    return _taken_in_order(sized, taken, size, [h for h in range(len(sized)) if not taken[h]])
+def _fresh(sized: Counts, occupied: Counts, size: int) -> Counts | None:
+    return _taken_in_order(sized, occupied, size, [h for h in range(len(sized)) if not occupied[h]])
 
 
-def _taken_in_order(sized: Counts, taken: Counts, size: int, hosts: list[int]) -> Counts | None:
+def _taken_in_order(sized: Counts, occupied: Counts, size: int, hosts: list[int]) -> Counts | None:
     counts = [0] * len(sized)
     for h in hosts:
-        counts[h] = min(size, sized[h] - taken[h])
+        counts[h] = min(size, sized[h] - occupied[h])
         size -= counts[h]
     return None if size else tuple(counts)
 
 
-def _scatter(sized: Counts, taken: Counts, size: int) -> Counts | None:
+def _scatter(sized: Counts, occupied: Counts, size: int) -> Counts | None:
     """Take one device of each host with room, in turn."""
     counts = [0] * len(sized)
     while size:
         for h in range(len(sized)):
-            if size and taken[h] + counts[h] < sized[h]:
+            if size and occupied[h] + counts[h] < sized[h]:
                 counts[h] += 1
                 size -= 1
     return tuple(counts)

@@ -26,17 +26,20 @@ def neighbours(plan: Planned, planner: Planner, beat: float) -> list[Planned]:
     device that goes over to the stage before or behind, or one that idles from now on or no longer.
     """
     steps = [(plan.pipeline, kind, count) for kind, count in _schedules(plan, planner)]
-    others = [*_pipelines(plan.pipeline, planner.columns), *_resized(plan.pipeline, planner.machine)]
-    steps += [(other, plan.kind, plan.micro_batches) for other in others]
+    pipelines = [*_pipelines(plan.pipeline, planner.columns), *_resized(plan.pipeline, planner.machine)]
+    steps += [(variant, plan.kind, plan.micro_batches) for variant in pipelines]
     different = {(planner.shape(pipeline), kind, count): (pipeline, kind, count) for pipeline, kind, count in steps}
-    found = [planner.play(*step, beat) for step in different.values()]
-    return sorted((near for near in found if near is not None and near.seconds < beat), key=lambda near: near.seconds)
+    plans = [planner.play(*step, beat) for step in different.values()]
+    return sorted(
+        (plan_ for plan_ in plans if plan_ is not None and plan_.seconds < beat),
+        key=lambda plan_: plan_.seconds,
+    )
 
 
 def _schedules(plan: Planned, planner: Planner) -> Iterator[tuple[ScheduleKind, int]]:
     counts = planner.micro_batches
-    at = counts.index(plan.micro_batches)
-    for count in (counts[at], *counts[max(at - 1, 0) : at], *counts[at + 1 : at + 2]):
+    index = counts.index(plan.micro_batches)
+    for count in (counts[index], *counts[max(index - 1, 0) : index], *counts[index + 1 : index + 2]):
         for kind in planner.kinds if len(plan.pipeline.cuts) > 1 else (plan.kind,):
             if (kind, count) != (plan.kind, plan.micro_batches):
                 yield kind, count
@@ -48,19 +51,19 @@ def _pipelines(pipeline: Pipeline, columns: Columns) -> Iterator[Pipeline]:
     for stage in range(1, len(cuts)):
         for cut in _near(columns, cuts[stage - 1], cuts[stage], ends[stage]):
             yield attrs.evolve(pipeline, cuts=(*cuts[:stage], cut, *cuts[stage + 1 :]))
-        both = tuple(a + b for a, b in zip(counts[stage - 1], counts[stage], strict=True))
+        merged = tuple(a + b for a, b in zip(counts[stage - 1], counts[stage], strict=True))
         if columns.follows(cuts[stage - 1], ends[stage]):
-            yield Pipeline((*cuts[:stage], *cuts[stage + 1 :]), (*counts[: stage - 1], both, *counts[stage + 1 :]))
+            yield Pipeline((*cuts[:stage], *cuts[stage + 1 :]), (*counts[: stage - 1], merged, *counts[stage + 1 :]))
 
 
 def _resized(pipeline: Pipeline, machine: Machine) -> Iterator[Pipeline]:
     counts = pipeline.counts
     free = np.bincount(machine.host) - np.sum(counts, axis=0)
-    for stage, own in enumerate(counts):
-        for host, count in enumerate(own):
+    for stage, devices in enumerate(counts):
+        for host, count in enumerate(devices):
             if free[host]:
                 yield _moved(pipeline, host, None, stage)
-            if count and sum(own) > 1:
+            if count and sum(devices) > 1:
                 for taker in (None, *range(max(stage - 1, 0), stage), *range(stage + 1, len(counts))[:1]):
                     yield _moved(pipeline, host, stage, taker)
 
@@ -80,5 +83,5 @@ def _near(columns: Columns, start: int, cut: int, end: int) -> list[int]:
     between = [c for c in columns.between(start, end) if c != cut]
     seconds = columns.forward[0] + columns.backward[0]
     before = sorted((c for c in between if seconds[c] <= seconds[cut]), key=lambda c: seconds[cut] - seconds[c])
-    behind = sorted((c for c in between if seconds[c] > seconds[cut]), key=lambda c: seconds[c] - seconds[cut])
-    return before[:_NEAR] + behind[:_NEAR]
+    later = sorted((c for c in between if seconds[c] > seconds[cut]), key=lambda c: seconds[c] - seconds[cut])
+    return before[:_NEAR] + later[:_NEAR]

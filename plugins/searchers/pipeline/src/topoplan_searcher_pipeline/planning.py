@@ -106,23 +106,23 @@ class Planner:
 
     def plans_of(self, best: float) -> list[Planned]:
         """Return plans of the dynamic program, the fastest first, given the seconds of the best baseline."""
-        found: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
+        candidates: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
         moves = moves_of(self.machine, self.sizes)
         for count in self._wide():
             for order in self._planned_orders():
-                for one in self._dynamic(moves, order, count, best):
-                    best = min(best, one.seconds)
-                    found[Pipeline(one.cuts, one.counts), count, order] = one.seconds
+                for candidate in self._dynamic(moves, order, count, best):
+                    best = min(best, candidate.seconds)
+                    candidates[Pipeline(candidate.cuts, candidate.counts), count, order] = candidate.seconds
         plans: list[Planned] = []
-        seen: set[tuple[Pipeline, ScheduleKind, int]] = set()
-        for (pipeline, count, order), seconds in heapq.nsmallest(_PLAYED, found.items(), key=lambda item: item[1]):
+        tried: set[tuple[Pipeline, ScheduleKind, int]] = set()
+        for (pipeline, count, order), seconds in heapq.nsmallest(_PLAYED, candidates.items(), key=lambda item: item[1]):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
-            both = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
-            for kind in both if order in both else (order,):
+            kinds = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
+            for kind in kinds if order in kinds else (order,):
                 for fewer in (count, count // 2, count // 4):  # a longer last pass hides more of the all-reduces
-                    if kind in self.kinds and fewer in self.micro_batches and (pipeline, kind, fewer) not in seen:
-                        seen.add((pipeline, kind, fewer))
+                    if kind in self.kinds and fewer in self.micro_batches and (pipeline, kind, fewer) not in tried:
+                        tried.add((pipeline, kind, fewer))
                         plan = self.play(pipeline, kind, fewer, plans[0].seconds * _SLOWER if plans else np.inf)
                         if plan is not None:
                             bisect.insort(plans, plan, key=_seconds)

@@ -176,33 +176,33 @@ def planned(
     """
     if not whole.replicated or whole.busiest >= beat:
         return None
-    held = memory_of(whole, kind, micro_batches)
-    again = held[0] > memory
-    if again.any() and (not recompute or (held[1][again] > memory).any()):
+    peaks = memory_of(whole, kind, micro_batches)
+    recomputes = peaks[0] > memory
+    if recomputes.any() and (not recompute or (peaks[1][recomputes] > memory).any()):
         return None
-    times = times_of(whole, micro_batches, again)
+    times = times_of(whole, micro_batches, recomputes)
     if busiest(micro_batches, times) >= beat:
         return None
-    return Planned(played(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(again.tolist()))
+    return Planned(played(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(recomputes.tolist()))
 
 
 def memory_of(whole: Whole, kind: ScheduleKind, micro_batches: int) -> F64:
     """(2, S) bytes that a device of each stage holds at most: as it is, and where it recomputes."""
-    held = in_flight(kind, len(whole.kept), micro_batches) / micro_batches
-    found = np.empty((2, len(held)))
-    found[0] = whole.kept + held * whole.activations
-    found[1] = whole.kept + held * whole.entering_bytes + whole.activations / micro_batches
-    return found
+    in_flight_share = in_flight(kind, len(whole.kept), micro_batches) / micro_batches
+    peaks = np.empty((2, len(in_flight_share)))
+    peaks[0] = whole.kept + in_flight_share * whole.activations
+    peaks[1] = whole.kept + in_flight_share * whole.entering_bytes + whole.activations / micro_batches
+    return peaks
 
 
-def times_of(whole: Whole, micro_batches: int, again: np.ndarray) -> StageTimes:
-    """Return what the stages take; ``again`` (S,) are those that recompute."""
+def times_of(whole: Whole, micro_batches: int, recomputes: np.ndarray) -> StageTimes:
+    """Return what the stages take; ``recomputes`` (S,) says which of them do."""
     share = 1.0 / micro_batches
     # Gradients are summed operator by operator, while those before are still computed.
     outlasting = np.maximum.reduceat(whole.summing - share * whole.undone, whole.first)
     return StageTimes(
         forward=share * whole.forward,
-        again=share * whole.forward * again,
+        again=share * whole.forward * recomputes,
         backward=share * (whole.backward - whole.weights),
         weights=share * whole.weights,
         summing=np.maximum(outlasting, 0.0),
@@ -217,11 +217,11 @@ def times_of(whole: Whole, micro_batches: int, again: np.ndarray) -> StageTimes:
 def devices_of(pipeline: Pipeline, machine: Machine) -> list[Devices]:
     """Return the devices of each stage: on every host the lowest ones that are free."""
     free = [list(np.flatnonzero(machine.host == h)) for h in range(len(machine.outside))]
-    found = []
+    stages = []
     for counts in pipeline.counts:
-        taken = [int(free[h].pop(0)) for h, count in enumerate(counts) for _ in range(count)]
-        found.append(tuple(taken))
-    return found
+        members = [int(free[h].pop(0)) for h, count in enumerate(counts) for _ in range(count)]
+        stages.append(tuple(members))
+    return stages
 
 
 def members_of(pipeline: Pipeline, columns: Columns) -> list[list[int]]:

@@ -70,21 +70,21 @@ def played(kind: ScheduleKind, micro_batches: int, times: StageTimes) -> float:
     missing = np.zeros((2, stages, micro_batches), dtype=np.int64)
     missing[0] = np.bincount(times.target, minlength=stages)[:, None]
     missing[1] = np.bincount(times.source, minlength=stages)[:, None]
-    done = np.zeros((3, stages), dtype=np.int64)
+    counts = np.zeros((3, stages), dtype=np.int64)
     arrived, free, network = np.zeros(missing.shape), np.zeros(stages), np.zeros((2, hosts))
     put_off = kind is ScheduleKind.ZERO_BUBBLE
     _play(
         put_off, ahead, times.forward, times.again, times.backward, times.weights, times.source, times.target,
-        times.inside, times.leaving, times.entering, missing, arrived, done, free, network,
+        times.inside, times.leaving, times.entering, missing, arrived, counts, free, network,
     )  # fmt: skip
     return float((free + times.summing).max())
 
 
 @kernel  # type: ignore[untyped-decorator]
 def _play(
-    put_off: bool, ahead: I64, forward: F64, again: F64, backward: F64, weights: F64,
+    put_off: bool, ahead: I64, forward: F64, recompute: F64, backward: F64, weights: F64,
     source: I64, target: I64, inside: F64, leaving: F64, entering: F64,
-    missing: I64, arrived: F64, done: I64, free: F64, network: F64,
+    missing: I64, arrived: F64, counts: I64, free: F64, network: F64,
 ) -> None:  # fmt: skip
     """Run all passes, always the one that ends first.
 
@@ -93,7 +93,7 @@ def _play(
         ahead: (S,) see `in_flight`.
         missing: (2, S, M) transfers that each pass waits for, forward and backward.
         arrived: (2, S, M) when the last of those that have come came.
-        done: (3, S) passes that were run: forward, backward, gradients of weights.
+        counts: (3, S) passes that were run: forward, backward, gradients of weights.
         free: (S,) when each stage is free again.
         network: (2, H) when each host can send and receive again.
     """
@@ -101,39 +101,39 @@ def _play(
     for _ in range(2 * stages * count):
         stage, first, is_forward = -1, np.inf, False
         for s in range(stages):
-            begun, ended = done[0, s], done[1, s]
-            while put_off and done[2, s] < ended and (ended - done[2, s] > s or ended == count):
+            started, ended = counts[0, s], counts[1, s]
+            while put_off and counts[2, s] < ended and (ended - counts[2, s] > s or ended == count):
                 free[s] += weights[s]
-                done[2, s] += 1
-            if begun < count and begun - ended < ahead[s]:
-                if missing[0, s, begun] == 0:
-                    finish = max(free[s], arrived[0, s, begun]) + forward[s]
+                counts[2, s] += 1
+            if started < count and started - ended < ahead[s]:
+                if missing[0, s, started] == 0:
+                    finish = max(free[s], arrived[0, s, started]) + forward[s]
                     if finish < first:
                         stage, first, is_forward = s, finish, True
             elif ended < count and missing[1, s, ended] == 0:
-                finish = max(free[s] + again[s], arrived[1, s, ended]) + backward[s]
+                finish = max(free[s] + recompute[s], arrived[1, s, ended]) + backward[s]
                 if not put_off:
                     finish += weights[s]
                 if finish < first:
                     stage, first, is_forward = s, finish, False
         free[stage] = first
         way = 0 if is_forward else 1
-        number = done[way, stage]
-        done[way, stage] += 1
+        number = counts[way, stage]
+        counts[way, stage] += 1
         for pair in range(len(source)):
             if is_forward and source[pair] == stage:
-                at = _send(first, inside[pair], leaving[pair], entering[pair], network[0], network[1])
+                arrival = _send(first, inside[pair], leaving[pair], entering[pair], network[0], network[1])
                 other = target[pair]
             elif not is_forward and target[pair] == stage:
-                at = _send(first, inside[pair], entering[pair], leaving[pair], network[0], network[1])
+                arrival = _send(first, inside[pair], entering[pair], leaving[pair], network[0], network[1])
                 other = source[pair]
             else:
                 continue
             missing[way, other, number] -= 1
-            arrived[way, other, number] = max(arrived[way, other, number], at)
+            arrived[way, other, number] = max(arrived[way, other, number], arrival)
     if put_off:
         for s in range(stages):
-            free[s] += weights[s] * (count - done[2, s])
+            free[s] += weights[s] * (count - counts[2, s])
 
 
 @inline_kernel  # type: ignore[untyped-decorator]

@@ -162,8 +162,8 @@ class PipelineSearch:
         for plan in climbing:
             if plan not in self._expanded:
                 self._expanded.add(plan)
-                near = neighbours(plan, self._finalists.planner, plan.seconds * _SLOWER)
-                self._next += self._new(near, _TOGETHER)
+                candidates = neighbours(plan, self._finalists.planner, plan.seconds * _SLOWER)
+                self._next += self._new(candidates, _TOGETHER)
 
     def _first(self) -> list[Planned]:
         """Return the baselines and the best plans."""
@@ -176,8 +176,8 @@ class PipelineSearch:
             stages = len(plan.pipeline.cuts)
             turns[stages] = turns.get(stages, 0) + 1
             order.append((turns[stages], place))
-        others = [plans[place] for _, place in sorted(order)]
-        return [*named, *plans[:half], *others[: self._options.finalists - half]]
+        rest_of_plans = [plans[place] for _, place in sorted(order)]
+        return [*named, *plans[:half], *rest_of_plans[: self._options.finalists - half]]
 
     def _new(self, plans: Sequence[Planned], most: int | None = None) -> list[Planned]:
         """Return the first of the plans that were not proposed yet."""
@@ -200,15 +200,15 @@ class PipelineSearch:
             best = next((plan for proposed, plan in self._proposed if proposed == strategy), None)
         if best is None:
             return None
-        one = planner.columns.seconds
-        speedups = {plan: one / cost for plan, cost in self._simulated.items() if cost < float("inf")}
+        one_device = planner.columns.seconds
+        speedups = {plan: one_device / cost for plan, cost in self._simulated.items() if cost < float("inf")}
         return {
             "speedup": speedups.get(best),
             "split": best.pipeline.split,
             "schedule": best.kind.value,
             "micro_batches": best.micro_batches,
             "planned_iteration_time_s": best.seconds,
-            "one_device_s": one,
+            "one_device_s": one_device,
             "layers": planner.columns.n_cuts - 1,
             "all_cuts": self._finalists.complete,
             "stages": self._stages(best),
@@ -230,10 +230,10 @@ class PipelineSearch:
                 "end": end,
                 "replication": len(devices),
                 "devices": list(devices),
-                "recompute": again,
+                "recompute": recomputes,
                 "operators": [names[op] for op in members],
             }
-            for members, devices, start, end, again in zip(
+            for members, devices, start, end, recomputes in zip(
                 members_of(plan.pipeline, columns),
                 devices_of(plan.pipeline, machine),
                 plan.pipeline.cuts,
@@ -248,16 +248,16 @@ def _check_operators(problem: Problem) -> None:
     """Raise where an operator with its weights fits into no device: stages keep weights whole."""
     room = float(problem.cluster.device_memory.min())
     for index, op in enumerate(problem.graph.operators):
-        one = (1,) * len(op.dims)
-        if not op.weights or not problem.costs.supports(index, one):
+        whole = (1,) * len(op.dims)
+        if not op.weights or not problem.costs.supports(index, whole):
             continue
-        kept = problem.costs.price(index, one, np.zeros(1, dtype=np.int32)).kept
-        if kept is not None and kept[0] > room:
+        stored = problem.costs.price(index, whole, np.zeros(1, dtype=np.int32)).kept
+        if stored is not None and stored[0] > room:
             raise NoPlanFitsError(
                 f"searcher pipeline: model {problem.graph.name!r}: no pipeline fits: operator {op.name!r} keeps "
-                f"{size_text(kept[0])} for its weights, gradients and optimizer state, a device has {size_text(room)}, "
-                f"and stages keep weights whole; what would help: searchers that cut weights (-s spmd, -s mcmc), or "
-                f"devices of at least {at_least(kept[0])} (--device, --memory-gb)"
+                f"{size_text(stored[0])} for its weights, gradients and optimizer state, a device has "
+                f"{size_text(room)}, and stages keep weights whole; what would help: searchers that cut weights (-s spmd, -s mcmc), or "
+                f"devices of at least {at_least(stored[0])} (--device, --memory-gb)"
             )
 
 
@@ -271,12 +271,16 @@ def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem
         if whole is None or not whole.replicated:
             continue
         for kind, count in planner.schedules(pipeline):
-            held = memory_of(whole, kind, count)
-            again = (held[1] < held[0]) & planner.recompute
-            needed = np.where(again, held[1], held[0])
+            peaks = memory_of(whole, kind, count)
+            recomputes = (peaks[1] < peaks[0]) & planner.recompute
+            needed = np.where(recomputes, peaks[1], peaks[0])
             stage = int(needed.argmax())
             if nearest is None or needed[stage] < nearest[0]:
-                nearest = (float(needed[stage]), Planned(math.inf, pipeline, kind, count, tuple(again.tolist())), stage)
+                nearest = (
+                    float(needed[stage]),
+                    Planned(math.inf, pipeline, kind, count, tuple(recomputes.tolist())),
+                    stage,
+                )
     if nearest is None:
         return TopoplanError(
             f"{where}a batch of {columns.samples} samples is too small for {planner.machine.n_devices} devices "

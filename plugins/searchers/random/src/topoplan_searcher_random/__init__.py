@@ -33,8 +33,8 @@ class RandomSearch:
         if self._state is None:
             return []
         count = len(self._state.strategy.placements)
-        drawn = [self._space.random_placement(op, self._rng) for op in range(count)]
-        return [Candidate(base=State(PlacedStrategy(tuple(drawn)), self._state.fabric))]
+        placements = [self._space.random_placement(op, self._rng) for op in range(count)]
+        return [Candidate(base=State(PlacedStrategy(tuple(placements)), self._state.fabric))]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn nothing."""

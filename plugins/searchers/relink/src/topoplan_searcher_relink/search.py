@@ -51,7 +51,7 @@ class Relink:
         base = self._at.state
         if base.fabric.n_switches or base.fabric.phases is not None:
             return []
-        fabric = next((found for _ in range(_TRIES) if (found := self._moved(self._at)) is not None), None)
+        fabric = next((moved for _ in range(_TRIES) if (moved := self._moved(self._at)) is not None), None)
         if fabric is None:
             return []
         if base.fabric.routes is not None:
@@ -64,20 +64,26 @@ class Relink:
             if self._at is None or trial.cost <= self._at.cost:
                 self._at, self._wiring = trial, None
 
-    def _moved(self, at: Trial) -> Fabric | None:
+    def _moved(self, trial: Trial) -> Fabric | None:
         """Return a fabric that differs by one move; None where the move that was drawn does not exist."""
-        fabric, rng = at.state.fabric, self._rng
-        wiring = self._wiring = self._wiring or _Wiring.of(at, self._cluster.interfaces)
+        fabric, rng = trial.state.fabric, self._rng
+        wiring = self._wiring = self._wiring or _Wiring.of(trial, self._cluster.interfaces)
         if wiring.steps and rng.random() < self._options.rings:
             most = int(self._cluster.interfaces.min()) // 2
             steps = moves.change_steps(fabric.n_hosts, wiring.steps, most, rng)
             if steps is None:
                 return None
             detours = bool(rng.random() < 0.5)
-            made = construct(
-                self._cluster, at.demand(), rules="paper", paths=fabric.max_paths, rng=rng, detours=detours, steps=steps
+            construction = construct(
+                self._cluster,
+                trial.demand(),
+                rules="paper",
+                paths=fabric.max_paths,
+                rng=rng,
+                detours=detours,
+                steps=steps,
             )
-            return attrs.evolve(made, name=fabric.name)
+            return attrs.evolve(construction, name=fabric.name)
         kind = rng.random()
         if kind < 0.15:
             count = moves.add_link(wiring.count, wiring.free, rng)
@@ -88,8 +94,8 @@ class Relink:
             count = moves.cross_links(wiring.count, wiring.loose, wish, rng)
         if count is None or (not fabric.rings and hops(count + wiring.one_way).max() >= fabric.n_hosts):
             return None
-        made = fabric_of(self._cluster, count + wiring.one_way, dict(fabric.rings), fabric.max_paths)
-        return attrs.evolve(made, name=fabric.name)
+        construction = fabric_of(self._cluster, count + wiring.one_way, dict(fabric.rings), fabric.max_paths)
+        return attrs.evolve(construction, name=fabric.name)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -112,8 +118,8 @@ class _Wiring:
     steps: moves.Steps
 
     @classmethod
-    def of(cls, at: Trial, interfaces: I32) -> _Wiring:
-        fabric, demand = at.state.fabric, at.demand()
+    def of(cls, trial: Trial, interfaces: I32) -> _Wiring:
+        fabric, demand = trial.state.fabric, trial.demand()
         n = fabric.n_hosts
         links = np.zeros((n, n), dtype=np.int64)
         links[fabric.link_src, fabric.link_dst] = fabric.link_count

@@ -33,11 +33,11 @@ class Rewire:
         if self._given is None or self._turns < self._every:
             return []
         self._turns = 0
-        given, self._given = self._given, None
-        fabric = self._build(given.demand(), self._rng)
-        if fabric == given.state.fabric:
+        trial, self._given = self._given, None
+        fabric = self._build(trial.demand(), self._rng)
+        if fabric == trial.state.fabric:
             return []
-        return [Candidate(base=given.state, fabric=fabric, beat=given.cost)]
+        return [Candidate(base=trial.state, fabric=fabric, beat=trial.cost)]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Leave it to the driver to keep what is better."""

@@ -26,22 +26,22 @@ def bounded(columns: Columns, written: Written, seconds: float) -> Columns:
     compute = _least(2 * (columns.seconds + columns.back), columns.signature_at)
     exchange = _parameters(columns, written)
     charge = 1.0 if compute.sum() > exchange.sum() else 0.0
-    rest = _after(compute if charge else exchange)
-    return columns._replace(bound=seconds * (1 + 1e-9), rest=rest, charge=charge)
+    remaining = _after(compute if charge else exchange)
+    return columns._replace(bound=seconds * (1 + 1e-9), rest=remaining, charge=charge)
 
 
-def following(each: F64, at: I32) -> F64:
+def following(each: F64, offsets: I32) -> F64:
     """(n+1,) the least sum of what follows each cut, given what ``each`` signature takes and where they begin."""
-    return _after(_least(each, at))
+    return _after(_least(each, offsets))
 
 
-def _least(each: F64, at: I32) -> F64:
+def _least(each: F64, offsets: I32) -> F64:
     """(n,) the least of each instruction's signatures; 0 where it has none."""
-    found = np.zeros(len(at) - 1)
-    some = np.flatnonzero(np.diff(at))
+    minima = np.zeros(len(offsets) - 1)
+    some = np.flatnonzero(np.diff(offsets))
     if len(some):
-        found[some] = np.minimum.reduceat(each, at[some])
-    return found
+        minima[some] = np.minimum.reduceat(each, offsets[some])
+    return minima
 
 
 def _after(each: F64) -> F64:
@@ -51,19 +51,19 @@ def _after(each: F64) -> F64:
 
 def _parameters(columns: Columns, written: Written) -> F64:
     """(n,) the least seconds of communication that each read of a parameter, and its use, comes to."""
-    found = np.zeros(len(columns.signature_at) - 1)
+    bounds = np.zeros(len(columns.signature_at) - 1)
     takes = columns.forward + columns.backward
     takes[:, np.arange(takes.shape[1]), np.arange(takes.shape[1])] = 0.0
-    for here, instruction in enumerate(written.program.instructions):
+    for position, instruction in enumerate(written.program.instructions):
         if instruction.op >= 0 or not instruction.outputs:
             continue
         (value,) = instruction.outputs
-        rows = np.arange(columns.signature_at[here], columns.signature_at[here + 1])
+        rows = np.arange(columns.signature_at[position], columns.signature_at[position + 1])
         if written.outline.kinds[value] is not Kind.WEIGHT or not len(rows):
             continue
         by, argument = written.outline.user[value]
         uses = np.arange(columns.signature_at[by], columns.signature_at[by + 1])
-        wanted = columns.needs[columns.needs_at[uses] + argument]
-        given = columns.makes[columns.makes_at[rows]]
-        found[here] = (columns.sums[rows][:, None] + takes[value][np.ix_(given, wanted)]).min(initial=np.inf)
-    return found
+        target = columns.needs[columns.needs_at[uses] + argument]
+        source = columns.makes[columns.makes_at[rows]]
+        bounds[position] = (columns.sums[rows][:, None] + takes[value][np.ix_(source, target)]).min(initial=np.inf)
+    return bounds

@@ -60,10 +60,10 @@ class Machine:
 
     def _links(self, groups: I64) -> _Links:
         key = groups.tobytes() + bytes([groups.shape[1] % 256])
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._measured(groups)
-        return found
+        cached = self._known.get(key)
+        if cached is None:
+            cached = self._known[key] = self._measured(groups)
+        return cached
 
     def _measured(self, groups: I64) -> _Links:
         cluster, members = self._cluster, groups.shape[1]
@@ -82,8 +82,8 @@ class Machine:
         together = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
         sent = (together * (members - together)).sum(axis=0)
         pair = float((sent / self._out).max())
-        near = np.where(together > 0, together - 1, 0).max(axis=0)
-        return _Links(members, bandwidth, hop, max(pair, float((near / cluster.inside_bandwidth).max())))
+        neighbours = np.where(together > 0, together - 1, 0).max(axis=0)
+        return _Links(members, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
 
 
 def _sent(nbytes: float) -> float:

@@ -91,40 +91,40 @@ def plan_on(
     prices = Prices(problem, model, machine, states[-1])
     if tight(problem) and (needed := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
         raise PlanTooLargeError(f"{who}: no plan fits", needed)
-    found = None
+    planned = None
     for room in (np.inf, limit):
         columns = priced(prices, model, room, who)
         columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
         try:
             solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who, beam=beam)
         except NoPlanFitsError as error:
-            if found is None:
+            if planned is None:
                 raise
-            raise PlanTooLargeError(str(error), found.memory, found) from None
+            raise PlanTooLargeError(str(error), planned.memory, planned) from None
         if solution is None:
             return None
         for sharded in states if room == np.inf else states[-1:]:
             strategy = _strategy(problem, model, solution, sharded)
             if strategy is None:
                 return None
-            found = Planned(model, solution, strategy, float(lowering.memory(strategy).max()))
-            if found.memory <= limit:
-                return found
-    return found
+            planned = Planned(model, solution, strategy, float(lowering.memory(strategy).max()))
+            if planned.memory <= limit:
+                return planned
+    return planned
 
 
 def tight(problem: Problem) -> bool:
     """Say whether devices cannot hold all that a model has, weights on every device: then plans may not fit."""
-    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
-    most = least.states + least.activations + least.weights * cluster.n_devices
+    minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    most = minimum.states + minimum.activations + minimum.weights * cluster.n_devices
     return most > float(cluster.device_memory.min()) * cluster.n_devices
 
 
 def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:
     rules, stored = {}, {}
     for stage in solution.stages:
-        for at, rule in stage.computations:
-            instruction = model.program.instructions[at]
+        for index, rule in stage.computations:
+            instruction = model.program.instructions[index]
             if instruction.op >= 0:
                 rules[instruction.op] = rule.rules
             else:

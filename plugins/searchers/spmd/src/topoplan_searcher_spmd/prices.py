@@ -39,7 +39,7 @@ class Prices:
         self._sharded = sharded_state
         self._sizes = written.mesh.sizes
         self._groups = cache(lambda axes: groups_of(self._sizes, axes))
-        self._exchanges = cache(lambda given, wanted: mesh_steps(given, wanted, self._sizes))
+        self._exchanges = cache(lambda source, target: mesh_steps(source, target, self._sizes))
         self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]
 
@@ -54,32 +54,32 @@ class Prices:
         part = self._part(instruction, rule)
         return float(part.forward.max()) / MICRO_BATCHES, float(part.backward.max()) / MICRO_BATCHES
 
-    def conversion(self, nbytes: int, given: MeshSharding, wanted: MeshSharding) -> tuple[float, float] | None:
+    def conversion(self, nbytes: int, source: MeshSharding, target: MeshSharding) -> tuple[float, float] | None:
         """Say which conversions there are; `crossing` prices them, for which bytes are not enough."""
         del nbytes
-        return None if self._exchanges(given, wanted) is None else (0.0, 0.0)
+        return None if self._exchanges(source, target) is None else (0.0, 0.0)
 
     def crossing(
-        self, value: int, given: MeshSharding, wanted: MeshSharding
+        self, value: int, source: MeshSharding, target: MeshSharding
     ) -> tuple[float, float, float, float, float]:
         """Return forward and backward seconds of a conversion of the first micro-batch, of the second, and bytes."""
         written, whole = self._written, self._written.program.values[value].nbytes
         kind = written.outline.kinds[value]
         if kind is not Kind.WEIGHT:
-            there, back = self._made(given, wanted)
+            ahead, back = self._made(source, target)
             part = whole / MICRO_BATCHES
-            forward = self._seconds(there, part)
+            forward = self._seconds(ahead, part)
             backward = self._seconds(back, part) if kind is Kind.MADE else 0.0
             return forward, backward, forward, backward, 0.0
         # A gradient that is to be summed here is summed over samples at once; others are where they are read.
-        there, back = self._made(written.stored(given) if PENDING_GRADIENT in given else given, wanted)
-        kept = self.put_together(value, given, wanted)
-        return self._seconds(there, whole), self._seconds(back, whole), 0.0, 0.0, kept
+        ahead, back = self._made(written.stored(source) if PENDING_GRADIENT in source else source, target)
+        joined_bytes = self.put_together(value, source, target)
+        return self._seconds(ahead, whole), self._seconds(back, whole), 0.0, 0.0, joined_bytes
 
-    def put_together(self, value: int, given: MeshSharding, wanted: MeshSharding) -> float:
+    def put_together(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
         """Return the bytes that a parameter takes which is put together of slices."""
-        pieces = self._pieces(wanted)
-        return self._written.program.values[value].nbytes / pieces if pieces < self._pieces(given) else 0.0
+        pieces = self._pieces(target)
+        return self._written.program.values[value].nbytes / pieces if pieces < self._pieces(source) else 0.0
 
     def sums(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the seconds in which the gradient of a parameter that is stored in slices is summed over samples."""
@@ -103,16 +103,16 @@ class Prices:
         value, (forms,) = instruction.outputs[0], rule.outputs
         pieces = self._pieces(forms)
         stored = self._written.program.values[value].nbytes / pieces
-        rest = (self._state[self._written.outline.owner[value]] - 1) * stored
-        return stored + rest / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
+        replicas = (self._state[self._written.outline.owner[value]] - 1) * stored
+        return stored + replicas / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
     def _pieces(self, forms: MeshSharding) -> int:
         return int(np.prod([*self._written.mesh.pieces(forms).values()], dtype=np.int64))
 
-    def _made(self, given: MeshSharding, wanted: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
-        found = self._exchanges(given, wanted)
-        assert found is not None
-        return found
+    def _made(self, source: MeshSharding, target: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
+        exchanges = self._exchanges(source, target)
+        assert exchanges is not None
+        return exchanges
 
     def _seconds(self, steps: _Exchanges, nbytes: float) -> float:
         return sum(
@@ -147,7 +147,7 @@ def least_bytes(prices: Prices, written: Written, graph: OperatorGraph) -> float
     With a signature go the parameters, as they are stored best for it, and what is put together of them.
     """
     reads = {i.outputs[0]: i for i in written.program.instructions if i.verb is Verb.READ}
-    known: dict[object, float] = {}
+    cached: dict[object, float] = {}
     counted: set[int] = set()
     total = 0.0
     for instruction in written.program.instructions:
@@ -157,24 +157,24 @@ def least_bytes(prices: Prices, written: Written, graph: OperatorGraph) -> float
         counted.update(value for _, value in weights)
         op = graph.operators[instruction.op]
         like = (attrs.evolve(op, name=""), tuple(k for k, _ in weights))
-        if like not in known:
-            known[like] = min(
+        if like not in cached:
+            cached[like] = min(
                 prices.kept(instruction, rule)
                 + sum(_least_of(prices, reads[value], value, rule.inputs[k]) for k, value in weights)
                 for rule in instruction.signatures
             )
-        total += known[like]
+        total += cached[like]
     return total
 
 
-def _least_of(prices: Prices, read: Instruction[Joint], value: int, wanted: MeshSharding) -> float:
+def _least_of(prices: Prices, read: Instruction[Joint], value: int, target: MeshSharding) -> float:
     """Return the bytes of a parameter that is wanted in some forms: as it is stored, and put together."""
     return min(
         (
             prices.kept(read, rule)
-            + (0.0 if rule.outputs[0] == wanted else prices.put_together(value, rule.outputs[0], wanted))
+            + (0.0 if rule.outputs[0] == target else prices.put_together(value, rule.outputs[0], target))
             for rule in read.signatures
-            if rule.outputs[0] == wanted or prices.conversion(0, rule.outputs[0], wanted) is not None
+            if rule.outputs[0] == target or prices.conversion(0, rule.outputs[0], target) is not None
         ),
         default=np.inf,
     )
@@ -189,9 +189,9 @@ def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
     base = columns_of(program, prices, who)
     pairs = [(i, rule) for i in program.instructions for rule in i.signatures]
     crossings = np.full((5, *base.forward.shape), np.inf)
-    known: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     for v, forms in enumerate(forms_of(program)):
-        like = known.setdefault((program.values[v].nbytes, written.outline.kinds[v], forms), v)
+        like = numbers.setdefault((program.values[v].nbytes, written.outline.kinds[v], forms), v)
         if like < v:
             crossings[:, v] = crossings[:, like]
             continue
@@ -202,17 +202,17 @@ def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
         return np.array(values, dtype=np.float64)
 
     bounded = np.isfinite(limit)
-    held = column([prices.kept(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
+    held_bytes = column([prices.kept(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
     return base._replace(
         overlapped=True,
         back=column([prices.passes(i, rule)[1] for i, rule in pairs]),
         sums=column([prices.sums(i, rule) for i, rule in pairs]),
-        held=held,
+        held=held_bytes,
         forward=crossings[0],
         backward=crossings[1],
         again_forward=crossings[2],
         again_backward=crossings[3],
         put_together=crossings[4] if bounded else np.zeros_like(crossings[4]),
         limit=limit,
-        lean=following(held, base.signature_at) * (1 - 1e-9),
+        lean=following(held_bytes, base.signature_at) * (1 - 1e-9),
     )

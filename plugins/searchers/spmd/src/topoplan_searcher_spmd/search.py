@@ -79,10 +79,10 @@ class SpmdSearch:
 
         That is the one of a strategy; without it, the fastest of all.
         """
-        done = [proposal for proposal in self._proposals if proposal.seconds is not None]
-        best = min(done, key=lambda proposal: (not proposal.fits, proposal.seconds or 0.0), default=None)
+        simulated = [proposal for proposal in self._proposals if proposal.seconds is not None]
+        best = min(simulated, key=lambda proposal: (not proposal.fits, proposal.seconds or 0.0), default=None)
         if strategy is not None:
-            best = next((one for one in done if one.candidate.state().strategy == strategy), None)
+            best = next((entry for entry in simulated if entry.candidate.state().strategy == strategy), None)
         answer: dict[str, Any] = {
             "chosen": None if best is None else best.name,
             "meshes": [
@@ -99,7 +99,7 @@ class SpmdSearch:
                 for planned in sorted(self._planned, key=lambda planned: planned.seconds)
             ],
             "meshes_outdone": self._dominated,
-            "simulated_s": {proposal.name: proposal.seconds for proposal in done},
+            "simulated_s": {proposal.name: proposal.seconds for proposal in simulated},
         }
         chosen = None if best is None else best.candidate.state().strategy
         if isinstance(chosen, SpmdStrategy):
@@ -124,14 +124,14 @@ class SpmdSearch:
 
     def _proposed(self, trial: Trial) -> Iterator[list[_Proposal]]:
         """Yield what is proposed, round by round."""
-        fabric, known = trial.state.fabric, []
+        fabric, shortlist = trial.state.fabric, []
         if (hidup := self._hidup(trial)) is not None:
-            known.append(_Proposal("hidup", hidup))
+            shortlist.append(_Proposal("hidup", hidup))
         if (plain := self._data_parallel()) is not None:
             state = State(plain, fabric)
-            known.append(_Proposal("data parallelism", Candidate(base=state, comparison="data parallelism")))
-        if known:
-            yield known
+            shortlist.append(_Proposal("data parallelism", Candidate(base=state, comparison="data parallelism")))
+        if shortlist:
+            yield shortlist
         refused: TopoplanError | None = None
         nearest: tuple[Mesh, PlanTooLargeError] | None = None
         experts = max(self._outline.experts, default=-1) >= 0
@@ -170,11 +170,11 @@ class SpmdSearch:
         """Say what the plan of the least memory lacks, or any plan, and what would help."""
         problem, planned = self._problem, refused.nearest
         if planned is None:
-            told = needs_more(problem, refused.needed)
-            return NoPlanFitsError(f"{refused}: of all meshes devices need the least on {mesh}, and {told}")
+            message = needs_more(problem, refused.needed)
+            return NoPlanFitsError(f"{refused}: of all meshes devices need the least on {mesh}, and {message}")
         use = Lowering(problem.graph, problem.cluster, problem.costs).memory_use(planned.strategy)
-        told = no_plan_fits(problem, planned.strategy, use)
-        return NoPlanFitsError(f"{refused}: of the plans that do not count bytes, on {mesh}, {told}")
+        message = no_plan_fits(problem, planned.strategy, use)
+        return NoPlanFitsError(f"{refused}: of the plans that do not count bytes, on {mesh}, {message}")
 
     @staticmethod
     def _seconds(proposal: _Proposal) -> float:

@@ -72,11 +72,11 @@ class Mesh:
 
     def pieces(self, forms: MeshSharding) -> dict[int, int]:
         """Return into how many slices each axis of a tensor is cut."""
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for form, size in zip(forms, self.sizes, strict=True):
             if form.sliced:
-                found[form.axis] = found.get(form.axis, 1) * size
-        return found
+                sizes[form.axis] = sizes.get(form.axis, 1) * size
+        return sizes
 
 
 @attrs.frozen
@@ -142,19 +142,19 @@ def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
     Those of which some axes make up a host come first: they are often the best, and then others are soon given up.
     """
     n_devices = cluster.n_devices
-    found = [Mesh((n_devices,), (Role.MODEL,))]
+    result = [Mesh((n_devices,), (Role.MODEL,))]
     if kind == "flat":
-        return found
+        return result
     for data in (d for d in range(1, n_devices) if n_devices % d == 0):
-        rest = n_devices // data
+        remaining = n_devices // data
         sizes, roles = ((data,), (Role.DATA,)) if data > 1 else ((), ())
         if data > 1:
-            found.append(Mesh((*sizes, rest), (*roles, Role.MODEL)))
-        for one in (k for k in range(2, rest) if experts and rest % k == 0):
-            found.append(Mesh((*sizes, one, rest // one), (*roles, Role.MODEL, Role.EXPERT)))
-            found.append(Mesh((*sizes, one, rest // one), (*roles, Role.EXPERT, Role.MODEL)))
+            result.append(Mesh((*sizes, remaining), (*roles, Role.MODEL)))
+        for size in (k for k in range(2, remaining) if experts and remaining % k == 0):
+            result.append(Mesh((*sizes, size, remaining // size), (*roles, Role.MODEL, Role.EXPERT)))
+            result.append(Mesh((*sizes, size, remaining // size), (*roles, Role.EXPERT, Role.MODEL)))
     host = int(np.bincount(cluster.device_host).max())
-    return sorted(found, key=lambda mesh: len(mesh.sizes) > 1 and host not in np.cumprod(mesh.sizes[::-1])[:-1])
+    return sorted(result, key=lambda mesh: len(mesh.sizes) > 1 and host not in np.cumprod(mesh.sizes[::-1])[:-1])
 
 
 def outline(graph: OperatorGraph) -> Outline:
@@ -162,11 +162,11 @@ def outline(graph: OperatorGraph) -> Outline:
     program = write_down(graph, signatures, data_first=False)
     count = len(program.values)
     kinds, owner, user = [Kind.GIVEN] * count, [-1] * count, [(-1, -1)] * count
-    for here, instruction in enumerate(program.instructions):
+    for position, instruction in enumerate(program.instructions):
         for value in instruction.outputs if instruction.op >= 0 else ():
             kinds[value] = Kind.MADE
         for k, value in enumerate(instruction.inputs):
-            user[value] = here, k
+            user[value] = position, k
             if kinds[value] is not Kind.MADE:
                 owner[value] = instruction.op
                 weight = k >= len(graph.operators[instruction.op].inputs)

@@ -30,10 +30,10 @@ class Memo:
         """Return what was built in the way ``how`` for an equal demand, or build it."""
         columns = (demand.group_ptr, demand.group_members, demand.group_bytes, demand.matrix)
         key = (how, *(column.tobytes() for column in columns))
-        found = self._by_demand.pop(key, None)
-        self._by_demand[key] = found = found or self.one(build())
+        cached = self._by_demand.pop(key, None)
+        self._by_demand[key] = cached = cached or self.one(build())
         _make_room(self._by_demand)
-        return found
+        return cached
 
     def one(self, fabric: Fabric) -> Fabric:
         """Return the one object that stands for all fabrics of the same links, rings and routes."""
@@ -43,12 +43,12 @@ class Memo:
             columns += [routes.pairs, routes.pair_ptr, routes.path_ptr, routes.links, routes.weight]
         rings = tuple(sorted(fabric.rings.items()))
         key = (fabric.max_paths, rings, *(column.tobytes() for column in columns))
-        found = self._by_wires.pop(key, fabric)
-        self._by_wires[key] = found
+        cached = self._by_wires.pop(key, fabric)
+        self._by_wires[key] = cached
         _make_room(self._by_wires)
-        return found
+        return cached
 
 
-def _make_room(known: dict[Any, Fabric]) -> None:
-    while len(known) > _KEPT:
-        del known[next(iter(known))]
+def _make_room(cache: dict[Any, Fabric]) -> None:
+    while len(cache) > _KEPT:
+        del cache[next(iter(cache))]

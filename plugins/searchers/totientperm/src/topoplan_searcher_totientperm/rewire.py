@@ -89,11 +89,11 @@ class Rewire:
         """Propose the state on each of the fabrics that differ from its own and from those before."""
         assert self._best is not None
         base = self._best.state
-        known = {id(base.fabric), id(self._memo.one(base.fabric))}
+        fabric_ids = {id(base.fabric), id(self._memo.one(base.fabric))}
         candidates = []
         for fabric in fabrics:
-            if id(fabric) not in known:
-                known.add(id(fabric))
+            if id(fabric) not in fabric_ids:
+                fabric_ids.add(id(fabric))
                 candidates.append(Candidate(base=base, fabric=fabric, beat=self._best.cost))
         return candidates
 
@@ -107,9 +107,9 @@ class Rewire:
 
     def adopt(self, trial: Trial) -> None:
         """Go on from another strategy, or from another fabric for the one that it has: no reason to wire anew."""
-        known = self._best is not None and trial.state.strategy is self._best.state.strategy
+        unchanged = self._best is not None and trial.state.strategy is self._best.state.strategy
         self._best = trial
-        if not known:
+        if not unchanged:
             self._changed, self._rewired = True, False
 
 

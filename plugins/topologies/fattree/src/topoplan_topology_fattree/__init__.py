@@ -44,9 +44,9 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     k = _ports(options.k, cluster.n_hosts)
     half = k // 2
     uplinks = max(1, math.ceil(half / options.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
-    own = cluster.interfaces * cluster.interface_bandwidth
-    widest = int(own.argmax())
-    trunk = float(own[widest])
+    host_bandwidth = cluster.interfaces * cluster.interface_bandwidth
+    widest = int(host_bandwidth.argmax())
+    trunk = float(host_bandwidth[widest])
     slowed = trunk * half / options.oversubscription / uplinks
     rack0 = cluster.n_hosts
     aggregation0 = rack0 + k * half
@@ -58,7 +58,7 @@ def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
     pairs = ((host, rack0 + host // half), (rack, aggregation), (aggregation, core))
     ends = [np.stack(np.broadcast_arrays(*pair), axis=-1).reshape(-1, 2) for pair in pairs]
     links = np.concatenate(ends)
-    bandwidth = np.concatenate([own, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
+    bandwidth = np.concatenate([host_bandwidth, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
     tree = Fabric.from_links(
         name="fattree",
         n_hosts=cluster.n_hosts,

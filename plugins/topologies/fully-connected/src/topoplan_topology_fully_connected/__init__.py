@@ -23,16 +23,16 @@ def build(options: FullyConnectedOptions, context: TopologyContext) -> Fabric:
     """Join every host to every other one."""
     cluster = context.cluster
     n, interfaces = cluster.n_hosts, cluster.interfaces
-    others = max(n - 1, 1)
-    whole = (interfaces == interfaces[0]).all() and interfaces[0] % others == 0
-    share = interfaces / others * cluster.interface_bandwidth
+    n_peers = max(n - 1, 1)
+    whole = (interfaces == interfaces[0]).all() and interfaces[0] % n_peers == 0
+    share = interfaces / n_peers * cluster.interface_bandwidth
     src, dst = np.nonzero(~np.eye(n, dtype=bool))
     return Fabric(
         name="fully-connected",
         n_hosts=n,
         link_src=src,
         link_dst=dst,
-        link_count=np.full(len(src), interfaces[0] // others if whole else 1),
+        link_count=np.full(len(src), interfaces[0] // n_peers if whole else 1),
         link_bandwidth=np.minimum(share[src], share[dst]),
         link_latency=np.full(len(src), cluster.latency),
         link_kind=np.full(len(src), LinkKind.NETWORK if whole else LinkKind.LANE),

@@ -21,9 +21,9 @@ def fastest(fabrics: Sequence[Fabric], matrix: F64) -> Fabric:
 def link_seconds(fabric: Fabric, matrix: F64) -> F64:
     """(L,) seconds that each link needs for (n, n) bytes from row to column host, shared evenly by their paths."""
     source, target = np.nonzero(matrix)
-    found = paths(fabric, source, target)
-    links = np.diff(found.path_ptr)
-    share = np.repeat(matrix[source, target], np.diff(found.pair_ptr)) * found.weight
-    load = np.bincount(found.links, np.repeat(share, links), minlength=fabric.n_links)
+    routed = paths(fabric, source, target)
+    links = np.diff(routed.path_ptr)
+    share = np.repeat(matrix[source, target], np.diff(routed.pair_ptr)) * routed.weight
+    load = np.bincount(routed.links, np.repeat(share, links), minlength=fabric.n_links)
     seconds: F64 = load / fabric.link_bandwidth
     return seconds

@@ -51,9 +51,9 @@ def join_parts(count: I64, matrix: F64) -> None:
     """
     traffic = matrix + matrix.T
     while (inside := _reached(count, 0)).sum() < len(count):
-        other = _reached(count, int(np.flatnonzero(~inside)[0]))
+        component = _reached(count, int(np.flatnonzero(~inside)[0]))
         a, b = _spare_link(count, traffic, inside)
-        c, d = _spare_link(count, traffic, other)
+        c, d = _spare_link(count, traffic, component)
         for x, y, change in ((a, b, -1), (c, d, -1), (a, c, 1), (b, d, 1)):
             count[x, y] += change
             count[y, x] += change
@@ -63,22 +63,22 @@ def _spare_link(count: I64, traffic: F64, part: np.ndarray) -> tuple[int, int]:
     """Return the link of a part with the least traffic that does not hold it together; if all do, the first."""
     tails, heads = np.nonzero(np.triu(count, 1) * part[:, None])
     order = np.argsort(traffic[tails, heads], kind="stable")
-    for at in order.tolist():
-        a, b = int(tails[at]), int(heads[at])
+    for link in order.tolist():
+        a, b = int(tails[link]), int(heads[link])
         if count[a, b] > 1:
             return a, b
         count[a, b] = count[b, a] = 0
-        held = _reached(count, a)[b]
+        connected = _reached(count, a)[b]
         count[a, b] = count[b, a] = 1
-        if held:
+        if connected:
             return a, b
     return int(tails[order[0]]), int(heads[order[0]])
 
 
 def _reached(count: I64, host: int) -> np.ndarray:
     """(n,) whether a host can be reached from ``host``."""
-    reached = np.zeros(len(count), dtype=bool)
-    reached[host] = True
-    while (wider := reached | (count[reached] > 0).any(axis=0)).sum() > reached.sum():
-        reached = wider
-    return reached
+    visited = np.zeros(len(count), dtype=bool)
+    visited[host] = True
+    while (wider := visited | (count[visited] > 0).any(axis=0)).sum() > visited.sum():
+        visited = wider
+    return visited

@@ -40,15 +40,15 @@ def phases(cluster: Cluster, demand: Demand | None, delay: float, paths: int, rn
         always = wirings.construct(demand)
         return Phases(forward=always, backward=always, reduce=always, delay=delay)
     sums = wirings.construct(attrs.evolve(demand, matrix=np.zeros_like(demand.matrix), forward=None))
-    others = [sums] if demand.n_groups else []
+    alternatives = [sums] if demand.n_groups else []
     if demand.forward is None:
-        forward = backward = wirings.fastest(demand, demand.matrix, others)
+        forward = backward = wirings.fastest(demand, demand.matrix, alternatives)
     else:
         back = demand.matrix - demand.forward
-        forward = wirings.fastest(demand, demand.forward, others)
+        forward = wirings.fastest(demand, demand.forward, alternatives)
         # What goes back the same way needs the same links.
         same = np.array_equal(back, demand.forward.T)
-        backward = forward if same else wirings.fastest(demand, back, [forward, *others])
+        backward = forward if same else wirings.fastest(demand, back, [forward, *alternatives])
     return Phases(forward=forward, backward=backward, reduce=sums if demand.n_groups else backward, delay=delay)
 
 
@@ -72,14 +72,14 @@ class _Wirings(NamedTuple):
         )
         return attrs.evolve(fabric, name="ocs")
 
-    def fastest(self, demand: Demand, matrix: F64, others: list[Fabric]) -> Fabric:
+    def fastest(self, demand: Demand, matrix: F64, alternatives: list[Fabric]) -> Fabric:
         """Return the best wiring for a matrix of traffic; one of the others where none is better."""
-        if others and not matrix.any():
-            return others[0]
-        alone = attrs.evolve(demand, group_ptr=[0], group_members=[], group_bytes=[], matrix=matrix, forward=None)
-        beside = [self.construct(alone, 1, detours) for detours in (False, True)]
+        if alternatives and not matrix.any():
+            return alternatives[0]
+        transfers = attrs.evolve(demand, group_ptr=[0], group_members=[], group_bytes=[], matrix=matrix, forward=None)
+        beside = [self.construct(transfers, 1, detours) for detours in (False, True)]
         links = direct(self.cluster, matrix, self.paths, np.random.default_rng(self.seed))
-        return fastest([*others, *beside, *links], matrix)
+        return fastest([*alternatives, *beside, *links], matrix)
 
 
 def throughout(cluster: Cluster, demand: Demand | None, paths: int, rng: np.random.Generator) -> list[Fabric]:

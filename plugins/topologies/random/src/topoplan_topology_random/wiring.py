@@ -63,47 +63,47 @@ def connected_graph(degrees: list[int], rng: np.random.Generator) -> list[Edge]:
     ends = [ends[i] for i in rng.permutation(len(ends)).tolist()]
     for leaf in leaves:
         fixed.append((leaf, ends.pop()))
-    drawn = list(zip(ends[0:-1:2], ends[1::2], strict=True))
-    drawn = _mend_loops(drawn, rng)
-    _spread_parallel(fixed, drawn, rng)
-    return fixed + drawn
+    edges = list(zip(ends[0:-1:2], ends[1::2], strict=True))
+    edges = _mend_loops(edges, rng)
+    _spread_parallel(fixed, edges, rng)
+    return fixed + edges
 
 
-def _mend_loops(drawn: list[Edge], rng: np.random.Generator) -> list[Edge]:
+def _mend_loops(edges: list[Edge], rng: np.random.Generator) -> list[Edge]:
     """Exchange ends until no link joins a host to itself; drop those that cannot be mended."""
-    loops = [i for i, (a, b) in enumerate(drawn) if a == b]
+    loops = [i for i, (a, b) in enumerate(edges) if a == b]
     lost = set()
     for i in loops:
-        a, b = drawn[i]
+        a, b = edges[i]
         if a != b:
             continue  # mended as the partner of another loop
-        partners = [j for j, edge in enumerate(drawn) if a not in edge and j not in lost]
+        partners = [j for j, edge in enumerate(edges) if a not in edge and j not in lost]
         if not partners:
             lost.add(i)
             continue
         j = partners[int(rng.integers(len(partners)))]
-        c, d = drawn[j]
-        drawn[i], drawn[j] = (a, c), (a, d)
-    return [edge for i, edge in enumerate(drawn) if i not in lost]
+        c, d = edges[j]
+        edges[i], edges[j] = (a, c), (a, d)
+    return [edge for i, edge in enumerate(edges) if i not in lost]
 
 
-def _spread_parallel(fixed: list[Edge], drawn: list[Edge], rng: np.random.Generator) -> None:
+def _spread_parallel(fixed: list[Edge], edges: list[Edge], rng: np.random.Generator) -> None:
     """Exchange ends of parallel links with random others where that leaves fewer parallel links; in place."""
-    count = Counter(tuple(sorted(edge)) for edge in fixed + drawn)
-    for i in range(len(drawn)):
+    count = Counter(tuple(sorted(edge)) for edge in fixed + edges)
+    for i in range(len(edges)):
         for _ in range(_TRIES):
-            a, b = drawn[i]
+            a, b = edges[i]
             if count[_key(a, b)] < 2:
                 break
-            j = int(rng.integers(len(drawn)))
-            c, d = drawn[j] if rng.random() < 0.5 else drawn[j][::-1]
+            j = int(rng.integers(len(edges)))
+            c, d = edges[j] if rng.random() < 0.5 else edges[j][::-1]
             if len({a, b, c, d}) < 4 or count[_key(a, c)] or count[_key(b, d)]:
                 continue
             for old in ((a, b), (c, d)):
                 count[_key(*old)] -= 1
             for new in ((a, c), (b, d)):
                 count[_key(*new)] += 1
-            drawn[i], drawn[j] = (a, c), (b, d)
+            edges[i], edges[j] = (a, c), (b, d)
 
 
 def _key(a: int, b: int) -> Edge:
