@@ -23,7 +23,7 @@ from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.network.bounds import fabric_lower_bound
 from topoplan_engine.search.draws import judge
-from topoplan_engine.search.driver import Walk, first_state
+from topoplan_engine.search.driver import SearchRun, first_state
 from topoplan_engine.search.setup import assemble
 from topoplan_engine.tomlfiles import read_toml
 
@@ -54,10 +54,10 @@ def experiment_of(model, degree, gbps, seed):
     )
 
 
-def judged(evaluator, walk, start):
-    """Choose among the last bests of a walk and ``start`` by their means over draws of paths."""
-    finalists, _ = walk.finalists()
-    return judge(evaluator, finalists, start, None, constructed=False, stop=Stop())
+def judged(evaluator, search_run, start):
+    """Choose among the last best states of a search run and ``start`` by their means over draws of paths."""
+    shortlist, _ = search_run.shortlist()
+    return judge(evaluator, shortlist, start, None, constructed=False, stop=Stop())
 
 
 def case(host, experiment):
@@ -65,17 +65,17 @@ def case(host, experiment):
     made = assemble(host, experiment)
     evaluator = made.evaluator
     rng, (mcmc, totientperm, relink) = made.searches()
-    walk = Walk(evaluator, first_state(evaluator, made.strategy, rng), [mcmc, totientperm])
-    walk.advance(HALF, Stop())
-    alone = judged(evaluator, walk, walk.finalist(walk.initial))
-    walk.advance(HALF, Stop())
-    longer = judged(evaluator, walk, alone.plan.finalist)
+    search_run = SearchRun(evaluator, first_state(evaluator, made.strategy, rng), [mcmc, totientperm])
+    search_run.advance(HALF, Stop())
+    alone = judged(evaluator, search_run, search_run.shortlist_entry(search_run.initial))
+    search_run.advance(HALF, Stop())
+    longer = judged(evaluator, search_run, alone.plan.entry)
     _, (mcmc, totientperm, relink) = made.searches(1)
-    further = Walk(evaluator, alone.plan.finalist.state, [mcmc, totientperm, relink])
+    further = SearchRun(evaluator, alone.plan.entry.state, [mcmc, totientperm, relink])
     further.advance(HALF, Stop())
-    full = judged(evaluator, further, further.finalist(further.initial))
+    full = judged(evaluator, further, further.shortlist_entry(further.initial))
     assert full.plan.cost <= full.initial.cost  # which is what TotientPerms reached, under as many draws
-    state = full.plan.finalist.state
+    state = full.plan.entry.state
     plan = evaluator.plan(state, {})
     bound = fabric_lower_bound(evaluator.demand(state.strategy), made.problem.cluster)
     return {

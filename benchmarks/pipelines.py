@@ -30,7 +30,7 @@ from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
-from topoplan_pipeline_planning.planning import best_of, finalists
+from topoplan_pipeline_planning.planning import best_of, shortlist
 from topoplan_searcher_pipeline import PipelineOptions
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
@@ -166,7 +166,7 @@ def rows_of(profile, batch, ends):
     peak = Lowering(problem.graph, problem.cluster, problem.costs).memory(outcome.plan.strategy)
     assert (peak <= problem.cluster.device_memory).all()
     given = {name: list(make()) for name, make in baselines(lambda: case.layers, case.planner.machine, batch)}
-    released = best_of(finalists(case.layers, HpgoMachine.split(ends), batch))
+    released = best_of(shortlist(case.layers, HpgoMachine.split(ends), batch))
     stages = [case.planner.machine.counts(stage.devices).tolist() for stage in released.stages]
     given["hpgo"] = [Pipeline(tuple(s.start for s in released.stages), tuple(map(tuple, stages)))]
     others = {name: case.fastest(pipelines) for name, pipelines in given.items()}

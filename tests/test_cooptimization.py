@@ -19,7 +19,7 @@ from topoplan_engine.experiment import HostGroup
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import packed
 from topoplan_engine.search import islands as chains
-from topoplan_engine.search.driver import Walk, drive, first_state
+from topoplan_engine.search.driver import SearchRun, drive, first_state
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.setup import assemble
 
@@ -154,12 +154,12 @@ def test_the_table_tells_how_far_the_bound_is(run):
 def test_a_local_search_goes_on_from_a_state(host):
     made = assemble(host, job())
     rng, searches = made.searches()
-    walk = Walk(made.evaluator, first_state(made.evaluator, made.strategy, rng), searches[:2])
-    walk.advance(60, Stop())
+    search_run = SearchRun(made.evaluator, first_state(made.evaluator, made.strategy, rng), searches[:2])
+    search_run.advance(60, Stop())
     run = Run(problem=made.problem, budget=60, seed=1, searchers=())
-    after = drive(run, made.evaluator, walk.best.state, made.searches(1)[1], np.random.default_rng(0))
-    assert after.initial_cost == walk.best.cost
-    assert after.best_cost < walk.best.cost
+    after = drive(run, made.evaluator, search_run.best.state, made.searches(1)[1], np.random.default_rng(0))
+    assert after.initial_cost == search_run.best.cost
+    assert after.best_cost < search_run.best.cost
 
 
 def summary(result):
@@ -192,7 +192,7 @@ def test_chains_give_an_outcome_like_any_other(host):
 
 
 def test_a_process_that_ends_early_is_an_error(host):
-    crew = chains._There(packed(host), job(run={"chains": 2}), [0], Stop())
+    crew = chains.RemoteWorkers(packed(host), job(run={"chains": 2}), [0], Stop())
     crew._process.kill()
     with pytest.raises(TopoplanError, match="a worker process ended early"):
         crew.finish()
@@ -200,7 +200,7 @@ def test_a_process_that_ends_early_is_an_error(host):
 
 
 def test_errors_of_other_processes_are_this_ones(host):
-    crew = chains._There(packed(host), job(searchers=["mcmc", "unheard"]), [0], Stop())
+    crew = chains.RemoteWorkers(packed(host), job(searchers=["mcmc", "unheard"]), [0], Stop())
     crew.start({0: (0, None)})
     with pytest.raises(TopoplanError, match="unheard"):
         crew.finish()
@@ -245,14 +245,14 @@ def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
 
 def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypatch):
     said = []
-    adopt = Walk.adopt
+    adopt = SearchRun.adopt
 
-    def watched(walk, state, cost, origin):
+    def watched(search_run, state, cost, origin):
         placed = not isinstance(state.strategy, SpmdStrategy)
-        said.append((cost, walk._evaluator.price(Candidate(base=state)).cost, placed))
-        adopt(walk, state, cost, origin)
+        said.append((cost, search_run._evaluator.price(Candidate(base=state)).cost, placed))
+        adopt(search_run, state, cost, origin)
 
-    monkeypatch.setattr(Walk, "adopt", watched)
+    monkeypatch.setattr(SearchRun, "adopt", watched)
     programs = Experiment(
         model="vit-switch:world-size=8,layers=2",
         cluster=ClusterOptions(servers=8, interface_bandwidth_gbps=10.0),

@@ -18,7 +18,7 @@ from topoplan_estimator_profile import Options as Prices
 from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.machine import Machine
-from topoplan_pipeline_planning.planning import best_of, finalists, plan
+from topoplan_pipeline_planning.planning import best_of, plan, shortlist
 from topoplan_pipeline_planning.plans import early_backward_speedup
 from topoplan_searcher_hpgo.baselines import released, released_memory
 
@@ -108,7 +108,7 @@ def families():
 def test_each_family_and_the_second_opinion_are_those_of_the_release(layers_from):
     for name, batch, machine, figures in families():
         layers = layers_from(name, batch)
-        found = finalists(layers, machine, batch, int(figures["micro_batch"]))
+        found = shortlist(layers, machine, batch, int(figures["micro_batch"]))
         best = best_of(found)
         where = f"{name} of {batch} on {machine}"
         wanted = [figures[key] for key in ("one_stage", "two_stages", "one_device_each", "two_stages_any")]

@@ -11,7 +11,7 @@ import pytest
 from topoplan import Candidate, Host, PlacedStrategy, State
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.interrupt import Stop
-from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, judge, mean_trial
 from topoplan_engine.search.driver import first_state
 from topoplan_engine.search.setup import assemble
@@ -114,15 +114,15 @@ def verdict(times, *, constructed=False, aside=None, stop=None):
     states = [State(PlacedStrategy(()), None) for _ in times]
     evaluator = Drawn(dict(zip(states, times, strict=True)))
     origin = Origin("constructed by x", "x") if constructed else Origin("found by search")
-    finalists = [Finalist(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
-    initial = attrs.evolve(finalists[0], origin=Origin("initial strategy"))
-    given = (evaluator, finalists[1:] or [initial], initial, initial if aside else None)
+    shortlist = [ShortlistEntry(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
+    initial = attrs.evolve(shortlist[0], origin=Origin("initial strategy"))
+    given = (evaluator, shortlist[1:] or [initial], initial, initial if aside else None)
     return judge(*given, constructed=constructed, stop=stop or Stop()), states, evaluator
 
 
 def test_a_lucky_draw_does_not_win():
     found, states, evaluator = verdict([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
-    assert found.plan.finalist.state is states[1]
+    assert found.plan.entry.state is states[1]
     assert found.plan.draws.mean == pytest.approx(0.98, rel=0.01)
     choosing = {seed for _, seeds in evaluator.asked[:3] for seed in seeds}
     assert len(choosing) == 8
@@ -132,15 +132,15 @@ def test_a_lucky_draw_does_not_win():
 
 def test_the_start_wins_where_nothing_is_better_in_the_mean():
     found, states, _ = verdict([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
-    assert found.plan.finalist.state is states[0]
+    assert found.plan.entry.state is states[0]
     assert found.initial is found.plan
 
 
 def test_a_constructed_plan_is_kept_and_the_faster_start_told():
     found, states, _ = verdict([(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)], constructed=True, aside=True)
-    assert found.plan.finalist.state is states[1]
+    assert found.plan.entry.state is states[1]
     assert found.aside is found.initial
-    assert found.aside.finalist.origin.name == "initial strategy"
+    assert found.aside.entry.origin.name == "initial strategy"
 
 
 def test_as_many_draws_are_taken_as_the_mean_needs():
@@ -156,7 +156,7 @@ def test_as_many_draws_are_taken_as_the_mean_needs():
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():
     found, states, evaluator = verdict([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
-    assert found.plan.finalist.state is states[2]
+    assert found.plan.entry.state is states[2]
     assert (found.plan.draws.mean, found.plan.draws.seeds, found.plan.draws.nearest) == (0.8, (), None)
     assert evaluator.asked == []
 
@@ -165,7 +165,7 @@ def test_one_who_wants_to_stop_waits_for_no_more_draws_than_there_must_be():
     stop = Stop()
     stop.wanted = True
     found, states, evaluator = verdict([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
-    assert found.plan.finalist.state in (states[0], states[2])
+    assert found.plan.entry.state in (states[0], states[2])
     assert [len(seeds) for _, seeds in evaluator.asked] == [8, 8, 8]
 
 

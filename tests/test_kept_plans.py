@@ -22,7 +22,7 @@ from topoplan_engine.experiment import experiment_from_toml
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Keep
-from topoplan_engine.search.driver import Walk
+from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.setup import assemble
 from topoplan_studies.cells import Cell
 from topoplan_studies.figure import figure_from
@@ -84,8 +84,8 @@ class Prices:
         return Trial(state=state, cost=self.costs[id(state.strategy)], demand=lambda: None)
 
 
-def walk(costs, *, keep, comparison=None):
-    """Walk from strategy 0 past the others, of these costs; return the walk, the strategies, and a network searcher."""
+def searched(costs, *, keep, comparison=None):
+    """Run a search from strategy 0 past the others, of these costs; return run, strategies and a network searcher."""
     strategies = [PlacedStrategy(()) for _ in costs]
     candidates = [
         Candidate(base=State(one, None), comparison="something else" if number == comparison else "")
@@ -94,43 +94,45 @@ def walk(costs, *, keep, comparison=None):
     prices = Prices({id(one): cost for one, cost in zip(strategies, costs, strict=True)})
     watching = Watching()
     searchers = [("strategy", Planner(candidates)), ("network", watching)]
-    made = Walk(prices, State(strategies[0], None), searchers, keep=Keep(constructing={0: "planner"}, constructed=keep))
+    made = SearchRun(
+        prices, State(strategies[0], None), searchers, keep=Keep(constructing={0: "planner"}, constructed=keep)
+    )
     made.advance(100, Stop())
     return made, strategies, watching
 
 
 def test_the_best_constructed_plan_is_kept_and_the_network_follows_it():
-    made, strategies, watching = walk([1.0, 4.0, 2.0, 3.0], keep=True)
+    made, strategies, watching = searched([1.0, 4.0, 2.0, 3.0], keep=True)
     assert made.best.state.strategy is strategies[2]
     assert [trial.cost for trial in watching.given] == [1.0, 2.0]
-    finalists, aside = made.finalists()
-    assert [one.cost for one in finalists] == [4.0, 3.0, 2.0]
-    assert {one.origin.name for one in finalists} == {"constructed by planner"}
-    assert finalists[-1].origin.report == {"parts": []}
+    shortlist, aside = made.shortlist()
+    assert [one.cost for one in shortlist] == [4.0, 3.0, 2.0]
+    assert {one.origin.name for one in shortlist} == {"constructed by planner"}
+    assert shortlist[-1].origin.report == {"parts": []}
     assert (aside.cost, aside.origin.name) == (1.0, "initial strategy")
     assert made.history == [(1.0, 1.0), (4.0, 2.0)]
 
 
 def test_the_fastest_is_kept_where_users_want_it():
-    made, strategies, watching = walk([1.0, 4.0, 2.0, 3.0], keep=False)
+    made, strategies, watching = searched([1.0, 4.0, 2.0, 3.0], keep=False)
     assert made.best.state.strategy is strategies[0]
     assert [trial.cost for trial in watching.given] == [1.0]
-    finalists, aside = made.finalists()
-    assert [one.origin.name for one in finalists] == ["initial strategy"]
+    shortlist, aside = made.shortlist()
+    assert [one.origin.name for one in shortlist] == ["initial strategy"]
     assert (aside.cost, aside.origin.name) == (2.0, "constructed by planner")
 
 
 def test_what_is_there_for_comparison_is_not_kept():
-    made, strategies, _ = walk([5.0, 4.0, 2.0, 3.0], keep=True, comparison=2)
+    made, strategies, _ = searched([5.0, 4.0, 2.0, 3.0], keep=True, comparison=2)
     assert made.best.state.strategy is strategies[3]
-    _, aside = made.finalists()
+    _, aside = made.shortlist()
     assert (aside.cost, aside.origin.name) == (2.0, "something else")
 
 
 def test_what_cannot_be_simulated_is_not_kept():
-    made, strategies, _ = walk([5.0, float("inf")], keep=True)
+    made, strategies, _ = searched([5.0, float("inf")], keep=True)
     assert made.best.state.strategy is strategies[0]
-    assert made.finalists()[1] is None
+    assert made.shortlist()[1] is None
 
 
 @pytest.mark.parametrize("words", [HPGO, HIDUP], ids=["hpgo", "hidup"])
@@ -200,7 +202,7 @@ def test_a_local_search_beside_a_planner_keeps_the_fastest(host):
     assert not assemble(host, both).keep.constructed
     outcome = optimize(both, host=host)
     assert outcome.seconds <= outcome.initial_seconds
-    assert outcome.aside.finalist.origin.name == "constructed by hpgo"
+    assert outcome.aside.entry.origin.name == "constructed by hpgo"
     assert outcome.plan.provenance["reports_are_of"] == "constructed by hpgo"
 
 

@@ -12,7 +12,7 @@ from topoplan_pipeline_planning.latency import early_backward_seconds
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns
 from topoplan_pipeline_planning.machine import Bandwidths, Machine
 from topoplan_pipeline_planning.placing import placements, replicated_placements
-from topoplan_pipeline_planning.planning import finalists, plan
+from topoplan_pipeline_planning.planning import plan, shortlist
 from topoplan_pipeline_planning.states import antichain_states
 from topoplan_reference.hpgo import reference_best, reference_candidates
 
@@ -64,7 +64,7 @@ def test_the_released_search_finds_nothing_better_or_else(layers, sizes, batch, 
 @given(models(), machines)
 def test_stages_share_out_layers_and_devices(layers, sizes):
     machine = Machine.split(np.cumsum(sizes).tolist())
-    for result in finalists(layers, machine, 64):
+    for result in shortlist(layers, machine, 64):
         assert result.stages[0].start == 0
         assert result.stages[-1].end == layers.count
         assert all(a.end == b.start for a, b in zip(result.stages, result.stages[1:], strict=False))
@@ -76,7 +76,7 @@ def test_stages_share_out_layers_and_devices(layers, sizes):
 def test_equal_times_without_communication_split_evenly():
     columns = OperatorColumns(forward=np.ones(4), backward=np.ones(4), activations=np.ones(4), parameters=np.ones(4))
     layers = Layers.of(antichain_states(CHAIN_4, 9), columns)
-    results = finalists(layers, Machine.split([4]), 400)
+    results = shortlist(layers, Machine.split([4]), 400)
     by_family = {result.family: result for result in results}
     assert by_family["one device each"].split == "1|1|1|1 @1 @2 @3"
     # M micro-batches through S stages take M + S - 1 steps.

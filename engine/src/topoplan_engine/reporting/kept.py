@@ -25,7 +25,7 @@ def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], s
     if outcome.origin.constructed or aside is not None or "reports" in outcome.plan.provenance:
         rows.append(("plan", outcome.origin.name))
     if aside is not None:
-        name = aside.finalist.origin.name
+        name = aside.entry.origin.name
         times = iteration_time(aside.draws, say) + ("" if aside.fits else " (does not fit)")
         choose = _choose(outcome, experiment)
         rows.append((f"beside it: {name}", times + (f"; {choose} takes it" if choose else "")))
@@ -44,7 +44,7 @@ def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
         "aside": None
         if aside is None
         else {
-            "plan": aside.finalist.origin.name,
+            "plan": aside.entry.origin.name,
             "iteration_time_s": aside.draws.mean,
             "standard_deviation_s": aside.draws.deviation,
             "fits": aside.fits,

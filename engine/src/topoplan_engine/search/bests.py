@@ -16,7 +16,7 @@ import attrs
 
 from topoplan.search.protocol import State, Trial
 
-__all__ = ["LAST", "Bests", "Finalist", "Keep", "Origin"]
+__all__ = ["LAST", "Bests", "Keep", "Origin", "ShortlistEntry"]
 
 #: Bests that are remembered.
 LAST = 8
@@ -56,7 +56,7 @@ class Origin:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Finalist:
+class ShortlistEntry:
     """A state that was the best of its kind when it was priced, and its cost in seconds, as the search priced it."""
 
     state: State

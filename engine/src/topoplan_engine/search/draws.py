@@ -1,4 +1,4 @@
-"""Iteration times over draws of equal paths: which finalist is the best in the mean, and what it takes.
+"""Iteration times over draws of equal paths: which shortlisted state has the best mean, and its time.
 
 Where messages have several equal paths, each takes one at random, and a simulated time is one draw of many.  A search
 that prices every candidate under one draw settles on a state that is lucky in it.  So, before a plan is returned, the
@@ -6,7 +6,7 @@ last bests of the search are priced under draws that the search did not see and 
 the winner is the mean over draws that did not choose it, of which so many are taken that it is known to a quarter of
 a percent.  The states beside it, the initial one first of all, are priced under the same draws.
 
-Data flow: `judge` asks an evaluator for times of finalists (`topoplan_engine.search.bests`) and returns `Judged`
+Data flow: `judge` asks an evaluator for times of shortlist (`topoplan_engine.search.bests`) and returns `Judged`
 ones; it asks for no draw where nothing is drawn.
 """
 
@@ -25,12 +25,12 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.interrupt import Stop
-from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
 
-#: Draws that choose among finalists, and those that say what the winner takes, counted from those of the search.
+#: Draws that choose among shortlist, and those that say what the winner takes, counted from those of the search.
 _CHOOSING = range(1000, 1008)
 _REPORTING = range(2000, 2256)
 
@@ -78,14 +78,14 @@ class Draws:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Judged:
-    """A finalist, its times, and what of memory adds to its cost.
+    """A shortlisted state, its times, and what of memory adds to its cost.
 
     Attributes:
         penalty: seconds that exceeding memory adds.
         fits: every device holds what it keeps there.
     """
 
-    finalist: Finalist
+    entry: ShortlistEntry
     draws: Draws
     penalty: float
     fits: bool
@@ -119,43 +119,43 @@ class Verdict:
 
 def judge(
     evaluator: Evaluator,
-    finalists: Sequence[Finalist],
-    initial: Finalist,
-    aside: Finalist | None,
+    shortlist: Sequence[ShortlistEntry],
+    initial: ShortlistEntry,
+    aside: ShortlistEntry | None,
     *,
     constructed: bool,
     stop: Stop,
 ) -> Verdict:
-    """Choose a finalist by its mean, and time it beside the initial state and beside the best one of the other kind.
+    """Choose a shortlisted state by its mean; time it, the initial state and the best state of the other kind.
 
     Args:
         evaluator: prices states.
-        finalists: what to choose from, the best of the search at the end.
+        shortlist: what to choose from, the best of the search at the end.
         initial: where the search started.
         aside: the best one of the other kind (`topoplan_engine.search.driver.Result`).
-        constructed: finalists are kept because they were constructed; otherwise the initial state, and what was
+        constructed: shortlist are kept because they were constructed; otherwise the initial state, and what was
             constructed, win where they are faster in the mean.
         stop: once it is wanted, no more draws are begun than there must be.
     """
-    best, draws = finalists[-1], functools.cache(evaluator.draws)
-    others = [initial, *([] if aside is None else [aside])]
-    rivals = list(finalists) if constructed else _different([*finalists, *others])
+    best, draws = shortlist[-1], functools.cache(evaluator.draws)
+    baselines = [initial, *([] if aside is None else [aside])]
+    rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
     if len(rivals) > 1 and draws(best.state):
-        best = _best_of(evaluator, [best, *(one for one in rivals if one is not best)], draws, stop)
+        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop)
 
-    def judged(one: Finalist, at_least: int) -> Judged:
-        times = _times(evaluator, one, draws, at_least, stop)
-        strategy = one.state.strategy
-        return Judged(finalist=one, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
+    def judged(entry: ShortlistEntry, at_least: int) -> Judged:
+        times = _times(evaluator, entry, draws, at_least, stop)
+        strategy = entry.state.strategy
+        return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
     plan = judged(best, _AT_LEAST)
-    known = {plan.finalist.state: plan}
-    for one in others:
-        if one.state not in known:
-            known[one.state] = judged(one, len(plan.draws.seconds))
-    first, fastest = known[initial.state], min(known.values(), key=lambda one: one.rank)
+    judged_states = {plan.entry.state: plan}
+    for entry in baselines:
+        if entry.state not in judged_states:
+            judged_states[entry.state] = judged(entry, len(plan.draws.seconds))
+    first, fastest = judged_states[initial.state], min(judged_states.values(), key=lambda entry: entry.rank)
     if not constructed:
-        return Verdict(plan=fastest, initial=first, aside=None if aside is None else known[aside.state])
+        return Verdict(plan=fastest, initial=first, aside=None if aside is None else judged_states[aside.state])
     return Verdict(plan=plan, initial=first, aside=fastest)
 
 
@@ -164,8 +164,8 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     trial = evaluator.price(Candidate(base=state))
     if trial.cost == float("inf"):
         return trial
-    one = Finalist(state=state, cost=trial.cost, origin=Origin(""))
-    times = _times(evaluator, one, evaluator.draws, _AT_LEAST, Stop())
+    entry = ShortlistEntry(state=state, cost=trial.cost, origin=Origin(""))
+    times = _times(evaluator, entry, evaluator.draws, _AT_LEAST, Stop())
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
 
 
@@ -183,35 +183,39 @@ def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, clust
     return np.stack([run(taskgraph, fabric, cluster).finish for run in runs])
 
 
-def _different(finalists: Sequence[Finalist]) -> list[Finalist]:
+def _different(shortlist: Sequence[ShortlistEntry]) -> list[ShortlistEntry]:
     """Leave out what stands there before."""
-    return list({one.state: one for one in reversed(finalists)}.values())
+    return list({entry.state: entry for entry in reversed(shortlist)}.values())
 
 
-def _best_of(evaluator: Evaluator, rivals: Sequence[Finalist], draws: Callable[[State], bool], stop: Stop) -> Finalist:
+def _best_of(
+    evaluator: Evaluator, rivals: Sequence[ShortlistEntry], draws: Callable[[State], bool], stop: Stop
+) -> ShortlistEntry:
     """Return the rival with the best mean over the draws that choose, the first of equal ones."""
-    ranks: dict[Finalist, tuple[bool, float]] = {}
-    for one in rivals:
+    ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
+    for entry in rivals:
         if ranks and stop.wanted:
             break
-        cost = one.cost
-        if draws(one.state):
-            seconds = evaluator.makespans(one.state, [evaluator.first_draw + number for number in _CHOOSING])
-            cost = float(seconds.mean()) + evaluator.penalty(one.state.strategy)
-        ranks[one] = (not evaluator.fits(one.state.strategy), cost)
-    return min(ranks, key=lambda one: ranks[one])
+        cost = entry.cost
+        if draws(entry.state):
+            seconds = evaluator.makespans(entry.state, [evaluator.first_draw + number for number in _CHOOSING])
+            cost = float(seconds.mean()) + evaluator.penalty(entry.state.strategy)
+        ranks[entry] = (not evaluator.fits(entry.state.strategy), cost)
+    return min(ranks, key=lambda entry: ranks[entry])
 
 
-def _times(evaluator: Evaluator, one: Finalist, draws: Callable[[State], bool], at_least: int, stop: Stop) -> Draws:
-    """Price a finalist under so many draws that its mean is known well; once, as it was, where nothing is drawn."""
-    if not draws(one.state):
-        return Draws(seconds=[one.cost - evaluator.penalty(one.state.strategy) if one.cost < np.inf else np.inf])
+def _times(
+    evaluator: Evaluator, entry: ShortlistEntry, draws: Callable[[State], bool], at_least: int, stop: Stop
+) -> Draws:
+    """Price a state under enough draws for a precise mean; if nothing is drawn, return its only time."""
+    if not draws(entry.state):
+        return Draws(seconds=[entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf])
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
     times = Draws(seconds=[])
     while len(times.seeds) < at_least or (times.error > _PRECISE * times.mean and not stop.wanted):
         batch = seeds[len(times.seeds) :][:_AT_LEAST]
         if not batch:
             break
-        more = evaluator.makespans(one.state, batch)
+        more = evaluator.makespans(entry.state, batch)
         times = Draws(seconds=np.concatenate([times.seconds, more]), seeds=(*times.seeds, *batch))
     return times

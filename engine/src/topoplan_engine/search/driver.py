@@ -10,7 +10,7 @@ where the initial state is faster.  The loop ends when the budget is spent, when
 anything, when nothing was better for long enough, or when the user interrupts it: the best state so far is then
 the result all the same.
 
-The loop is a method of `Walk`, one search under way, so that several of them can go on in turns
+The loop is a method of `SearchRun`, so that several search runs can advance in turn
 (`topoplan_engine.search.islands`).
 """
 
@@ -30,10 +30,10 @@ from topoplan.search.observed import Progress, Run
 from topoplan.search.protocol import Candidate, Search, State, Trial
 from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.compiling import clock
-from topoplan_engine.search.bests import Bests, Finalist, Keep, Origin
+from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["Result", "Walk", "drive", "first_state", "patience_of"]
+__all__ = ["Result", "SearchRun", "drive", "first_state", "patience_of"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
@@ -46,7 +46,7 @@ class Result:
     Attributes:
         best, initial: the states, and in ``*_cost`` their seconds per iteration as the search priced them, memory
             penalty included.
-        finalists: the last states that were the best, ``best`` at the end.
+        shortlist: the last states that were the best, ``best`` at the end.
         aside: where a constructed plan is kept, the fastest state of all; where the fastest is, the best that was
             constructed.  None where that is ``best`` itself, or where there is none.
         reports: where nothing that searchers constructed could be simulated, what they say of it all the same.
@@ -61,8 +61,8 @@ class Result:
     best_cost: float
     initial: State
     initial_cost: float
-    finalists: tuple[Finalist, ...]
-    aside: Finalist | None
+    shortlist: tuple[ShortlistEntry, ...]
+    aside: ShortlistEntry | None
     reports: Mapping[str, Mapping[str, Any]]
     evaluations: int
     planning: float
@@ -72,8 +72,8 @@ class Result:
     interrupted: bool
 
 
-class Walk:
-    """One search under way.
+class SearchRun:
+    """One search run.
 
     Attributes:
         initial: a trial.
@@ -97,7 +97,7 @@ class Walk:
             evaluator: prices candidates.
             first: where to start.
             searchers: (axis, search) in the order of their turns.
-            patience: proposals without a better state after which the walk ends; None for no such end.
+            patience: proposals without a better state after which the run ends; None for no such end.
             on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
@@ -117,30 +117,32 @@ class Walk:
 
     @property
     def best(self) -> Trial:
-        """The best state so far: where constructed ones are kept, the best of these, unless no device could hold it."""
+        """The best state so far; if constructed states are preferred, the best of these, unless it does not fit."""
         fastest, constructed = self._fastest.best or self.initial, self._constructed.best
-        kept = self._keep.constructed and constructed is not None and (constructed.fits or not fastest.fits)
-        return constructed if kept and constructed is not None else fastest
+        prefers_constructed = (
+            self._keep.constructed and constructed is not None and (constructed.fits or not fastest.fits)
+        )
+        return constructed if prefers_constructed and constructed is not None else fastest
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Smaller for the better one of two walks: what fits, then what was constructed if that is kept, then cost."""
+        """Sort key of search runs, smallest for the best: fits, then constructed if that is preferred, then cost."""
         best = self.best
         return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
 
     def advance(self, budget: int, stop: Stop) -> bool:
         """Price up to ``budget`` proposals; say whether more is worth asking for."""
-        left = budget
-        while left > 0 and not stop.wanted:
+        remaining = budget
+        while remaining > 0 and not stop.wanted:
             asked = 0
             for number in range(len(self._searchers)):
                 started = clock()
-                candidates = self._asked_of(number)[:left]
+                candidates = self._asked_of(number)[:remaining]
                 self.planning += clock() - started
                 if not candidates:
                     continue
                 asked += len(candidates)
-                left -= len(candidates)
+                remaining -= len(candidates)
                 self._step(number, candidates, stop)
                 if self._patience is not None and self._idle >= self._patience:
                     return False
@@ -149,12 +151,12 @@ class Walk:
         return True
 
     def _asked_of(self, number: int) -> list[Candidate]:
-        """Ask a searcher; one that finds no plan that fits ends only a walk that has nothing else."""
+        """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
         axis, search = self._searchers[number]
         try:
             return list(search.ask())
         except NoPlanFitsError as error:
-            if not self.best.fits and sum(other == axis for other, _ in self._searchers) == 1:
+            if not self.best.fits and sum(other_axis == axis for other_axis, _ in self._searchers) == 1:
                 raise
             warnings.warn(TopoplanWarning(f"{error}; what else there is goes on"), stacklevel=2)
             return []
@@ -178,21 +180,21 @@ class Walk:
             self._take(trial)
         if self.best is not before:
             self._improved()
-            for across, other in self._searchers:
-                if other is not search and (across != axis or axis == "network"):
-                    other.adopt(self.best)
+            for across, peer in self._searchers:
+                if peer is not search and (across != axis or axis == "network"):
+                    peer.adopt(self.best)
             self._on_progress("new_best", self.progress())
-        reached = getattr(search, "reached", None)
-        if reached is not None and reached is not self.best:
-            for across, other in self._searchers:
-                if across != axis and getattr(other, "follows", False):
-                    other.adopt(reached)
+        reached_trial = getattr(search, "reached", None)
+        if reached_trial is not None and reached_trial is not self.best:
+            for across, peer in self._searchers:
+                if across != axis and getattr(peer, "follows", False):
+                    peer.adopt(reached_trial)
         if clock() - self._reported >= _REPORT_EVERY:
             self._reported = clock()
             self._on_progress("evaluated", self.progress())
 
     def adopt(self, state: State, cost: float, origin: Origin) -> None:
-        """Go on from a better state that another walk reached; ``cost`` in seconds."""
+        """Go on from a better state that another search run found; ``cost`` in seconds."""
         strategy = state.strategy
         if origin.constructed:
             self._origins[id(strategy)] = (strategy, origin)
@@ -210,8 +212,11 @@ class Walk:
         name, strategy = self._keep.constructing.get(number), trial.state.strategy
         if name is None or id(strategy) in self._origins:
             return
-        said = candidate.comparison
-        self._origins[id(strategy)] = (strategy, Origin(said) if said else Origin(f"constructed by {name}", name))
+        comparison = candidate.comparison
+        self._origins[id(strategy)] = (
+            strategy,
+            Origin(comparison) if comparison else Origin(f"constructed by {name}", name),
+        )
 
     def _take(self, trial: Trial) -> None:
         self._fastest.take(trial)
@@ -224,18 +229,18 @@ class Walk:
 
     def origin(self, strategy: Strategy) -> Origin:
         """Say where a strategy comes from."""
-        known = self._origins.get(id(strategy))
-        if known is not None:
-            return known[1]
+        entry = self._origins.get(id(strategy))
+        if entry is not None:
+            return entry[1]
         return Origin("initial strategy" if strategy is self.initial.state.strategy else "found by search")
 
-    def finalist(self, trial: Trial) -> Finalist:
+    def shortlist_entry(self, trial: Trial) -> ShortlistEntry:
         """Return a trial with its origin, and what its searcher says of it."""
         origin = self.origin(trial.state.strategy)
         if origin.constructed and origin.report is None:
             number = next(number for number, name in self._keep.constructing.items() if name == origin.searcher)
             origin = attrs.evolve(origin, report=self._report(number, trial.state.strategy))
-        return Finalist(state=trial.state, cost=trial.cost, origin=origin)
+        return ShortlistEntry(state=trial.state, cost=trial.cost, origin=origin)
 
     def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Ask a searcher what it says of a strategy."""
@@ -246,16 +251,18 @@ class Walk:
         """Return what searchers say of their plans where none of these could be simulated."""
         if self._constructed.best is not None:
             return {}
-        said = {name: self._report(number, None) for number, name in self._keep.constructing.items()}
-        return {name: report for name, report in said.items() if report is not None}
+        reports = {name: self._report(number, None) for number, name in self._keep.constructing.items()}
+        return {name: report for name, report in reports.items() if report is not None}
 
-    def finalists(self) -> tuple[tuple[Finalist, ...], Finalist | None]:
-        """Return the last bests, the best one at the end, and the best of the other kind where that is another one."""
-        kept = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
-        other = (self._fastest if kept is self._constructed else self._constructed).best
-        last = kept.last or (self.initial,)
-        aside = None if other is None or other.state is last[-1].state else self.finalist(other)
-        return tuple(map(self.finalist, last)), aside
+    def shortlist(self) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None]:
+        """Return the last best states, the best at the end, and the best of the other kind if that is another state."""
+        bests = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
+        aside_trial = (self._fastest if bests is self._constructed else self._constructed).best
+        last = bests.last or (self.initial,)
+        aside = (
+            None if aside_trial is None or aside_trial.state is last[-1].state else self.shortlist_entry(aside_trial)
+        )
+        return tuple(map(self.shortlist_entry, last)), aside
 
     @property
     def evaluations(self) -> int:
@@ -272,7 +279,7 @@ class Walk:
         return None
 
     def progress(self) -> Progress:
-        """Say how far the walk is."""
+        """Return the progress of the run."""
         return Progress(
             evaluations=self.evaluations,
             best=self.best.cost,
@@ -316,25 +323,25 @@ def drive(
     """
     first = start if isinstance(start, State) else first_state(evaluator, start, rng)
     patience = patience_of(run.patience, run.budget)
-    walk = Walk(evaluator, first, searchers, patience, on_progress, keep, planning)
+    search_run = SearchRun(evaluator, first, searchers, patience, on_progress, keep, planning)
     with interruptible() as stop:
-        walk.advance(run.budget, stop)
-    done = walk.progress()
-    on_progress("evaluated", done)
-    finalists, aside = walk.finalists()
+        search_run.advance(run.budget, stop)
+    final = search_run.progress()
+    on_progress("evaluated", final)
+    shortlist, aside = search_run.shortlist()
     return Result(
-        best=walk.best.state,
-        best_cost=walk.best.cost,
+        best=search_run.best.state,
+        best_cost=search_run.best.cost,
         initial=first,
-        initial_cost=walk.initial.cost,
-        finalists=finalists,
+        initial_cost=search_run.initial.cost,
+        shortlist=shortlist,
         aside=aside,
-        reports=walk.reports(),
-        evaluations=done.evaluations,
-        planning=walk.planning,
-        elapsed=done.elapsed,
-        acceptance=done.acceptance,
-        history=np.array(walk.history),
+        reports=search_run.reports(),
+        evaluations=final.evaluations,
+        planning=search_run.planning,
+        elapsed=final.elapsed,
+        acceptance=final.acceptance,
+        history=np.array(search_run.history),
         interrupted=stop.wanted,
     )
 

@@ -1,15 +1,15 @@
-"""Several chains of one search, in one process or more, that pass on what they reach.
+"""Island-model search: several search runs, in one or more processes, that exchange their best states.
 
-A chain is a whole search with random numbers of its own: strategy and network searchers, an evaluator, a share of
-the budget.  All go on for a round; then each looks at its neighbour, and takes over what that one reached
-if it is better, strategy and fabric together (the ring of islands of Tanese, "Distributed Genetic Algorithms",
-ICGA 1989).  So a good state spreads, but slowly enough for chains to differ.
+An island is a whole search run with its own random numbers: strategy and network searchers, an evaluator, and a share
+of the budget.  All islands advance by one round.  Then each one looks at its neighbour in a ring and adopts the best
+state of that one if it is better, strategy and fabric together (Tanese, "Distributed Genetic Algorithms", ICGA 1989).
+A good state therefore spreads, but slowly enough for the islands to differ.
 
-The result does not depend on the number of processes: a chain sees its own random numbers and what it is
-given between rounds, and nothing else; states that are passed on are copied, in one process too.
+The result does not depend on the number of processes.  An island depends only on its own random numbers and on the
+states that it receives between rounds; these states are copied, even within one process.
 
-Data flow: `search` deals the budget; a `Crew` holds some chains and advances them on request, here or at the
-other end of a pipe; states, costs and counts come back.
+Data flow: `search` divides the budget; `LocalWorkers` or `RemoteWorkers` hold some islands and advance them on
+request, in this process or at the other end of a pipe; states, costs and counts come back.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ from topoplan_engine.interrupt import Stop, end_with_parent, interruptible
 from topoplan_engine.kernels.compiling import clock, seconds
 from topoplan_engine.packing import packed, sendable, unpacked
 from topoplan_engine.perturbation import Perturbation
-from topoplan_engine.search.bests import LAST, Finalist, Origin
-from topoplan_engine.search.driver import Result, Walk, first_state, patience_of
+from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
+from topoplan_engine.search.driver import Result, SearchRun, first_state, patience_of
 from topoplan_engine.search.setup import Assembly, assemble
 
 __all__ = ["search"]
 
-#: Rounds between which chains exchange what they reached.
+#: Rounds between which islands exchange their best states.
 _ROUNDS = 16
 
-#: Seconds after which one that waits for other processes looks whether the user wants to stop.
+#: Seconds between two checks for an interrupt while the first process waits for the others.
 _POLL = 0.1
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Told:
-    """What a chain says after a round.
+class _Status:
+    """Status of one island after a round.
 
     Attributes:
-        state: the best one, pickled; None where it is no other than it said before.
-        cost, origin, rank: of the best state; the chain with the smallest rank has the best of all.
-        planning, compiling: seconds so far: of its searchers, and of the process that it runs in.
+        state: the pickled best state; None if it has not changed since the last status.
+        cost, origin, rank: of the best state; the island with the smallest rank has the best of all.
+        planning, compiling: seconds so far, of its searchers and of the process that it runs in.
+        more: the island can still propose candidates.
     """
 
     state: bytes | None
@@ -70,100 +71,100 @@ class _Told:
     more: bool
 
 
-#: A state on its way from one chain to another: pickled, its cost, and where it comes from.
-_Passed = tuple[bytes, float, Origin]
+#: A state that migrates to another island: pickled, with its cost and its origin.
+_Migrant = tuple[bytes, float, Origin]
 
-#: Proposals that a chain is to make, and the state that it takes over first.
-_Order = tuple[int, _Passed | None]
+#: The number of proposals of an island in a round, and the state that it adopts first.
+_Order = tuple[int, _Migrant | None]
 
 
-class _Crew(Protocol):
-    """Some of the chains."""
+class _Workers(Protocol):
+    """Some of the islands, in one process."""
 
     def start(self, orders: Mapping[int, _Order]) -> None:
-        """Let chains advance."""
+        """Advance islands by their orders."""
 
-    def finish(self) -> Mapping[int, _Told]:
-        """Return what the chains reached that were started."""
+    def finish(self) -> Mapping[int, _Status]:
+        """Return the status of each island that `start` advanced."""
 
-    def finalists(self, chain: int) -> bytes:
-        """Return `Walk.finalists` and `Walk.reports` of a chain, pickled together."""
+    def shortlist(self, island: int) -> bytes:
+        """Return `SearchRun.shortlist` and `SearchRun.reports` of an island, pickled together."""
 
 
-class _Here:
-    """Chains of this process; each with a problem and an evaluator of its own."""
+class LocalWorkers:
+    """Islands of this process; each has its own problem and evaluator."""
 
     def __init__(
-        self, host: Host, experiment: Experiment, perturbation: Perturbation | None, chains: Sequence[int], stop: Stop
+        self, host: Host, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int], stop: Stop
     ) -> None:
         run, self._stop = experiment.run, stop
-        self._walks: dict[int, tuple[Assembly, Walk]] = {}
-        self._said: dict[int, State] = {}
+        self._search_runs: dict[int, tuple[Assembly, SearchRun]] = {}
+        self._last_states: dict[int, State] = {}
         self._origins: dict[int, Origin] = {}
-        self._told: dict[int, _Told] = {}
-        for chain in chains:
-            made = assemble(host, experiment, perturbation)
+        self._statuses: dict[int, _Status] = {}
+        for island in islands:
+            assembly = assemble(host, experiment, perturbation)
             started = clock()
-            rng, searches = made.searches(chain)
+            rng, searches = assembly.searches(island)
             planning = clock() - started
-            first = first_state(made.evaluator, made.strategy, rng)
-            patience = patience_of(run.patience, _share(run.budget, run.chains, chain))
-            walk = Walk(made.evaluator, first, searches, patience, keep=made.keep, planning=planning)
-            self._walks[chain] = (made, walk)
+            first = first_state(assembly.evaluator, assembly.strategy, rng)
+            patience = patience_of(run.patience, _share(run.budget, run.chains, island))
+            search_run = SearchRun(assembly.evaluator, first, searches, patience, keep=assembly.keep, planning=planning)
+            self._search_runs[island] = (assembly, search_run)
 
     def start(self, orders: Mapping[int, _Order]) -> None:
-        self._told = {}
-        for chain, (budget, taken) in orders.items():
-            made, walk = self._walks[chain]
-            if taken is not None:
-                state = _interned(made.problem.space, pickle.loads(taken[0]))
-                self._said[chain], self._origins[chain] = state, taken[2]
-                walk.adopt(state, *taken[1:])
-            more = walk.advance(budget, self._stop)
-            self._told[chain] = self._tell(chain, walk, more)
+        self._statuses = {}
+        for island, (budget, migrant) in orders.items():
+            assembly, search_run = self._search_runs[island]
+            if migrant is not None:
+                state = _interned(assembly.problem.space, pickle.loads(migrant[0]))
+                self._last_states[island], self._origins[island] = state, migrant[2]
+                search_run.adopt(state, *migrant[1:])
+            more = search_run.advance(budget, self._stop)
+            self._statuses[island] = self._status_of(island, search_run, more)
 
-    def _tell(self, chain: int, walk: Walk, more: bool) -> _Told:
-        state = walk.best.state
-        known = self._said.get(chain) is state
-        if not known:
-            self._said[chain] = state
-            self._origins[chain] = walk.finalist(walk.best).origin
-        return _Told(
-            state=None if known else pickle.dumps(state),
-            cost=walk.best.cost,
-            origin=self._origins[chain],
-            rank=walk.rank,
-            planning=walk.planning,
+    def _status_of(self, island: int, search_run: SearchRun, more: bool) -> _Status:
+        state = search_run.best.state
+        unchanged = self._last_states.get(island) is state
+        if not unchanged:
+            self._last_states[island] = state
+            self._origins[island] = search_run.shortlist_entry(search_run.best).origin
+        return _Status(
+            state=None if unchanged else pickle.dumps(state),
+            cost=search_run.best.cost,
+            origin=self._origins[island],
+            rank=search_run.rank,
+            planning=search_run.planning,
             compiling=seconds(),
-            evaluations=walk.evaluations,
-            acceptance=walk.acceptance,
+            evaluations=search_run.evaluations,
+            acceptance=search_run.acceptance,
             more=more,
         )
 
-    def finish(self) -> Mapping[int, _Told]:
-        return self._told
+    def finish(self) -> Mapping[int, _Status]:
+        return self._statuses
 
-    def finalists(self, chain: int) -> bytes:
-        walk = self._walks[chain][1]
-        return pickle.dumps((*walk.finalists(), walk.reports()))
+    def shortlist(self, island: int) -> bytes:
+        search_run = self._search_runs[island][1]
+        return pickle.dumps((*search_run.shortlist(), search_run.reports()))
 
 
-class _There:
-    """Chains of another process, at the other end of a pipe."""
+class RemoteWorkers:
+    """Islands of another process, at the other end of a pipe."""
 
     def __init__(
         self,
         plugins: bytes,
         experiment: Experiment,
         perturbation: Perturbation | None,
-        chains: Sequence[int],
+        islands: Sequence[int],
         stop: Stop,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop, self._asked_to_stop = stop, False
         self._pipe, far = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(far, plugins, experiment, perturbation, list(chains)), daemon=True
+            target=_serve, args=(far, plugins, experiment, perturbation, list(islands)), daemon=True
         )
         with _ignoring_interrupts():
             self._process.start()
@@ -172,14 +173,14 @@ class _There:
     def start(self, orders: Mapping[int, _Order]) -> None:
         self._pipe.send(("start", orders))
 
-    def finish(self) -> Mapping[int, _Told]:
-        told: Mapping[int, _Told] = self._receive()
-        return told
+    def finish(self) -> Mapping[int, _Status]:
+        statuses: Mapping[int, _Status] = self._receive()
+        return statuses
 
-    def finalists(self, chain: int) -> bytes:
-        self._pipe.send(("finalists", chain))
-        finalists: bytes = self._receive()
-        return finalists
+    def shortlist(self, island: int) -> bytes:
+        self._pipe.send(("shortlist", island))
+        shortlist: bytes = self._receive()
+        return shortlist
 
     def _receive(self) -> Any:
         try:
@@ -187,12 +188,12 @@ class _There:
                 if self._stop.wanted and not self._asked_to_stop:
                     self._pipe.send(("stop", None))
                     self._asked_to_stop = True
-            said = self._pipe.recv()
+            answer = self._pipe.recv()
         except (EOFError, OSError):
             raise TopoplanError("chains: a worker process ended early (use --workers 1 to see why)") from None
-        if isinstance(said, Exception):
-            raise said
-        return said
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def close(self) -> None:
         """End the process."""
@@ -203,15 +204,15 @@ class _There:
             self._process.join()
 
 
-class _FromAfar(Stop):
-    """Whether the first process has said so, through the pipe; nothing else comes while chains advance."""
+class _RemoteStop(Stop):
+    """A stop request of the first process, sent through the pipe; nothing else is sent while islands advance."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe, self._said = pipe, False
 
     @property
     def wanted(self) -> bool:  # type: ignore[override]
-        """Look into the pipe, at most once for each proposal."""
+        """Poll the pipe; searches read this once for each proposal."""
         if not self._said and self._pipe.poll():
             self._said = self._pipe.recv()[0] == "stop"
         return self._said
@@ -231,33 +232,33 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _serve(
-    pipe: Any, plugins: bytes, experiment: Experiment, perturbation: Perturbation | None, chains: Sequence[int]
+    pipe: Any, plugins: bytes, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int]
 ) -> None:
-    """Advance chains as asked, until the pipe is closed; Ctrl-C is the first process's, which passes it on."""
+    """Advance islands on request until the pipe is closed; the first process handles Ctrl-C and passes it on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     host: Host | None = None
-    crew: _Here | None = None
+    group: LocalWorkers | None = None
     while True:
         try:
-            order, given = pipe.recv()
+            order, argument = pipe.recv()
         except (EOFError, OSError):
             return
-        if order == "stop":  # came too late to stop anything
+        if order == "stop":  # the round was over already
             continue
-        said: Any
+        answer: Any
         try:
             host = host or unpacked(plugins)
             with host.naming_plugins():
-                crew = crew or _Here(host, experiment, perturbation, chains, _FromAfar(pipe))
+                group = group or LocalWorkers(host, experiment, perturbation, chains, _RemoteStop(pipe))
                 if order == "start":
-                    crew.start(given)
-            said = crew.finish() if order == "start" else crew.finalists(given)
+                    group.start(argument)
+            answer = group.finish() if order == "start" else group.shortlist(argument)
         except Exception as error:
-            said = error if isinstance(error, TopoplanError) else sendable(error)
+            answer = error if isinstance(error, TopoplanError) else sendable(error)
         try:
-            pipe.send(said)
-        except OSError:  # nobody listens any more
+            pipe.send(answer)
+        except OSError:  # the first process has closed the pipe
             return
 
 
@@ -268,13 +269,13 @@ def search(
     *,
     perturbation: Perturbation | None = None,
 ) -> Result:
-    """Search with ``experiment.run.chains`` chains in up to ``experiment.run.workers`` processes.
+    """Search with ``experiment.run.chains`` islands in up to ``experiment.run.workers`` processes.
 
-    The budget is all chains' together; each of them prices the initial state.  Observers hear of the
-    progress after each round.
+    All islands share the budget; each of them prices the initial state.  Observers receive the progress after each
+    round.
 
     Args:
-        host: where components come from; other processes have the same ones.
+        host: provides the components; other processes load the same ones.
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
         perturbation: how the costs that it is told are wrong; None for the true ones.
@@ -284,79 +285,83 @@ def search(
     """
     run = experiment.run
     workers = min(run.workers, run.chains)
-    started = clock() if workers == 1 else time.monotonic()  # others have compiled nothing yet
+    started = clock() if workers == 1 else time.monotonic()  # other processes have compiled nothing yet
     with interruptible() as stop:
         if workers == 1:
-            here = _Here(host, experiment, perturbation, range(run.chains), stop)
-            return _rounds([here], experiment, on_progress, started, stop)
-        crews: list[_There] = []
+            local = LocalWorkers(host, experiment, perturbation, range(run.chains), stop)
+            return _rounds([local], experiment, on_progress, started, stop)
+        groups: list[RemoteWorkers] = []
         plugins = packed(host)
         try:
-            crews.extend(
-                _There(plugins, experiment, perturbation, range(first, run.chains, workers), stop)
+            groups.extend(
+                RemoteWorkers(plugins, experiment, perturbation, range(first, run.chains, workers), stop)
                 for first in range(workers)
             )
-            return _rounds(crews, experiment, on_progress, started, stop)
+            return _rounds(groups, experiment, on_progress, started, stop)
         finally:
-            for crew in crews:
-                crew.close()
+            for group in groups:
+                group.close()
 
 
 def _rounds(
-    crews: Sequence[_Crew],
+    groups: Sequence[_Workers],
     experiment: Experiment,
     on_progress: Callable[[str, Progress], None],
     started: float,
     stop: Stop,
 ) -> Result:
-    """Advance all chains round by round, and pass on what they reach."""
+    """Advance all islands round by round, and let each adopt its neighbour's best state if that is better."""
     count = experiment.run.chains
-    shares = [_share(experiment.run.budget, count, chain) for chain in range(count)]
+    shares = [_share(experiment.run.budget, count, island) for island in range(count)]
     states: list[bytes] = [b""] * count
-    told: dict[int, _Told] = {}
+    statuses: dict[int, _Status] = {}
     history: list[tuple[float, float]] = []
-    taken: dict[int, _Passed] = {}
+    migrants: dict[int, _Migrant] = {}
     first, first_cost, best = b"", float("inf"), 0
-    reached: tuple[bool, bool, float] | None = None
+    best_rank: tuple[bool, bool, float] | None = None
     for turn in range(_ROUNDS + 1):  # the first one prices initial states only
-        going = [chain for chain in range(count) if chain not in told or told[chain].more or chain in taken]
-        orders = {chain: (_share(shares[chain], _ROUNDS, turn - 1) if turn else 0, taken.get(chain)) for chain in going}
+        going = [
+            island for island in range(count) if island not in statuses or statuses[island].more or island in migrants
+        ]
+        orders = {
+            island: (_share(shares[island], _ROUNDS, turn - 1) if turn else 0, migrants.get(island)) for island in going
+        }
         if turn and not any(budget for budget, _ in orders.values()):
             if not going:
                 break
             continue
-        told |= _advance(crews, orders)
-        for chain in going:
-            states[chain] = told[chain].state or (taken[chain][0] if chain in taken else states[chain])
-        best = min(range(count), key=lambda chain: (told[chain].rank, chain))
+        statuses |= _advance(groups, orders)
+        for island in going:
+            states[island] = statuses[island].state or (migrants[island][0] if island in migrants else states[island])
+        best = min(range(count), key=lambda island: (statuses[island].rank, island))
         if turn == 0:
-            first, first_cost = states[0], told[0].cost
-        taken = {
-            chain: (states[before], told[before].cost, told[before].origin)
-            for chain in range(count)
-            for before in [(chain - 1) % count]
-            if told[before].rank < told[chain].rank
+            first, first_cost = states[0], statuses[0].cost
+        migrants = {
+            island: (states[before], statuses[before].cost, statuses[before].origin)
+            for island in range(count)
+            for before in [(island - 1) % count]
+            if statuses[before].rank < statuses[island].rank
         }
-        progress = _progress(told, first_cost, best, started)
-        if reached is None or told[best].rank < reached:
-            reached = told[best].rank
-            history.append((float(progress.evaluations), told[best].cost))
+        progress = _progress(statuses, first_cost, best, started)
+        if best_rank is None or statuses[best].rank < best_rank:
+            best_rank = statuses[best].rank
+            history.append((float(progress.evaluations), statuses[best].cost))
             if turn:
                 on_progress("new_best", progress)
         on_progress("evaluated", progress)
         if stop.wanted:
             break
-    last, aside, said = _finalists(crews, range(count), best)
+    last, aside, reports = _shortlist(groups, range(count), best)
     return Result(
         best=last[-1].state,
         best_cost=last[-1].cost,
         initial=last[-1].state if states[best] == first else pickle.loads(first),
         initial_cost=first_cost,
-        finalists=last,
+        shortlist=last,
         aside=aside,
-        reports=said,
+        reports=reports,
         evaluations=progress.evaluations,
-        planning=sum(one.planning for one in told.values()),
+        planning=sum(status.planning for status in statuses.values()),
         elapsed=progress.elapsed,
         acceptance=progress.acceptance,
         history=np.array(history),
@@ -364,46 +369,46 @@ def _rounds(
     )
 
 
-def _finalists(
-    crews: Sequence[_Crew], chains: Sequence[int], best: int
-) -> tuple[tuple[Finalist, ...], Finalist | None, Mapping[str, Mapping[str, Any]]]:
-    """Return the last bests of all chains, that of chain ``best`` at the end, and the best one of the other kind.
+def _shortlist(
+    groups: Sequence[_Workers], islands: Sequence[int], best: int
+) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None, Mapping[str, Mapping[str, Any]]]:
+    """Return the last best states of all islands, that of island ``best`` at the end, and the best of the other kind.
 
-    A state that several chains had stands there once.  The third value is that chain's `Walk.reports`.
+    A state that several islands had is listed once.  The third value is `SearchRun.reports` of island ``best``.
     """
-    kept: list[Finalist] = []
-    others: list[Finalist] = []
-    seen: set[bytes] = set()
-    said: Mapping[str, Mapping[str, Any]] | None = None
-    for chain in [best, *(chain for chain in chains if chain != best)]:
-        last, aside, of_chain = pickle.loads(crews[chain % len(crews)].finalists(chain))
-        said = of_chain if said is None else said
-        if last[-1].origin.constructed is (kept[0] if kept else last[-1]).origin.constructed:
-            for one in reversed(last):
-                key = pickle.dumps(one.state)
-                if key not in seen:
-                    seen.add(key)
-                    kept.append(one)
-        others += [] if aside is None else [aside]
-    order = [kept[0], *sorted(kept[1:], key=lambda one: one.cost)][:LAST]
-    return tuple(reversed(order)), min(others, key=lambda one: one.cost, default=None), said or {}
+    entries: list[ShortlistEntry] = []
+    asides: list[ShortlistEntry] = []
+    state_keys: set[bytes] = set()
+    reports: Mapping[str, Mapping[str, Any]] | None = None
+    for island in [best, *(island for island in islands if island != best)]:
+        last, aside, of_chain = pickle.loads(groups[island % len(groups)].shortlist(island))
+        reports = of_chain if reports is None else reports
+        if last[-1].origin.constructed is (entries[0] if entries else last[-1]).origin.constructed:
+            for entry in reversed(last):
+                key = pickle.dumps(entry.state)
+                if key not in state_keys:
+                    state_keys.add(key)
+                    entries.append(entry)
+        asides += [] if aside is None else [aside]
+    order = [entries[0], *sorted(entries[1:], key=lambda entry: entry.cost)][:LAST]
+    return tuple(reversed(order)), min(asides, key=lambda entry: entry.cost, default=None), reports or {}
 
 
-def _advance(crews: Sequence[_Crew], orders: Mapping[int, _Order]) -> dict[int, _Told]:
-    """Let all chains named in ``orders`` advance, those of several processes at a time."""
-    for number, crew in enumerate(crews):
-        crew.start({chain: order for chain, order in orders.items() if chain % len(crews) == number})
-    return {chain: one for crew in crews for chain, one in crew.finish().items()}
+def _advance(groups: Sequence[_Workers], orders: Mapping[int, _Order]) -> dict[int, _Status]:
+    """Advance all islands named in ``orders``; several processes advance theirs in parallel."""
+    for number, group in enumerate(groups):
+        group.start({island: order for island, order in orders.items() if island % len(groups) == number})
+    return {island: status for group in groups for island, status in group.finish().items()}
 
 
-def _progress(told: Mapping[int, _Told], first_cost: float, best: int, started: float) -> Progress:
-    rates = [one.acceptance for one in told.values() if one.acceptance is not None]
+def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int, started: float) -> Progress:
+    rates = [status.acceptance for status in statuses.values() if status.acceptance is not None]
     return Progress(
-        evaluations=sum(one.evaluations for one in told.values()),
-        best=told[best].cost,
+        evaluations=sum(status.evaluations for status in statuses.values()),
+        best=statuses[best].cost,
         initial=first_cost,
         acceptance=sum(rates) / len(rates) if rates else None,
-        elapsed=time.monotonic() - started - max(one.compiling for one in told.values()),
+        elapsed=time.monotonic() - started - max(status.compiling for status in statuses.values()),
     )
 
 
@@ -413,6 +418,6 @@ def _share(budget: int, count: int, number: int) -> int:
 
 
 def _interned(space: PlacementSpace, state: State) -> State:
-    """Return a state that was copied, with the placements that the chain's space holds; all else is as it was."""
+    """Return a copied state with the placements that the island's space holds; all else stays as it is."""
     placements = tuple(space.intern(placement) for placement in state.strategy.placements)
     return State(attrs.evolve(state.strategy, placements=placements), state.fabric)

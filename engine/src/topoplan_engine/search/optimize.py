@@ -34,7 +34,7 @@ from topoplan_engine.network.bounds import fabric_lower_bound
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, json_ready
 from topoplan_engine.search import islands
-from topoplan_engine.search.bests import Finalist, Origin
+from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import Result, drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
@@ -189,7 +189,7 @@ def _optimized(
             "which ranks strategies that do not fit by what they lack"
         )
     verdict = _verdict(made, result)
-    chosen, aside = verdict.plan.finalist, verdict.aside
+    chosen, aside = verdict.plan.entry, verdict.aside
     result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
     assumptions = dict(getattr(problem.costs, "assumptions", {}))
     record = {
@@ -217,7 +217,7 @@ def _optimized(
         draws=draws,
         initial_draws=initial_draws,
         origin=chosen.origin,
-        aside=None if aside is None or aside.finalist.state is chosen.state else aside,
+        aside=None if aside is None or aside.entry.state is chosen.state else aside,
         result=result,
         memory=memory,
         penalty=memory_penalty(memory, cluster.device_memory, policy),
@@ -233,16 +233,16 @@ def _optimized(
 
 def _verdict(made: Assembly, result: Result) -> Verdict:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
-    initial = Finalist(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
-    constructed = made.keep.constructed and result.finalists[-1].origin.constructed
+    initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
+    constructed = made.keep.constructed and result.shortlist[-1].origin.constructed
     with interruptible() as stop:
-        return judge(made.evaluator, result.finalists, initial, result.aside, constructed=constructed, stop=stop)
+        return judge(made.evaluator, result.shortlist, initial, result.aside, constructed=constructed, stop=stop)
 
 
 def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) -> tuple[Plan, Draws]:
     """Simulate a state as a plan, under its middle draw; return that, and what it takes over draws."""
     draws = judged.draws
-    plan = evaluator.plan(judged.finalist.state, record, draws.nearest)
+    plan = evaluator.plan(judged.entry.state, record, draws.nearest)
     assert plan.timeline is not None
     if not draws.seeds:
         return plan, Draws(seconds=[plan.timeline.makespan])
@@ -260,9 +260,9 @@ def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
 
     Reports are of the plan itself unless ``reports_are_of`` says of which other one.
     """
-    told: dict[str, Any] = {"origin": verdict.plan.finalist.origin.name}
+    told: dict[str, Any] = {"origin": verdict.plan.entry.origin.name}
     for judged in (verdict.plan, verdict.aside):
-        origin = None if judged is None else judged.finalist.origin
+        origin = None if judged is None else judged.entry.origin
         if origin is not None and origin.report is not None and "reports" not in told:
             told["reports"] = {origin.searcher: json_ready(origin.report)}
             if judged is not verdict.plan:

@@ -29,7 +29,7 @@ from topoplan_pipeline_planning.placing import placements
 from topoplan_pipeline_planning.plans import Family, HpgoPlan, Stage
 from topoplan_pipeline_planning.straight import straight_pipeline
 
-__all__ = ["best_of", "finalists", "plan"]
+__all__ = ["best_of", "plan", "shortlist"]
 
 
 def plan(
@@ -52,10 +52,10 @@ def plan(
     Raises:
         TopoplanError: the micro-batch is larger than the batch, the ends do not ascend, or nothing takes time.
     """
-    return best_of(finalists(layers, Machine.split(separators, bandwidths), batch_size, micro_batch))
+    return best_of(shortlist(layers, Machine.split(separators, bandwidths), batch_size, micro_batch))
 
 
-def finalists(layers: Layers, machine: Machine, batch_size: int, micro_batch: int = 1) -> list[HpgoPlan]:
+def shortlist(layers: Layers, machine: Machine, batch_size: int, micro_batch: int = 1) -> list[HpgoPlan]:
     """Return the best plan of each family that has one, in the order of the families."""
     if micro_batch > batch_size:
         raise TopoplanError(

@@ -65,7 +65,7 @@ def measure(name: str, experiment: Experiment, plugins: bytes = INSTALLED) -> di
         "plan": outcome.origin.name,
         "aside": None
         if outcome.aside is None
-        else {"plan": outcome.aside.finalist.origin.name, "iteration_time_s": outcome.aside.draws.mean},
+        else {"plan": outcome.aside.entry.origin.name, "iteration_time_s": outcome.aside.draws.mean},
         "exposed_communication_s": timeline.exposed_communication,
         "lower_bound_s": timeline.bounds.best,
         "bounds": attrs.asdict(timeline.bounds),

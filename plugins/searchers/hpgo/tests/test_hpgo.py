@@ -112,7 +112,7 @@ def test_parallel_branches_land_in_some_stage():
     assert sum(len(stage["operators"]) for stage in search.report(None)["stages"]) == 7
 
 
-def test_one_finalist_of_each_family_is_proposed_once_the_best_one_first():
+def test_one_plan_of_each_family_is_proposed_once_the_best_one_first():
     search = search_of(chain(8))
     candidates = search.ask()
     assert 2 <= len(candidates) <= 4

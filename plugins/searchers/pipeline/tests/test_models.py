@@ -53,7 +53,7 @@ def all_pipelines(planner):
 def test_small_models_get_the_best_of_all_pipelines(seed, layers, hosts, devices_per_host):
     problem, fabric = random_case(seed, layers, hosts, devices_per_host, batch=4)
     result, evaluator, search = solve(problem)
-    planner = search._finalists.planner
+    planner = search._shortlist.planner
     best, tried = result.best_cost, 0
     for pipeline in all_pipelines(planner):
         for kind, count in planner.schedules(pipeline):

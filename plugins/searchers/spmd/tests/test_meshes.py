@@ -193,7 +193,7 @@ class TestSearch:
         return search.report(None)
 
     @pytest.mark.slow
-    def test_meshes_that_are_given_up_could_not_have_been_finalists(self):
+    def test_meshes_that_are_given_up_could_not_have_been_on_the_shortlist(self):
         problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))
         few, all_ = (self.searched(problem, finalists=count) for count in (2, 100))
         assert all_["meshes_outdone"] == 0

@@ -83,7 +83,7 @@ def row_of(experiment: Experiment, plugins: bytes | None = None) -> Row:
         simulated_speedup=one / outcome.seconds if one and outcome.seconds else None,
         split=told.get("split") if own else None,
         baselines={k: v for k, v in (told.get("baselines") or {}).items() if v is None or isinstance(v, float)},
-        aside=None if aside is None else aside.finalist.origin.name,
+        aside=None if aside is None else aside.entry.origin.name,
         aside_seconds=None if aside is None else aside.draws.mean,
     )
 

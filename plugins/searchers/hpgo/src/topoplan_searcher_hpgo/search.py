@@ -1,4 +1,4 @@
-"""The planner as a searcher: it plans when it is built, and asks for its finalists to be simulated."""
+"""The planner as a searcher: it plans when it is built, and asks for its shortlist to be simulated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topoplan.model.placement import data_parallel
 from topoplan.model.schedule import ScheduleKind
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of, operator_columns
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
-from topoplan_pipeline_planning.planning import best_of, finalists
+from topoplan_pipeline_planning.planning import best_of, shortlist
 from topoplan_pipeline_planning.plans import HpgoPlan, early_backward_speedup
 from topoplan_searcher_hpgo import HpgoOptions
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
@@ -45,7 +45,7 @@ class HpgoSearch:
         self._layers = layers_of(graph, columns, limit=options.max_states, simplify=options.simplify)
         bandwidths = RELEASED if options.bandwidths == "released" else Bandwidths.of(cluster)
         self._machine = Machine(host=tuple(cluster.device_host.tolist()), bandwidths=bandwidths)
-        plans = finalists(self._layers, self._machine, graph.batch_size, options.micro_batch)
+        plans = shortlist(self._layers, self._machine, graph.batch_size, options.micro_batch)
         self._plan = best_of(plans)
         self._left = [self._plan, *(plan for plan in plans if plan is not self._plan)]
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)

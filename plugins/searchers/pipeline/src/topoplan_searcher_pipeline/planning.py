@@ -20,7 +20,7 @@ from topoplan.model.schedule import ScheduleKind
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
-from topoplan_pipeline_planning.planning import finalists
+from topoplan_pipeline_planning.planning import shortlist
 from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.dynamic import ORDERS, Found, Task, pipelines
@@ -169,7 +169,7 @@ def baselines(
                 yield _pipeline(equal.starts, equal.devices, machine)
 
     def released() -> Iterator[Pipeline]:
-        for plan in finalists(layers(), hpgo, samples):
+        for plan in shortlist(layers(), hpgo, samples):
             yield _pipeline([s.start for s in plan.stages], [s.devices for s in plan.stages], machine)
 
     everything = tuple(np.bincount(machine.host).tolist())

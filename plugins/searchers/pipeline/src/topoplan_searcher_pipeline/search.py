@@ -1,4 +1,4 @@
-"""The planner as a searcher: it plans when it is built, has its finalists simulated, and goes on from the best one."""
+"""The planner as a searcher: it plans when it is built, has its shortlist simulated, and goes on from the best one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GOOD_ENOUGH = 1.001
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Finalists:
+class Shortlist:
     """What the planner hands over.
 
     Attributes:
@@ -53,7 +53,7 @@ class Finalists:
     stopped: bool = False
 
 
-def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = True) -> Finalists:
+def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = True) -> Shortlist:
     """Plan without simulating; with ``stop`` no further than to a baseline that leaves no device idle.
 
     Raises:
@@ -97,20 +97,20 @@ def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = T
                 named.setdefault(name, []).append(plan)
                 best = min(best, plan.seconds)
         if stop and best <= floor * _GOOD_ENOUGH:
-            return Finalists(planner=planner, named=named, plans=[], complete=complete, floor=floor, stopped=True)
+            return Shortlist(planner=planner, named=named, plans=[], complete=complete, floor=floor, stopped=True)
     plans = planner.plans_of(best)
     if not plans and not named:
         raise _too_large(planner, list(tried), problem)
-    return Finalists(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
+    return Shortlist(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
 
 
 class PipelineSearch:
-    """Proposes the planner's finalists, then neighbours of the best ones until none is better."""
+    """Proposes the planner's shortlist, then neighbours of the best ones until none is better."""
 
     def __init__(self, options: PipelineOptions, problem: Problem) -> None:
         self._options = options
         self._problem = problem
-        self._finalists = plan_pipelines(options, problem)
+        self._shortlist = plan_pipelines(options, problem)
         self._asked: list[Planned] = []
         self._seen: set[tuple[object, ...]] = set()
         self._next = self._new(self._first())
@@ -129,7 +129,7 @@ class PipelineSearch:
         if self._state is None:
             return []
         self._asked, self._next = self._next, []
-        planner, graph = self._finalists.planner, self._problem.graph
+        planner, graph = self._shortlist.planner, self._problem.graph
         strategies = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
         self._proposed += zip(strategies, self._asked, strict=True)
         return [Candidate(base=State(strategy, self._state.fabric)) for strategy in strategies]
@@ -143,11 +143,11 @@ class PipelineSearch:
             return
         ranked = sorted(self._simulated, key=lambda plan: self._simulated[plan])
         best = self._simulated[ranked[0]]
-        if best <= self._finalists.floor * _GOOD_ENOUGH:
+        if best <= self._shortlist.floor * _GOOD_ENOUGH:
             self._best, self._next = ranked[0], []
             return
-        if self._finalists.stopped:
-            self._finalists = plan_pipelines(self._options, self._problem, stop=False)
+        if self._shortlist.stopped:
+            self._shortlist = plan_pipelines(self._options, self._problem, stop=False)
             self._next += self._new(self._first())
         if best == float("inf"):
             return
@@ -162,14 +162,14 @@ class PipelineSearch:
         for plan in climbing:
             if plan not in self._expanded:
                 self._expanded.add(plan)
-                candidates = neighbours(plan, self._finalists.planner, plan.seconds * _SLOWER)
+                candidates = neighbours(plan, self._shortlist.planner, plan.seconds * _SLOWER)
                 self._next += self._new(candidates, _TOGETHER)
 
     def _first(self) -> list[Planned]:
         """Return the baselines and the best plans."""
-        named = [plan for plans in self._finalists.named.values() for plan in plans]
+        named = [plan for plans in self._shortlist.named.values() for plan in plans]
         # Half of them as they are, half by turns of their numbers of stages, between which playing is least fair.
-        plans, half = self._finalists.plans, self._options.finalists // 2
+        plans, half = self._shortlist.plans, self._options.finalists // 2
         turns: dict[int, int] = {}
         order = []
         for place, plan in enumerate(plans[half:], half):
@@ -183,7 +183,7 @@ class PipelineSearch:
         """Return the first of the plans that were not proposed yet."""
         new: list[Planned] = []
         for plan in plans:
-            key = (self._finalists.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
+            key = (self._shortlist.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
             if key not in self._seen and (most is None or len(new) < most):
                 self._seen.add(key)
                 new.append(plan)
@@ -194,7 +194,7 @@ class PipelineSearch:
 
         ``speedup`` is over one device that runs the whole batch, as the search priced the plan; None before that.
         """
-        planner = self._finalists.planner
+        planner = self._shortlist.planner
         best: Planned | None = self._best or min(self._first(), key=lambda p: p.seconds)
         if strategy is not None:
             best = next((plan for proposed, plan in self._proposed if proposed == strategy), None)
@@ -210,16 +210,16 @@ class PipelineSearch:
             "planned_iteration_time_s": best.seconds,
             "one_device_s": one_device,
             "layers": planner.columns.n_cuts - 1,
-            "all_cuts": self._finalists.complete,
+            "all_cuts": self._shortlist.complete,
             "stages": self._stages(best),
             "baselines": {
                 name: max((speedups[plan] for plan in plans if plan in speedups), default=None)
-                for name, plans in self._finalists.named.items()
+                for name, plans in self._shortlist.named.items()
             },
         }
 
     def _stages(self, plan: Planned) -> list[dict[str, Any]]:
-        columns, machine = self._finalists.planner.columns, self._finalists.planner.machine
+        columns, machine = self._shortlist.planner.columns, self._shortlist.planner.machine
         names = [op.name for op in self._problem.graph.operators]
         ends = (*plan.pipeline.cuts[1:], columns.n_cuts - 1)
         return [
@@ -256,7 +256,8 @@ def _check_operators(problem: Problem) -> None:
             raise NoPlanFitsError(
                 f"searcher pipeline: model {problem.graph.name!r}: no pipeline fits: operator {op.name!r} keeps "
                 f"{size_text(stored[0])} for its weights, gradients and optimizer state, a device has "
-                f"{size_text(room)}, and stages keep weights whole; what would help: searchers that cut weights (-s spmd, -s mcmc), or "
+                f"{size_text(room)}, and stages keep weights whole; "
+                "what would help: searchers that cut weights (-s spmd, -s mcmc), or "
                 f"devices of at least {at_least(stored[0])} (--device, --memory-gb)"
             )
 
