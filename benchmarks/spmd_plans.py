@@ -11,7 +11,6 @@ axes of a mesh are worth.  The section of docs/results.md with measured times is
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import time
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from topoplan.files import read_file, write_file
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
 from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_hidup import BertOptions, VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
 from topoplan_searcher_spmd import SpmdOptions
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_simulator_fluid import FLUID, FluidOptions
@@ -110,7 +109,7 @@ less was sent than these models say; which of the two is not known.
 def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | None = None) -> Problem:
     """Return a model on hosts that are joined by one switch."""
     devices = hosts * each
-    frontend = importlib.import_module("topoplan_frontend_" + model.replace("-", "_"))
+    (frontend,) = (f for f in topoplan_frontends() if f.name == model)
     bert = model.startswith("bert")
     options: Any = VitOptions(world_size=devices)
     if bert:

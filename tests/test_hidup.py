@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 
@@ -18,7 +17,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import HIDUP as ESTIMATOR
 from topoplan_estimator_hidup import Options as Profile
 from topoplan_estimator_hidup.flops import flops
-from topoplan_frontend_hidup import BertOptions, VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
@@ -29,7 +28,7 @@ EXACT = 1e-12
 
 
 def model(name, world, **options):
-    frontend = importlib.import_module("topoplan_frontend_" + name.replace("-", "_"))
+    (frontend,) = (f for f in topoplan_frontends() if f.name == name)
     kind = BertOptions if name.startswith("bert") else VitOptions
     return frontend.build(kind(world_size=world, **options), None)
 

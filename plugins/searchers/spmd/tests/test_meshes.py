@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 
 import numpy as np
@@ -18,7 +17,7 @@ from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.mesh import mesh_steps
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_hidup import BertOptions, VitOptions
+from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions
@@ -40,7 +39,7 @@ SMALL = {"width": 64, "hidden": 256, "heads": 2, "layers": 2}
 
 def moe(name, devices, **sizes):
     """Return one of HiDup's models, small."""
-    frontend = importlib.import_module("topoplan_frontend_" + name.replace("-", "_"))
+    (frontend,) = (f for f in topoplan_frontends() if f.name == name)
     options = functools.partial(BertOptions, positions=16, words=64) if name.startswith("bert") else VitOptions
     return frontend.build(options(world_size=devices, **{**SMALL, **sizes}), None)
 
