@@ -250,7 +250,7 @@ def _serve(
         try:
             host = host or unpacked(plugins)
             with host.naming_plugins():
-                group = group or LocalWorkers(host, experiment, perturbation, chains, _RemoteStop(pipe))
+                group = group or LocalWorkers(host, experiment, perturbation, islands, _RemoteStop(pipe))
                 if order == "start":
                     group.start(argument)
             answer = group.finish() if order == "start" else group.shortlist(argument)
@@ -327,11 +327,11 @@ def _rounds(
             island: (_share(shares[island], _ROUNDS, turn - 1) if turn else 0, migrants.get(island)) for island in going
         }
         if turn and not any(budget for budget, _ in orders.values()):
-            if not going:
+            if not active:
                 break
             continue
         statuses |= _advance(groups, orders)
-        for island in going:
+        for island in active:
             states[island] = statuses[island].state or (migrants[island][0] if island in migrants else states[island])
         best = min(range(count), key=lambda island: (statuses[island].rank, island))
         if turn == 0:
