@@ -320,12 +320,8 @@ def _rounds(
     first, first_cost, best = b"", float("inf"), 0
     best_rank: tuple[bool, bool, float] | None = None
     for turn in range(_ROUNDS + 1):  # the first one prices initial states only
-        going = [
-            island for island in range(count) if island not in statuses or statuses[island].more or island in migrants
-        ]
-        orders = {
-            island: (_share(shares[island], _ROUNDS, turn - 1) if turn else 0, migrants.get(island)) for island in going
-        }
+        active = [k for k in range(count) if k not in statuses or statuses[k].more or k in migrants]
+        orders = {k: (_share(shares[k], _ROUNDS, turn - 1) if turn else 0, migrants.get(k)) for k in active}
         if turn and not any(budget for budget, _ in orders.values()):
             if not active:
                 break
