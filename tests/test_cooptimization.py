@@ -192,7 +192,7 @@ def test_chains_give_an_outcome_like_any_other(host):
 
 
 def test_a_process_that_ends_early_is_an_error(host):
-    crew = chains.RemoteWorkers(packed(host), job(run={"chains": 2}), [0], Stop())
+    crew = chains.RemoteWorkers(packed(host), job(run={"chains": 2}), None, [0], Stop())
     crew._process.kill()
     with pytest.raises(TopoplanError, match="a worker process ended early"):
         crew.finish()
@@ -200,7 +200,7 @@ def test_a_process_that_ends_early_is_an_error(host):
 
 
 def test_errors_of_other_processes_are_this_ones(host):
-    crew = chains.RemoteWorkers(packed(host), job(searchers=["mcmc", "unheard"]), [0], Stop())
+    crew = chains.RemoteWorkers(packed(host), job(searchers=["mcmc", "unheard"]), None, [0], Stop())
     crew.start({0: (0, None)})
     with pytest.raises(TopoplanError, match="unheard"):
         crew.finish()
