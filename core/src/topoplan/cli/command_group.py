@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import errno
 import sys
-from functools import partial
-from typing import Any, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from topoplan.cli.numbers import refuse_bad_numbers
 from topoplan.errors import TopoplanError
-from topoplan.plugin.entry_points import command_words
+from topoplan.plugin.entry_points import COMMAND_PREFIX, command_words
+
+if TYPE_CHECKING:
+    from topoplan.plugin.components import Command
 
 __all__ = ["OneValue", "Words", "debugging", "refuse_twice"]
 
@@ -65,11 +68,15 @@ class Words(TyperGroup):
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """List all words, for the help."""
         own = super().list_commands(ctx)
-        return [*own, *(word for word in command_words() if word not in own)]
+        return [*own, *(word for word in self._plugin_words if word not in own)]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         """Return the command of a word; one of a plugin loads it only when it runs."""
-        return super().get_command(ctx, cmd_name) or _Deferred(name=cmd_name, help=command_words().get(cmd_name))
+        return super().get_command(ctx, cmd_name) or _Deferred(name=cmd_name, help=self._plugin_words.get(cmd_name))
+
+    @cached_property
+    def _plugin_words(self) -> dict[str, str]:
+        return command_words()
 
 
 class OneValue(TyperCommand):
@@ -103,11 +110,22 @@ class _Deferred(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the plugin and let its own command read the words that follow."""
-        from topoplan.plugin.components import Command, Kind
-        from topoplan.plugin.host import Host
-
-        command = cast("Command", Host.discover().get(Kind.COMMAND, str(self.name)))
-        own, given = typer.main.get_command(command.app()), list(args)
+        own, given = typer.main.get_command(_command(str(self.name)).app()), list(args)
         context = refuse_bad_numbers(partial(own.make_context, info_name, args, parent=parent, **extra), given)
         refuse_twice(own, context, given)
         return context
+
+
+def _command(word: str) -> Command:
+    """Return a plugin's command; only if none of those that keep the naming rule brings it, all plugins are loaded.
+
+    Raises:
+        TopoplanError: there is none, or several plugins have one of that name.
+    """
+    from topoplan.plugin.components import Kind
+    from topoplan.plugin.host import Host
+
+    host = Host.discover(prefix=COMMAND_PREFIX)
+    if all(row.name != word for row in host.listing()):
+        host = Host.discover()
+    return cast("Command", host.get(Kind.COMMAND, word))

@@ -1,44 +1,88 @@
 """Entry points of the group ``topoplan``, as installed: who provides what, without loading anything.
 
-`topoplan.plugin.host` loads them; the command line reads from them which words plugins add.
+`topoplan.plugin.host` loads them; the command line reads from them which words plugins add.  Of a distribution, its
+``entry_points.txt`` is read, and the head of its metadata if it has a plugin that is asked for, each once.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+from typing import NamedTuple
 
-import attrs
-
-__all__ = ["ALLOW", "DENY", "GROUP", "Provider", "command_words", "enabled", "entry_points", "listed"]
+__all__ = [
+    "ALLOW",
+    "COMMAND_PREFIX",
+    "DENY",
+    "GROUP",
+    "InstalledPlugin",
+    "command_words",
+    "enabled",
+    "installed_plugins",
+    "listed",
+]
 
 GROUP = "topoplan"
 #: Variables of the environment: only these plugins; not these.
 ALLOW, DENY = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS"
-_COMMAND = "command-"
+#: What the names of entry points of commands begin with.
+COMMAND_PREFIX = "command-"
 
 
-@attrs.frozen(kw_only=True)
-class Provider:
-    """Where a plugin comes from: its entry point and the distribution that declares it."""
+class InstalledPlugin(NamedTuple):
+    """An entry point, and what the distribution that declares it says of itself.
+
+    Attributes:
+        name: of the entry point.
+        point: loads the plugin.
+        dist, version, summary: of the distribution; empty if it does not say.
+        requires: its requirements, as in its metadata.
+    """
 
     name: str
+    point: importlib.metadata.EntryPoint
     dist: str
     version: str
+    summary: str
+    requires: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return f"{self.dist} {self.version}" if self.dist else f"plugin {self.name!r}"
+
+def installed_plugins(prefix: str = "") -> list[InstalledPlugin]:
+    """Return the plugins whose entry points begin so, sorted by name and distribution."""
+    plugins = []
+    heads: dict[int, dict[str, list[str]]] = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if not point.name.startswith(prefix):
+            continue
+        if id(point.dist) not in heads:
+            heads[id(point.dist)] = _head(point.dist)
+        head = heads[id(point.dist)]
+        name, version, summary = (head.get(key, [""])[0] for key in ("name", "version", "summary"))
+        plugins.append(InstalledPlugin(point.name, point, name, version, summary, tuple(head.get("requires-dist", ()))))
+    return sorted(plugins, key=lambda plugin: (plugin.name, plugin.dist))
 
 
-def entry_points(prefix: str = "") -> list[tuple[Provider, importlib.metadata.EntryPoint]]:
-    """Return the entry points of the group whose names begin so, sorted by name and distribution."""
-    found = []
-    # Asking for a distribution's version reads a file, so only those that are wanted are asked.
-    for point in (point for point in importlib.metadata.entry_points(group=GROUP) if point.name.startswith(prefix)):
-        dist = point.dist
-        name, version = (dist.name, dist.version) if dist is not None else ("", "")
-        found.append((Provider(name=point.name, dist=name or "", version=version or ""), point))
-    return sorted(found, key=lambda item: (item[0].name, item[0].dist))
+def _head(dist: importlib.metadata.Distribution | None) -> dict[str, list[str]]:
+    """Return the fields of a distribution's metadata, names in lower case -> values.
+
+    `importlib.metadata` parses the whole file for each field that it is asked for, the description included.
+    """
+    if dist is None:
+        return {}
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
+    fields: dict[str, list[str]] = {}
+    values: list[str] = []
+    for line in text.splitlines():
+        if not line:  # the description follows
+            break
+        if line[0].isspace():
+            if values:
+                values[-1] += f"\n{line}"
+            continue
+        key, _, value = line.partition(":")
+        values = fields.setdefault(key.lower(), [])
+        values.append(value.strip())
+    return fields
 
 
 def listed(variable: str) -> set[str] | None:
@@ -47,9 +91,9 @@ def listed(variable: str) -> set[str] | None:
     return None if text is None else {name.strip() for name in text.split(",") if name.strip()}
 
 
-def enabled(provider: Provider) -> bool:
+def enabled(plugin: InstalledPlugin) -> bool:
     """Say whether the environment lets a plugin in."""
-    names = {provider.name, provider.dist}
+    names = {plugin.name, plugin.dist}
     allowed = listed(ALLOW)
     return (allowed is None or bool(names & allowed)) and not names & (listed(DENY) or set())
 
@@ -59,9 +103,5 @@ def command_words() -> dict[str, str]:
 
     By the naming rule, entry point ``command-x`` brings the word ``x``.
     """
-    words: dict[str, str] = {}
-    for provider, point in entry_points(_COMMAND):
-        if enabled(provider):
-            summary = point.dist.metadata["Summary"] if point.dist is not None else None
-            words[provider.name.removeprefix(_COMMAND)] = summary or ""
-    return words
+    plugins = installed_plugins(COMMAND_PREFIX)
+    return {plugin.name.removeprefix(COMMAND_PREFIX): plugin.summary for plugin in plugins if enabled(plugin)}

@@ -8,7 +8,6 @@ and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host`
 
 from __future__ import annotations
 
-import importlib.metadata
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
 from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered
-from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, Provider, enabled, entry_points, listed
+from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, InstalledPlugin, enabled, installed_plugins, listed
 from topoplan.plugin.guard import PluginError, bare, culprit, guarded, modules_of, told
 from topoplan.plugin.observers import Observers
 from topoplan.plugin.registering import (
@@ -30,6 +29,7 @@ from topoplan.plugin.registering import (
     Added,
     Broken,
     Conflict,
+    Provider,
     Row,
     check_markers,
     check_requirements,
@@ -79,7 +79,7 @@ class Host:
         self.disabled: list[str] = []
 
     @classmethod
-    def discover(cls, strict: bool = False) -> Host:
+    def discover(cls, strict: bool = False, prefix: str = "") -> Host:
         """Load every installed plugin, one by one, sorted by entry point and distribution.
 
         ``TOPOPLAN_PLUGINS`` (only these; empty means none) and ``TOPOPLAN_DISABLE_PLUGINS`` (not these)
@@ -88,18 +88,18 @@ class Host:
         Args:
             strict: raise `TopoplanError` for the first broken or conflicting plugin instead of keeping
                 it in `broken` or `conflicts`.
+            prefix: load only plugins whose entry points begin so, e.g. ``command-``.
         """
         host = cls()
         host.discovered = True
         by_name: dict[str, list[Provider]] = defaultdict(list)
-        for provider, point in entry_points():
-            if not enabled(provider):
-                host.disabled.append(provider.name)
-                continue
-            by_name[provider.name].append(provider)
-            host._load(provider, point)
+        for plugin in installed_plugins(prefix):
+            if enabled(plugin):
+                by_name[plugin.name].append(host._load(plugin))
+            else:
+                host.disabled.append(plugin.name)
         for name in sorted(listed(ALLOW) or ()):
-            if not any(name in (p.name, p.dist) for found in by_name.values() for p in found):
+            if not prefix and not any(name in (p.name, p.dist) for found in by_name.values() for p in found):
                 error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
                 host.broken.append(Broken(name=name, dist="", version="", error=error))
         host._shared_names = [
@@ -286,10 +286,11 @@ class Host:
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, provider: Provider, point: importlib.metadata.EntryPoint) -> None:
-        """Load and add one entry point; whatever goes wrong becomes a `Broken`."""
+    def _load(self, installed: InstalledPlugin) -> Provider:
+        """Load and add one entry point, and return where it comes from; whatever goes wrong becomes a `Broken`."""
+        provider, point = Provider(name=installed.name, dist=installed.dist, version=installed.version), installed.point
         try:
-            check_requirements(point)
+            check_requirements(installed.requires)
             plugin = point.load()
         except TopoplanError as error:
             self._record(provider, str(error), "")
@@ -300,6 +301,7 @@ class Host:
                 self._add(plugin, provider)
             except TopoplanError as error:
                 self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
+        return provider
 
     def _record(self, provider: Provider, error: str, details: str) -> None:
         self.broken.append(

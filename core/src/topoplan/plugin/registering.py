@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -24,13 +24,14 @@ from topoplan.plugin.components import (
     Simulator,
     Topology,
 )
-from topoplan.plugin.entry_points import ALLOW, DENY, Provider
+from topoplan.plugin.entry_points import ALLOW, DENY
 
 __all__ = [
     "REGISTRATION",
     "Added",
     "Broken",
     "Conflict",
+    "Provider",
     "Row",
     "check_markers",
     "check_requirements",
@@ -52,6 +53,18 @@ REGISTRATION: Mapping[str, type[Registered]] = {
     "topoplan_exporters": Exporter,
     "topoplan_commands": Command,
 }
+
+
+@attrs.frozen(kw_only=True)
+class Provider:
+    """Where a plugin comes from: its entry point and the distribution that declares it."""
+
+    name: str
+    dist: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.dist} {self.version}" if self.dist else f"plugin {self.name!r}"
 
 
 @attrs.frozen(kw_only=True)
@@ -101,18 +114,22 @@ class Added:
     replace: bool
 
 
-def check_requirements(point: importlib.metadata.EntryPoint) -> None:
-    """Raise `TopoplanError` where the plugin's distribution does not admit this version of core."""
-    wanted = [text for text in (point.dist.requires if point.dist else None) or () if _CORE in text.lower()]
-    if not wanted:
-        return
+def check_requirements(requires: Iterable[str]) -> None:
+    """Raise `TopoplanError` where the requirements of a plugin's distribution do not admit this version of core."""
+    for text in requires:
+        if text.lower().startswith(_CORE) and (refused := _refused(text)):
+            raise TopoplanError(f"needs {_CORE} {refused}, but {__version__} is installed")
+
+
+@functools.cache
+def _refused(text: str) -> str:
+    """Return the versions that a requirement of core asks for; empty if this one is among them."""
     from packaging.requirements import Requirement
 
-    for text in wanted:
-        requirement = Requirement(text)
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if applies and requirement.name.lower() == _CORE and not requirement.specifier.contains(__version__, True):
-            raise TopoplanError(f"needs {_CORE} {requirement.specifier}, but {__version__} is installed")
+    requirement = Requirement(text)
+    applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ours = applies and requirement.name.lower() == _CORE
+    return str(requirement.specifier) if ours and not requirement.specifier.contains(__version__, True) else ""
 
 
 def check_markers(plugin: object) -> None:
