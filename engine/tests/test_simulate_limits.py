@@ -9,7 +9,7 @@ import pytest
 
 from topoplan import Cluster, Collective, Fabric, TaskGraph, TopoplanError
 from topoplan_engine.network.tables import Network
-from topoplan_engine.simulation.flows import schedule
+from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_reference.fluid import fluid_reference
 from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
 from topoplan_simulator_flexnet import model as flexnet
@@ -76,7 +76,7 @@ def test_schedules_of_huge_collectives_are_those_of_exact_integers(size, members
         rounds, share = 1, whole * turns * (members - 1) // members // members
     elif whole * members <= 18000 * members * (members - 1):
         rounds = 1
-    assert schedule(size, members, kind) == (rounds, float(share))
+    assert collective_rounds(size, members, kind) == (rounds, float(share))
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 7])

@@ -14,9 +14,9 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.spmd import device_costs, groups_of
+from topoplan_engine.lowering.spmd import device_costs
 from topoplan_engine.partition import slice_elements
-from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
+from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
 from topoplan_engine.sharding.programs import check_strategy, reshards_of, why_invalid
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.signatures import signatures
@@ -141,7 +141,7 @@ def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
     ("mesh", "axes"), [((8,), (0,)), ((2, 4), (0,)), ((2, 4), (1,)), ((2, 2, 2), (0, 2)), ((8,), ())]
 )
 def test_groups_are_those_of_equal_coordinates(mesh, axes):
-    assert groups_of(mesh, axes).tolist() == members_of(mesh, axes)
+    assert mesh_groups(mesh, axes).tolist() == members_of(mesh, axes)
 
 
 def alone(kind, nbytes, cluster, fabric, build, **options):

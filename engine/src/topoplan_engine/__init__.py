@@ -1,6 +1,9 @@
 """From an experiment to a plan: lowering, simulation and the search loop.
 
-The public names live here; heavy modules load on first use, so that ``import topoplan_engine`` stays cheap.
+The public names live here; heavy modules load on first use, so that ``import topoplan_engine`` stays cheap.  Plugins
+and libraries that plan may also import what follows a simulator's or a lowering's rules from where these are defined:
+`simulation.messages` (packets, rounds of collectives), `sharding.mesh` (groups of devices along the axes of a mesh) and
+`lowering` (`Lowering`, the seconds that gradients of weights take).
 """
 
 from __future__ import annotations

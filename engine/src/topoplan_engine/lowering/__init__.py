@@ -10,5 +10,6 @@ task in plain Python and is what the tests compare with.
 from __future__ import annotations
 
 from topoplan_engine.lowering.lower import Lowering
+from topoplan_engine.lowering.pieces import weight_seconds
 
-__all__ = ["Lowering"]
+__all__ = ["Lowering", "weight_seconds"]

@@ -40,10 +40,10 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.components import CostFunction
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.partition import slice_elements
-from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, reshards_of
 
-__all__ = ["DeviceCosts", "SpmdLowering", "device_costs", "groups_of", "program_taskgraph"]
+__all__ = ["DeviceCosts", "SpmdLowering", "device_costs", "program_taskgraph"]
 
 
 class SpmdLowering:
@@ -137,14 +137,6 @@ def program_taskgraph(
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
 
-def groups_of(mesh: tuple[int, ...], axes: tuple[int, ...]) -> I64:
-    """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending."""
-    numbers = np.arange(int(np.prod(mesh))).reshape(mesh)
-    others = [axis for axis in range(len(mesh)) if axis not in axes]
-    members = int(np.prod([mesh[axis] for axis in axes]))
-    return numbers.transpose(*others, *axes).reshape(-1, members)
-
-
 class _Writer:
     """Tasks and edges so far, and the last task of each stream."""
 
@@ -210,7 +202,7 @@ class _Writer:
 
     def _collective(self, move: Reshard, step: MeshStep, copy: int) -> tuple[I64, I64]:
         """Add one collective in every group, of one micro-batch or (-1) of all; return its ends by device."""
-        members = groups_of(self._mesh, step.axes)
+        members = mesh_groups(self._mesh, step.axes)
         groups, size = members.shape
         whole = round(move.nbytes * step.share)
         if copy >= 0:

@@ -6,11 +6,13 @@ import itertools
 import math
 
 import attrs
+import numpy as np
 
+from topoplan.arrays import I64
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Sharding
 from topoplan_engine.sharding.resharding import CollectiveStep, convert
 
-__all__ = ["MeshStep", "mesh_steps"]
+__all__ = ["MeshStep", "mesh_groups", "mesh_steps"]
 
 
 @attrs.frozen
@@ -83,3 +85,11 @@ def _inside(now: list[Sharding], wanted: MeshSharding, axis: int) -> bool:
     """Say whether slices that ``axis`` makes or joins are, or would be, sliced again by a later axis."""
     touched = {form.axis for form in (now[axis], wanted[axis]) if form.sliced and now[axis] != wanted[axis]}
     return any(form.sliced and form.axis in touched for form in now[axis + 1 :])
+
+
+def mesh_groups(mesh: tuple[int, ...], axes: tuple[int, ...]) -> I64:
+    """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending."""
+    numbers = np.arange(int(np.prod(mesh))).reshape(mesh)
+    others = [axis for axis in range(len(mesh)) if axis not in axes]
+    members = int(np.prod([mesh[axis] for axis in axes]))
+    return numbers.transpose(*others, *axes).reshape(-1, members)

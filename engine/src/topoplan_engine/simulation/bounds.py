@@ -18,7 +18,7 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.simulation.columns import TaskColumns
-from topoplan_engine.simulation.flows import schedule
+from topoplan_engine.simulation.messages import collective_rounds
 
 __all__ = ["bounds", "collective_bound", "longest_chain"]
 
@@ -52,8 +52,8 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     one host the links inside it take the place of interfaces.  An all-gather or a reduce-scatter moves half as much.
 
     Members send whole bytes in every round, and small all-reduces take one round with fewer bytes
-    (`topoplan_engine.simulation.flows.schedule`); the bound is lowered accordingly, and by what float32 may take from
-    a latency.  The time inside hosts that precedes an all-reduce (`TaskGraph.seconds`) is left out.
+    (`topoplan_engine.simulation.messages.collective_rounds`); the bound is lowered accordingly, and by what float32 may
+    take from a latency.  The time inside hosts that precedes an all-reduce (`TaskGraph.seconds`) is left out.
     """
     groups: dict[int, tuple[bytes, int, int]] = {}
     met: dict[bytes, _Interfaces] = {}  # by members: in data parallelism every weight has the same
@@ -71,7 +71,7 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
         key, ends, members = groups[group]
         if ends > 1:
             kind = int(taskgraph.collective[task])
-            rounds, share = schedule(int(taskgraph.size[task]), members, kind)
+            rounds, share = collective_rounds(int(taskgraph.size[task]), members, kind)
             turns = 2 if kind == Collective.ALL_REDUCE else 1
             moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else turns * (ends - 1) * members)
     if not moved:

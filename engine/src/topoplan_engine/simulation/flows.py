@@ -12,32 +12,27 @@ import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
+from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
 
 __all__ = [
-    "PACKET",
     "Entities",
     "alone",
     "build",
     "path_times",
     "ring_window",
-    "schedule",
     "sure_bytes",
     "sure_uses",
     "window",
 ]
 
-#: Bytes of a packet.
-PACKET = 8936
-_SMALL = 9000
 #: Packets that a flow may have on their way when it starts; what is left of them in the end, where the longest path has
 #: one link, two, and more; and the sixteenths of a round in which a member of a ring sends: see `window`.
 _FIRST, _LEAST, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
-_ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
 class Entities(NamedTuple):
@@ -121,17 +116,17 @@ def build(
             task[at] = t
             row[at] = traffic.row[t]
             slot_ptr[at + 1] = slot_ptr[at] + _longest(row[at], paths)
-            volume[at] = _packets(float(tasks.size[t])) * PACKET
-            packets = volume[at] / PACKET
-            if packets != known:
-                known, found = packets, window(packets, least)
+            volume[at] = packets(float(tasks.size[t])) * PACKET
+            sent = volume[at] / PACKET
+            if sent != known:
+                known, found = sent, window(sent, least)
             load[at] = found
             continue
         g = traffic.ring[t]
         m = rings.members[g]
-        steps, share = schedule(tasks.size[t], m, tasks.collective[t])
+        steps, share = collective_rounds(tasks.size[t], m, tasks.collective[t])
         drawn = stepped or rings.drawn[g] == 1
-        each = _packets(share / rings.parallel[g]) * PACKET
+        each = packets(share / rings.parallel[g]) * PACKET
         for e in range(at, of_task[t + 1]):
             task[e] = t
             load[e] = window(each / PACKET, least) if drawn else ring_window(each / PACKET, least)
@@ -337,28 +332,3 @@ def _longest(row: int, paths: PathColumns) -> int:
     for path in range(paths.row_ptr[row], paths.row_ptr[row + 1]):
         longest = max(longest, paths.path_ptr[path + 1] - paths.path_ptr[path])
     return longest
-
-
-@numba.njit(cache=True, inline="always")
-def _packets(size: float) -> float:
-    return float(max(1.0, np.ceil(size / PACKET)))
-
-
-@numba.njit(cache=True, inline="always")
-def schedule(size: int, members: int, collective: int) -> tuple[int, float]:
-    """Rounds of a `Collective` on a ring, one if it is small, and the bytes that each member sends in one of them.
-
-    An all-reduce goes round twice.  Small ones are FlexNet's; it knows no all-gathers and reduce-scatters (of twice
-    ``size`` bytes, see `topoplan.model.taskgraph.TaskGraph.size`), which are halves of an all-reduce here, so that two
-    of them take as long.
-    """
-    turns = 2 if collective == _ALL_REDUCE else 1
-    if size >= _SMALL * 2 * members:  # not small, and too many bytes may not fit into an integer twice
-        once, rest = size // members, size % members
-        return turns * (members - 1), float(once if turns == 2 else 2 * once + 2 * rest // members)
-    whole = size if turns == 2 else 2 * size
-    if whole < _SMALL * members:
-        return 1, float(whole * turns * (members - 1) // members // members)
-    if whole <= _SMALL * 2 * (members - 1):
-        return 1, float(whole // members)
-    return turns * (members - 1), float(whole // members)

@@ -19,7 +19,7 @@ from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_engine.simulation.flows import schedule
+from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
 from topoplan_exporter_flatbuffer.network import receivers, shifts
 from topoplan_exporter_flatbuffer.unroll import unrolled
@@ -222,7 +222,7 @@ def test_what_follows_what_and_what_is_sent_stay_the_same(graph, random):
     for task in np.flatnonzero(chosen).tolist():
         members = graph.members(task).tolist()
         if (n := len(members)) > 1:
-            rounds, share = schedule(int(graph.size[task]), n, int(graph.collective[task]))
+            rounds, share = collective_rounds(int(graph.size[task]), n, int(graph.collective[task]))
             rings = ahead[graph.group[task]]
             for i, member in enumerate(members):
                 for shift in rings:

@@ -17,10 +17,10 @@ from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signa
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_searcher_spmd import SpmdOptions, planning
@@ -229,7 +229,7 @@ def test_state_can_be_sharded_at_will():
 @pytest.mark.parametrize("nbytes", [10_000, 8 * 8936 * 64])
 def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
     problem = problem_of()
-    fabric, groups = problem.build_fabric(None, None), groups_of(mesh, axes)
+    fabric, groups = problem.build_fabric(None, None), mesh_groups(mesh, axes)
     count, size = groups.shape
     taskgraph = SimpleNamespace(kind=[], src=[], dst=[], size=[], group=[], collective=[])
 

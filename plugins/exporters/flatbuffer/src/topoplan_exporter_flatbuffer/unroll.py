@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from topoplan import TaskGraph, TaskKind
 from topoplan.arrays import F64, I64
 from topoplan.csr import indptr
-from topoplan_engine.simulation.flows import schedule
+from topoplan_engine.simulation.messages import collective_rounds
 
 __all__ = ["Unrolled", "unrolled"]
 
@@ -160,7 +160,7 @@ def _shape(graph: TaskGraph, chosen: NDArray[np.bool_], shifts: Sequence[tuple[i
     if len(tasks):
         kinds = graph.collective[tasks]
         asked, which = np.unique(np.stack([graph.size[tasks], sizes, kinds]), axis=1, return_inverse=True)
-        shapes = np.array([schedule(*row) for row in asked.T.tolist()])[which.ravel()]
+        shapes = np.array([collective_rounds(*row) for row in asked.T.tolist()])[which.ravel()]
         rounds[tasks], share[tasks] = shapes[:, 0].astype(np.int64), shapes[:, 1]
         members[tasks] = sizes
         parallel[tasks] = np.array([len(row) for row in shifts])[graph.group[tasks]]

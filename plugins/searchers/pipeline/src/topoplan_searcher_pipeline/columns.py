@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from topoplan import Cluster, CostFunction, OperatorGraph
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.lowering.pieces import weight_seconds
+from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
 __all__ = ["Columns", "columns_of", "states_of"]

@@ -16,12 +16,9 @@ from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import Local
-from topoplan_engine.simulation.flows import schedule
+from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
 
 __all__ = ["Machine"]
-
-#: Bytes of a packet; messages are whole packets, and every hop stores one before it sends it on.
-_PACKET = 8936
 
 
 class _Links(NamedTuple):
@@ -55,7 +52,7 @@ class Machine:
         if collective is Collective.ALL_TO_ALL:
             return _sent(nbytes / links.members**2) * links.pair + links.hop
         turns = 2 if collective is Collective.ALL_REDUCE else 1
-        rounds, share = schedule(math.ceil(nbytes * turns / 2), links.members, collective)
+        rounds, share = collective_rounds(math.ceil(nbytes * turns / 2), links.members, collective)
         return float(rounds * (_sent(share) / links.bandwidth + links.hop))
 
     def _links(self, groups: I64) -> _Links:
@@ -74,10 +71,10 @@ class Machine:
         if leaving.any():
             used = leaving > 0
             bandwidth = float((self._out[used] / leaving[used]).min())
-            hop = 4 * cluster.latency + _PACKET / float(self._out[used].min())
+            hop = 4 * cluster.latency + PACKET / float(self._out[used].min())
         if (host == following).any():
             inside = float(cluster.inside_bandwidth[host[host == following]].min())
-            bandwidth, hop = min(bandwidth, inside), max(hop, _PACKET / inside)
+            bandwidth, hop = min(bandwidth, inside), max(hop, PACKET / inside)
         cell = np.arange(len(groups))[:, None] * cluster.n_hosts + host
         together = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
         sent = (together * (members - together)).sum(axis=0)
@@ -87,7 +84,7 @@ class Machine:
 
 
 def _sent(nbytes: float) -> float:
-    return max(1, math.ceil(nbytes / _PACKET)) * _PACKET
+    return float(packets(nbytes) * PACKET)
 
 
 def _outward(cluster: Cluster, fabric: Fabric) -> F64:

@@ -16,9 +16,8 @@ from topoplan import OperatorGraph, PartCosts, Problem
 from topoplan.arrays import F64
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.spmd import groups_of
 from topoplan_engine.partition import slice_elements
-from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
+from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
 from topoplan_searcher_spmd.bounds import following
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, Written
@@ -38,7 +37,7 @@ class Prices:
         self._problem, self._written, self._machine = problem, written, machine
         self._sharded = sharded_state
         self._sizes = written.mesh.sizes
-        self._groups = cache(lambda axes: groups_of(self._sizes, axes))
+        self._groups = cache(lambda axes: mesh_groups(self._sizes, axes))
         self._exchanges = cache(lambda source, target: mesh_steps(source, target, self._sizes))
         self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]

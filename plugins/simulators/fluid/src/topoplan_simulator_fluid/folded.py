@@ -19,7 +19,8 @@ import numpy as np
 from topoplan.arrays import I64, i32, i64
 from topoplan_engine.lowering.fold import Folded
 from topoplan_engine.network.tables import LOAD, Network
-from topoplan_engine.simulation.flows import PACKET, Entities
+from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.messages import PACKET
 from topoplan_simulator_fluid.prepared import Prepared
 
 __all__ = ["Star", "fold_loads", "star"]
