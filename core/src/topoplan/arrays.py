@@ -92,13 +92,13 @@ class FrozenMapping(Mapping[str, V]):
 
 
 def digest(values: Iterable[Any]) -> bytes:
-    """Return 16 bytes that tell values apart: arrays by type, shape and elements, attrs values by their fields."""
+    """Return 16 bytes that tell values apart: arrays by type, shape and elements, attrs values by what counts for equality."""
     total = hashlib.blake2b(digest_size=16)
     for value in values:
         if isinstance(value, np.ndarray):
             part = f"{value.dtype}{value.shape}".encode() + value.tobytes()
         elif attrs.has(type(value)):
-            part = digest(getattr(value, field.name) for field in attrs.fields(type(value)))
+            part = digest(getattr(value, field.name) for field in attrs.fields(type(value)) if field.eq)
         else:
             part = repr(sorted(value.items()) if isinstance(value, Mapping) else value).encode()
         total.update(len(part).to_bytes(8, "little") + part)

@@ -6,12 +6,13 @@ degree and bandwidth.  Units are seconds, bytes, bytes/s and FLOP/s; the command
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, f64, i32
+from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, digest, f64, i32
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
 from topoplan.model.machine import Device, HostModel
@@ -60,6 +61,11 @@ class Cluster:
     latency: float = 0.0
     gpus_per_device: int = 1
     machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=_frozen, eq=False, repr=False)
+
+    @functools.cached_property
+    def key(self) -> bytes:
+        """Value key: two clusters are equal iff their keys are."""
+        return digest([self])
 
     def __attrs_post_init__(self) -> None:
         hosts, devices = len(self.interfaces), len(self.device_host)

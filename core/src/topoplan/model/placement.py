@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 
@@ -40,9 +41,11 @@ class Placement:
             )
 
     @functools.cached_property
-    def key(self) -> tuple[tuple[int, ...], bytes]:
-        """Hashable identity: two placements are equal iff their keys are."""
-        return (self.degrees, self.devices.tobytes())
+    def key(self) -> bytes:
+        """Value key: two placements are equal iff their keys are."""
+        digest = hashlib.blake2b(repr(self.degrees).encode(), digest_size=16)
+        digest.update(self.devices.tobytes())
+        return digest.digest()
 
     def __hash__(self) -> int:
         return hash(self.key)

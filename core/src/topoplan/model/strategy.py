@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
 
+from topoplan.arrays import digest
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement, data_parallel
@@ -51,13 +52,13 @@ class Strategy(ABC):
 
     @property
     @abstractmethod
-    def _order(self) -> tuple[Hashable, ...]:
-        """What `key` holds besides the placements."""
+    def _order_key(self) -> bytes:
+        """What `key` says besides the placements."""
 
     @functools.cached_property
-    def key(self) -> Hashable:
-        """Value of the strategy: two strategies are equal iff their keys are."""
-        return (type(self), *self._order, *(placement.key for placement in self.placements))
+    def key(self) -> bytes:
+        """Value key: two strategies are equal iff their keys are."""
+        return self._order_key + b"".join([placement.key for placement in self.placements])
 
     @abstractmethod
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
@@ -112,8 +113,8 @@ class PlacedStrategy(Strategy):
         return True
 
     @property
-    def _order(self) -> tuple[Hashable, ...]:
-        return ()
+    def _order_key(self) -> bytes:
+        return b""
 
     def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
         """Return the strategy with the placements of some operators replaced."""
@@ -145,8 +146,8 @@ class PipelineStrategy(Strategy):
         return False
 
     @property
-    def _order(self) -> tuple[Hashable, ...]:
-        return (self.schedule,)
+    def _order_key(self) -> bytes:
+        return digest([self.schedule])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> PipelineStrategy:
         """Return the strategy with the placements of some operators replaced, under the same schedule."""
@@ -198,8 +199,8 @@ class SpmdStrategy(Strategy):
         return True  # activations of all micro-batches are there when the forward pass ends
 
     @property
-    def _order(self) -> tuple[Hashable, ...]:
-        return (self.program, self.schedule)
+    def _order_key(self) -> bytes:
+        return digest([self.program, self.schedule])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
         """Return placements alone: a program says more than they do, and fits changed ones no longer."""

@@ -11,14 +11,15 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 from topoplan.plugin.components import CostFunction
+from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering.interchange import interchangeable
 from topoplan_engine.lowering.join import Joined, join
-from topoplan_engine.lowering.pieces import EdgePiece, OperatorPiece, edge_piece, operator_piece
+from topoplan_engine.lowering.pieces import EdgePiece, FragmentKey, OperatorPiece, edge_piece, operator_piece
 from topoplan_engine.partition import Transfers, transfers
 
 __all__ = ["Fragments"]
 
-#: Pieces kept before the oldest half is dropped; a 128-server piece takes some 10 kB.
+#: Fragments of operators, of edges, and transfers that are kept; a 128-server fragment takes some 10 kB.
 _KEPT = 20_000
 
 
@@ -38,16 +39,17 @@ class Fragments:
         self.edges: list[tuple[int, int, int, int]] = [
             (u, out, v, into) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()
         ]
-        self._edge_kind = self._edge_kinds()
+        kinds = self._edge_kinds()
+        self._edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
         self._edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
-        self.op_class, self.edge_class = interchangeable(graph, self._edge_kind)
+        self.op_class, self.edge_class = interchangeable(graph, kinds)
         self._edges_at: list[list[int]] = [[] for _ in self.op_names]
         for edge, (u, _, v, _) in enumerate(self.edges):
             self._edges_at[u].append(edge)
             self._edges_at[v].append(edge)
-        self._op_pieces: dict[Any, OperatorPiece] = {}
-        self._edge_pieces: dict[Any, EdgePiece] = {}
-        self._transfers: dict[Any, Transfers] = {}
+        self._op_pieces: LruCache[FragmentKey, OperatorPiece] = LruCache(_KEPT)
+        self._edge_pieces: LruCache[FragmentKey, EdgePiece] = LruCache(_KEPT)
+        self._transfers: LruCache[Any, Transfers] = LruCache(_KEPT)
 
     def operators(self, placements: Sequence[Placement]) -> list[OperatorPiece]:
         """Return the fragments of all operators."""
@@ -68,30 +70,35 @@ class Fragments:
     def operator(self, op: int, placement: Placement) -> OperatorPiece:
         """Return the fragment of an operator; as long as it is kept, the same object for the same placement."""
         key = (op, placement.key)
-        piece = self._op_pieces.get(key)
-        if piece is None:
+        try:
+            return self._op_pieces[key]
+        except KeyError:
             operator = self.graph.operators[op]
-            piece = operator_piece(op, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part)
-            _keep(self._op_pieces, key, piece)
-        return piece
+            piece = operator_piece(key, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part)
+            return self._op_pieces.put(key, piece)
 
     def edge(self, edge: int, placements: Sequence[Placement]) -> EdgePiece:
         """Return the fragment of an edge, likewise."""
-        u, out, v, into = self.edges[edge]
-        source, target, kind = placements[u], placements[v], self._edge_kind[edge]
+        kind, u, v = self._edge_ends[edge]
+        source, target = placements[u], placements[v]
         key = (kind, source.key, target.key)
-        piece = self._edge_pieces.get(key)
-        if piece is None:
-            producer, consumer = self.graph.operators[u], self.graph.operators[v]
-            given, wanted = producer.outputs[out], consumer.inputs[into]
-            cut = (kind, source.degrees, target.degrees)
-            moved = self._transfers.get(cut)
-            if moved is None:
-                moved = transfers(producer, given, source.degrees, consumer, wanted, target.degrees)
-                _keep(self._transfers, cut, moved)
-            piece = edge_piece(moved, wanted.itemsize, source, target)
-            _keep(self._edge_pieces, key, piece)
-        return piece
+        try:
+            return self._edge_pieces[key]
+        except KeyError:
+            itemsize = self.graph.operators[v].inputs[self.edges[edge][3]].itemsize
+            piece = edge_piece(key, self._transfers_of(edge, source, target), itemsize, source, target)
+            return self._edge_pieces.put(key, piece)
+
+    def _transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
+        u, out, v, into = self.edges[edge]
+        cut = (self._edge_ends[edge][0], source.degrees, target.degrees)
+        known = self._transfers.find(cut)
+        if known is not None:
+            return known
+        producer, consumer = self.graph.operators[u], self.graph.operators[v]
+        given, wanted = producer.outputs[out], consumer.inputs[into]
+        moved = transfers(producer, given, source.degrees, consumer, wanted, target.degrees)
+        return self._transfers.put(cut, moved)
 
     def _edge_kinds(self) -> list[int]:
         """Number the edges so that edges between operators of one form share their fragments."""
@@ -103,10 +110,3 @@ class Fragments:
             form = (producer.dims, given.axes, consumer.dims, wanted.axes, wanted.itemsize)
             numbers.append(kinds.setdefault(form, len(kinds)))
         return numbers
-
-
-def _keep(pieces: dict[Any, Any], key: Any, piece: Any) -> None:
-    if len(pieces) >= _KEPT:
-        for old in list(pieces)[: _KEPT // 2]:
-            del pieces[old]
-    pieces[key] = piece

@@ -18,7 +18,11 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_engine.partition import Transfers, replica_groups, slice_elements
 
-__all__ = ["EdgePiece", "OperatorPiece", "edge_piece", "messages", "operator_piece", "weight_seconds"]
+__all__ = ["EdgePiece", "FragmentKey", "OperatorPiece", "edge_piece", "messages", "operator_piece", "weight_seconds"]
+
+
+#: Value key of a fragment: a number of the operator, or of the kind of edge, and the keys of its placements.
+FragmentKey = tuple[int, *tuple[bytes, ...]]
 
 
 @attrs.frozen(eq=False)
@@ -26,6 +30,7 @@ class OperatorPiece:
     """One operator under one placement.
 
     Attributes:
+        key: equal for equal fragments of one graph.
         devices, forward, backward, memory: (P,) per part.
         states, kept, weight_gradient: likewise, see `PartCosts`; the last one is told for every operator.
         part_counts, group_parts: (G,) and the rows one after the other, of all weights in order: the parts
@@ -34,6 +39,7 @@ class OperatorPiece:
         group_bytes, group_seconds: (G,) bytes of the slice, and seconds inside the hosts.
     """
 
+    key: FragmentKey
     devices: I32
     forward: F64
     backward: F64
@@ -53,10 +59,11 @@ class OperatorPiece:
 class EdgePiece:
     """One edge under two placements: (n,) rows sorted by (consumer part, producer part).
 
-    ``local`` marks pairs of parts on one device: a dependency without a transfer.  ``devices`` (2, n) are those of
-    the producer's and the consumer's parts.
+    ``key`` is equal for equal fragments of one graph.  ``local`` marks pairs of parts on one device: a dependency
+    without a transfer.  ``devices`` (2, n) are those of the producer's and the consumer's parts.
     """
 
+    key: FragmentKey
     src: I32
     dst: I32
     size: I64
@@ -65,10 +72,10 @@ class EdgePiece:
 
 
 def operator_piece(
-    op: int, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, per_part: bool
+    key: FragmentKey, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, per_part: bool
 ) -> OperatorPiece:
     """Price the parts of an operator and derive its gradient all-reduces; ``per_part``: `reduces_per_part`."""
-    priced = costs.price(op, placement.degrees, placement.devices)
+    priced = costs.price(key[0], placement.degrees, placement.devices)
     parts: list[I64] = []
     devices: list[I32] = []
     sizes: list[int] = []
@@ -93,6 +100,7 @@ def operator_piece(
             # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
             seconds.append(float(2 * size // cluster.gpus_per_device / slowest) if inside else 0.0)
     return OperatorPiece(
+        key=key,
         devices=placement.devices,
         forward=priced.forward,
         backward=priced.backward,
@@ -116,10 +124,10 @@ def weight_seconds(operator: Operator, priced: PartCosts) -> F64:
     return priced.backward / 2 if operator.weights else np.zeros(len(priced.backward))
 
 
-def edge_piece(moved: Transfers, itemsize: int, source: Placement, target: Placement) -> EdgePiece:
+def edge_piece(key: FragmentKey, moved: Transfers, itemsize: int, source: Placement, target: Placement) -> EdgePiece:
     """Place the transfers between the parts of a producer and a consumer."""
     devices = np.stack([source.devices[moved.src], target.devices[moved.dst]])
-    return EdgePiece(moved.src, moved.dst, moved.elements * itemsize, devices[0] == devices[1], devices)
+    return EdgePiece(key, moved.src, moved.dst, moved.elements * itemsize, devices[0] == devices[1], devices)
 
 
 def messages(pieces: Sequence[OperatorPiece | EdgePiece], n_devices: int) -> TaskGraph:

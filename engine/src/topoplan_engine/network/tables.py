@@ -29,6 +29,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.routes import link_index
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.cache import LruCache
 from topoplan_engine.network.link_classes import Twins
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.routing import paths as route
@@ -404,22 +405,12 @@ class Network:
 
 
 class NetworkCache:
-    """The networks of the fabrics used last, found again by identity."""
+    """The networks of the fabrics used last, found again by value."""
 
     def __init__(self, size: int = 16) -> None:
-        self._size = size
-        self._kept: dict[tuple[int, int], Network] = {}
+        self._networks: LruCache[bytes, Network] = LruCache(size)
 
     def get(self, fabric: Fabric, cluster: Cluster) -> Network:
-        """Return the network of ``fabric`` and ``cluster``, making it when it is not kept.
-
-        A kept network holds its fabric and cluster, so that their identities stay theirs.
-        """
-        key = (id(fabric), id(cluster))
-        network = self._kept.pop(key, None)
-        if network is None:
-            network = Network(fabric, cluster)
-            while len(self._kept) >= self._size:
-                del self._kept[next(iter(self._kept))]
-        self._kept[key] = network
-        return network
+        """Return the network of ``fabric`` and ``cluster``, making it if it is not kept."""
+        key = fabric.key + cluster.key
+        return self._networks.find(key) or self._networks.put(key, Network(fabric, cluster))

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.model.fabric import Fabric
 from topoplan.model.memory import MemoryUse
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
@@ -23,6 +22,7 @@ from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
+from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.lower_bounds import Floors
 from topoplan_engine.sharding.programs import why_invalid
@@ -32,7 +32,7 @@ __all__ = ["Evaluator", "memory_penalty"]
 #: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
 _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
 
-#: Costs kept before the oldest half is dropped.
+#: Costs that are kept.
 _KEPT = 4096
 
 #: Relative difference between the times of strategies that only number their devices otherwise.
@@ -84,11 +84,13 @@ class Evaluator:
         self._floors: Floors | None = None
         if hasattr(simulate, "link_seconds"):
             self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
-        self._lowered: tuple[Strategy, TaskGraph] | None = None
-        self._held: tuple[Strategy, F64] | None = None
-        self._known: dict[Any, tuple[State, float, bool]] = {}
-        # Seconds that strategies of one key take at least; and the fabric, to keep its identity.
-        self._alike: dict[tuple[int, int], tuple[Fabric, float]] = {}
+        # The task graph, and the memory, of the strategy whose key stands beside it.
+        self._lowered: tuple[bytes, TaskGraph] | None = None
+        self._held: tuple[bytes, F64] | None = None
+        # Cost of a state, and whether it fits into memory.
+        self._known: LruCache[bytes, tuple[float, bool]] = LruCache(_KEPT)
+        # Seconds that strategies of one class take at least on a fabric.
+        self._alike: LruCache[tuple[bytes, int], float] = LruCache(_KEPT)
 
     def price(self, candidate: Candidate, wanted: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
@@ -104,10 +106,10 @@ class Evaluator:
         self.evaluations += 1
         state = candidate.state()
         strategy = state.strategy
-        key = (strategy.key, id(state.fabric))
-        known = self._known.get(key)  # which holds the state, so that its identities stay its own
+        key = strategy.key + state.fabric.key
+        known = self._known.find(key)
         if known is not None:
-            return self._trial(*known)
+            return self._trial(state, *known)
         if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
         beat, floor = candidate.beat, 0.0
@@ -126,9 +128,7 @@ class Evaluator:
         cost = self._cost(state, beat if self._floors else float("inf"), floor)
         if cost == float("inf"):
             return self._trial(state, cost)
-        _make_room(self._known)
-        self._known[key] = (state, cost, self.fits(strategy))
-        return self._trial(*self._known[key])
+        return self._trial(state, *self._known.put(key, (cost, self.fits(strategy))))
 
     def _cost(self, state: State, beat: float, floor: float) -> float:
         """Return what a state costs, or infinity if that is not below ``beat``; it is not below ``floor``."""
@@ -150,16 +150,15 @@ class Evaluator:
         alike = None if once or not self._folds(fabric, cluster) else self._lowering.alike(state.strategy)
         if alike is None:
             return self._unfolded(state, beat, floor)
-        key = (id(fabric), alike.classes.key)
-        _, known = self._alike.get(key, (fabric, 0.0))
-        if known * (1 - _ROUNDING) >= beat:
+        key = (fabric.key, alike.classes.key)
+        known = self._alike.find(key)
+        if known is not None and known * (1 - _ROUNDING) >= beat:
             return float("inf")
         if alike.worth_folding:
             seconds = self._folded_makespan(self._lowering.fold(alike), fabric, cluster, beat)
         else:
             seconds = self._unfolded(state, beat, floor)
-        _make_room(self._alike)
-        self._alike[key] = (fabric, min(seconds, beat))
+        self._alike.put(key, min(seconds, beat))
         return seconds
 
     def _unfolded(self, state: State, beat: float, floor: float) -> float:
@@ -179,9 +178,9 @@ class Evaluator:
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of a strategy, which is kept until another one is asked for."""
-        if self._lowered is None or self._lowered[0] is not strategy:
+        if self._lowered is None or self._lowered[0] != strategy.key:
             self._lowered = None  # before the next one is made: both together may be large
-            self._lowered = (strategy, self._lowering.lower(strategy))
+            self._lowered = (strategy.key, self._lowering.lower(strategy))
         return self._lowered[1]
 
     def _trial(self, state: State, cost: float, fits: bool = False) -> Trial:
@@ -196,8 +195,8 @@ class Evaluator:
 
     def memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes that a strategy keeps on each device."""
-        if self._held is None or self._held[0] is not strategy:
-            self._held = (strategy, self._lowering.memory(strategy))
+        if self._held is None or self._held[0] != strategy.key:
+            self._held = (strategy.key, self._lowering.memory(strategy))
         return self._held[1]
 
     def fits(self, strategy: Strategy) -> bool:
@@ -247,9 +246,3 @@ def _makespan_of(simulate: Simulate) -> Callable[..., float]:
     """Return what gives the iteration time alone."""
     makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given[:3]).makespan)
     return makespan
-
-
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= _KEPT:
-        for old in list(known)[: _KEPT // 2]:
-            del known[old]

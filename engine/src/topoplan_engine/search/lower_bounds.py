@@ -12,7 +12,7 @@ that a piece surely keeps each link busy, and keeps the answers by piece.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.search.protocol import Candidate, State
+from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.pieces import EdgePiece, OperatorPiece, messages
+from topoplan_engine.lowering.pieces import EdgePiece, FragmentKey, OperatorPiece, messages
 
 __all__ = ["Floors", "LinkSeconds"]
 
@@ -34,7 +35,7 @@ LinkSeconds = Callable[[TaskGraph, Fabric, Cluster], F64]
 _SLACK = 1e-6
 #: Differences after which sums are taken anew.
 _REFRESH = 200
-#: Rows kept before the oldest half is dropped.
+#: Rows of each kind that are kept.
 _KEPT = 10_000
 
 
@@ -46,7 +47,6 @@ class _Sums(NamedTuple):
         links: (E,) seconds of every link.
     """
 
-    state: State
     devices: F64
     links: F64
     age: int
@@ -63,9 +63,9 @@ class Floors:
 
     def __init__(self, lowering: Lowering, link_seconds: LinkSeconds, penalty: Callable[[F64], float]) -> None:
         self._lowering, self._link_seconds, self._penalty = lowering, link_seconds, penalty
-        self._devices: dict[int, tuple[OperatorPiece, F64]] = {}
-        self._links: dict[tuple[int, int], tuple[OperatorPiece | EdgePiece, Fabric, F64]] = {}
-        self._sums: dict[int, _Sums] = {}
+        self._devices: LruCache[FragmentKey, F64] = LruCache(_KEPT)
+        self._links: LruCache[tuple[FragmentKey, bytes], F64] = LruCache(_KEPT)
+        self._sums: LruCache[bytes, _Sums] = LruCache(_KEPT)
 
     def floor(self, candidate: Candidate, state: State) -> float:
         """Return seconds that ``candidate``, which describes ``state``, costs at least; 0 on a new fabric.
@@ -73,7 +73,7 @@ class Floors:
         Links are left out when devices and memory alone make it large enough.
         """
         base, lowering, fabric = candidate.base, self._lowering, state.fabric
-        if fabric is not base.fabric:
+        if fabric.key != base.fabric.key:
             return 0.0
         sums = self._of_state(base)
         before, after, ops = base.strategy, state.strategy, candidate.placements
@@ -88,53 +88,51 @@ class Floors:
         if floor >= candidate.beat:
             return floor
         changed += [(lowering.edge(before, edge), lowering.edge(after, edge)) for edge in lowering.edges_at(ops)]
-        self._price_links([piece for pair in changed for piece in pair], fabric)
+        changed = [(one, other) for one, other in changed if one.key != other.key]
+        rows = self._of_links([piece for pair in changed for piece in pair], fabric)
         links = sums.links.copy()
         for one, other in changed:
-            if one is not other:
-                links -= self._links[id(one), id(fabric)][2]
-                links += self._links[id(other), id(fabric)][2]
-        _keep(self._sums, id(state), _Sums(state, devices, links, sums.age + 1))
+            links -= rows[one.key]
+            links += rows[other.key]
+        self._sums.put(state.strategy.key + fabric.key, _Sums(devices, links, sums.age + 1))
         return max(floor, float((links.max() + penalty) * (1 - _SLACK)))
 
     def _of_state(self, state: State) -> _Sums:
-        kept = self._sums.get(id(state))  # which holds the state, so that its identity stays its own
+        key = state.strategy.key + state.fabric.key
+        kept = self._sums.find(key)
         if kept is None or kept.age >= _REFRESH:
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
             devices = np.stack([_compute(taskgraph), self._lowering.memory(state.strategy)])
             links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
-            kept = _Sums(state, devices, links, 0)
-            _keep(self._sums, id(state), kept)
+            kept = self._sums.put(key, _Sums(devices, links, 0))
         return kept
 
     def _of_devices(self, piece: OperatorPiece) -> F64:
-        kept = self._devices.get(id(piece))
-        if kept is None:
+        row = self._devices.find(piece.key)
+        if row is None:
             count = self._lowering.cluster.n_devices
             both = (piece.forward + piece.backward, piece.memory)
             row = np.stack([np.bincount(piece.devices, values, count).astype(np.float64) for values in both])
-            kept = (piece, row)
-            _keep(self._devices, id(piece), kept)
-        return kept[1]
+            self._devices.put(piece.key, row)
+        return row
 
-    def _price_links(self, pieces: list[OperatorPiece | EdgePiece], fabric: Fabric) -> None:
-        """Find the seconds (E,) of every link for the pieces for which they are not kept."""
-        if len(self._links) >= _KEPT:
-            self._links.clear()
-        new = list({id(piece): piece for piece in pieces if (id(piece), id(fabric)) not in self._links}.values())
+    def _of_links(self, pieces: list[OperatorPiece | EdgePiece], fabric: Fabric) -> dict[FragmentKey, F64]:
+        """Return the (E,) seconds of every link for each fragment; those that are not kept are priced together."""
+        rows: dict[FragmentKey, F64] = {}
+        new: dict[FragmentKey, OperatorPiece | EdgePiece] = {}
+        for piece in pieces:
+            row = self._links.find((piece.key, fabric.key))
+            if row is None:
+                new[piece.key] = piece
+            else:
+                rows[piece.key] = row
         if new:
             cluster = self._lowering.cluster
-            rows = self._link_seconds(messages(new, cluster.n_devices), fabric, cluster)
-            for k, piece in enumerate(new):
-                row = rows[k] if k < len(rows) else np.zeros(rows.shape[1])
-                self._links[id(piece), id(fabric)] = (piece, fabric, row)
-
-
-def _keep(rows: dict[Any, Any], key: Any, row: Any) -> None:
-    if len(rows) >= _KEPT:
-        for old in list(rows)[: _KEPT // 2]:
-            del rows[old]
-    rows[key] = row
+            priced = self._link_seconds(messages(list(new.values()), cluster.n_devices), fabric, cluster)
+            for k, key in enumerate(new):
+                row = priced[k] if k < len(priced) else np.zeros(priced.shape[1])
+                rows[key] = self._links.put((key, fabric.key), row)
+        return rows
 
 
 def _compute(taskgraph: TaskGraph) -> F64:
