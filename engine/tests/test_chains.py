@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from problems import star_problem
 
 from topoplan import Candidate, Cluster, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
+from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import pipeline_strategy
@@ -109,3 +110,21 @@ def test_every_kind_of_strategy_arrives_as_it_left(data, kind):
     again = _interned(HERE.space, pickle.loads(pickle.dumps(taken)))  # and back
     assert again.strategy == strategy
     assert price(HERE, again) == cost
+
+
+def test_placements_are_not_bounded_by_the_sums_of_a_program():
+    """A change to a program leaves placements, whose bound must not be told from the program's sums."""
+    rules = tuple((signatures(op)[-1],) for op in GRAPH.operators)  # every device computes everything
+    made = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
+    stored = tuple(
+        tuple(() if (op, k) in made else (REPLICATED,) for k in range(len(arguments(operator))))
+        for op, operator in enumerate(GRAPH.operators)
+    )
+    program = SpmdStrategy.of(SpmdProgram(mesh=(4,), rules=rules, stored=stored), GRAPH)
+    assert why_invalid(program, GRAPH, 4) is None
+    base = State(program, HERE.build_fabric(None, None))
+    changes = {op: Placement((1,) * len(GRAPH.operators[op].dims), [op % 4]) for op in range(N_OPS)}
+    costs = Evaluator(HERE, FLUID.build(FluidOptions()), "ignore")
+    true = costs.price(Candidate(base=base, placements=changes)).cost
+    bounded = Evaluator(HERE, FLUID.build(FluidOptions()), "ignore")
+    assert bounded.price(Candidate(base=base, placements=changes, beat=true * 1.01)).cost == true
