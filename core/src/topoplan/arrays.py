@@ -92,7 +92,7 @@ class FrozenMapping(Mapping[str, V]):
 
 
 def digest(values: Iterable[Any]) -> bytes:
-    """Return 16 bytes that tell values apart: arrays by type, shape and elements, attrs values by their compared fields."""
+    """Return 16 bytes that tell values apart: arrays by type, shape and elements, attrs values by their fields."""
     total = hashlib.blake2b(digest_size=16)
     for value in values:
         if isinstance(value, np.ndarray):
