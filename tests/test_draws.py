@@ -185,7 +185,9 @@ def test_a_candidate_may_cost_the_mean_of_several_draws(host):
     assert single == made.evaluator.makespans(state, [0])[0] != mean
     for factor, cost in ((0.99, float("inf")), (1.01, mean)):
         evaluator = assemble(host, four).evaluator
-        assert evaluator.price(Candidate(base=state, beat=mean * factor)).cost == pytest.approx(cost, rel=1e-12)
+        assert evaluator.price(Candidate(base=state, cutoff_seconds=mean * factor)).cost == pytest.approx(
+            cost, rel=1e-12
+        )
     outcome = optimize(four, host=host)
     assert outcome.plan.provenance["draws"] == 4
     costs = assemble(host, four).evaluator.makespans(outcome.result.best, range(4))

@@ -72,7 +72,7 @@ def searched(host, problem, evaluator, start, steps, seed, full):
         trials = []
         for candidate in search.ask():
             if full:
-                trials.append(evaluator.price(attrs.evolve(candidate, beat=float("inf"))))
+                trials.append(evaluator.price(attrs.evolve(candidate, cutoff_seconds=float("inf"))))
             else:
                 trials.append(evaluator.price(candidate))
                 rejected += trials[-1].cost == float("inf")

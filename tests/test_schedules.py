@@ -66,7 +66,7 @@ def evaluator_of(problem, memory="ignore"):
 
 
 def cost(evaluator, strategy, fabric, beat=float("inf")):
-    return evaluator.price(Candidate(base=State(strategy, fabric), beat=beat)).cost
+    return evaluator.price(Candidate(base=State(strategy, fabric), cutoff_seconds=beat)).cost
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ class Proposing:
         if not self.changes:
             return []
         placements, beat = self.changes.pop(0)
-        return [Candidate(base=self.state, placements=placements, beat=beat)]
+        return [Candidate(base=self.state, placements=placements, cutoff_seconds=beat)]
 
     def tell(self, trials):
         self.told += trials

@@ -42,7 +42,7 @@ class Candidate:
         base: the state that it changes.
         placements: operators whose placement differs from the base's.
         fabric: the fabric, where it differs from the base's.
-        beat: seconds that the candidate has to stay below to be of use; the evaluator may stop as soon
+        cutoff_seconds: the candidate is useful only if it costs less than this; the evaluator may stop as soon
             as a bound proves that it does not, and answer with ``inf``.
         comparison: what it is, in a word or two, where a searcher that constructs its answer has it priced for
             comparison only, and does not stand for it; empty otherwise.
@@ -51,7 +51,7 @@ class Candidate:
     base: State
     placements: Mapping[int, Placement] = attrs.field(factory=dict)
     fabric: Fabric | None = None
-    beat: float = float("inf")
+    cutoff_seconds: float = float("inf")
     comparison: str = ""
 
     def state(self) -> State:
@@ -69,7 +69,7 @@ class Trial:
     Attributes:
         state: what was priced.
         cost: seconds per iteration, memory penalty included; ``inf`` for a candidate that is infeasible
-            or was proven not to beat its time.
+            or was proven to reach its cutoff.
         demand: returns what the strategy asks of the network; computed when called.
         fits: every device holds what the strategy keeps on it; always true where memory does not matter.
     """

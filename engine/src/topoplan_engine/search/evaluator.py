@@ -112,7 +112,7 @@ class Evaluator:
             return self._trial(state, *known)
         if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
-        beat, floor = candidate.beat, 0.0
+        beat, floor = candidate.cutoff_seconds, 0.0
         if wanted > beat and self.fits(strategy):
             beat = wanted
         if (

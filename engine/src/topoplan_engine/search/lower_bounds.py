@@ -85,7 +85,7 @@ class Floors:
             changed.append((old, new))
         penalty = self._penalty(devices[1] * (1 - _SLACK))
         floor = float((devices[0].max() + penalty) * (1 - _SLACK))
-        if floor >= candidate.beat:
+        if floor >= candidate.cutoff_seconds:
             return floor
         changed += [(lowering.edge(before, edge), lowering.edge(after, edge)) for edge in lowering.edges_at(ops)]
         changed = [(one, other) for one, other in changed if one.key != other.key]

@@ -37,10 +37,10 @@ def analytical_seconds(
         transfers: seconds of all cuts, for one micro-batch.
         reductions: for each stage, the seconds of its gradient all-reduce.
     """
-    beat = bottleneck / micro_batches
-    exposed = np.maximum.reduce([seconds - stage * beat for stage, seconds in enumerate(reductions)])
+    interval = bottleneck / micro_batches
+    exposed = np.maximum.reduce([seconds - stage * interval for stage, seconds in enumerate(reductions)])
     return np.asarray(
-        beat * (micro_batches - 1) + total / pipelines / micro_batches + transfers + np.maximum(exposed, 0.0)
+        interval * (micro_batches - 1) + total / pipelines / micro_batches + transfers + np.maximum(exposed, 0.0)
     )
 
 

@@ -39,7 +39,7 @@ def test_proposes_the_topologys_own_fabric_for_what_it_was_given():
     search.adopt(given)
     (candidate,) = search.ask()
     assert candidate.base is given.state
-    assert candidate.beat == 0.5
+    assert candidate.cutoff_seconds == 0.5
     assert not candidate.placements
     assert {(0, 2), (2, 0)} <= set(zip(candidate.fabric.link_src, candidate.fabric.link_dst, strict=True))
 

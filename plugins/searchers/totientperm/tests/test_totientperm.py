@@ -66,7 +66,7 @@ def test_proposes_the_rule_first_then_its_neighbours():
     search.adopt(initial)
     candidates = search.ask()
     assert [ring_pairs(c.fabric) for c in candidates] == [2, 2, 1, 1, 3, 3]
-    assert all(c.base is initial.state and not c.placements and c.beat == 1.0 for c in candidates)
+    assert all(c.base is initial.state and not c.placements and c.cutoff_seconds == 1.0 for c in candidates)
     assert all(c.fabric.max_paths == 2 for c in candidates)
 
 
@@ -101,7 +101,7 @@ def test_goes_on_from_the_best_fabric():
     search.adopt(trial(told[1].state.fabric, 0.6, wanted, device=3))
     again = search.ask()
     assert again
-    assert all(c.beat == 0.6 and c.base.fabric is told[1].state.fabric for c in again)
+    assert all(c.cutoff_seconds == 0.6 and c.base.fabric is told[1].state.fabric for c in again)
 
 
 def test_does_not_propose_what_it_has():
@@ -149,7 +149,7 @@ def test_traffic_is_then_split_by_load_on_the_best_fabric():
     candidates = search.ask()
     search.tell(priced(candidates, [0.8, 0.6, *[0.9] * (len(candidates) - 2)], wanted))
     (shared,) = search.ask()
-    assert shared.beat == 0.6
+    assert shared.cutoff_seconds == 0.6
     assert shared.fabric.same_wires(candidates[1].fabric)
     assert candidates[1].fabric.routes is None
     assert len(shared.fabric.routes.pairs) == N * (N - 1)
@@ -223,4 +223,4 @@ def test_another_fabric_for_its_strategy_is_no_reason_to_wire_anew():
     search.adopt(Trial(state=State(first.state.strategy, fabric), cost=0.9, demand=first.demand))
     assert search.ask() == []
     search.adopt(trial(fabric, 0.8, demand(1e9, 1e9)))
-    assert all(c.beat == 0.8 for c in search.ask())
+    assert all(c.cutoff_seconds == 0.8 for c in search.ask())

@@ -1,7 +1,7 @@
 """The Markov chain: proposal, acceptance and resets.
 
 Each `ask` proposes one change to the current state; `tell` accepts or rejects it.  The acceptance number
-is drawn with the proposal, which fixes the time that the proposal must beat before it is priced: the
+is drawn with the proposal, which fixes the cutoff of the proposal before it is priced: the
 evaluator may then stop pricing as soon as a bound exceeds it, and the chain stays the same, state by state.
 
 Sources: Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019,
@@ -70,7 +70,7 @@ class Chain:
         if self._since_reset >= self._options.reset_every:
             self._current, self._since_reset = self._best, 0
         placements = self._changes(self._current)
-        return [Candidate(base=self._current.state, placements=placements, beat=self._time_to_beat())]
+        return [Candidate(base=self._current.state, placements=placements, cutoff_seconds=self._cutoff_seconds())]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it beats the time drawn for it."""
@@ -97,7 +97,7 @@ class Chain:
             return self._propagation.block(op, placement, self._rng)
         return {op: placement}
 
-    def _time_to_beat(self) -> float:
+    def _cutoff_seconds(self) -> float:
         """Return the cost below which the next proposal will be accepted.
 
         Metropolis accepts a slowdown ``d`` with probability ``exp(-alpha * d)``: drawing ``u`` first, it

@@ -19,8 +19,8 @@ __all__ = ["neighbours"]
 _NEAR = 2
 
 
-def neighbours(plan: Planned, planner: Planner, beat: float) -> list[Planned]:
-    """Return the plans one step away that fit and may take less than ``beat`` seconds, as played, the fastest first.
+def neighbours(plan: Planned, planner: Planner, cutoff: float) -> list[Planned]:
+    """Return the plans one step away that fit and may take less than ``cutoff`` seconds, as played, the fastest first.
 
     A step is another order of passes or number of micro-batches, a cut that moves, two stages that become one, a
     device that goes over to the stage before or behind, or one that idles from now on or no longer.
@@ -29,9 +29,9 @@ def neighbours(plan: Planned, planner: Planner, beat: float) -> list[Planned]:
     pipelines = [*_pipelines(plan.pipeline, planner.columns), *_resized(plan.pipeline, planner.machine)]
     steps += [(variant, plan.kind, plan.micro_batches) for variant in pipelines]
     different = {(planner.shape(pipeline), kind, count): (pipeline, kind, count) for pipeline, kind, count in steps}
-    plans = [planner.play(*step, beat) for step in different.values()]
+    plans = [planner.play(*step, cutoff) for step in different.values()]
     return sorted(
-        (plan_ for plan_ in plans if plan_ is not None and plan_.seconds < beat),
+        (plan_ for plan_ in plans if plan_ is not None and plan_.seconds < cutoff),
         key=lambda plan_: plan_.seconds,
     )
 

@@ -75,12 +75,12 @@ class Planner:
             self._known[pipeline] = whole_of(pipeline, self.columns, self.machine)
         return self._known[pipeline]
 
-    def play(self, pipeline: Pipeline, kind: ScheduleKind, count: int, beat: float = np.inf) -> Planned | None:
+    def play(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> Planned | None:
         """Play a pipeline under a schedule; see `planned`."""
         whole = self.whole(pipeline)
         if whole is None or count * max(pipeline.sizes) > self.columns.samples:
             return None
-        return planned(pipeline, whole, kind, count, self.machine.memory, recompute=self.recompute, beat=beat)
+        return planned(pipeline, whole, kind, count, self.machine.memory, recompute=self.recompute, cutoff=cutoff)
 
     def shape(self, pipeline: Pipeline) -> tuple[object, ...]:
         """Return what pipelines have in common that differ in the names of equal hosts alone."""
@@ -95,13 +95,13 @@ class Planner:
             return [(self.kinds[0], count) for count in counts]
         return [(kind, count) for count in counts[::-1] for kind in self.kinds]
 
-    def fastest(self, pipeline: Pipeline, beat: float = np.inf) -> Planned | None:
-        """Play a pipeline under every schedule; return the fastest plan of less than ``beat`` seconds."""
+    def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> Planned | None:
+        """Play a pipeline under every schedule; return the fastest plan of less than ``cutoff`` seconds."""
         best = None
         for kind, count in self.schedules(pipeline):
-            plan = self.play(pipeline, kind, count, beat)
-            if plan is not None and plan.seconds < beat:
-                best, beat = plan, plan.seconds
+            plan = self.play(pipeline, kind, count, cutoff)
+            if plan is not None and plan.seconds < cutoff:
+                best, cutoff = plan, plan.seconds
         return best
 
     def plans_of(self, best: float) -> list[Planned]:

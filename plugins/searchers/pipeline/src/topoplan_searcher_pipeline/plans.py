@@ -163,25 +163,25 @@ def planned(
     memory: float,
     *,
     recompute: bool,
-    beat: float = np.inf,
+    cutoff: float = np.inf,
 ) -> Planned | None:
-    """Play a pipeline; None where it does not fit into memory, cannot be cut like that or surely takes ``beat``.
+    """Play a pipeline; None where it does not fit into memory, cannot be cut like that or surely takes ``cutoff``.
 
     Args:
         pipeline, whole: what to play.
         kind, micro_batches: its schedule.
         memory: bytes of a device.
         recompute: stages that do not fit otherwise may run their forward passes twice.
-        beat: seconds that are of no use.
+        cutoff: only a plan of fewer seconds is of use.
     """
-    if not whole.replicated or whole.busiest >= beat:
+    if not whole.replicated or whole.busiest >= cutoff:
         return None
     peaks = memory_of(whole, kind, micro_batches)
     recomputes = peaks[0] > memory
     if recomputes.any() and (not recompute or (peaks[1][recomputes] > memory).any()):
         return None
     times = times_of(whole, micro_batches, recomputes)
-    if busiest(micro_batches, times) >= beat:
+    if busiest(micro_batches, times) >= cutoff:
         return None
     return Planned(played(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(recomputes.tolist()))
 

@@ -41,7 +41,7 @@ class Shortlist:
         named: plans of the baselines by their names, of each pipeline the fastest one.
         plans: of the dynamic program, the fastest first.
         complete: cuts are all of the model's antichain states.
-        floor: seconds that no plan can beat.
+        floor: lower bound on the seconds of all plans.
         stopped: a baseline takes hardly more than that, as played, so that nothing else was planned.
     """
 

@@ -56,7 +56,7 @@ class Relink:
             return []
         if base.fabric.routes is not None:
             fabric = rebalanced(fabric, self._at.demand())
-        return [Candidate(base=base, fabric=fabric, beat=math.nextafter(self._at.cost, math.inf))]
+        return [Candidate(base=base, fabric=fabric, cutoff_seconds=math.nextafter(self._at.cost, math.inf))]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Keep what is not slower."""

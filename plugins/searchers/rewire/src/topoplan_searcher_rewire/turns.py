@@ -37,7 +37,7 @@ class Rewire:
         fabric = self._build(trial.demand(), self._rng)
         if fabric == trial.state.fabric:
             return []
-        return [Candidate(base=trial.state, fabric=fabric, beat=trial.cost)]
+        return [Candidate(base=trial.state, fabric=fabric, cutoff_seconds=trial.cost)]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Leave it to the driver to keep what is better."""

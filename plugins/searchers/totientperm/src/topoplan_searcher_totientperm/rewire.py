@@ -94,7 +94,7 @@ class Rewire:
         for fabric in fabrics:
             if id(fabric) not in fabric_ids:
                 fabric_ids.add(id(fabric))
-                candidates.append(Candidate(base=base, fabric=fabric, beat=self._best.cost))
+                candidates.append(Candidate(base=base, fabric=fabric, cutoff_seconds=self._best.cost))
         return candidates
 
     def tell(self, trials: Sequence[Trial]) -> None:
