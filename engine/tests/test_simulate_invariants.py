@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import networks, taskgraphs
 
+from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_flexnet.kernel import advance, initial_state
 from topoplan_simulator_flexnet.model import Model
+from topoplan_simulator_fluid import kernel as fluid
+from topoplan_simulator_fluid.model import Model as Fluid
 
 SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -104,3 +108,76 @@ def test_invariants_of_flexnet_hold_after_every_event(data, segment, seed):
     check_bytes(prepared, state)
     outcome = model.simulate(prepared)
     assert (outcome.makespan, outcome.events) == (state.makespan[0] / 1e3, events)
+
+
+@numba.njit(cache=True)
+def one_instant(prepared, state, seed):
+    return fluid.advance(prepared, state, seed, np.zeros(0), np.inf, 1)
+
+
+def check_tasks(prepared, state):
+    """Invariants 1, 2 and 4 of the fluid kernel."""
+    tasks = prepared.tasks
+    assert state.n_ready[0] == 0
+    waits = np.zeros(len(tasks.kind), int)
+    for t in np.flatnonzero(state.finish < 0):
+        np.add.at(waits, tasks.succ[tasks.succ_ptr[t] : tasks.succ_ptr[t + 1]], 1)
+    assert waits.tolist() == state.waits.tolist()
+    assert (state.running[state.queue_head >= 0] >= 0).all()
+    running = state.running[state.running >= 0]
+    assert (state.start[running] >= 0).all()
+    assert (state.finish[running] < 0).all()
+
+
+def check_rings(prepared, state):
+    """Invariants 5 and 6 of the fluid kernel."""
+    flowing = state.sharing.flows["bottleneck"] >= 0
+    assert (state.bytes_left[flowing] == 0).all()
+    leaders = np.flatnonzero(prepared.entities.mates > 0)
+    to_go = leaders[state.rounds_left[leaders] > 0]
+    assert (state.flows_left[to_go] > 0).all()
+    task = prepared.entities.task[to_go]
+    assert np.bincount(task, minlength=len(state.open_rings)).tolist() == state.open_rings.tolist()
+
+
+def check_rows(sharing):
+    """Invariants 7 to 12 of the fluid kernel."""
+    links, flows, slots = sharing.links, sharing.flows, sharing.slots
+    assert sharing.counts[:3].tolist() == [0, 0, 0]
+    assert not links["mark"].any()
+    for number, link in enumerate(links):
+        row = range(link["row"], link["row"] + link["length"])
+        own = row[: link["own"]]
+        for place in row:
+            slot, flow = sharing.over[place]["slot"], sharing.over[place]["flow"]
+            assert slots[slot]["position"] == place
+            assert (flows[flow]["bottleneck"] == number) == (place in own)
+            assert sharing.near[place] == flows[flow]["bottleneck"]
+            assert sharing.share[flows[flow]["bottleneck"]] <= sharing.share[number]
+        assert sharing.tags[own].tolist() == flows["tag"][sharing.over["flow"][own]].tolist()
+        assert slots["load"][sharing.over["slot"][row]].sum() == link["load"]
+        share = link["capacity"] * LOAD / link["load"] if link["load"] else np.inf
+        assert sharing.share[number] == share
+        if own:
+            assert sharing.limit[number] == max(share, link["safe"])
+            assert link["stale"] or link["soonest"] == sharing.tags[own].min()
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3))
+def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    model = Fluid(stepped, seed)
+    prepared = model.prepare(taskgraph, network)
+    state = fluid.initial_state(prepared)
+    events = 0
+    while state.now[0] < np.inf:
+        now = float(state.now[0])
+        events += one_instant(prepared, state, seed)
+        assert state.now[0] >= now
+        check_tasks(prepared, state)
+        check_rings(prepared, state)
+        check_rows(state.sharing)
+    outcome = model.simulate(prepared)
+    assert (outcome.makespan, outcome.events) == (state.makespan[0], events)

@@ -5,19 +5,35 @@ entity begins to flow or has arrived) lie in a heap by (time, number).  The end 
 `topoplan_simulator_fluid.sharing`.  Events within a picosecond happen together; afterwards the rates of entities on
 links whose load changed are settled once.
 
-Data flow: `run` allocates, `_loop` runs the events and allocates nothing.  A search gives a time to *stop* at and how
-long it takes at least from the start of each task to the end of all behind it: the loop ends without an answer as
-soon as a task would start too late.
+Data flow: `initial_state` allocates, `advance` runs the events and allocates nothing.  A search gives a time to *stop*
+at and how long it takes at least from the start of each task to the end of all behind it: the loop ends without an
+answer as soon as a task would start too late.
+
+Each event has a function: a task becomes ready (`_start_ready`), a task ends (`_finish_task`), an entity is sent on its
+way (`_launch_flows`) or arrives (`_flow_arrived`).
+
+Invariants between two instants, which tests check after each of them (docs/simulation.md); those of rates and rows,
+7 to 12, are listed in `topoplan_simulator_fluid.rows`:
+
+1. No task is ready and not yet looked at.
+2. ``waits`` is how many predecessors of a task have not ended.
+3. The clock never falls, and no timed event is more than a picosecond behind it.
+4. A device runs a task if any waits for it, and one only; its queue is in the order in which tasks became ready.
+5. An entity is in one of four states: not sent, on the way to its first link (``bytes_left`` > 0), flowing (it has a
+   bottleneck), or on the way to its end; only those on the way have a timed event.
+6. On a leader, ``flows_left`` and ``rounds_left`` are positive until its ring has ended; ``open_rings`` counts the
+   rings of a task whose leaders have rounds left.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.compiling import await_compiled, types_of
 from topoplan_engine.kernels.hashing import uniform
@@ -25,11 +41,15 @@ from topoplan_engine.kernels.jit import inline_kernel, interrupted
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
+from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
 from topoplan_simulator_fluid.rows import Sharing, idle
 from topoplan_simulator_fluid.sharing import add_link, crosses, end_flows, enter, settle
 
-__all__ = ["TOGETHER", "run"]
+__all__ = ["ALL_INSTANTS", "TOGETHER", "State", "advance", "initial_state", "run"]
+
+#: More instants than any iteration has.
+ALL_INSTANTS = 1 << 62
 
 #: Events this close, in seconds, happen together.
 TOGETHER = 1e-12
@@ -38,6 +58,71 @@ TOGETHER = 1e-12
 _ASK = (1 << 15) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
+
+
+class State(NamedTuple):
+    """What the events change; T tasks, N entities, D devices, E links.
+
+    Attributes:
+        start, finish: (T,) seconds; -1 before.
+        link_bytes: (E,) bytes that crossed each link, or are flowing over it.
+        draws: (R,) paths that each row has drawn.
+        waits: (T,) predecessors that have not ended.
+        ready: tasks that wait for nothing and have not been looked at; a stack of ``n_ready``.
+        inside_hosts: (T,) the all-reduce runs inside its hosts, before its rings begin.
+        open_rings: (T,) rings of an all-reduce, or transfers of a task, that have not ended.
+        running: (D,) task that each device runs; -1 if it is idle.
+        queue_head, queue_tail: (D,) first and last task that waits for the device; no head is -1.
+        next_in_queue: (T,) task behind each in its device's queue; -1 behind the last.
+        bytes_left: (N,) bytes to flow, until the entity begins to flow; 0 from then on.
+        drain_latency: (N,) seconds from its last byte to its arrival.
+        leader: (N,) first entity of its ring.
+        flows_left, rounds_left: (N,) on a leader, flows of the round that have not arrived, and rounds to go.
+        ended: (N,) room for the entities that end in one instant.
+        now: (1,) the clock; infinite once nothing is left.
+        makespan: (1,) when the last task so far ended.
+        timed: timed events; number t is task t, number T + e is entity e.
+        sharing: rates of the entities that flow.
+    """
+
+    start: F64
+    finish: F64
+    link_bytes: F64
+    draws: I64
+    waits: I32
+    ready: I32
+    n_ready: I64
+    inside_hosts: NDArray[np.bool_]
+    open_rings: I32
+    running: I32
+    queue_head: I32
+    queue_tail: I32
+    next_in_queue: I32
+    bytes_left: F64
+    drain_latency: F64
+    leader: I32
+    flows_left: I32
+    rounds_left: I32
+    ended: I32
+    now: F64
+    makespan: F64
+    timed: Timed
+    sharing: Sharing
+
+
+class Effect(NamedTuple):
+    """What follows at once from an event; -1 where there is no such task.
+
+    Attributes:
+        computes: task that its device begins to run, unless that is too late.
+        first, last: entities ``first .. last - 1`` are sent on their way.
+        ends: task that ends.
+    """
+
+    computes: int
+    first: int
+    last: int
+    ends: int
 
 
 def run(*given: Any) -> Any:
@@ -64,7 +149,7 @@ def _run(
     rings: RingColumns,
     n_devices: int,
     seed: int,
-    behind: F64,
+    time_to_end: F64,
     stop: float,
 ) -> tuple[F64, F64, F64, float, int]:
     """Run one iteration; see `topoplan_simulator_fluid.model` for the model and `Outcome` for what it returns.
@@ -72,191 +157,224 @@ def _run(
     Args:
         tasks, entities, paths, rings, n_devices: what to run, on what.
         seed: draws paths.
-        behind: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
+        time_to_end: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
         stop: seconds; when the end is proven to come no earlier, the makespan returned is infinite.
 
-    The number of events is -1 where the user has interrupted the loop.
+    The number of events is -1 if the user has interrupted the loop.
     """
-    n_tasks, n_entities, n_links = len(tasks.kind), len(entities.task), len(paths.bandwidth)
-    start = np.full(n_tasks, -1.0)
-    finish = np.full(n_tasks, -1.0)
-    link_bytes = np.zeros(n_links)
-    drawn = np.zeros(len(paths.pair), np.int64)
-    makespan, events = _loop(
-        tasks,
-        entities,
-        paths,
-        rings,
-        idle(np.concatenate((paths.bandwidth, entities.caps)), entities.slot_ptr),
-        behind,
-        stop,
-        (start, finish, link_bytes, drawn, seed),
-        (tasks.preds.copy(), np.empty(n_tasks + 1, np.int32), np.zeros(n_tasks, np.bool_), np.zeros(n_tasks, np.int32)),
-        (np.full((3, n_devices), -1, np.int32), np.full(n_tasks, -1, np.int32)),
-        (
-            np.zeros(n_entities),
-            np.zeros(n_entities),
-            np.zeros(n_entities, np.int32),
-            entities.mates.copy(),
-            entities.rounds.copy(),
-            np.empty(n_entities, np.int32),
-        ),
-        timed_events(n_tasks + n_entities),  # number t is task t, number T + e is entity e
+    prepared = Prepared(tasks, entities, paths, rings, n_devices)
+    state = initial_state(prepared)
+    events = advance(prepared, state, seed, time_to_end, stop, ALL_INSTANTS)
+    return state.start, state.finish, state.link_bytes, state.makespan[0], events
+
+
+@numba.njit(cache=True, no_cfunc_wrapper=True)
+def initial_state(p: Prepared) -> State:
+    """Return the state before the first instant."""
+    n_tasks, n_entities, n_links = len(p.tasks.kind), len(p.entities.task), len(p.paths.bandwidth)
+    leader = np.zeros(n_entities, np.int32)
+    open_rings = np.zeros(n_tasks, np.int32)
+    for e in range(n_entities):
+        leader[e] = e if p.entities.mates[e] > 0 else leader[e - 1]
+        if p.entities.mates[e] > 0:
+            open_rings[p.entities.task[e]] += 1
+    ready = np.empty(n_tasks + 1, np.int32)
+    n_ready = 0
+    for t in range(n_tasks - 1, -1, -1):  # backwards, for they are taken from the end
+        if p.tasks.preds[t] == 0:
+            ready[n_ready] = t
+            n_ready += 1
+    return State(
+        np.full(n_tasks, -1.0),
+        np.full(n_tasks, -1.0),
+        np.zeros(n_links),
+        np.zeros(len(p.paths.pair), np.int64),
+        p.tasks.preds.copy(),
+        ready,
+        np.full(1, n_ready),
+        np.zeros(n_tasks, np.bool_),
+        open_rings,
+        np.full(p.n_devices, -1, np.int32),
+        np.full(p.n_devices, -1, np.int32),
+        np.full(p.n_devices, -1, np.int32),
+        np.full(n_tasks, -1, np.int32),
+        np.zeros(n_entities),
+        np.zeros(n_entities),
+        leader,
+        p.entities.mates.copy(),
+        p.entities.rounds.copy(),
+        np.empty(n_entities, np.int32),
+        np.zeros(1),
+        np.zeros(1),
+        timed_events(n_tasks + n_entities),
+        idle(np.concatenate((p.paths.bandwidth, p.entities.caps)), p.entities.slot_ptr),
     )
-    return start, finish, link_bytes, makespan, events
 
 
 @inline_kernel
-def _loop(
-    tasks: TaskColumns,
-    entities: Entities,
-    paths: PathColumns,
-    rings: RingColumns,
-    sharing: Sharing,
-    behind: F64,
-    stop: float,
-    results: Any,
-    of_tasks: Any,
-    of_devices: Any,
-    of_entities: Any,
-    timed: Timed,
-) -> tuple[float, int]:
-    """Run the events; return the makespan and how many there were."""
-    n_tasks, n_entities, n_links = len(tasks.kind), len(entities.task), len(paths.bandwidth)
-    start, finish, link_bytes, drawn, seed = results  # draws that each row has made
-    # Predecessors left; tasks that became ready; all-reduces inside their hosts; rings of each that still run.
-    waits, ready, inside, open_rings = of_tasks
-    # The task that runs on each device, and its queue of ready tasks.
-    (running, head, tail), following = of_devices
-    # Bytes to flow, until the entity begins to; seconds from its last byte to the arrival; first entity of its
-    # ring; on that one, flows of the round that have not arrived, and rounds to go; room for entities that end.
-    left, after, ring, mates, rounds, ended = of_entities
-    for e in range(n_entities):
-        ring[e] = e if mates[e] > 0 else ring[e - 1]
-        if mates[e] > 0:
-            open_rings[entities.task[e]] += 1
-    n_ready = 0
-    for t in range(n_tasks - 1, -1, -1):  # backwards, for they are taken from the end
-        if waits[t] == 0:
-            ready[n_ready] = t
-            n_ready += 1
+def advance(p: Prepared, s: State, seed: int, time_to_end: F64, stop: float, most: int) -> int:
+    """Run up to ``most`` instants; return how many events there were, -1 if the user has interrupted.
 
+    The clock is infinite once nothing is left; the makespan, once it is proven to reach ``stop``.
+    """
     events, instants = 0, 0
-    now, makespan, limit = 0.0, 0.0, TOGETHER
-    while True:
+    while s.now[0] < np.inf and instants < most:
+        now = s.now[0]
+        limit = now + TOGETHER
         instants += 1
         if instants & _ASK == 0 and interrupted():
-            return makespan, -1
-        n_ended = end_flows(sharing, limit, ended)
+            return -1
+        n_ended = end_flows(s.sharing, limit, s.ended)
         events += n_ended
-        for i in range(n_ended):
-            e = ended[i]
-            push(timed, now + after[e], n_tasks + e)
-
-        while n_ready > 0 or earliest(timed) <= limit:
-            done = -1  # task that ends
-            begun = -1  # task that begins to compute
-            go_first, go_last = 0, 0  # entities that start
-            if n_ready > 0:
-                n_ready -= 1
-                t = ready[n_ready]
-                if stop < np.inf and now + behind[t] >= stop:
-                    return np.inf, events
-                if tasks.kind[t] == _TRANSFER:
-                    start[t] = now
-                    go_first, go_last = entities.of_task[t], entities.of_task[t + 1]
-                elif tasks.kind[t] == _COLLECTIVE:
-                    start[t] = now
-                    if entities.of_task[t] == entities.of_task[t + 1]:
-                        done = t
-                    else:
-                        inside[t] = True
-                        push(timed, now + tasks.seconds[t], t)
-                else:
-                    device = tasks.device[t]
-                    if running[device] < 0:
-                        begun = t
-                    elif head[device] < 0:
-                        head[device] = tail[device] = t
-                    else:
-                        following[tail[device]] = t
-                        tail[device] = t
+        for i in range(n_ended):  # their last bytes are on the way
+            push(s.timed, now + s.drain_latency[s.ended[i]], len(p.tasks.kind) + s.ended[i])
+        while s.n_ready[0] > 0 or earliest(s.timed) <= limit:
+            if s.n_ready[0] > 0:
+                s.n_ready[0] -= 1
+                task = int(s.ready[s.n_ready[0]])
+                if stop < np.inf and now + time_to_end[task] >= stop:
+                    s.makespan[0] = np.inf
+                    return int(events)
+                effect = _start_ready(p, s, task, now)
             else:
                 events += 1
-                number = pop(timed)
-                if number < n_tasks:
-                    t = number
-                    if inside[t]:
-                        inside[t] = False
-                        go_first, go_last = entities.of_task[t], entities.of_task[t + 1]
-                    else:
-                        done = t
-                        device = tasks.device[t]
-                        begun = head[device]
-                        running[device] = -1
-                        if begun >= 0:
-                            head[device] = following[begun]
-                            if stop < np.inf and now + behind[begun] >= stop:
-                                return np.inf, events
-                else:
-                    e = number - n_tasks
-                    if left[e] > 0.0:
-                        crosses(sharing, e, left[e], link_bytes)
-                        enter(sharing, e, left[e])
-                        left[e] = 0.0
-                    else:
-                        leader = ring[e]
-                        mates[leader] -= 1
-                        if mates[leader] == 0:
-                            rounds[leader] -= 1
-                            if rounds[leader] > 0:
-                                mates[leader] = entities.mates[leader]
-                                go_first, go_last = leader, leader + mates[leader]
-                            else:
-                                t = entities.task[e]
-                                open_rings[t] -= 1
-                                if open_rings[t] == 0:
-                                    done = t
-            if begun >= 0:
-                running[tasks.device[begun]] = begun
-                start[begun] = now
-                push(timed, now + tasks.seconds[begun], begun)
-            for e in range(go_first, go_last):
-                lead, trail = entities.lead[e], entities.trail[e]
-                row = entities.row[e]
-                sharing.flows[e].used = 0
-                if row >= 0:
-                    path = paths.row_ptr[row]
-                    if paths.row_ptr[row + 1] - path > 1:
-                        draw = uniform(seed, paths.pair[row], drawn[row])
-                        drawn[row] += 1
-                        while paths.upto[path] <= draw:
-                            path += 1
-                    lead, trail = path_times(path, paths)
-                    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                        add_link(sharing, e, paths.links[i], entities.load[e])
-                else:
-                    for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
-                        add_link(sharing, e, rings.load_links[i], rings.load[i] * entities.load[e] // LOAD)
-                    if entities.cap[e] >= 0:
-                        add_link(sharing, e, n_links + entities.cap[e], entities.load[e])
-                left[e] = entities.volume[e] * LOAD / entities.load[e] if sharing.flows[e].used > 0 else 0.0
-                after[e] = trail
-                push(timed, now + lead, n_tasks + e)
-            if done >= 0:
-                finish[done] = now
-                makespan = now
-                for i in range(tasks.succ_ptr[done + 1] - 1, tasks.succ_ptr[done] - 1, -1):
-                    n = tasks.succ[i]
-                    waits[n] -= 1
-                    if waits[n] == 0:
-                        ready[n_ready] = n
-                        n_ready += 1
+                effect = _timed_event(p, s, now)
+            if effect.computes >= 0:
+                if stop < np.inf and now + time_to_end[effect.computes] >= stop:
+                    s.makespan[0] = np.inf
+                    return int(events)
+                _compute(p, s, effect.computes, now)
+            for entity in range(effect.first, effect.last):
+                _launch_flow(p, s, entity, seed, now)
+            if effect.ends >= 0:
+                _finish_task(p, s, effect.ends, now)
+        settle(s.sharing, now)
+        s.now[0] = min(earliest(s.timed), s.sharing.ends[1])
+        if stop <= s.now[0] < np.inf:
+            s.makespan[0] = np.inf
+            return int(events)
+    return int(events)
 
-        settle(sharing, now)
-        now = min(earliest(timed), sharing.ends[1])
-        if now == np.inf:
-            return makespan, events
-        if now >= stop:
-            return np.inf, events
-        limit = now + TOGETHER
+
+@inline_kernel
+def _effect(computes: int, first: int, last: int, ends: int) -> Effect:
+    """Make an `Effect` of integers of one type."""
+    return Effect(np.int64(computes), np.int64(first), np.int64(last), np.int64(ends))  # type: ignore[arg-type]
+
+
+@inline_kernel
+def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
+    """Start a task that waits for nothing, or queue it on its device."""
+    device = p.tasks.device[task]
+    first, last = int(p.entities.of_task[task]), int(p.entities.of_task[task + 1])
+    if p.tasks.kind[task] == _TRANSFER:
+        s.start[task] = now
+        return _effect(-1, first, last, -1)
+    if p.tasks.kind[task] == _COLLECTIVE:
+        s.start[task] = now
+        if first == last:
+            return _effect(-1, 0, 0, task)
+        s.inside_hosts[task] = True
+        push(s.timed, now + p.tasks.seconds[task], task)
+    elif s.running[device] < 0:
+        return _effect(task, 0, 0, -1)
+    elif s.queue_head[device] < 0:
+        s.queue_head[device] = s.queue_tail[device] = task
+    else:
+        s.next_in_queue[s.queue_tail[device]] = task
+        s.queue_tail[device] = task
+    return _effect(-1, 0, 0, -1)
+
+
+@inline_kernel
+def _timed_event(p: Prepared, s: State, now: float) -> Any:
+    """Take the earliest timed event: of an entity, an all-reduce inside its hosts, or a compute task."""
+    number, n_tasks = pop(s.timed), len(p.tasks.kind)
+    if number >= n_tasks:
+        entity = number - n_tasks
+        if s.bytes_left[entity] == 0.0:
+            return _flow_arrived(p, s, entity)
+        crosses(s.sharing, entity, s.bytes_left[entity], s.link_bytes)
+        enter(s.sharing, entity, s.bytes_left[entity])
+        s.bytes_left[entity] = 0.0
+        return _effect(-1, 0, 0, -1)
+    if s.inside_hosts[number]:
+        s.inside_hosts[number] = False
+        return _effect(-1, int(p.entities.of_task[number]), int(p.entities.of_task[number + 1]), -1)
+    device = p.tasks.device[number]
+    s.running[device] = -1
+    following = int(s.queue_head[device])
+    if following >= 0:
+        s.queue_head[device] = s.next_in_queue[following]
+    return _effect(following, 0, 0, number)
+
+
+@inline_kernel
+def _compute(p: Prepared, s: State, task: int, now: float) -> None:
+    """Begin a compute task on its device, which is idle."""
+    s.running[p.tasks.device[task]] = task
+    s.start[task] = now
+    push(s.timed, now + p.tasks.seconds[task], task)
+
+
+@inline_kernel
+def _finish_task(p: Prepared, s: State, task: int, now: float) -> None:
+    """End a task; successors that waited for it alone become ready, the first of them on top of the stack."""
+    s.finish[task] = now
+    s.makespan[0] = now
+    for i in range(p.tasks.succ_ptr[task + 1] - 1, p.tasks.succ_ptr[task] - 1, -1):
+        successor = p.tasks.succ[i]
+        s.waits[successor] -= 1
+        if s.waits[successor] == 0:
+            s.ready[s.n_ready[0]] = successor
+            s.n_ready[0] += 1
+
+
+@inline_kernel
+def _flow_arrived(p: Prepared, s: State, entity: int) -> Any:
+    """Take note that an entity is there: the last one of a round begins the next round, or ends the ring."""
+    leader, task = int(s.leader[entity]), int(p.entities.task[entity])
+    s.flows_left[leader] -= 1
+    if s.flows_left[leader] == 0:
+        s.rounds_left[leader] -= 1
+        if s.rounds_left[leader] > 0:
+            s.flows_left[leader] = p.entities.mates[leader]
+            return _effect(-1, leader, leader + int(s.flows_left[leader]), -1)
+        s.open_rings[task] -= 1
+        if s.open_rings[task] == 0:
+            return _effect(-1, 0, 0, task)
+    return _effect(-1, 0, 0, -1)
+
+
+@inline_kernel
+def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
+    """Send an entity on its way: choose its links, and when it begins to flow."""
+    n_tasks, n_links = len(p.tasks.kind), len(p.paths.bandwidth)
+    entities, rings = p.entities, p.rings
+    setup, drain = entities.lead[e], entities.trail[e]
+    s.sharing.flows[e].used = 0
+    if entities.row[e] >= 0:
+        path = _draw_path(p.paths, s.draws, entities.row[e], seed)
+        setup, drain = path_times(path, p.paths)
+        for i in range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1]):
+            add_link(s.sharing, e, p.paths.links[i], entities.load[e])
+    else:
+        for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
+            add_link(s.sharing, e, rings.load_links[i], rings.load[i] * entities.load[e] // LOAD)
+        if entities.cap[e] >= 0:
+            add_link(s.sharing, e, n_links + entities.cap[e], entities.load[e])
+    s.bytes_left[e] = entities.volume[e] * LOAD / entities.load[e] if s.sharing.flows[e].used > 0 else 0.0
+    s.drain_latency[e] = drain
+    push(s.timed, now + setup, n_tasks + e)
+
+
+@inline_kernel
+def _draw_path(paths: PathColumns, draws: I64, row: int, seed: int) -> int:
+    """Return the path of a row, drawn by the weights if there are several."""
+    path = paths.row_ptr[row]
+    if paths.row_ptr[row + 1] - path > 1:
+        draw = uniform(seed, paths.pair[row], draws[row])
+        draws[row] += 1
+        while paths.upto[path] <= draw:
+            path += 1
+    return int(path)

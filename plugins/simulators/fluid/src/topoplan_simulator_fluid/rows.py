@@ -5,6 +5,18 @@ is read together, and a function that is not inlined is handed little.  Nothing 
 numba need not count references.
 
 Each link has a row of the slots over it, those of its *own* flows (that it is the bottleneck of) first.
+
+Invariants between two instants, after `topoplan_simulator_fluid.sharing.settle` (1 to 6 are in
+`topoplan_simulator_fluid.kernel`; tests check them after each instant):
+
+7. The first ``own`` places of a row are those of the link's own flows, and ``tags`` holds their tags; ``position`` of
+   a slot is its place.
+8. ``near[i]`` is the bottleneck of ``over[i].flow``.
+9. The load of a link is the sum over its row, its share ``capacity * LOAD / load``, infinite when idle; with flows of
+   its own its ``limit`` is the larger of ``share`` and ``safe``.
+10. No link on the path of a flow has a smaller share than its bottleneck.
+11. The lists of ``work`` are empty and no link is marked.
+12. ``soonest`` is the smallest tag of a link's own flows unless it is ``stale``.
 """
 
 from __future__ import annotations
