@@ -31,7 +31,7 @@ from topoplan_engine.search.space import Space
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import best_of, shortlist
-from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
@@ -127,7 +127,7 @@ def case_of(experiment, outcome):
         reconfigurable=False,
     )
     simulator, given = host.make("simulator", "fluid")
-    states, _ = states_of(plan.graph, PipelineOptions().max_states)
+    states, _ = states_of(plan.graph, DapplePipeline().max_states)
     columns = columns_of(plan.graph, plan.cluster, costs, states)
     planner = Planner(
         columns=columns,
@@ -158,7 +158,7 @@ def rows_of(profile, batch, ends):
     taken = []
     for _ in range(2):
         started = time.process_time()
-        plan_pipelines(PipelineOptions(), problem)
+        plan_pipelines(DapplePipeline(), problem)
         taken.append(time.process_time() - started)
     report = outcome.plan.provenance["reports"]["pipeline"]
     again = case.evaluator.price(Candidate(base=State(outcome.plan.strategy, outcome.plan.fabric))).cost

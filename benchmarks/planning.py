@@ -26,12 +26,11 @@ from reference.layer_files import write
 from topoplan import Cluster, Problem
 from topoplan_engine.experiment import ClusterOptions, build_cluster
 from topoplan_engine.search.space import Space
-from topoplan_estimator_profile import PROFILE
-from topoplan_estimator_profile import Options as Prices
-from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions, profiles
+from topoplan_estimator_profile import Profiled as Prices
+from topoplan_frontend_torchgraph import Torchgraph, profiles
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.planning import plan
-from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import plan_pipelines
 
 #: Profile, and the global batch to plan for.
@@ -50,14 +49,14 @@ OURS = ("hpgo", "pipeline")
 
 
 def graph_of(request):
-    options = TorchgraphOptions(file=request["file"], profile_batch=request["profile_batch"])
-    return TORCHGRAPH.build(options, request["batch"])
+    options = Torchgraph(file=request["file"], profile_batch=request["profile_batch"])
+    return Torchgraph.build(options, request["batch"])
 
 
 def plan_hpgo(request):
     """Plan as HPGO does, from the file on."""
     graph = graph_of(request)
-    costs = PROFILE.build(Prices(), graph, Cluster.uniform(n_hosts=1))
+    costs = Prices().build(graph, Cluster.uniform(n_hosts=1))
     layers = layers_of(graph, operator_columns(graph, costs), limit=4000, simplify=False)
     found = plan(layers, request["devices"], request["batch"])
     split = found.split if len(found.stages) < 3 else f"{len(found.stages)} stages"
@@ -77,7 +76,7 @@ def plan_pipeline(request):
             degree=1,
         )
     )
-    costs = PROFILE.build(Prices(), graph, cluster)
+    costs = Prices().build(graph, cluster)
     problem = Problem(
         graph=graph,
         cluster=cluster,
@@ -87,7 +86,7 @@ def plan_pipeline(request):
         build_fabric=lambda demand, rng: None,
         reconfigurable=False,
     )
-    plan_pipelines(PipelineOptions(), problem)
+    plan_pipelines(DapplePipeline(), problem)
     return {}
 
 

@@ -23,14 +23,13 @@ from topoplan import Cluster, Problem, State, TopologyContext, Trial
 from topoplan.files import read_file, write_file
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
-from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
-from topoplan_searcher_spmd import SpmdOptions
+from topoplan_estimator_hidup import Hidup
+from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 from topoplan_studies.page import replace_section
-from topoplan_topology_bigswitch import BigSwitchOptions
-from topoplan_topology_bigswitch import build as build_switch
+from topoplan_topology_bigswitch import BigSwitch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = Path("docs/spmd.md")
@@ -39,7 +38,7 @@ MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 DEVICES = (8, 16, 32, 64)
 
 #: HiDup's rate was fitted to whole iterations; its estimator takes it for the forward pass and adds twice that.
-RATE = 3 * Options().device_flops
+RATE = 3 * Hidup().device_flops
 
 #: Seconds of an iteration under HiDup, and under the better of DeepSpeed and FastMoE, over about 9.7 Gbps: read off
 #: figure 6 of Zhang et al., SoCC 2022, at about a millisecond.
@@ -109,12 +108,10 @@ less was sent than these models say; which of the two is not known.
 def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | None = None) -> Problem:
     """Return a model on hosts that are joined by one switch."""
     devices = hosts * each
-    (frontend,) = (f for f in topoplan_frontends() if f.name == model)
+    (frontend,) = (f for f in (BertSgmoe, BertSwitch, VitSgmoe, VitSwitch) if f.name == model)
     bert = model.startswith("bert")
-    options: Any = VitOptions(world_size=devices)
-    if bert:
-        options = BertOptions(world_size=devices, experts=experts or devices)
-    graph = frontend.build(options, None)
+    more: Any = {"experts": experts or devices} if bert else {}
+    graph = frontend(world_size=devices, **more).build(None)
     cluster = Cluster.uniform(
         n_hosts=hosts,
         devices_per_host=each,
@@ -125,7 +122,7 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         interface_bandwidth=gbps * 1e9 / 8,
         latency=1e-5,
     )
-    costs = HIDUP.build(Options(device_flops=RATE), graph, cluster)
+    costs = Hidup(device_flops=RATE).build(graph, cluster)
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
     return Problem(
         graph=graph,
@@ -133,7 +130,7 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         costs=costs,
         space=Space(graph, cluster, costs),
         topology="bigswitch",
-        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context),
+        build_fabric=lambda demand, rng: BigSwitch().build(context),
         reconfigurable=False,
     )
 
@@ -144,8 +141,8 @@ def run(
     """Plan, simulate and return the searcher's report, with the CPU seconds of everything."""
     started = time.process_time()
     problem = problem_of(model, hosts, each, gbps, experts)
-    evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
-    search = SpmdSearch(SpmdOptions(finalists=finalists), problem)
+    evaluator = Evaluator(problem, Fluid().build(), "limit")
+    search = SpmdSearch(Spmd(finalists=finalists), problem)
     state = State(problem.space.initial(), problem.build_fabric(None, np.random.default_rng(0)))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: evaluator.demand(state.strategy)))
     while candidates := search.ask():

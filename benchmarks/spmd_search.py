@@ -29,17 +29,16 @@ import numpy as np
 import beside
 from topoplan import Cluster, Problem, State, TopologyContext, Trial
 from topoplan_engine.search.space import Space
-from topoplan_estimator_hidup import HIDUP, Options
+from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
-from topoplan_frontend_hidup import BertOptions, VitOptions
-from topoplan_searcher_spmd import SpmdOptions
+from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
 from topoplan_spmd_planning.released import released
-from topoplan_topology_bigswitch import BigSwitchOptions
-from topoplan_topology_bigswitch import build as build_switch
+from topoplan_topology_bigswitch import BigSwitch
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 #: Title -> (model, devices, layers) of its rows.
@@ -56,10 +55,10 @@ TRACED = {Verb.TAKE: "placeholder", Verb.READ: "get_attr", Verb.RUN: "call_funct
 
 def problem_of(model, devices, layers, hosts=1):
     frontend = importlib.import_module("topoplan_frontend_" + model.replace("-", "_"))
-    options = (BertOptions if model.startswith("bert") else VitOptions)(world_size=devices, layers=layers)
+    options = (BertSgmoe if model.startswith("bert") else VitSgmoe)(world_size=devices, layers=layers)
     graph = frontend.build(options, None)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices // hosts)
-    costs = HIDUP.build(Options(), graph, cluster)
+    costs = Hidup().build(graph, cluster)
     return Problem(
         graph=graph,
         cluster=cluster,
@@ -138,7 +137,7 @@ def _rule(signature, inputs):
 
 def profile(devices):
     """Return the released profile in the module's words."""
-    given = attrs.asdict(Options())
+    given = attrs.asdict(Hidup())
     bandwidths = {name.removesuffix("_bytes_per_s"): given[name] for name in given if name.endswith("_bytes_per_s")}
     return {"n_devices": devices, "device_flops": given["device_flops"], **bandwidths}
 
@@ -191,10 +190,10 @@ def meshes(cases):
     for model, devices, layers in cases:
         problem = problem_of(model, devices, layers, hosts=max(1, devices // 8))
         context = TopologyContext(cluster=problem.cluster, demand=None, rng=np.random.default_rng(0))
-        state = State(problem.space.initial(), build_switch(BigSwitchOptions(), context))
+        state = State(problem.space.initial(), BigSwitch().build(context))
         trial = Trial(state=state, cost=1.0, demand=lambda: None)
         started = time.process_time()
-        search = SpmdSearch(SpmdOptions(), problem)
+        search = SpmdSearch(Spmd(), problem)
         search.adopt(trial)
         while asked := search.ask():
             search.tell([trial] * len(asked))  # nothing is simulated

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from topoplan import Search
 
-class IdleSearch:
+
+class IdleSearch(Search):
     """A search that asks for nothing."""
 
     def ask(self):

@@ -32,7 +32,7 @@ def simulate(tmp_path, capsys):
         name = {".fbuf": "flatbuffer", ".json": "json"}[suffix]
         exporter = Host.discover().get("exporter", name)
         path = tmp_path / f"plan{suffix}"
-        path.write_bytes(edit(exporter.build(exporter.options())(plan)))
+        path.write_bytes(edit(exporter().write(plan)))
         with pytest.raises(SystemExit) as ended:
             main(["simulate", str(path), "--json"])
         out, err = capsys.readouterr()

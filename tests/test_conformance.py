@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from topoplan.plugin.components import Command
 from topoplan.plugin.host import Host
 from topoplan.testing import checks_for, common
 
@@ -24,7 +23,7 @@ def marks(name, check):
 
 def package_of(component):
     """Return what is imported to get a component."""
-    module = (component.app if isinstance(component, Command) else component.options).__module__
+    module = component.__module__
     return module if module.startswith("topoplan.") else module.partition(".")[0]
 
 

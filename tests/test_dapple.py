@@ -13,9 +13,8 @@ from reference.tables import rows
 from topoplan import Cluster
 from topoplan.cli import main
 from topoplan_engine import Experiment
-from topoplan_estimator_profile import PROFILE
-from topoplan_estimator_profile import Options as Prices
-from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
+from topoplan_estimator_profile import Profiled as Prices
+from topoplan_frontend_torchgraph import Torchgraph
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.machine import Machine
 from topoplan_pipeline_planning.planning import best_of, plan, shortlist
@@ -48,8 +47,8 @@ def layers_from():
     """Return a function from profile and batch size (None: the profiled one) to layers."""
 
     def layers_from(name, batch_size=None):
-        graph = TORCHGRAPH.build(TorchgraphOptions(profile=name), batch_size)
-        costs = PROFILE.build(Prices(), graph, Cluster.uniform(n_hosts=1))
+        graph = Torchgraph(profile=name).build(batch_size)
+        costs = Prices().build(graph, Cluster.uniform(n_hosts=1))
         return layers_of(graph, operator_columns(graph, costs), limit=4000, simplify=False)
 
     return layers_from
@@ -235,7 +234,7 @@ def test_any_model_can_be_planned_for(run):
     ],
 )
 def test_bad_input_is_one_line_and_status_2_and_that_nothing_fits_is_status_1(run, searcher, args, message):
-    file = f"file={TORCHGRAPH.example['file']}"
+    file = f"file={Torchgraph.example['file']}"
     status, out, err = run(*optimize(file, "--batch-size", 16, "--json", *args, searcher=searcher))
     assert (status, out) == (1 if "--memory-gb" in args else 2, "")
     assert message in err

@@ -14,12 +14,7 @@ from topoplan_studies.prices import bill, cost, default_prices
 GBPS = 1e9 / 8
 
 
-@attrs.frozen(kw_only=True)
-class Options:
-    pass
-
-
-def build_rail(options, context):
+def build_rail(self, context):
     """Every host is a GPU: four of a server share an NVSwitch, and the first, second, ... of all servers a switch."""
     cluster = context.cluster
     n, servers = cluster.n_hosts, cluster.n_hosts // 4
@@ -35,7 +30,7 @@ def build_rail(options, context):
     )  # fmt: skip
 
 
-def build_star(options, context):
+def build_star(self, context):
     """A tree of two switches whose trunk is as fast as it is, whatever the hosts have."""
     cluster = context.cluster
     n = cluster.n_hosts
@@ -48,25 +43,41 @@ def build_star(options, context):
     )  # fmt: skip
 
 
-def build_dear(options, context):
+def build_dear(self, context):
     """A star whose trunk is worth more than all networks here."""
-    star = build_star(options, context)
+    star = build_star(self, context)
     trunk = (star.link_src >= star.n_hosts) & (star.link_dst >= star.n_hosts)
     count = star.link_count.copy()
     count[trunk] = 1000
     return attrs.evolve(star, link_count=count)
 
 
-TOPOLOGIES = [
-    Topology(name=name, summary="a test", options=Options, build=build, switched=name != "rail")
-    for name, build in (("rail", build_rail), ("star", build_star), ("dear", build_dear))
-]
+class Rail(Topology):
+    """A test: a ring that is called so."""
+
+    name = "rail"
+    build = build_rail
+
+
+class Star(Topology):
+    """A test: two switches."""
+
+    name = "star"
+    switched = True
+    build = build_star
+
+
+class Dear(Star):
+    """A test: two switches whose trunk costs more than all else."""
+
+    name = "dear"
+    build = build_dear
 
 
 @pytest.fixture(scope="module")
 def host():
     found = Host.discover()
-    found.add(TOPOLOGIES)
+    found.add([Rail, Star, Dear])
     return found
 
 
@@ -126,12 +137,12 @@ def test_a_catalogue_gives_the_most_that_is_listed_for_the_money(host):
     # No other offer of the tree is within the sum and faster.
     cluster, target = found["fattree"]
     bandwidth = cluster.degree * cluster.interface_bandwidth_gbps
-    component, options = host.make("topology", "fattree")
+    component = host.make("topology", "fattree")
     for degree in (1, 2, 3, 4):
         for gbps in book.bandwidths("nic"):
             if degree * gbps > bandwidth:
                 other = Cluster.uniform(n_hosts=16, interfaces=degree, interface_bandwidth=gbps * GBPS)
-                fabric = component.build(options, TopologyContext(cluster=other, demand=None, rng=None))
+                fabric = component.build(TopologyContext(cluster=other, demand=None, rng=None))
                 assert cost(bill(fabric, "packet"), book) > target.cost
 
 

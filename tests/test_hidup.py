@@ -14,29 +14,27 @@ from topoplan.cli import main
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_estimator_hidup import HIDUP as ESTIMATOR
-from topoplan_estimator_hidup import Options as Profile
+from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
-from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
+from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
 from topoplan_spmd_planning.released import released
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
+FRONTENDS = {frontend.name: frontend for frontend in (BertSgmoe, BertSwitch, VitSgmoe, VitSwitch)}
 EXACT = 1e-12
 
 
 def model(name, world, **options):
-    (frontend,) = (f for f in topoplan_frontends() if f.name == name)
-    kind = BertOptions if name.startswith("bert") else VitOptions
-    return frontend.build(kind(world_size=world, **options), None)
+    return FRONTENDS[name](world_size=world, **options).build(None)
 
 
 def solve(name, world, profile=None, rules=released, **options):
     graph = model(name, world, **options)
     cluster = Cluster.uniform(n_hosts=1, devices_per_host=world)
-    costs = ESTIMATOR.build(profile or Profile(), graph, cluster)
+    costs = (profile or Hidup()).build(graph, cluster)
     problem = Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
         build_fabric=lambda demand, rng: None, reconfigurable=False,
@@ -48,7 +46,7 @@ def solve(name, world, profile=None, rules=released, **options):
 def solve_run(run):
     """Solve what a run of the release solved."""
     kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
-    profile = Profile(
+    profile = Hidup(
         **{f"{kind}_bytes_per_s": float(run[f"{kind}_per_s"]) for kind in kinds},
         device_flops=float(run["device_flops_per_s"]),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Candidate, Host, PlacedStrategy, State, TopoplanError, Trial
+from topoplan import Candidate, CostFunction, Host, PlacedStrategy, Search, State, TopoplanError, Trial
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.plugin.components import Kind
 from topoplan_command_sensitivity.repeating import experiment_of
@@ -41,7 +41,7 @@ def host():
     return Host.discover()
 
 
-class Planner:
+class Planner(Search):
     """Proposes strategies once."""
 
     def __init__(self, candidates):
@@ -72,7 +72,7 @@ class Watching(Planner):
         self.given.append(trial)
 
 
-class Prices:
+class Prices(CostFunction):
     """Says what each strategy costs."""
 
     def __init__(self, costs):

@@ -215,19 +215,19 @@ def test_the_python_interface_says_what_it_expected(attempt):
 def test_a_component_that_is_passed_itself_is_used():
     used = []
 
-    @attrs.frozen
-    class Nothing:
-        pass
+    class Own(topoplan.Topology):
+        """s"""
 
-    def build(options, context):
-        used.append(context)
-        return HOST.make("topology", "bigswitch")[0].build(HOST.make("topology", "bigswitch")[1], context)
+        name = "own"
 
-    own = topoplan.Topology(name="own", summary="s", options=Nothing, build=build)
+        def build(self, context):
+            used.append(context)
+            return HOST.make("topology", "bigswitch").build(context)
+
     experiment = Experiment(
         model=HOST.get("frontend", "alexnet"),
         cluster=ClusterOptions(servers=2),
-        topology=own,
+        topology=Own,
         searchers=[HOST.get("searcher", "random")],
         run=RunOptions(batch_size=8, budget=0),
     )

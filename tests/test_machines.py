@@ -13,31 +13,31 @@ from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import HostGroup, build_cluster
 
 PACKAGE = '''
-import attrs
 from topoplan import Device, HostLink, HostModel, HostNode, Machine, hookimpl
 
-@attrs.frozen
-class NoOptions:
-    """As it is sold."""
+class Mi300x(Machine):
+    """AMD MI300X, eight in a mesh."""
 
-def build(options):
-    device = Device(
-        name="MI300X",
-        peak_flops={"fp32": 163.4e12, "bf16": 1307.4e12, "fp16": 1307.4e12},
-        memory_bandwidth=5.3e12,
-        memory=192e9,
-        kernel_overhead=4e-6,
-        sources=("AMD Instinct MI300X data sheet, dense",),
-    )
-    pairs = [(i, j) for i in range(8) for j in range(i)]
-    links = tuple(HostLink(i, j, bandwidth=64e9) for i, j in pairs)
-    return HostModel(device=device, nodes=(HostNode.DEVICE,) * 8, links=links)
+    name = "mi300x"
+
+    def build(self):
+        device = Device(
+            name="MI300X",
+            peak_flops={"fp32": 163.4e12, "bf16": 1307.4e12, "fp16": 1307.4e12},
+            memory_bandwidth=5.3e12,
+            memory=192e9,
+            kernel_overhead=4e-6,
+            sources=("AMD Instinct MI300X data sheet, dense",),
+        )
+        pairs = [(i, j) for i in range(8) for j in range(i)]
+        links = tuple(HostLink(i, j, bandwidth=64e9) for i, j in pairs)
+        return HostModel(device=device, nodes=(HostNode.DEVICE,) * 8, links=links)
 
 @hookimpl
 def topoplan_machines():
-    return [Machine(name="mi300x", summary="AMD MI300X, eight in a mesh", options=NoOptions, build=build)]
+    return Mi300x
 '''
-BROKEN = PACKAGE.replace("    device =", "    raise ValueError('no such chip')\n    device =").replace(
+BROKEN = PACKAGE.replace("        device =", "        raise ValueError('no such chip')\n        device =").replace(
     "mi300x", "mi999"
 )
 

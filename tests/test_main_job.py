@@ -70,7 +70,7 @@ def test_the_reported_time_is_that_of_the_reported_state(searched):
 
 def test_every_group_size_has_rings(searched, host):
     exporter = host.get("exporter", "flatbuffer")
-    plan = exporter.read(exporter.build(exporter.options())(searched.plan), "plan.fbuf")
+    plan = exporter().read(exporter().write(searched.plan), "plan.fbuf")
     taskgraph = plan.taskgraph
     sizes = {len(taskgraph.members(t)) for t in np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)}
     assert sizes - {1} <= set(plan.fabric.rings)
@@ -116,8 +116,8 @@ def test_classic_alexnet_strategy(host):
     assert "linear1" not in reduced
     assert "conv2" in reduced
     exporter = host.get("exporter", "strategy")
-    text = exporter.build(exporter.options())(outcome.plan)
-    assert exporter.read_strategy(text, "again", graph) == outcome.plan.strategy
+    text = exporter().write(outcome.plan)
+    assert exporter().read_strategy(text, "again", graph) == outcome.plan.strategy
     assert 0 < outcome.plan.timeline.bounds.best <= outcome.plan.timeline.makespan
 
 

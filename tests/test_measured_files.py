@@ -69,12 +69,12 @@ def graph_of(name: str, dialect: str, batch: int):
     frontend_name, options = MODELS[name]
     module = pytest.importorskip(f"topoplan_frontend_{frontend_name.replace('-', '_')}")
     (frontend,) = module.topoplan_frontends()
-    return frontend.build(structure(frontend.options, {**options, "dialect": dialect}, "test"), batch)
+    return structure(frontend, {**options, "dialect": dialect}, "test").build(batch)
 
 
 def costs_of(name: str, graph, cluster: Cluster, **options: str):
     (estimator,) = importlib.import_module("topoplan_estimator_measured").topoplan_estimators()
-    return estimator.build(structure(estimator.options, {"profile": name, **options}, "test"), graph, cluster)
+    return structure(estimator, {"profile": name, **options}, "test").build(graph, cluster)
 
 
 def samples_cut(op, parts: int) -> tuple[int, ...]:

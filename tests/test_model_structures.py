@@ -65,7 +65,7 @@ def frontend(name: str) -> Frontend:
 
 def build(name: str, batch_size: int | None = None, **given: Any) -> OperatorGraph:
     component = frontend(name)
-    return component.build(structure(component.options, given, name), batch_size)
+    return structure(component, given, name).build(batch_size)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -82,7 +82,7 @@ def test_operators_and_weights_are_those_of_the_task_graph(file: str) -> None:
     preset = TASK_GRAPHS[file]
     graph = build(PRESETS[preset], preset=preset, dialect="flexnet")
     exporter = Host.discover().get("exporter", "flatbuffer")
-    data = exporter.build(exporter.options())(task_graphs.plan(file))
+    data = exporter().write(task_graphs.plan(file))
     names, allreduces = read_task_graph(data)
     assert names == [op.name for op in graph.operators]
     assert allreduces == [weight.nbytes for op in graph.operators for weight in op.weights]

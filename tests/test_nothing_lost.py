@@ -14,7 +14,7 @@ import pytest
 from idle_search import IdleSearch
 
 import topoplan
-from topoplan import Exporter, Host, Searcher, Simulator, Topology, TopoplanError, hookimpl
+from topoplan import Exporter, Host, Searcher, Simulate, Simulator, Topology, TopoplanError, hookimpl
 from topoplan.cli import main
 from topoplan.errors import TopoplanWarning
 from topoplan.testing import reference
@@ -31,14 +31,9 @@ SMALL = Experiment(
 FLAGS = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "2"]
 
 
-@attrs.frozen
-class Nothing:
-    """No options."""
-
-
-def bad(kind, **given):
-    """Return a component that does not keep its contract."""
-    return kind(name="bad", summary="does not keep its contract", options=Nothing, **given)
+def component(contract, name="bad", summary="does not keep its contract", **members):
+    """Return a class of component with these members."""
+    return type(contract)("Made", (contract,), {"__doc__": summary, "__module__": __name__, "name": name, **members})
 
 
 def boom(*given):
@@ -68,7 +63,7 @@ def test_the_json_object_holds_what_was_refused(tmp_path, capsys):
     assert status([*FLAGS, "-s", "spmd", "-x", f"strategy={tmp_path / 'a'}", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["outputs"] == {}
-    assert said["refused"]["strategy"].startswith("strategy: the plan is a program")
+    assert said["refused"]["strategy"].startswith("strategy: the plan is an SPMD program")
 
 
 @pytest.mark.parametrize(
@@ -124,53 +119,61 @@ def test_an_observer_that_raises_is_told_of_once_and_the_run_goes_on():
 
 def search(**methods):
     """Return a searcher's build, with methods in the place of `IdleSearch`'s."""
-    return lambda options, problem, rng: type("Search", (IdleSearch,), methods)()
+    return lambda self, problem, rng: type("Search", (IdleSearch,), methods)()
+
+
+def strategies(**methods):
+    """Return a searcher of strategies with these methods."""
+    return component(Searcher, build=search(**methods), axis="strategy")
+
+
+class Wrong(Simulate):
+    """Runs to a number."""
+
+    def __call__(self, *given):
+        return 3.0
 
 
 @pytest.mark.parametrize(
-    ("component", "chosen", "message"),
+    ("cls", "chosen", "message"),
     [
+        (component(Topology, build=boom), "topology", "topology 'bad' (plugin 'mine'): build raised ValueError: boom"),
+        (component(Topology, build=lambda *_: {}), "topology", "build returned dict {} (must return Fabric)"),
+        (component(Simulator, build=boom), "simulator", "build raised ValueError: boom"),
+        (component(Simulator, build=lambda self: Wrong()), "simulator", "a run returned float 3.0 (must return Timel"),
+        (component(Searcher, build=lambda *_: None, axis="strategy"), "searchers", "build returned None (must"),
+        (strategies(ask=boom), "searchers", "ask raised ValueError: boom"),
         (
-            bad(Topology, build=boom),
-            {"topology": "bad"},
-            "topology 'bad' (plugin 'mine'): build raised ValueError: boom",
-        ),
-        (bad(Topology, build=lambda *_: {}), {"topology": "bad"}, "build returned dict {} (must return Fabric)"),
-        (bad(Simulator, build=boom, memory=lambda o: "ignore"), {"simulator": "bad"}, "build raised ValueError: boom"),
-        (
-            bad(Simulator, build=lambda o: lambda *_: 3.0, memory=lambda o: "ignore"),
-            {"simulator": "bad"},
-            "a run returned float 3.0 (must return Timeline)",
-        ),
-        (bad(Searcher, build=lambda *_: None, axis="strategy"), {"searchers": "bad"}, "build returned None (must"),
-        (bad(Searcher, build=search(ask=boom), axis="strategy"), {"searchers": "bad"}, "ask raised ValueError: boom"),
-        (
-            bad(Searcher, build=search(ask=lambda self: None), axis="strategy"),
-            {"searchers": "bad"},
+            strategies(ask=lambda self: None),
+            "searchers",
             "searcher 'bad' (plugin 'mine'): ask returned None (must return a sequence of Candidate)",
         ),
         (
-            bad(Searcher, build=search(ask=lambda self: [1]), axis="strategy"),
-            {"searchers": "bad"},
+            strategies(ask=lambda self: [1]),
+            "searchers",
             "an element of what it returned int 1 (must return Candidate)",
         ),
-        (bad(Searcher, build=search(adopt=boom), axis="strategy"), {"searchers": "bad"}, "adopt raised ValueError"),
-        (bad(topoplan.Estimator, build=lambda *_: 1), {"estimator": "bad"}, "an object with a method supports"),
-        (bad(topoplan.Frontend, build=lambda *_: None), {"model": "bad"}, "build returned None (must return Operator"),
+        (strategies(adopt=boom), "searchers", "adopt raised ValueError"),
+        (
+            component(topoplan.Estimator, build=lambda *_: 1),
+            "estimator",
+            "build returned int 1 (must return CostFunction)",
+        ),
+        (component(topoplan.Frontend, build=lambda *_: None), "model", "build returned None (must return Operator"),
     ],
 )
-def test_what_a_plugin_does_wrongly_is_told_with_its_name(component, chosen, message):
+def test_what_a_plugin_does_wrongly_is_told_with_its_name(cls, chosen, message):
     host = Host.discover()
-    host.add(component, name="mine")
+    host.add(cls, name="mine")
     with pytest.raises(TopoplanError) as error:
-        optimize(attrs.evolve(SMALL, **chosen), host=host)
+        optimize(attrs.evolve(SMALL, **{chosen: "bad"}), host=host)
     assert message in str(error.value)
     assert "(plugin 'mine')" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_code_that_is_called_often_is_found_in_the_traceback():
-    class Costs:
+    class Costs(topoplan.CostFunction):
         calls = 0
 
         def supports(self, op, degrees):
@@ -184,23 +187,23 @@ def test_code_that_is_called_often_is_found_in_the_traceback():
             raise ZeroDivisionError("by zero")
 
     host = Host.discover()
-    host.add(bad(topoplan.Estimator, build=lambda *_: Costs()), name="mine")
+    host.add(component(topoplan.Estimator, build=lambda *_: Costs()), name="mine")
     with pytest.raises(TopoplanError, match=r"^plugin 'mine': price \(test_nothing_lost.py, line \d+\) raised ZeroDiv"):
         optimize(attrs.evolve(SMALL, estimator="bad"), host=host)
 
 
 def test_a_report_that_fails_costs_the_report_alone():
     host = Host.discover()
-    host.add(bad(Searcher, build=search(report=boom), axis="strategy", constructs=True), name="mine")
+    host.add(component(Searcher, build=search(report=boom), axis="strategy", constructs=True), name="mine")
     with pytest.warns(TopoplanWarning, match="report raised ValueError: boom; it is left out"):
         outcome = optimize(attrs.evolve(SMALL, searchers="bad"), host=host)
     assert "reports" not in outcome.plan.provenance
 
 
-@pytest.mark.parametrize(("build", "message"), [(boom, "build raised"), (lambda o: lambda p: "text", "returned str")])
-def test_an_exporter_that_is_wrong_is_named(tmp_path, build, message):
+@pytest.mark.parametrize(("write", "message"), [(boom, "write raised"), (lambda self, plan: "text", "returned str")])
+def test_an_exporter_that_is_wrong_is_named(tmp_path, write, message):
     host = Host.discover()
-    host.add(bad(Exporter, build=build, suffix=".bad"), name="mine")
+    host.add(component(Exporter, write=write, suffix=".bad"), name="mine")
     plan = optimize(attrs.evolve(SMALL, run=RunOptions(batch_size=64, budget=0)), host=host).plan
     written = write_outputs(host, plan, ((Choice("bad"), str(tmp_path / "a")), (Choice("dot"), str(tmp_path / "b"))))
     assert list(written.paths) == ["dot"]
@@ -212,7 +215,7 @@ def test_a_notebook_cell_can_be_run_again():
     host = Host.discover()
 
     def cell(summary, **how):
-        own = Topology(name="mine", summary=summary, options=Nothing, build=boom)
+        own = component(Topology, "mine", summary, build=boom)
         host.add(own, **how)
         return own
 
@@ -225,12 +228,12 @@ def test_a_notebook_cell_can_be_run_again():
     cell("third", replace=True)
     assert host.get("topology", "mine").summary == "third"
     with pytest.raises(TopoplanError, match=r"topoplan-topology-fattree.*has one of this name"):
-        host.add(Topology(name="fattree", summary="s", options=Nothing, build=boom))
-    host.add(Topology(name="fattree", summary="own", options=Nothing, build=boom), replace=True)
+        host.add(component(Topology, "fattree", build=boom))
+    host.add(component(Topology, "fattree", "own", build=boom), replace=True)
     assert host.get("topology", "fattree").summary == "own"
     assert not host.conflicts
-    with pytest.raises(TopoplanError, match="is no component"):
-        host.add([Nothing()])
+    with pytest.raises(TopoplanError, match="is no class of component"):
+        host.add([object()])
 
 
 def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, capsys):
@@ -238,7 +241,7 @@ def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, c
 
     def with_plugin():
         host = discover()
-        host.add(bad(Topology, build=boom), name="mine")
+        host.add(component(Topology, build=boom), name="mine")
         return host
 
     monkeypatch.setattr("topoplan_engine.reporting.report.Host.discover", with_plugin)
@@ -290,7 +293,7 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path, capsys):
 def test_one_of_two_components_of_a_name_is_chosen_by_its_distribution():
     host = Host()
     for name in ("acme", "other"):
-        own = Topology(name="ring", summary=name, options=Nothing, build=boom)
+        own = component(Topology, "ring", name, build=boom)
         host.add(types.SimpleNamespace(topoplan_topologies=hookimpl(lambda own=own: [own])), name=name)
     with pytest.raises(TopoplanError, match="write acme/ring or other/ring"):
         host.get("topology", "ring")

@@ -15,7 +15,7 @@ import pytest
 from reference import own_exports
 
 from topoplan import Host
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
 #: Median, the ninth of ten rows and the largest error of one draw of paths, in percent: what holds today.
 LIMITS = (1.45, 4.5, 6.5)
@@ -34,7 +34,7 @@ def fabric_of():
 
 
 def test_iteration_times_of_our_own_exports_agree(fabric_of):
-    host, simulate, errors = Host.discover(), FLUID.build(FluidOptions()), {}
+    host, simulate, errors = Host.discover(), Fluid().build(), {}
     for row, plan in own_exports.rows():
         arguments = f"-nodes {row['hosts']} " + ("-rttnet 1000" if row["network"] == "fattree" else "-rtt 1000")
         fabric = fabric_of({**row, "args": arguments}, plan, host)

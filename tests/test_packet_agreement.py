@@ -14,7 +14,7 @@ import pytest
 from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
 LIMITS = {"coupled": (0.25, 2.8, 7.0), "stepped": (0.2, 2.5, 5.0)}
@@ -70,7 +70,7 @@ def found(rows):
     """(n,) absolute errors at each level, ascending, and in words."""
     result = {}
     for level in LIMITS:
-        simulate, errors = FLUID.build(FluidOptions(level=level)), {}
+        simulate, errors = Fluid(level=level).build(), {}
         for name, taskgraph, fabric, cluster, expected in rows:
             if level == "coupled" or taskgraph.n_tasks <= 20_000:  # beyond, stepped takes seconds
                 seconds = simulate.makespans(taskgraph, fabric, cluster, range(DRAWS)).mean()
@@ -100,7 +100,7 @@ def test_stepped_is_no_worse_than_coupled(found):
 
 @pytest.mark.slow
 def test_128_hosts_stepped(rows):
-    simulate = FLUID.build(FluidOptions(level="stepped"))
+    simulate = Fluid(level="stepped").build()
     for name, taskgraph, fabric, cluster, expected in rows:
         if taskgraph.n_tasks > 20_000:
             assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=0.04), name
@@ -109,7 +109,7 @@ def test_128_hosts_stepped(rows):
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_pure_data_parallel_bert_is_exact(rows, level):
     """Nothing contends in this one: compute, then rings one after the other."""
-    simulate = FLUID.build(FluidOptions(level=level))
+    simulate = Fluid(level=level).build()
     found = {name: simulate.makespan(*given) for name, *given, _ in rows if name == "100transformer_16 flat"}
     assert list(found.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
 
@@ -125,7 +125,7 @@ def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, near, 
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
-    found = FLUID.build(FluidOptions(level=level)).makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
+    found = Fluid(level=level).build().makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
     assert found * 1e3 == pytest.approx(milliseconds, rel=near)
 
 

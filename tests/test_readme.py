@@ -41,7 +41,7 @@ def topoplan(*args, cwd, site=None):
 def site(tmp_path_factory):
     """Build the README's plugin from a folder of its own, and install the wheel into another one."""
     folder, target = tmp_path_factory.mktemp("chord"), tmp_path_factory.mktemp("site")
-    (folder / "topoplan_topology_chord.py").write_text(block("python", "class ChordOptions"), encoding="utf-8")
+    (folder / "topoplan_topology_chord.py").write_text(block("python", "class Chord(Topology)"), encoding="utf-8")
     (folder / "pyproject.toml").write_text(block("toml", "topoplan-topology-chord"), encoding="utf-8")
     run(
         "-c",
@@ -80,7 +80,7 @@ def test_python_example_is_typed(tmp_path):
 
 
 def test_own_topology_is_short():
-    assert len(block("python", "class ChordOptions").splitlines()) < 30
+    assert len(block("python", "class Chord(Topology)").splitlines()) < 30
 
 
 def test_own_topology_is_found_by_its_entry_point(site, tmp_path):
@@ -96,8 +96,25 @@ def test_own_topology_is_used(site, tmp_path):
 
 def test_own_topology_keeps_its_promises(site, tmp_path):
     test = tmp_path / "test_chord.py"
-    test.write_text(block("python", "parametrize_with_checks(CHORD)"), encoding="utf-8")
+    test.write_text(block("python", "parametrize_with_checks(Chord)"), encoding="utf-8")
     assert re.search(r"\d+ passed", run("-m", "pytest", "-q", str(test), cwd=tmp_path, site=site))
+
+
+@pytest.mark.parametrize(("module", "cls"), [("greedy", "Greedy"), ("links", "Links")])
+def test_other_kinds_keep_their_promises_with_core_alone(tmp_path, module, cls):
+    (tmp_path / f"{module}.py").write_text(block("python", f"class {cls}("), encoding="utf-8")
+    script = (
+        f"import sys; from {module} import {cls}; from topoplan.testing import check_component; "
+        f"check_component({cls}); print([name for name in sys.modules if name.startswith('topoplan_')])"
+    )
+    assert run("-c", script, cwd=tmp_path).split() == ["[]"]
+
+
+@pytest.mark.slow
+def test_examples_of_plugins_are_typed(tmp_path):
+    for cls in ("Chord", "Greedy", "Links"):
+        (tmp_path / f"{cls.lower()}.py").write_text(block("python", f"class {cls}("), encoding="utf-8")
+    run("-m", "mypy", "--strict", "--config-file=", "chord.py", "greedy.py", "links.py", cwd=tmp_path)
 
 
 def test_files_that_the_readme_names_exist():

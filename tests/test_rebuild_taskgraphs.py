@@ -23,12 +23,12 @@ def test_its_strategy_is_read_back_from_a_file(name):
     exporter = Host.discover().get("exporter", "flatbuffer")
     row = wanted(name)
     graph, _, _ = model_of(row["preset"])
-    data = exporter.build(exporter.options())(plan(name))
-    assert spell_strategy(exporter.read_strategy(data, name, graph), graph) == row["strategy"]
+    data = exporter().write(plan(name))
+    assert spell_strategy(exporter().read_strategy(data, name, graph), graph) == row["strategy"]
 
 
 def test_a_task_graph_of_another_model_is_refused():
     exporter = Host.discover().get("exporter", "flatbuffer")
-    data = exporter.build(exporter.options())(plan("100vgg_16"))
+    data = exporter().write(plan("100vgg_16"))
     with pytest.raises(TopoplanError, match=r"x\.fbuf: has 32 all-reduces, model 'dlrm' has 62 weights"):
-        exporter.read_strategy(data, "x.fbuf", model_of("dlrm16")[0])
+        exporter().read_strategy(data, "x.fbuf", model_of("dlrm16")[0])

@@ -17,11 +17,9 @@ from topoplan_engine.experiment import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
-from topoplan_estimator_roofline import ROOFLINE
-from topoplan_estimator_roofline import Options as RooflineOptions
-from topoplan_exporter_json import JsonOptions, build
-from topoplan_simulator_fluid import FluidOptions
-from topoplan_simulator_fluid import build as fluid_simulation
+from topoplan_estimator_roofline import Roofline as RooflineOptions
+from topoplan_exporter_json import Json
+from topoplan_simulator_fluid import Fluid
 
 SERVERS = 4
 MODEL = ["optimize", "vgg16", "--servers", str(SERVERS), "--batch-size", "64"]
@@ -32,7 +30,7 @@ def problem():
     host = Host.discover()
     frontend, options = host.make("frontend", "vgg16", {})
     graph, cluster = frontend.build(options, 64), build_cluster(ClusterOptions(servers=SERVERS))
-    costs = ROOFLINE.build(RooflineOptions(), graph, cluster)
+    costs = RooflineOptions().build(graph, cluster)
     topology, fabric_options = host.make("topology", "bigswitch", {})
     return Problem(
         graph=graph,
@@ -62,7 +60,7 @@ def pipeline(problem, kind="1f1b", micro_batches=8, recompute=()):
 
 
 def evaluator_of(problem, memory="ignore"):
-    return Evaluator(problem, fluid_simulation(FluidOptions()), memory)
+    return Evaluator(problem, Fluid().build(), memory)
 
 
 def cost(evaluator, strategy, fabric, beat=float("inf")):
@@ -81,7 +79,7 @@ def saved(problem, fabric, tmp_path):
     taskgraph = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
     made = Plan(cluster=problem.cluster, fabric=fabric, taskgraph=taskgraph, graph=problem.graph, strategy=strategy)
     file = tmp_path / "pipeline.json"
-    file.write_bytes(build(JsonOptions())(made))
+    file.write_bytes(Json().write(made))
     return str(file)
 
 

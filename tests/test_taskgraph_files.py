@@ -91,7 +91,7 @@ def load(exporters):
 
     @cache
     def load(name):
-        written = exporter.read(write(exporter, plan(name)), name)
+        written = exporter().read(write(exporter, plan(name)), name)
         foreign = dict(written.taskgraph.foreign)
         for field in ITS_OWN:
             column = foreign[f"flatbuffer.{field}"].copy()
@@ -100,13 +100,13 @@ def load(exporters):
             foreign[f"flatbuffer.{field}"] = column
         taskgraph = attrs.evolve(written.taskgraph, foreign=foreign)
         data = write(exporter, attrs.evolve(written, taskgraph=taskgraph))
-        return data, exporter.read(data, name)
+        return data, exporter().read(data, name)
 
     return load
 
 
 def write(exporter, plan):
-    return exporter.build(exporter.options())(plan)
+    return exporter().write(plan)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -122,7 +122,7 @@ def test_without_the_foreign_columns_the_meaning_stays(name, load, exporters):
     _, plan = load(name)
     exporter = exporters["flatbuffer"]
     bare = attrs.evolve(plan, taskgraph=attrs.evolve(plan.taskgraph, foreign={}))
-    again = exporter.read(write(exporter, bare), name)
+    again = exporter().read(write(exporter, bare), name)
     for field in ("cluster", "fabric", "taskgraph"):
         assert getattr(again, field) == getattr(plan, field), field
 

@@ -27,11 +27,6 @@ SMALL = Experiment(
 )
 
 
-@attrs.frozen
-class Nothing:
-    """No options."""
-
-
 class Still(IdleSearch):
     """Reports the process that it runs in."""
 
@@ -39,11 +34,10 @@ class Still(IdleSearch):
         return {"pid": os.getpid()}
 
 
-def own():
+def own(summary="s", build=lambda *_: Still()):
     """Return a searcher that exists in this process alone."""
-    return Searcher(
-        name="still", summary="s", options=Nothing, build=lambda *given: Still(), axis="strategy", constructs=True
-    )
+    members = {"__doc__": summary, "name": "still", "build": build, "axis": "strategy", "constructs": True}
+    return type(Searcher)("Own", (Searcher,), {"__module__": "__main__", **members})
 
 
 def test_chains_in_workers_have_the_components_of_this_process():
@@ -61,7 +55,7 @@ def test_plugins_are_sent_too():
 def test_what_cannot_be_sent_is_told_with_what_to_do():
     host = Host()
     held = threading.Lock()
-    host.add(attrs.evolve(own(), build=lambda *given: held))
+    host.add(own(build=lambda *_: held))
     with pytest.raises(TopoplanError, match=r"plugin 'searcher-still' cannot be sent.*use one worker"):
         packed(host)
 
@@ -69,7 +63,7 @@ def test_what_cannot_be_sent_is_told_with_what_to_do():
 def test_a_replaced_component_is_replaced_in_workers_too():
     host = Host()
     host.add(own())
-    host.add(attrs.evolve(own(), summary="second"), replace=True)
+    host.add(own("second"), replace=True)
     assert unpacked(packed(host)).get("searcher", "still").summary == "second"
 
 
@@ -91,7 +85,7 @@ def test_a_worker_that_fails_is_one_line(capfd, how, message):
         return Still()
 
     host = Host.discover()
-    host.add(attrs.evolve(own(), build=fail), name="mine")
+    host.add(own(build=fail), name="mine")
     with pytest.raises(TopoplanError, match=message):
         optimize(attrs.evolve(SMALL, searchers=Choice("still")), host=host)
     assert "Traceback" not in capfd.readouterr().err

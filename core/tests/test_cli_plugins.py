@@ -20,15 +20,19 @@ from topoplan.testing import reference
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class Acme(Topology):
+    """A ring."""
+
+    name = "acme"
     link_speed: float = option(2.5, help="of every link", unit="Gbps", above=0)
+
+    def build(self, context):
+        return reference.ring(context.cluster.n_hosts)
 
 
 @hookimpl
 def topoplan_topologies():
-    return [
-        Topology(name="acme", summary="a ring", options=Options, build=lambda o, c: reference.ring(c.cluster.n_hosts))
-    ]
+    return Acme
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_list_shows_kind_name_and_summary(host, capsys):
     code, out, _ = run(capsys, "plugins")
     assert code == 0
     (line,) = [line for line in out.splitlines() if "acme" in line]
-    assert line.split() == ["topology", "acme", "topology-acme", "a", "ring"]
+    assert line.split() == ["topology", "acme", "topology-acme", "A", "ring"]
 
 
 def test_list_as_json(host, capsys):
@@ -61,7 +65,7 @@ def test_list_as_json(host, capsys):
         "name": "acme",
         "distribution": "topology-acme",
         "version": "",
-        "summary": "a ring",
+        "summary": "A ring",
     } in rows
 
 
@@ -87,7 +91,7 @@ def test_list_fits_eighty_columns(host, capsys, monkeypatch):
     monkeypatch.setattr(plugins, "_columns", lambda: 80)
     _, out, _ = run(capsys, "plugins")
     assert max(map(len, out.splitlines())) <= 80
-    assert "a ring" in out
+    assert "A ring" in out
 
 
 @pytest.mark.parametrize(
@@ -153,15 +157,20 @@ def test_doctor_names_cause_and_remedy(host, capsys):
 
 
 def test_doctor_finds_what_loads_and_does_not_build(host, capsys):
-    @attrs.frozen
-    class Nothing:
-        pass
+    class Raises(Topology):
+        name = "raises"
 
-    def boom(*given):
-        raise ValueError("boom")
+        def build(self, context):
+            raise ValueError("boom")
 
-    host.add(Topology(name="raises", summary="s", options=Nothing, build=boom), name="mine")
-    host.add(Topology(name="dict", summary="s", options=Nothing, build=lambda *given: {}), name="yours")
+    class Dict(Topology):
+        name = "dict"
+
+        def build(self, context):
+            return {}
+
+    host.add(Raises, name="mine")
+    host.add(Dict, name="yours")
     code, out, _ = run(capsys, "plugins", "doctor")
     assert code == 1
     assert "BROKEN topology 'raises' (plugin 'mine'): build raised ValueError: boom" in out

@@ -10,18 +10,16 @@ import types
 import attrs
 import pytest
 
-from topoplan import Exporter, Topology, TopoplanError, hookimpl, option
+from topoplan import Exporter, Searcher, Topology, TopoplanError, hookimpl, option
 from topoplan.plugin.guard import bare
 from topoplan.plugin.host import Host
 
 
-@attrs.frozen(kw_only=True)
-class Options:
-    radix: int = option(4, help="ports", minimum=2)
-
-
 def topology(name="ring", **changes):
-    return Topology(**{"name": name, "summary": "a ring", "options": Options, "build": lambda o, c: None} | changes)
+    """Return a class of topology with one option."""
+    members = {"__doc__": "A ring.", "__module__": __name__, "name": name, "build": lambda self, context: None}
+    radix = {"__annotations__": {"radix": int}, "radix": option(4, help="ports", minimum=2)}
+    return attrs.frozen(kw_only=True)(type(Topology)("Ring", (Topology,), members | radix | changes))
 
 
 def plugin(*components, hook="topoplan_topologies", marker=hookimpl):
@@ -30,6 +28,25 @@ def plugin(*components, hook="topoplan_topologies", marker=hookimpl):
 
     registers.__name__ = hook
     return types.SimpleNamespace(**{hook: marker(registers)})
+
+
+class Undecorated(Topology):
+    name = "ring"
+    radix: int = option(4, help="ports", minimum=2)
+
+    def build(self, context):
+        return None
+
+
+class Abstract(Topology):
+    name = "ring"
+
+
+class Searching(Searcher):
+    name = "walk"
+
+    def build(self, problem, rng):
+        return None
 
 
 @pytest.fixture
@@ -60,16 +77,19 @@ def install(tmp_path, monkeypatch):
 
 
 GOOD = """
-import attrs
 from topoplan import Topology, hookimpl
 
-@attrs.frozen
-class Options:
-    pass
+class Works(Topology):
+    '''Works.'''
+
+    name = "NAME"
+
+    def build(self, context):
+        return None
 
 @hookimpl
 def topoplan_topologies():
-    return [Topology(name="NAME", summary="works", options=Options, build=lambda options, context: None)]
+    return [Works]
 """
 
 
@@ -90,10 +110,10 @@ def test_host_alone_has_only_what_core_brings():
 def test_added_component_is_found_and_built_from_text():
     host = Host()
     host.add(plugin(topology()), name="mine")
-    component, options = host.make("topology", "ring:radix=6")
-    assert component is host.get("topology", "ring")
-    assert options == Options(radix=6)
-    assert host.make("topology", "ring", {"radix": 8})[1] == Options(radix=8)
+    cls = host.get("topology", "ring")
+    assert host.make("topology", "ring:radix=6") == cls(radix=6)
+    assert host.make("topology", "ring", {"radix": 8}) == cls(radix=8)
+    assert isinstance(cls(radix=8), Topology)
 
 
 def test_option_given_twice_is_an_error():
@@ -129,9 +149,13 @@ def test_unknown_kind_names_the_nearest():
         (plugin(topology(), marker=lambda f: f), "topoplan_topologies is not marked with @hookimpl"),
         (types.SimpleNamespace(), "provides nothing"),
         (plugin(topology(), topology()), "provides topology 'ring' twice"),
-        (plugin("ring"), r"returned a list with str \(must be Topology\)"),
-        (plugin(topology(), hook="topoplan_exporters"), r"returned a list with Topology \(must be Exporter\)"),
-        (plugin(topology(options=int)), "is not an attrs class"),
+        (plugin("ring"), r"returned str 'ring' \(must return classes of Topology\)"),
+        (plugin(topology(), hook="topoplan_exporters"), r"returned Ring \(must return classes of Exporter\)"),
+        (plugin(Undecorated), r"topology 'ring': its options are none yet \(write @attrs.frozen above the class\)"),
+        (plugin(topology("My Ring")), r"topology 'My Ring': is no name of a component"),
+        (plugin(Abstract), "topology 'ring': has no method build"),
+        (plugin(Searching, hook="topoplan_searchers"), "searcher 'walk': axis is missing"),
+        (plugin(topology(switching="magic")), "switching is 'magic' .must be one of packet, patch-panel, ocs, ideal"),
     ],
 )
 def test_bad_plugin_is_refused_and_leaves_nothing_behind(bad, message):
@@ -148,7 +172,7 @@ def test_half_a_plugin_is_not_added():
     both = plugin(topology())
     both.topoplan_exporters = plugin("nonsense", hook="topoplan_exporters").topoplan_exporters
     host = Host()
-    with pytest.raises(TopoplanError, match="must be Exporter"):
+    with pytest.raises(TopoplanError, match="must return classes of Exporter"):
         host.add(both, name="half")
     assert names(host) == set()
 
@@ -164,7 +188,8 @@ def test_hook_argument_that_does_not_exist_is_refused():
 
 def test_two_kinds_may_share_a_name():
     host = Host()
-    exporter = Exporter(name="ring", summary="s", options=Options, build=lambda o: None, suffix=".ring")
+    members = {"name": "ring", "write": lambda self, plan: b"", "suffix": ".ring"}
+    exporter = type(Exporter)("Ring", (Exporter,), members)
     host.add(plugin(topology()), name="one")
     host.add(plugin(exporter, hook="topoplan_exporters"), name="two")
     assert host.get("exporter", "ring").suffix == exporter.suffix
@@ -187,7 +212,7 @@ def test_discovery_finds_what_is_installed(install):
     install("acme-ring")
     host = Host.discover()
     (row,) = [row for row in host.listing() if row.name == "acme-ring"]
-    assert (row.distribution, row.version, row.summary) == ("acme-ring", "1.0", "works")
+    assert (row.distribution, row.version, row.summary) == ("acme-ring", "1.0", "Works")
 
 
 @pytest.mark.parametrize(
@@ -292,11 +317,24 @@ def test_hosts_share_nothing():
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_changed_copy_of_a_component_is_what_is_added(replace):
+def test_a_component_that_a_host_hands_out_can_be_added(replace):
     host = Host()
-    host.add(topology(static=lambda o, c: None))
+    host.add(topology())
     found = host.get("topology", "ring")
-    host.add(attrs.evolve(found, name="other", summary="another"), replace=replace)
-    assert (host.get("topology", "other").summary, host.get("topology", "ring").summary) == ("another", "a ring")
-    host.add(found, replace=replace)  # unchanged, it is the one that is there
+    host.add(found, replace=replace)  # it is the one that is there
     assert bare(host.get("topology", "ring")) is bare(found)
+    other = Host()
+    other.add(found)
+    assert bare(other.get("topology", "ring")) is bare(found)
+
+
+def test_a_subclass_is_another_component():
+    class Other(topology()):
+        """Another."""
+
+        name = "other"
+
+    host = Host()
+    host.add([topology(), Other])
+    assert host.get("topology", "other").summary == "Another"
+    assert host.make("topology", "other:radix=5").radix == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import types
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -19,7 +19,9 @@ from topoplan import (
     HostModel,
     Machine,
     Phases,
+    Search,
     Searcher,
+    Simulate,
     Simulator,
     Topology,
     TopoplanError,
@@ -29,20 +31,32 @@ from topoplan.search.protocol import Candidate
 from topoplan.testing import check_component, checks_for, parametrize_with_checks, reference
 
 
-@attrs.frozen(kw_only=True)
-class Options:
-    size: int = option(2, help="how much", minimum=1)
-    steps: tuple[int, ...] = option((1, 2), help="which")
+def made(contract, name, **members):
+    """Return a class of component with two options, and these members."""
+    options = {
+        "__annotations__": {"size": int, "steps": tuple[int, ...]},
+        "size": option(2, help="how much", minimum=1),
+        "steps": option((1, 2), help="which"),
+        "example": {"size": "3", "steps": "1-2"},
+    }
+    members = {"__doc__": "A test.", "__module__": __name__, "name": name} | options | members
+    return attrs.frozen(kw_only=True)(type(contract)("Made", (contract,), members))
 
 
-@attrs.frozen(kw_only=True)
-class Silent:
-    size: int = attrs.field(default=2)
+def changed(cls, **members):
+    """Return a subclass with other members."""
+    decorated = members.pop("decorated", lambda cls: cls)
+    return decorated(type(cls)("Changed", (cls,), {"__doc__": "A test.", "__module__": __name__, **members}))
 
 
-@attrs.define
-class Loose:
-    size: int = option(2, help="how much")
+def writable(cls):
+    """Let the options of a component be changed."""
+    cls.__setattr__ = object.__setattr__
+    return cls
+
+
+LOOSE = {"decorated": writable}
+SILENT = {"__annotations__": {"size": int}, "size": attrs.field(default=2), "decorated": attrs.frozen(kw_only=True)}
 
 
 def build_graph(options, batch_size):
@@ -68,12 +82,14 @@ class Picky(reference.Costs):
         return super().price(op, degrees, devices)
 
 
-def build_writer(options):
-    return lambda plan: "\n".join(plan.taskgraph.op_names).encode()
+def write_names(self, plan):
+    return "\n".join(plan.taskgraph.op_names).encode()
 
 
-def build_simulator(options):
-    def simulate(taskgraph, fabric, cluster):
+class Ideal(Simulate):
+    """A network without limits."""
+
+    def __call__(self, taskgraph, fabric, cluster):
         if fabric.phases is not None:
             raise TopoplanError("cannot rebuild")
         pairs = set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
@@ -85,15 +101,9 @@ def build_simulator(options):
         times = reference.timeline(taskgraph, fabric.n_links)
         return attrs.evolve(times, link_bytes=np.full(fabric.n_links, taskgraph.size.sum() / fabric.n_links / 2))
 
-    return simulate
-
-
-def ignore_memory(options):
-    return "ignore"
-
 
 @attrs.define(eq=False)
-class Walk:
+class Walk(Search):
     problem: object
     rng: np.random.Generator
     state: object = None
@@ -131,15 +141,14 @@ def build_machine_that_does_nothing(options):
     return HostModel(device=Device(name="abacus", peak_flops={"fp32": 0.0}, **FIGURES))
 
 
-COMMON = {"summary": "a test", "options": Options, "example": {"size": "3", "steps": "1-2"}}
 HONEST = {
-    "frontend": Frontend(name="chain", build=build_graph, **COMMON),
-    "machine": Machine(name="abacus", build=build_machine, **COMMON),
-    "topology": Topology(name="ring", build=build_ring, **COMMON),
-    "estimator": Estimator(name="even", build=build_costs, **COMMON),
-    "simulator": Simulator(name="ideal", build=build_simulator, memory=ignore_memory, **COMMON),
-    "searcher": Searcher(name="walk", build=build_walk, axis="strategy", **COMMON),
-    "exporter": Exporter(name="names", build=build_writer, suffix=".txt", **COMMON),
+    "frontend": made(Frontend, "chain", build=build_graph),
+    "machine": made(Machine, "abacus", build=build_machine),
+    "topology": made(Topology, "ring", build=build_ring),
+    "estimator": made(Estimator, "even", build=build_costs),
+    "simulator": made(Simulator, "ideal", build=lambda self: Ideal()),
+    "searcher": made(Searcher, "walk", build=build_walk, axis="strategy"),
+    "exporter": made(Exporter, "names", write=write_names, suffix=".txt"),
 }
 #: The module of this file cannot be imported by name, so these two are tested apart.
 BY_NAME = {"check_component_pickles", "check_import_is_light"}
@@ -245,37 +254,31 @@ def one_row_costs(options, graph, cluster):
     return OneRow()
 
 
-def clock_writer(options):
-    return lambda plan: str(next(clock)).encode()
+def clock_writer(self, plan):
+    return str(next(clock)).encode()
 
 
-def place_writer(options):
-    from pathlib import Path
-
-    return lambda plan: str(Path.cwd()).encode()
+def place_writer(self, plan):
+    return str(Path.cwd()).encode()
 
 
-def ascii_writer(options):
-    return lambda plan: "".join(plan.taskgraph.op_names).encode("ascii")
+def ascii_writer(self, plan):
+    return "".join(plan.taskgraph.op_names).encode("ascii")
 
 
-def read_anything(data, name):
+def read_anything(self, data, name):
     return reference.plan()
 
 
-def instant(options):
-    def simulate(taskgraph, fabric, cluster):
-        times = build_simulator(options)(taskgraph, fabric, cluster)
+class Instant(Ideal):
+    def __call__(self, taskgraph, fabric, cluster):
+        times = super().__call__(taskgraph, fabric, cluster)
         return attrs.evolve(times, start=times.start * 0, finish=times.finish * 0, makespan=0.0)
 
-    return simulate
 
-
-def patient(options):
-    def simulate(taskgraph, fabric, cluster):
+class Patient(Simulate):
+    def __call__(self, taskgraph, fabric, cluster):
         return reference.timeline(taskgraph, fabric.n_links)
-
-    return simulate
 
 
 class Outside(Walk):
@@ -309,10 +312,10 @@ CHEATS = [
     ("frontend", {"build": fixed_batch}, "check_batch_size_is_kept"),
     ("frontend", {"build": weights_grow_with_batch}, "check_parameters_do_not_depend_on_batch_size"),
     ("frontend", {"build": weights_grow_with_batch}, "check_work_is_linear_in_batch_size"),
-    ("frontend", {"options": Silent, "example": {}}, "check_every_option_has_help"),
-    ("frontend", {"options": Loose, "example": {}}, "check_options_are_frozen"),
+    ("frontend", SILENT, "check_every_option_has_help"),
+    ("frontend", LOOSE, "check_options_are_frozen"),
     ("frontend", {"example": {"colour": "red"}}, "check_example_is_accepted"),
-    ("frontend", {"summary": "two\nlines"}, "check_summary_is_one_line"),
+    ("frontend", {"__doc__": "two\nlines"}, "check_summary_is_one_line"),
     ("machine", {"build": build_machine_of_another_name}, "check_device_is_called_as_its_machine"),
     ("machine", {"build": build_machine_that_does_nothing}, "check_figures_can_be_true"),
     ("topology", {"build": lost_host}, "check_all_hosts_are_connected"),
@@ -329,18 +332,18 @@ CHEATS = [
     ("topology", {"build": lambda o, c: None}, "check_fabric_has_the_hosts_of_the_cluster"),
     ("estimator", {"build": negative_costs}, "check_prices_are_finite"),
     ("estimator", {"build": one_row_costs}, "check_prices_have_one_row_per_part"),
-    ("exporter", {"build": clock_writer}, "check_same_bytes_twice"),
-    ("exporter", {"build": place_writer}, "check_bytes_name_no_place"),
-    ("exporter", {"build": ascii_writer}, "check_any_operator_name_is_written"),
+    ("exporter", {"write": clock_writer}, "check_same_bytes_twice"),
+    ("exporter", {"write": place_writer}, "check_bytes_name_no_place"),
+    ("exporter", {"write": ascii_writer}, "check_any_operator_name_is_written"),
     ("exporter", {"suffix": "txt"}, "check_suffix_is_one"),
     ("exporter", {"read": read_anything}, "check_garbage_is_refused_by_name"),
     ("exporter", {"read": read_anything}, "check_phases_survive_or_are_refused"),
     ("exporter", {"read": read_anything}, "check_a_schedule_survives_or_is_refused"),
-    ("simulator", {"build": instant}, "check_never_below_bounds"),
-    ("simulator", {"build": instant}, "check_a_device_runs_one_task_at_a_time"),
-    ("simulator", {"build": patient}, "check_an_unreachable_host_is_an_error"),
-    ("simulator", {"build": patient}, "check_traffic_is_counted"),
-    ("simulator", {"build": patient}, "check_a_rebuilt_fabric_takes_its_time"),
+    ("simulator", {"build": lambda self: Instant()}, "check_never_below_bounds"),
+    ("simulator", {"build": lambda self: Instant()}, "check_a_device_runs_one_task_at_a_time"),
+    ("simulator", {"build": lambda self: Patient()}, "check_an_unreachable_host_is_an_error"),
+    ("simulator", {"build": lambda self: Patient()}, "check_traffic_is_counted"),
+    ("simulator", {"build": lambda self: Patient()}, "check_a_rebuilt_fabric_takes_its_time"),
     ("searcher", {"build": lambda o, p, r: Outside(p, r)}, "check_candidates_can_be_built"),
     ("searcher", {"build": lambda o, p, r: Still(p, r)}, "check_beats_chance"),
     ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_only_its_axis_moves"),
@@ -353,12 +356,12 @@ CHEATS = [
 @pytest.mark.parametrize(("kind", "change", "check"), CHEATS, ids=[f"{kind}-{check}" for kind, _, check in CHEATS])
 def test_cheat_is_caught(kind, change, check):
     with pytest.raises((AssertionError, TopoplanError, UnicodeError)):
-        checks_for(attrs.evolve(HONEST[kind], **change))[check]()
+        checks_for(changed(HONEST[kind], **change))[check]()
 
 
 @pytest.mark.parametrize("bandwidth", [-1e6, float("nan"), 0.0, float("inf")])
 def test_why_there_is_no_fabric_is_told(bandwidth):
-    cheat = attrs.evolve(HONEST["topology"], build=broken_ring(bandwidth))
+    cheat = changed(HONEST["topology"], build=broken_ring(bandwidth))
     with pytest.raises(AssertionError) as told:
         checks_for(cheat)["check_fabric_has_the_hosts_of_the_cluster"]()
     for text in ("example_cluster", "2 hosts: fabric 'ring': link 0 -> 1 has bandwidth", "16 hosts: "):
@@ -368,18 +371,18 @@ def test_why_there_is_no_fabric_is_told(bandwidth):
 
 def test_the_author_names_the_cluster_of_the_example():
     cluster = Cluster.uniform(n_hosts=27, interfaces=6, interface_bandwidth=1e9)
-    honest = attrs.evolve(HONEST["topology"], build=torus, example_cluster=cluster)
+    honest = changed(HONEST["topology"], build=torus, example_cluster=lambda: cluster)
     for name, check in checks_for(honest).items():
         if name not in BY_NAME:
             check()
-    few = attrs.evolve(honest, example_cluster=attrs.evolve(cluster, interfaces=np.full(27, 5)))
+    few = changed(honest, example_cluster=lambda: attrs.evolve(cluster, interfaces=np.full(27, 5)))
     message = "of 27 hosts: fabric 'torus': 6 links of 48 Gbps together lead from host 0, which has 5 interfaces of 8"
     with pytest.raises(AssertionError, match=message):
         checks_for(few)["check_links_stay_within_interfaces"]()
 
 
 def test_function_inside_a_function_does_not_pickle():
-    component = attrs.evolve(HONEST["topology"], build=lambda options, context: None)
+    component = changed(HONEST["topology"], build=lambda self, context: None)
     with pytest.raises(Exception, match="pickle"):
         checks_for(component)["check_component_pickles"]()
 
@@ -387,14 +390,13 @@ def test_function_inside_a_function_does_not_pickle():
 def test_heavy_import_is_found(tmp_path, monkeypatch):
     (tmp_path / "acme_heavy.py").write_text("import networkx\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    options = types.new_class("HeavyOptions", (Options,), exec_body=lambda space: space.update(__module__="acme_heavy"))
-    component = attrs.evolve(HONEST["topology"], options=options)
+    component = changed(HONEST["topology"], __module__="acme_heavy")
     with pytest.raises(AssertionError, match="networkx"):
         checks_for(component)["check_import_is_light"]()
 
 
 def test_check_component_names_component_and_promise():
-    cheat = attrs.evolve(HONEST["topology"], summary="")
+    cheat = changed(HONEST["topology"], __doc__="")
     with pytest.raises(AssertionError, match="topology 'ring': check_summary_is_one_line: no summary"):
         check_component(cheat)
 

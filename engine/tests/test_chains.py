@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import star_problem
 
-from topoplan import Candidate, Cluster, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
 from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
 from topoplan.model.spmd import SpmdProgram
@@ -19,10 +19,10 @@ from topoplan_engine.search.islands import _interned
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
 
-class Costs:
+class Costs(CostFunction):
     """A second for every operator, shared by its parts."""
 
     def supports(self, op, degrees):
@@ -90,7 +90,7 @@ KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "dup
 
 
 def price(of, state):
-    return Evaluator(of, FLUID.build(FluidOptions()), "ignore").price(Candidate(base=state)).cost
+    return Evaluator(of, Fluid().build(), "ignore").price(Candidate(base=state)).cost
 
 
 @given(st.data(), st.sampled_from(sorted(KINDS)))
@@ -124,7 +124,7 @@ def test_placements_are_not_bounded_by_the_sums_of_a_program():
     assert why_invalid(program, GRAPH, 4) is None
     base = State(program, HERE.build_fabric(None, None))
     changes = {op: Placement((1,) * len(GRAPH.operators[op].dims), [op % 4]) for op in range(N_OPS)}
-    costs = Evaluator(HERE, FLUID.build(FluidOptions()), "ignore")
+    costs = Evaluator(HERE, Fluid().build(), "ignore")
     true = costs.price(Candidate(base=base, placements=changes)).cost
-    bounded = Evaluator(HERE, FLUID.build(FluidOptions()), "ignore")
+    bounded = Evaluator(HERE, Fluid().build(), "ignore")
     assert bounded.price(Candidate(base=base, placements=changes, beat=true * 1.01)).cost == true

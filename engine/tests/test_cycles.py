@@ -9,14 +9,14 @@ import pytest
 
 from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
 from topoplan.model.interfaces import check_rings
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 GBPS = 1e9 / 8
 SIMULATORS = {
-    "coupled": FLUID.build(FluidOptions(level="coupled")),
-    "stepped": FLUID.build(FluidOptions(level="stepped")),
-    "flexnet": FLEXNET.build(FlexnetOptions()),
+    "coupled": Fluid(level="coupled").build(),
+    "stepped": Fluid(level="stepped").build(),
+    "flexnet": Flexnet().build(),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
+from topoplan import Cluster, CostFunction, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
 from topoplan_engine.simulation.phases import phased_demand
@@ -16,7 +16,7 @@ from topoplan_operators import GraphBuilder
 from topoplan_reference.lowering import reference_lower
 
 
-class NumberedCosts:
+class NumberedCosts(CostFunction):
     """Costs that differ for every operator, part and device, so that a mix-up shows."""
 
     def supports(self, op, degrees):

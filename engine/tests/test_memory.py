@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from problems import star_problem
 
-from topoplan import Candidate, Cluster, PartCosts, SpmdStrategy
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate, SpmdStrategy
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
@@ -23,7 +23,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder, losses
 
 
-class Costs:
+class Costs(CostFunction):
     """Weights, gradients, optimizer state of the model's optimizer, and outputs; seconds are those of parts."""
 
     def __init__(self, graph, known=True):
@@ -147,7 +147,7 @@ def test_flexnets_dialect_keeps_its_accounting():
     assert optimizer_of(attrs.evolve(model(dialect="flexnet"), optimizer="adam")) == "adam"
 
 
-class TaskCount:
+class TaskCount(Simulate):
     """Iteration time = number of tasks; what must be beaten is given up on, as simulators do."""
 
     def __call__(self, taskgraph, fabric, cluster):
@@ -165,7 +165,7 @@ def search_problem(memory):
     return star_problem(graph, Cluster.uniform(n_hosts=4, device_memory=memory), Costs(graph))
 
 
-class Proposing:
+class Proposing(Search):
     """Asks for given strategies, one by one, each of which must beat a time that is given with it."""
 
     def __init__(self, changes):

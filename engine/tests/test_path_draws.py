@@ -7,8 +7,8 @@ import pytest
 
 from topoplan import Cluster, Fabric, TaskGraph
 from topoplan_engine.simulation.base import Simulation
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 HOSTS, SIZE = 4, 1_000_000
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
@@ -56,7 +56,7 @@ def transfers(pairs):
 
 
 def carried(pairs):
-    return FLUID.build(FluidOptions())(transfers(pairs), spines(), CLUSTER).link_bytes
+    return Fluid().build()(transfers(pairs), spines(), CLUSTER).link_bytes
 
 
 def test_what_one_pair_draws_does_not_depend_on_others():
@@ -78,11 +78,11 @@ def test_pairs_have_different_streams():
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_times_under_several_seeds_are_those_of_as_many_simulators(level):
     taskgraph, fabric = transfers([(0, 1), (2, 3), (0, 3), (2, 1)] * 3), spines()
-    simulate = FLUID.build(FluidOptions(level=level, seed=5))
+    simulate = Fluid(level=level, seed=5).build()
     assert isinstance(simulate, Simulation)
     seconds = simulate.makespans(taskgraph, fabric, CLUSTER, range(8))
     for seed in range(8):
-        alone = FLUID.build(FluidOptions(level=level, seed=seed)).makespan(taskgraph, fabric, CLUSTER)
+        alone = Fluid(level=level, seed=seed).build().makespan(taskgraph, fabric, CLUSTER)
         assert seconds[seed] == alone
         assert simulate.with_seed(seed).makespan(taskgraph, fabric, CLUSTER) == alone
     assert simulate.draws(taskgraph, fabric, CLUSTER)
@@ -92,7 +92,7 @@ def test_times_under_several_seeds_are_those_of_as_many_simulators(level):
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_on_a_switch_nothing_is_drawn(level):
     taskgraph, fabric = transfers([(0, 1), (2, 3)]), star()
-    simulate = FLUID.build(FluidOptions(level=level))
+    simulate = Fluid(level=level).build()
     assert not simulate.draws(taskgraph, fabric, CLUSTER)
     assert set(simulate.makespans(taskgraph, fabric, CLUSTER, range(8)).tolist()) == {
         simulate.makespan(taskgraph, fabric, CLUSTER)
@@ -123,7 +123,7 @@ def test_small_rings_side_by_side_meet_at_both_levels():
     """Two pairs of hosts over four spines: in some draws both take one spine, and a ring loaded evenly meets nobody."""
     seconds = {}
     for level in ("coupled", "stepped"):
-        simulate = FLUID.build(FluidOptions(level=level))
+        simulate = Fluid(level=level).build()
         given = (rings([(0, 1), (2, 3)]), spines(), CLUSTER)
         assert simulate.draws(*given)
         seconds[level] = simulate.makespans(*given, range(16))
@@ -133,18 +133,18 @@ def test_small_rings_side_by_side_meet_at_both_levels():
 
 @pytest.mark.parametrize(("groups", "fabric"), [([(0, 1, 2, 3)], spines()), ([(0, 1), (2, 3)], star())])
 def test_rings_of_all_hosts_and_of_single_paths_are_coupled(groups, fabric):
-    simulate = FLUID.build(FluidOptions())
+    simulate = Fluid().build()
     assert not simulate.draws(rings(groups), fabric, CLUSTER)
 
 
 def test_another_seed_shares_the_networks(monkeypatch):
-    simulate, fabric = FLUID.build(FluidOptions()), spines()
+    simulate, fabric = Fluid().build(), spines()
     simulate.makespan(transfers([(0, 1)]), fabric, CLUSTER)
     monkeypatch.setattr("topoplan_engine.network.tables.route", None)  # not called again
     simulate.with_seed(1).makespan(transfers([(0, 1)] * 2), fabric, CLUSTER)
 
 
 def test_flexnet_takes_the_first_path():
-    simulate, given = FLEXNET.build(FlexnetOptions()), (transfers([(0, 1), (0, 3)]), spines(), CLUSTER)
+    simulate, given = Flexnet().build(), (transfers([(0, 1), (0, 3)]), spines(), CLUSTER)
     assert not simulate.draws(*given)
     assert len(set(simulate.makespans(*given, range(3)).tolist())) == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from topoplan import (
     Cluster,
+    CostFunction,
     Fabric,
     PartCosts,
     PipelineStrategy,
@@ -31,14 +32,13 @@ from topoplan_engine.lowering.order import Pass, blocks_of, steps_under
 from topoplan_engine.lowering.pipeline import scheduled
 from topoplan_operators import GraphBuilder
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
-from topoplan_simulator_fluid import FluidOptions
-from topoplan_simulator_fluid import build as fluid_simulation
+from topoplan_simulator_fluid import Fluid
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.DUPLEX]
 LETTER = {Pass.FORWARD: "F", Pass.AGAIN: "A", Pass.BACKWARD: "B", Pass.WEIGHTS: "W"}
 
 
-class Numbered:
+class Numbered(CostFunction):
     """Costs that differ for every operator and part, so that a mix-up shows."""
 
     def supports(self, op, degrees):
@@ -208,7 +208,7 @@ def test_edges_left_out_are_in_the_order_of_their_device(drawn):
 
 
 def simulate(taskgraph, cluster):
-    return fluid_simulation(FluidOptions())(taskgraph, star(cluster.n_hosts), cluster)
+    return Fluid().build()(taskgraph, star(cluster.n_hosts), cluster)
 
 
 @settings(max_examples=100, deadline=None)
@@ -333,7 +333,7 @@ def test_changes_keep_the_schedule():
 def test_uneven_stages_wait_for_the_slowest(drawn):
     graph, cluster, strategy = drawn
     taskgraph = Lowering(graph, cluster, Numbered()).lower(strategy)
-    timeline = fluid_simulation(FluidOptions())(taskgraph, star(cluster.n_hosts), cluster)
+    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts), cluster)
     assert timeline.device_busy.max() <= timeline.makespan * (1 + 1e-12)
     assert timeline.makespan <= taskgraph.seconds.sum() + 1e-6
     assert 0 <= timeline.bubble_fraction < 1
@@ -346,7 +346,7 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
     costs = Numbered()
     lowering = Lowering(graph, cluster, costs)
     taskgraph = lowering.lower(strategy)
-    timeline = fluid_simulation(FluidOptions())(taskgraph, star(cluster.n_hosts, 1e9), cluster)
+    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts, 1e9), cluster)
     curve = memory_curve(taskgraph, timeline, strategy, graph, costs)
     if not strategy.schedule.trivial:  # without a schedule, memory is what all parts keep
         assert curve.peak == pytest.approx(lowering.memory(strategy), rel=1e-9)

@@ -18,23 +18,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, PartCosts
+from topoplan import Cluster, CostFunction, Fabric, PartCosts
 from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.memory import memory_curve
 from topoplan_operators import GraphBuilder
-from topoplan_simulator_flexnet import FlexnetOptions
-from topoplan_simulator_flexnet import build as flexnet_simulation
-from topoplan_simulator_fluid import FluidOptions
-from topoplan_simulator_fluid import build as fluid_simulation
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 PER_STAGE = 3
 SHARES = np.array([1.0, 2.0, 3.0]) / 6
 
 
 @attrs.frozen
-class Even:
+class Even(CostFunction):
     """Three operators on each stage that take unequal shares of what the whole stage takes, per batch."""
 
     forward: float
@@ -78,7 +76,7 @@ def run(kind, depth, count, costs, rounds=1, simulation=None, recompute=()):
     strategy = pipeline_strategy(graph, parts, count, kind, recompute)
     lowering = Lowering(graph, cluster, costs)
     taskgraph = lowering.lower(strategy)
-    simulate = simulation or fluid_simulation(FluidOptions())
+    simulate = simulation or Fluid().build()
     timeline = simulate(taskgraph, star(cluster.n_hosts), cluster)
     return graph, lowering, strategy, taskgraph, timeline
 
@@ -132,7 +130,7 @@ def test_flexnet_says_the_same(kind, rounds, wanted):
     # Times that float32 holds, in milliseconds, as multiples of 6/1024: the network alone is left, which takes some.
     unit = 6 / 1024
     costs = per_micro_batch(unit, 2 * unit, 8, rounds)
-    simulation = flexnet_simulation(FlexnetOptions())
+    simulation = Flexnet().build()
     timeline = run(kind, 4, 8, costs, rounds, simulation)[-1]
     assert timeline.makespan == pytest.approx(wanted * unit, rel=1e-6)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import star_problem
 
-from topoplan import Candidate, Cluster, PartCosts, TopoplanError
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate, TopoplanError
 from topoplan.search.observed import Run
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.search.driver import drive
@@ -16,7 +16,7 @@ from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_operators import GraphBuilder
 
 
-class FlatCosts:
+class FlatCosts(CostFunction):
     """Every part costs the same; only what ``allowed`` accepts can be priced."""
 
     def __init__(self, allowed=lambda op, degrees: True, memory=1.0):
@@ -32,13 +32,13 @@ class FlatCosts:
         return PartCosts(forward=ones, backward=ones, memory=self.memory * ones)
 
 
-class CountTransfers:
+class CountTransfers(Simulate):
     """Iteration time = number of tasks: fewer transfers and parts are better."""
 
     def __call__(self, taskgraph, fabric, cluster):
         raise AssertionError("only the makespan is asked for while searching")
 
-    def makespan(self, taskgraph, fabric, cluster):
+    def makespan(self, taskgraph, fabric, cluster, cutoff_seconds=float("inf")):
         return float(taskgraph.n_tasks)
 
 
@@ -53,7 +53,7 @@ def small_problem(graph=None, costs=None, cluster=None):
     return star_problem(graph or small_graph(), cluster or Cluster.uniform(n_hosts=4), costs or FlatCosts())
 
 
-class Scripted:
+class Scripted(Search):
     """Asks for the uncut placement of one operator after the other."""
 
     def __init__(self, problem):
@@ -116,7 +116,7 @@ def test_a_new_best_is_adopted_by_the_other_axis():
     problem = small_problem()
     adopted = []
 
-    class Watching:
+    class Watching(Search):
         def adopt(self, trial):
             adopted.append(trial.cost)
 
@@ -134,8 +134,10 @@ def test_a_new_best_is_adopted_by_the_other_axis():
     assert adopted[-1] == result.best_cost
 
 
-class Mover:
+class Mover(Search):
     """Offers what it is told to the driver, and notes what it is given."""
+
+    follows, reached = False, None
 
     def __init__(self, follows=False, changes=()):
         self.follows, self.given, self.reached, self.changes = follows, [], None, list(changes)
@@ -241,7 +243,7 @@ def test_a_hard_limit_makes_a_candidate_infeasible_without_simulating_it():
     strategy = problem.space.initial()
     state = Candidate(base=type(run_scripted(0)[0].initial)(strategy, problem.build_fabric(None, None)))
 
-    class Never:
+    class Never(CountTransfers):
         def makespan(self, *given):
             raise AssertionError("simulated a candidate that does not fit")
 

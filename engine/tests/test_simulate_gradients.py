@@ -8,8 +8,8 @@ import pytest
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph
 from topoplan_engine.simulation.gradients import as_simulated, server_origin, with_barriers, with_parameter_server
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 HOSTS = 3
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
@@ -107,14 +107,13 @@ def test_server_keeps_successors_waiting():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("component", [(FLUID, FluidOptions), (FLEXNET, FlexnetOptions)])
-def test_what_the_options_do(component):
-    simulator, options = component
+@pytest.mark.parametrize("simulator", [Fluid, Flexnet])
+def test_what_the_options_do(simulator):
     tasks, fabric = data_parallel(), star()
-    one_way = {"ring_direction": "forward"} if options is FlexnetOptions else {}  # the closed form below needs it
+    one_way = {"ring_direction": "forward"} if simulator is Flexnet else {}  # the closed form below needs it
 
     def run(**given):
-        return simulator.build(options(**one_way, **given))(tasks, fabric, CLUSTER)
+        return simulator(**one_way, **given).build()(tasks, fabric, CLUSTER)
 
     overlap, barrier = run(), run(gradient_sync="barrier")
     server = run(collective="parameter-server")
@@ -137,7 +136,7 @@ def plan_under(**options):
     """A plan of `data_parallel` with the timeline of a simulator with these options."""
     tasks, fabric = data_parallel(), star()
     told = {"components": [{"kind": "simulator", "name": "fluid", "options": options}]}
-    line = FLUID.build(FluidOptions(**options))(tasks, fabric, CLUSTER)
+    line = Fluid(**options).build()(tasks, fabric, CLUSTER)
     return Plan(cluster=CLUSTER, fabric=fabric, taskgraph=tasks, timeline=line, provenance=told)
 
 
@@ -153,7 +152,7 @@ OPTIONS = [
 def test_what_was_simulated_takes_as_long_under_the_defaults(options):
     plan = plan_under(**options)
     tasks, origin = as_simulated(plan)
-    found = FLUID.build(FluidOptions())(tasks, plan.fabric, CLUSTER)
+    found = Fluid().build()(tasks, plan.fabric, CLUSTER)
     assert found.makespan == plan.timeline.makespan
     assert (tasks is plan.taskgraph) == (not options)
     assert origin[:14].tolist() == list(range(14))

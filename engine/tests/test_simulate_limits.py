@@ -11,10 +11,10 @@ from topoplan import Cluster, Collective, Fabric, TaskGraph, TopoplanError
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_reference.fluid import fluid_reference
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_flexnet.bounds import flow_bytes
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
 HOSTS = 3
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
@@ -50,7 +50,7 @@ def chain(rows):
 def test_fluid_ends_where_the_clock_is_so_late_that_it_hardly_moves(level):
     """After 1e8 s a double counts in steps of 15 ns, in which 100 Gbit/s are 186 bytes."""
     taskgraph = chain([1e6] * 100 + [(0, 1, 8936 * packets) for packets in range(1, 60)])
-    model = FLUID.build(FluidOptions(level=level))._model
+    model = Fluid(level=level).build()._model
     network = Network(star(), CLUSTER)
     outcome = model.simulate(model.prepare(taskgraph, network))
     assert outcome.makespan == pytest.approx(1e8, rel=1e-6)
@@ -59,10 +59,10 @@ def test_fluid_ends_where_the_clock_is_so_late_that_it_hardly_moves(level):
 
 
 def test_flexnet_refuses_more_segments_than_it_can_simulate():
-    simulate = FLEXNET.build(FlexnetOptions())
+    simulate = Flexnet().build()
     with pytest.raises(TopoplanError, match=r"1.07e\+09 segments of 1048576 bytes.*segment-bytes=8388608 or more"):
         simulate(chain([(0, 1, 2**50)]), star(), CLUSTER)
-    larger = FLEXNET.build(FlexnetOptions(segment_bytes=1 << 40))
+    larger = Flexnet(segment_bytes=1 << 40).build()
     assert larger(chain([(0, 1, 2**50)]), star(), CLUSTER).makespan > 2**50 / 1.25e10
 
 
@@ -88,11 +88,11 @@ def test_flows_of_huge_allreduces_are_those_of_exact_integers(members):
 
 def run_fluid():
     """Four hundred thousand transfers of a packet."""
-    FLUID.build(FluidOptions()).makespan(chain([(0, 1, 1), (1, 2, 1)] * 200_000), star(), CLUSTER)
+    Fluid().build().makespan(chain([(0, 1, 1), (1, 2, 1)] * 200_000), star(), CLUSTER)
 
 
 def run_flexnet():
-    FLEXNET.build(FlexnetOptions(segment_bytes=1)).makespan(chain([(0, 1, 100_000_000)]), star(), CLUSTER)
+    Flexnet(segment_bytes=1).build().makespan(chain([(0, 1, 100_000_000)]), star(), CLUSTER)
 
 
 @pytest.mark.parametrize("run", [run_fluid, run_flexnet])
@@ -100,7 +100,7 @@ def test_a_signal_ends_a_kernel(run):
     def stop(number, frame):
         raise KeyboardInterrupt
 
-    FLUID.build(FluidOptions()).makespan(chain([(0, 1, 1)]), star(), CLUSTER)  # compile first
+    Fluid().build().makespan(chain([(0, 1, 1)]), star(), CLUSTER)  # compile first
     flexnet.Model()._outcome(flexnet.Model().prepare(chain([(0, 1, 1)]), Network(star(), CLUSTER)), np.zeros(0), np.inf)
     before = signal.signal(signal.SIGPROF, stop)
     try:

@@ -12,9 +12,9 @@ import pytest
 from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
 from topoplan.options import structure
 from topoplan_engine.network.tables import Network, NetworkCache
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
+from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_flexnet.model import flexnet_task_count
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 from topoplan_simulator_fluid import kernel as fluid_kernel
 
 GBPS = 1e9 / 8
@@ -61,11 +61,11 @@ def circle(hosts=4, rings=None):
 
 
 def fluid(**options):
-    return FLUID.build(FluidOptions(**options))
+    return Fluid(**options).build()
 
 
 def flexnet(**options):
-    return FLEXNET.build(FlexnetOptions(**options))
+    return Flexnet(**options).build()
 
 
 CLUSTER = Cluster.uniform(n_hosts=4)
@@ -108,7 +108,7 @@ def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
     rows = [transfer(h, (h + 5) % hosts, 67_000_000) for h in range(hosts)]
     rows.append(reduce(0, 100_000_000))
     taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
-    simulate = FLUID.build(FluidOptions(level=level))
+    simulate = Fluid(level=level).build()
     finish = simulate(taskgraph, star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
     assert finish[:-1] == pytest.approx(20.42, rel=0.01)
     assert finish[-1] == pytest.approx(16.45, rel=0.07)
@@ -304,11 +304,11 @@ def test_known_pairs_are_not_routed_again():
 
 
 def test_components_are_registered_with_their_defaults():
-    assert FLUID.memory(FluidOptions()) == "penalty"
-    assert FLEXNET.memory(structure(FlexnetOptions, {"memory": "limit"}, "simulator flexnet")) == "limit"
-    assert FlexnetOptions().memory == "ignore"
+    assert Fluid.memory(Fluid()) == "penalty"
+    assert Flexnet.memory(structure(Flexnet, {"memory": "limit"}, "simulator flexnet")) == "limit"
+    assert Flexnet().memory == "ignore"
     with pytest.raises(TopoplanError, match="level"):
-        structure(FluidOptions, {"level": "packets"}, "simulator fluid")
+        structure(Fluid, {"level": "packets"}, "simulator fluid")
 
 
 def test_registration_loads_no_kernels():

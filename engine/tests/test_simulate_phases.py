@@ -15,8 +15,8 @@ from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
 from topoplan_engine.simulation.phases import excerpt, phased_makespan, segments, task_phases
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 HOSTS = 8
 CLUSTER = reference.cluster(HOSTS)
@@ -24,11 +24,11 @@ GRAPH = reference.graph(("dense1", "dense2", "dense3"))
 SPACE = Space(GRAPH, CLUSTER, reference.Costs())
 LOWERING = Lowering(GRAPH, CLUSTER, reference.Costs())
 SIMULATORS = {
-    "coupled": FLUID.build(FluidOptions()),
-    "stepped": FLUID.build(FluidOptions(level="stepped")),
-    "barrier": FLUID.build(FluidOptions(gradient_sync="barrier")),
-    "server": FLUID.build(FluidOptions(collective="parameter-server")),
-    "flexnet": FLEXNET.build(FlexnetOptions()),
+    "coupled": Fluid().build(),
+    "stepped": Fluid(level="stepped").build(),
+    "barrier": Fluid(gradient_sync="barrier").build(),
+    "server": Fluid(collective="parameter-server").build(),
+    "flexnet": Flexnet().build(),
 }
 every = pytest.mark.parametrize("simulate", SIMULATORS.values(), ids=SIMULATORS)
 seeds = st.integers(0, 10_000)

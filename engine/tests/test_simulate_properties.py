@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, TaskGraph, TaskKind
 from topoplan_engine.simulation.bounds import collective_bound
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 SIMULATORS = {
-    "coupled": FLUID.build(FluidOptions()),
-    "stepped": FLUID.build(FluidOptions(level="stepped")),
-    "coupled server": FLUID.build(FluidOptions(collective="parameter-server")),
-    "flexnet": FLEXNET.build(FlexnetOptions()),
-    "flexnet forward": FLEXNET.build(FlexnetOptions(ring_direction="forward")),
-    "flexnet server": FLEXNET.build(FlexnetOptions(collective="parameter-server")),
+    "coupled": Fluid().build(),
+    "stepped": Fluid(level="stepped").build(),
+    "coupled server": Fluid(collective="parameter-server").build(),
+    "flexnet": Flexnet().build(),
+    "flexnet forward": Flexnet(ring_direction="forward").build(),
+    "flexnet server": Flexnet(collective="parameter-server").build(),
 }
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 every = pytest.mark.parametrize("simulate", SIMULATORS.values(), ids=SIMULATORS)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, PartCosts, Schedule, SpmdStrategy, TopoplanError
+from topoplan import Cluster, CostFunction, Fabric, PartCosts, Schedule, SpmdStrategy, TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
@@ -22,11 +22,11 @@ from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.spmd import members_of, reference_program
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 
-class Costs:
+class Costs(CostFunction):
     """A second for every operator, shared by its parts; 4 bytes of state for each of a weight."""
 
     def __init__(self, graph):
@@ -131,7 +131,7 @@ def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
     same = {"succ": wanted.succ, "succ_ptr": wanted.succ_ptr}
     assert attrs.evolve(made, **same) == wanted
     assert made.seconds.sum() == pytest.approx(3 * 8 * sum(1 / np.prod(p.degrees) for p in strategy.placements))
-    timeline = FLUID.build(FluidOptions())(made, switch(CLUSTER), CLUSTER)  # no cycle, and no bound is above it
+    timeline = Fluid().build()(made, switch(CLUSTER), CLUSTER)  # no cycle, and no bound is above it
     assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
     assert lowering.memory(strategy).shape == (8,)
     lowering.demand(strategy)
@@ -177,14 +177,14 @@ def round_by_round(nbytes, rounds, cluster, fabric, build):
 @pytest.mark.parametrize("level", ["stepped", "coupled"])
 @pytest.mark.parametrize(("kind", "turns"), [(Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)])
 def test_a_collective_takes_what_its_rounds_take(kind, turns, level):
-    build, nbytes = FLUID.build(FluidOptions(level=level)), 8 * 8936 * 40
+    build, nbytes = Fluid(level=level).build(), 8 * 8936 * 40
     wanted = round_by_round(nbytes, turns * 7, CLUSTER, switch(CLUSTER), build)
     assert alone(kind, nbytes, CLUSTER, switch(CLUSTER), build) == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("nbytes", [100, 60_000, 200_000, 1 << 24])
 def test_gathering_what_was_scattered_takes_as_long_as_an_all_reduce(nbytes):
-    for build in (FLUID.build(FluidOptions()), FLEXNET.build(FlexnetOptions())):
+    for build in (Fluid().build(), Flexnet().build()):
         half, whole = (
             alone(kind, nbytes, CLUSTER, switch(CLUSTER), build)
             for kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)

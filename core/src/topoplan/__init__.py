@@ -46,7 +46,7 @@ _PUBLIC = {
     "Schedule": "model.schedule",
     "Search": "search.protocol",
     "Searcher": "plugin.components",
-    "Simulate": "plugin.components",
+    "Simulate": "plugin.simulate",
     "Simulator": "plugin.components",
     "SpmdProgram": "model.spmd",
     "SpmdStrategy": "model.strategy",
@@ -110,12 +110,12 @@ if TYPE_CHECKING:
     from topoplan.plugin.components import Machine as Machine
     from topoplan.plugin.components import PartCosts as PartCosts
     from topoplan.plugin.components import Searcher as Searcher
-    from topoplan.plugin.components import Simulate as Simulate
     from topoplan.plugin.components import Simulator as Simulator
     from topoplan.plugin.components import Topology as Topology
     from topoplan.plugin.components import TopologyContext as TopologyContext
     from topoplan.plugin.hookspecs import hookimpl as hookimpl
     from topoplan.plugin.host import Host as Host
+    from topoplan.plugin.simulate import Simulate as Simulate
     from topoplan.search.protocol import Candidate as Candidate
     from topoplan.search.protocol import Search as Search
     from topoplan.search.protocol import State as State

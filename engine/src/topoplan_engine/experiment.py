@@ -17,7 +17,8 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostModel
 from topoplan.options import SEEDS, check, option, parse_component, structure
-from topoplan.plugin.components import Component, Kind, Topology
+from topoplan.plugin.components import Component, Kind, Machine, Topology
+from topoplan.plugin.guard import bare
 from topoplan.plugin.host import Host
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
 
@@ -46,12 +47,12 @@ class Choice:
     """A component, chosen by name, and the options given for it.
 
     Attributes:
-        component: the component itself, where it was given and is perhaps unknown to the host.
+        component: its class, where it was given and is perhaps unknown to the host.
     """
 
     name: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
-    component: Component | None = attrs.field(default=None, repr=False)
+    component: type[Component] | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def parse(cls, text: str, where: str) -> Choice:
@@ -63,14 +64,21 @@ def _choice_of(given: Any, kind: Kind) -> Choice:
     """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
     if isinstance(given, str):
         return Choice.parse(given, kind.value)
-    if isinstance(given, Component) and given.kind is kind:
-        return Choice(given.name, component=given)
+    cls = bare(given if isinstance(given, type) else type(given))
+    if issubclass(cls, Component) and cls.kind is kind:
+        return Choice(cls.name, _options_of(given), component=cls)
     if not isinstance(given, Choice):
-        found = f"{given.kind.value} {given.name!r}" if isinstance(given, Component) else shown(given)
+        found = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(given)
         raise TopoplanError(
             f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {found}"
         )
     return given
+
+
+def _options_of(given: Any) -> dict[str, Any]:
+    """Return the options of a component that are not their defaults; none for a class."""
+    fields = () if isinstance(given, type) else attrs.fields(type(given))
+    return {field.name: value for field in fields if (value := getattr(given, field.name)) != field.default}
 
 
 def _frontend_of(given: Any) -> Choice:
@@ -205,7 +213,7 @@ class Experiment:
     outputs: tuple[tuple[Choice, str], ...] = ()
 
 
-def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topology]) -> ClusterOptions:
+def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topology | type[Topology]]) -> ClusterOptions:
     """Return cluster options that say how many interfaces a host has.
 
     Where they do not, it is one if every one of the topologies is switched, and four if any is not: hosts that are
@@ -282,10 +290,9 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
     """
     chosen = {name.lower() for name in named}
     machines: dict[str, HostModel] = {}
-    for name in sorted(chosen | {component.name for component in host.components(Kind.MACHINE)}):
+    for name in sorted(chosen | {machine.name for machine in host.components(Machine)}):
         try:
-            component, machine_options = host.make(Kind.MACHINE, name)
-            machines[name] = component.build(machine_options)
+            machines[name] = host.make(Machine, name).build()
         except TopoplanError as error:
             if name in chosen:
                 raise TopoplanError(f"cluster.device: {error}") from error

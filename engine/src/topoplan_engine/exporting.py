@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import attrs
 
@@ -18,7 +17,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
-from topoplan.plugin.components import Exporter, Kind, Topology
+from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice
 from topoplan_engine.sharding.programs import check_strategy
@@ -35,7 +34,6 @@ def read_plan(host: Host, path: Path) -> Plan:
         TopoplanError: no installed format has this suffix, or the file is not right.
     """
     exporter = _reader(host, path, "read")
-    assert exporter.read is not None
     with host.naming_plugins():
         plan = exporter.read(read_file(path), str(path))
     if plan.strategy is not None and plan.graph is not None:
@@ -55,7 +53,7 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     """Read a strategy for ``graph``, alone or out of a whole plan, from ``FILE`` or ``EXPORTER=FILE``."""
     named, path = _strategy_source(host, text)
     exporter = named or _reader(host, path, "read_strategy", "read")
-    if exporter.read_strategy is not None:
+    if exporter.overrides("read_strategy"):
         with host.naming_plugins():
             return exporter.read_strategy(read_file(path), str(path), graph)
     plan = read_plan(host, path)
@@ -93,10 +91,9 @@ def check_outputs(
     """
     check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
     for choice, path in outputs:
-        component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
+        exporter = host.make(Exporter, choice.name, choice.options)
         check_writable(Path(path))
-        refuses = cast("Exporter", component).refuses
-        if refuses is not None and cluster is not None and (why := refuses(options, cluster, topology)):
+        if cluster is not None and (why := exporter.refuses(cluster, topology)):
             raise TopoplanError(f"{choice.name}: {why}")
 
 
@@ -114,9 +111,9 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
     refused: dict[str, str] = {}
     for choice, path in outputs:
         try:
-            component, options = host.make(Kind.EXPORTER, choice.name, choice.options)
-            write_file(Path(path), cast("Exporter", component).build(options)(plan))
-            paths[component.name] = path
+            exporter = host.make(Exporter, choice.name, choice.options)
+            write_file(Path(path), exporter.write(plan))
+            paths[exporter.name] = path
         except TopoplanError as error:
             refused[choice.name] = str(error)
     return Written(paths, refused)
@@ -125,17 +122,16 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
 def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:
     """Split ``EXPORTER=FILE``; a word before the sign that is no exporter belongs to the file's name."""
     name, equals, path = text.partition("=")
-    for exporter in (cast("Exporter", c) for c in host.components(Kind.EXPORTER)):
-        if equals and exporter.name == name and exporter.read_strategy is not None:
-            return exporter, Path(path)
+    for exporter in host.components(Exporter):
+        if equals and exporter.name == name and exporter.overrides("read_strategy"):
+            return exporter(), Path(path)
     return None, Path(text)
 
 
 def _reader(host: Host, path: Path, *ways: str) -> Exporter:
-    exporters = [cast("Exporter", c) for c in host.components(Kind.EXPORTER)]
-    readable = [e for e in exporters if any(getattr(e, way) is not None for way in ways)]
+    readable = [e for e in host.components(Exporter) if any(map(e.overrides, ways))]
     for exporter in readable:
         if path.name.endswith(exporter.suffix):
-            return exporter
+            return exporter()
     known = ", ".join(sorted(e.suffix for e in readable)) or "none"
     raise TopoplanError(f"{path}: no installed format reads this suffix (have: {known})")

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from topoplan.options import structure
-from topoplan.plugin.components import Registered
+from topoplan.plugin.components import Component
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import ClusterOptions, HostGroup
 
@@ -18,15 +18,15 @@ __all__ = ["cluster_options", "cluster_record", "component_record", "json_ready"
 _KEYS = {"gpus_per_device": "big_gpu"}
 
 
-def component_record(host: Host, component: Registered, options: Any) -> dict[str, Any]:
-    """Record a component of ``host`` with its options, an attrs object."""
+def component_record(host: Host, component: Component) -> dict[str, Any]:
+    """Record a component of ``host`` with its options."""
     provider = host.provider(component)
     return {
         "kind": component.kind.value,
         "name": component.name,
         "distribution": provider.dist,
         "version": provider.version,
-        "options": {key: json_ready(value) for key, value in attrs.asdict(options).items()},
+        "options": {key: json_ready(value) for key, value in attrs.asdict(component).items()},
     }
 
 

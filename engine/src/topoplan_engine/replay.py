@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -83,20 +83,19 @@ def simulate_file(
     if topology is not None:
         plan = attrs.evolve(plan, taskgraph=between_ends(plan.taskgraph, plan.fabric, plan.cluster))
         choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
-        component, options = host.make(Kind.TOPOLOGY, choice.name, choice.options)
-        wired = cast("Topology", component)
+        wired = host.make(Topology, choice.name, choice.options)
         demand = phased_demand(plan.taskgraph, cluster) if wired.follows_demand else None
-        fabric = built(wired, options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
+        fabric = built(wired, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
     given = simulator_of(plan) if simulator is None else simulator
     choice = Choice.parse(given, "simulator") if isinstance(given, str) else given
-    component, options = host.make(Kind.SIMULATOR, choice.name, choice.options)
+    component = host.make(Simulator, choice.name, choice.options)
     try:
         with host.naming_plugins():
-            timeline = cast("Simulator", component).build(options)(plan.taskgraph, fabric, cluster)
+            timeline = component.build()(plan.taskgraph, fabric, cluster)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
     others = [part for part in plan.components if part.get("kind") != Kind.SIMULATOR.value]
-    told = {**plan.provenance, "components": [*others, component_record(host, component, options)]}
+    told = {**plan.provenance, "components": [*others, component_record(host, component)]}
     return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline, provenance=told)
 
 

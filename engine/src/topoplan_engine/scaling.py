@@ -6,9 +6,6 @@ functions so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import attrs
 
 from topoplan.arrays import F64, I32, f64
@@ -19,13 +16,13 @@ from topoplan_engine.sharding.resharding import CollectiveCosts
 __all__ = ["scaled_costs"]
 
 
-class _Scaled:
+class _Scaled(CostFunction):
     """A `CostFunction` whose seconds are another one's times a factor for each operator."""
 
     def __init__(self, costs: CostFunction, factors: F64) -> None:
         self._costs = costs
         self._factors = factors
-        self.assumptions: Mapping[str, Any] = getattr(costs, "assumptions", {})
+        self.assumptions = costs.assumptions
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether the other one can price it."""

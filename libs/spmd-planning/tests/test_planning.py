@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, Problem, TopoplanError
+from topoplan import Cluster, CostFunction, PartCosts, Problem, TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.resharding import convert
@@ -187,7 +187,7 @@ def test_thinning_keeps_the_fastest(program, seed, states):
     assert there() == {state: sorted(before[state])[:EACH] for state in sorted(fastest)}
 
 
-class Costs:
+class Costs(CostFunction):
     """A second for every operator; collectives are rings."""
 
     def supports(self, op, degrees):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from topoplan import Fabric, LinkKind, Topology, TopoplanError
+from topoplan import Fabric, Host, LinkKind, Topology, TopoplanError
 from topoplan.model.fabric import Phases
 from topoplan_studies.prices import Basis, Item, affordable, bill, cost, default_prices, read_prices, scaled
 from topoplan_studies.prices.book import PARTS
@@ -308,9 +308,10 @@ def test_a_network_whose_cost_knows_no_bandwidth(prices):
 
 
 def test_a_topology_that_says_nothing_is_cables_and_packet_switches():
-    assert Topology(name="x", summary="", options=object, build=lambda options, context: None).switching == "packet"
+    assert Topology.switching == "packet"
 
 
 def test_a_topology_cannot_invent_a_way_of_switching():
-    with pytest.raises(TopoplanError, match="switching"):
-        Topology(name="x", summary="", options=object, build=lambda o, c: None, switching="magic")
+    members = {"name": "x", "build": lambda self, context: None, "switching": "magic"}
+    with pytest.raises(TopoplanError, match="switching is 'magic'"):
+        Host().add(type(Topology)("X", (Topology,), members))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import sys
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -122,10 +122,10 @@ def _command(word: str) -> Command:
     Raises:
         TopoplanError: there is none, or several plugins have one of that name.
     """
-    from topoplan.plugin.components import Kind
+    from topoplan.plugin.components import Command
     from topoplan.plugin.host import Host
 
     host = Host.discover(prefix=COMMAND_PREFIX)
     if all(row.name != word for row in host.listing()):
         host = Host.discover()
-    return cast("Command", host.get(Kind.COMMAND, word))
+    return host.get(Command, word)()

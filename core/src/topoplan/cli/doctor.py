@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 
 from topoplan.errors import TopoplanError
-from topoplan.plugin.components import Component, Kind
+from topoplan.plugin.components import Component
 from topoplan.plugin.guard import PluginError
 from topoplan.plugin.host import Host, Provider
 
@@ -19,11 +19,12 @@ _HOSTS = 16
 def failures(host: Host) -> list[tuple[Provider, PluginError]]:
     """Build every component that is built by itself with the options of its example; return what raised.
 
-    Those are frontends, machines, topologies, simulators and exporters.  What refuses an example with a
-    `TopoplanError` is the conformance kit's to judge.
+    Those are frontends, machines, topologies and simulators.  What refuses an example with a `TopoplanError` is the
+    conformance kit's to judge.
     """
     found = []
-    for component in host.components():
+    components: list[type[Component]] = host.components()
+    for component in components:
         try:
             _build(host, component)
         except PluginError as error:
@@ -33,21 +34,21 @@ def failures(host: Host) -> list[tuple[Provider, PluginError]]:
     return found
 
 
-def _build(host: Host, component: Component) -> None:
+def _build(host: Host, cls: type[Component]) -> None:
     import numpy as np
 
-    from topoplan.plugin.components import Topology, TopologyContext
+    from topoplan.plugin.components import Frontend, Machine, Simulator, Topology, TopologyContext
     from topoplan.testing import reference
 
-    _, options = host.make(component.kind, component.name, component.example)
-    if component.kind is Kind.FRONTEND:
-        component.build(options, None)
-    elif component.kind in (Kind.MACHINE, Kind.SIMULATOR, Kind.EXPORTER):
-        component.build(options)
+    component = host.make(cls, cls.name, cls.example)
+    if isinstance(component, Frontend):
+        component.build(None)
+    elif isinstance(component, Machine | Simulator):
+        component.build()
     elif isinstance(component, Topology):
         demand = reference.demand(_HOSTS) if component.follows_demand else None
         cluster, rng = reference.cluster(_HOSTS), np.random.default_rng(0)
-        component.build(options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        component.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
 
 def remedy(dist: str, name: str) -> str:

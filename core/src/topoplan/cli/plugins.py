@@ -108,7 +108,7 @@ def _doctor() -> None:
     typer.echo("all plugins work")
 
 
-def _named(host: Host, name: str) -> list[Registered]:
+def _named(host: Host, name: str) -> list[type[Registered]]:
     """Return what is called ``kind:name``, or ``name`` of whatever kind."""
     kind, colon, rest = name.partition(":")
     if colon:
@@ -121,17 +121,17 @@ def _named(host: Host, name: str) -> list[Registered]:
     return [host.get(kind, name) for kind in kinds]
 
 
-def _sheet(component: Registered, host: Host) -> str:
+def _sheet(component: type[Registered], host: Host) -> str:
     """Lay out one component and its options as text."""
     from topoplan.options import describe
     from topoplan.plugin.components import Component
 
     head = f"{component.kind.value} {component.name} ({host.provider(component)})\n  {component.summary}"
-    if not isinstance(component, Component):
+    if not issubclass(component, Component):
         return f"{head}\n\n  topoplan {component.name} --help shows its options"
     rows = [
         (o.key, f"{o.type} [{o.unit}]" if o.unit else o.type, o.default, f"{o.help} ({o.range})" if o.range else o.help)
-        for o in describe(component.options)
+        for o in describe(component)
     ]
     if not rows:
         return f"{head}\n\n  no options"

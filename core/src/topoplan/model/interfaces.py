@@ -9,7 +9,6 @@ a fabric uses.  Links inside a host (`LinkKind.INSIDE`) take no interface.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -27,13 +26,13 @@ _ROUNDING = 1e-9
 _GBPS = 8e-9
 
 
-def built(topology: Topology, options: Any, context: TopologyContext) -> Fabric:
+def built(topology: Topology, context: TopologyContext) -> Fabric:
     """Build the fabric of a topology and check it.
 
     Raises:
         TopoplanError: the topology refuses, or its fabric is one that the cluster's hosts cannot have.
     """
-    fabric = topology.build(options, context)
+    fabric = topology.build(context)
     check_fabric(fabric, context.cluster)
     return fabric
 

@@ -120,7 +120,7 @@ class PlacedStrategy(Strategy):
         """Return the strategy with the placements of some operators replaced."""
         return PlacedStrategy(self._changed(changes))
 
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:  # noqa: ARG002
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return None: every operator may run anywhere."""
         return None
 
@@ -153,7 +153,7 @@ class PipelineStrategy(Strategy):
         """Return the strategy with the placements of some operators replaced, under the same schedule."""
         return PipelineStrategy(self._changed(changes), self.schedule)
 
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:  # noqa: ARG002
+    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why the schedule does not go with the placements, or None if it does."""
         if self.schedule.kind is ScheduleKind.DUPLEX:
             return "schedule: duplex: needs a program for all devices"

@@ -1,16 +1,18 @@
-"""What a plugin provides: components, one frozen value each, and what each kind of them builds; and commands.
+"""What a plugin provides: components and commands, one class each.
 
-A component is a name, a one-line summary, an options class (frozen attrs, fields made with
-`topoplan.options.option`) and a `build` function.  The docstring of each class below states the contract
-of its `build`; `topoplan.testing` checks it.  A command is a name, a one-line summary and an application.
+A component is a frozen attrs class: its fields are its options (`topoplan.options.option`), the first line of its
+docstring is its summary, and its methods do the work.  The class of each kind below states their contract, and
+`topoplan.testing` checks it.  What users choose is an instance of it: ``Chord(reach=5)``.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import attrs
 
@@ -18,6 +20,7 @@ from topoplan.errors import TopoplanError, shown
 
 if TYPE_CHECKING:
     import numpy as np
+    from typer import Typer
 
     from topoplan.arrays import F64, I32
     from topoplan.model.cluster import Cluster
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
     from topoplan.model.plan import Plan
     from topoplan.model.problem import Demand, Problem
     from topoplan.model.strategy import Strategy
-    from topoplan.model.taskgraph import TaskGraph
-    from topoplan.model.timeline import Timeline
+    from topoplan.plugin.simulate import Simulate
     from topoplan.search.protocol import Search
 
 __all__ = [
+    "CONTRACTS",
     "CORE_COMMANDS",
     "Command",
     "Component",
@@ -41,18 +44,22 @@ __all__ = [
     "Frontend",
     "Kind",
     "Machine",
+    "MemoryPolicy",
     "PartCosts",
     "Registered",
     "Searcher",
-    "Simulate",
     "Simulator",
     "Topology",
     "TopologyContext",
+    "check_class",
 ]
-
 
 #: Words after ``topoplan`` that core itself answers to; no plugin may take one.
 CORE_COMMANDS = ("plugins",)
+
+Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
+SearchAxis = Literal["strategy", "network"]
+MemoryPolicy = Literal["ignore", "limit", "penalty"]
 
 
 class Kind(StrEnum):
@@ -68,81 +75,69 @@ class Kind(StrEnum):
     COMMAND = "command"
 
 
-def _one_of(*known: str) -> Callable[[Any, Any, Any], None]:
-    """Validate a field that holds one of some words."""
-
-    def check(component: Registered, attribute: Any, value: Any) -> None:
-        if value not in known:
-            raise TopoplanError(
-                f"{component.kind.value} {component.name!r}: {attribute.name} is {shown(value)} "
-                f"(must be one of {', '.join(known)})"
-            )
-
-    return check
-
-
-def _check_name(component: Registered, attribute: Any, name: Any) -> None:
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise TopoplanError(
-            f"{component.kind.value} {shown(name)}: is no name of a component (lower case letters, digits and "
-            "single dashes, a letter first: my-ring)"
-        )
-
-
-@attrs.frozen(kw_only=True)
-class Registered:
-    """What a plugin can register: a component or a command.
+@attrs.frozen
+class Registered(ABC):
+    """What a plugin can register: a class of component, or of command.
 
     Attributes:
         name: how users write it; lower case, digits and dashes.
-        summary: one line for ``topoplan plugins``.
+        summary: one line for ``topoplan plugins``: the first of the docstring.
     """
 
     kind: ClassVar[Kind]
-    name: str = attrs.field(validator=_check_name)
-    summary: str
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.summary = (cls.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+
+    @classmethod
+    def overrides(cls, method: str) -> bool:
+        """Say whether the class has a method of its own in place of the default one of its kind."""
+        return getattr(cls, method) is not getattr(CONTRACTS[cls.kind], method)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Component(Registered):
     """What all kinds of component share.
 
     Attributes:
-        options: frozen attrs class of its options.
-        build: see the subclass.
         example: small, fast options that the conformance kit builds it with.
     """
 
-    options: type[Any]
-    build: Callable[..., Any]
-    example: Mapping[str, Any] = attrs.field(factory=dict)
+    example: ClassVar[Mapping[str, object]] = {}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Frontend(Component):
-    """``build(options, batch_size) -> OperatorGraph``.
-
-    ``batch_size`` is the number of samples of one iteration over all devices, or None for the model's
-    (or its preset's) own.  The same arguments give the same graph.
+    """Builds the operator graph of a model.
 
     Attributes:
         estimator: what prices its operators when the user names no estimator.
     """
 
-    kind: ClassVar[Kind] = Kind.FRONTEND
-    build: Callable[[Any, int | None], OperatorGraph]
-    estimator: str = "roofline"
+    kind = Kind.FRONTEND
+    estimator: ClassVar[str] = "roofline"
+
+    @abstractmethod
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; the same options and batch size give the same one.
+
+        Args:
+            batch_size: samples of one iteration over all devices; None for the model's (or its preset's) own.
+        """
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Machine(Component):
-    """``build(options) -> HostModel``: a kind of device, called as the machine is, and what is inside a host of them.
+    """Describes a kind of device, called as the machine is, and what is inside a host; named in either case."""
 
-    Users name it in upper or lower case.
-    """
+    kind = Kind.MACHINE
 
-    kind: ClassVar[Kind] = Kind.MACHINE
-    build: Callable[[Any], HostModel]
+    @abstractmethod
+    def build(self) -> HostModel:
+        """Return the device and what is inside a host of them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -160,33 +155,43 @@ class TopologyContext:
     rng: np.random.Generator
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Topology(Component):
-    """``build(options, context) -> Fabric``.
+    """Builds a fabric for a cluster.
 
     Attributes:
         follows_demand: the hardware can be wired for the demand, so that a network searcher may decide
             what to build; its fabrics keep every host within its interfaces.
-        static: where ``build`` makes a fabric that is rebuilt during the iteration: ``(options, context) ->
-            fabrics`` that the same hardware can hold throughout instead; reports compare with the best of them.
+        rebuilds: its fabric is rebuilt during the iteration; `static` then has what it is compared with.
         switching: what its links pass, for pricing them: nothing but cables and packet switches; a port of a
             ``patch-panel`` or ``ocs`` (optical circuit switch) at either end of a link between two hosts; or
             ``ideal`` switches, which are not for sale.
-        switched: hosts join switches, and one link carries what a host sends to all others.  Where it is not so,
-            hosts are wired to each other, and have several interfaces unless the user says otherwise.
-        example_cluster: what the conformance kit builds the example for; hosts of four interfaces, of several numbers,
-            unless given.
+        switched: hosts join switches, and one link carries what a host sends to all others.  If it is false, hosts
+            are wired to each other, and have several interfaces unless the user says otherwise.
     """
 
-    kind: ClassVar[Kind] = Kind.TOPOLOGY
-    build: Callable[[Any, TopologyContext], Fabric]
-    follows_demand: bool = False
-    static: Callable[[Any, TopologyContext], Sequence[Fabric]] | None = None
-    switching: Literal["packet", "patch-panel", "ocs", "ideal"] = attrs.field(
-        default="packet", validator=_one_of("packet", "patch-panel", "ocs", "ideal")
-    )
-    switched: bool = False
-    example_cluster: Cluster | None = None
+    kind = Kind.TOPOLOGY
+    follows_demand: ClassVar[bool] = False
+    rebuilds: ClassVar[bool] = False
+    switching: ClassVar[Switching] = "packet"
+    switched: ClassVar[bool] = False
+
+    @abstractmethod
+    def build(self, context: TopologyContext) -> Fabric:
+        """Build the fabric.
+
+        Raises:
+            TopoplanError: the cluster cannot be wired so; the message says which one could.
+        """
+
+    def static(self, context: TopologyContext) -> Sequence[Fabric]:
+        """Return the fabrics that the same hardware can hold throughout, for a topology that ``rebuilds``."""
+        return ()
+
+    @classmethod
+    def example_cluster(cls) -> Cluster | None:
+        """Return the cluster that the conformance kit builds the example for; None: several sizes, four interfaces."""
+        return None
 
 
 @attrs.frozen(kw_only=True)
@@ -215,16 +220,21 @@ class PartCosts:
         return None if self.states is None else self.states.sum(axis=0)
 
 
-class CostFunction(Protocol):
+class CostFunction(ABC):
     """What an estimator builds: compiled once for a problem, called for many placements.
 
-    It may have ``assumptions``, a mapping of JSON values, such as the share of a device's peak that it assumes:
-    they stand in the provenance of plans and beside the figures of a run.
+    Attributes:
+        assumptions: JSON values, such as the share of a device's peak that it assumes: they stand in the
+            provenance of plans and beside the figures of a run.
     """
 
+    assumptions: Mapping[str, Any] = {}
+
+    @abstractmethod
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether operator ``op`` cut by ``degrees`` can be priced."""
 
+    @abstractmethod
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Price every part, ``devices`` (P,) naming the device of each.
 
@@ -233,61 +243,47 @@ class CostFunction(Protocol):
         """
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Estimator(Component):
-    """``build(options, graph, cluster) -> CostFunction``.
+    """Compiles a function that prices the parts of operators.
 
     Attributes:
         knows_precision: it prices a model in mixed precision by itself; otherwise its seconds are those of fp32,
-            and the user says how much faster the devices are (`topoplan_engine.precision.at_speed`).
+            and the user says how much faster the devices are (``--precision-speedup``).
     """
 
-    kind: ClassVar[Kind] = Kind.ESTIMATOR
-    build: Callable[[Any, OperatorGraph, Cluster], CostFunction]
-    knows_precision: bool = False
+    kind = Kind.ESTIMATOR
+    knows_precision: ClassVar[bool] = False
+
+    @abstractmethod
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs of a model's operators on the devices of a cluster."""
 
 
-class Simulate(Protocol):
-    """What a simulator builds.
-
-    It may also have two methods that make a search cheaper, and must then keep to what a full run says:
-    ``makespan(taskgraph, fabric, cluster, beat=inf) -> float``, seconds without the timeline, or ``inf`` once
-    it is proven to be no less than ``beat``; and beside it ``link_seconds(taskgraph, fabric, cluster)``, the
-    (n, E) seconds that the messages of each operator surely keep each link busy.  Where ``folds(fabric, cluster)``
-    is true, ``folded_makespan(folded, fabric, cluster, beat)`` takes an iteration in which one task stands for all
-    that nothing tells apart (`topoplan_engine.lowering.fold`).
-
-    One whose times are one draw of many, of paths say, may have ``makespans(taskgraph, fabric, cluster, seeds)``, the
-    (n,) seconds under each of n seeds, all equal where nothing is drawn; ``draws(taskgraph, fabric, cluster)``, whether
-    something is; and ``with_seed(seed)``, the same simulator with other draws
-    (`topoplan_engine.simulation.base.Simulation`).
-
-    A fabric with `phases` is rebuilt during the iteration: `topoplan_engine.simulation.phases` runs it stretch by
-    stretch on
-    any simulator.  One that does without must refuse such a fabric.
-    """
-
-    def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
-        """Run one iteration.
-
-        Raises:
-            TopoplanError: a cycle, a starved task or an unreachable pair; the message names the tasks.  Or a fabric
-                that it cannot simulate.
-        """
-
-
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Simulator(Component):
-    """``build(options) -> Simulate``; ``memory(options)`` says what exceeding a device's memory means."""
+    """Times an iteration; see `topoplan.Simulate`."""
 
-    kind: ClassVar[Kind] = Kind.SIMULATOR
-    build: Callable[[Any], Simulate]
-    memory: Callable[[Any], Literal["ignore", "limit", "penalty"]]
+    kind = Kind.SIMULATOR
+
+    @abstractmethod
+    def build(self) -> Simulate:
+        """Build the simulator."""
+
+    @property
+    def memory_policy(self) -> MemoryPolicy:
+        """Exceeding a device's memory is ignored, refused (limit), or costs seconds (penalty)."""
+        return "penalty"
+
+    @property
+    def first_draw(self) -> int:
+        """Seed of the first draw of paths, where several are equal; further draws count on from it."""
+        return 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Searcher(Component):
-    """``build(options, problem, rng) -> Search``: see `topoplan.search.protocol`.
+    """Proposes candidates; see `topoplan.Search`.
 
     Attributes:
         axis: what its candidates change: the ``strategy`` or the ``network``.
@@ -299,50 +295,104 @@ class Searcher(Component):
             that come and go; where devices cannot hold these together, the search is refused before it begins.
     """
 
-    kind: ClassVar[Kind] = Kind.SEARCHER
-    build: Callable[[Any, Problem, np.random.Generator], Search]
-    axis: Literal["strategy", "network"] = attrs.field(validator=_one_of("strategy", "network"))
-    constructs: bool = False
-    partner: str | None = None
-    whole_batch: bool = False
+    kind = Kind.SEARCHER
+    axis: ClassVar[SearchAxis]
+    constructs: ClassVar[bool] = False
+    partner: ClassVar[str | None] = None
+    whole_batch: ClassVar[bool] = False
 
-    def __attrs_post_init__(self) -> None:
-        if self.constructs and self.axis != "strategy":
-            raise TopoplanError(f"searcher {self.name!r}: constructs strategies, but moves the {self.axis}")
+    @abstractmethod
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start a search; ``rng`` is its only source of randomness.
+
+        Raises:
+            TopoplanError: it cannot search this problem.
+        """
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Exporter(Component):
-    """``build(options) -> (plan -> bytes)``, and the way back where the format has one.
+    """Writes a plan in a format that another tool reads, and reads it if it can.
 
     Attributes:
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
-        refuses: ``(options, cluster, topology) -> str`` says why it could write no plan on this cluster and topology,
-            so that a user hears of it before the search; empty where it may.
-        read: ``(data, name) -> Plan`` for a format that holds a task graph; ``name`` is for messages.
-        read_strategy: ``(data, name, graph) -> Strategy`` for a format that holds a strategy.
     """
 
-    kind: ClassVar[Kind] = Kind.EXPORTER
-    build: Callable[[Any], Callable[[Plan], bytes]]
-    suffix: str
-    refuses: Callable[[Any, Cluster, Topology | None], str] | None = None
-    read: Callable[[bytes, str], Plan] | None = None
-    read_strategy: Callable[[bytes, str, OperatorGraph], Strategy] | None = None
+    kind = Kind.EXPORTER
+    suffix: ClassVar[str]
+
+    @abstractmethod
+    def write(self, plan: Plan) -> bytes:
+        """Write a plan; equal plans give equal bytes.
+
+        Raises:
+            TopoplanError: the format cannot say the plan.
+        """
+
+    def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
+        """Say why no plan on this cluster and topology could be written, before a search; empty if one may."""
+        return ""
+
+    def read(self, data: bytes, name: str) -> Plan:
+        """Read a file of a format that holds a task graph; ``name`` is for messages.
+
+        Raises:
+            TopoplanError: the file is damaged.
+        """
+        raise TopoplanError(f"{name}: exporter {self.name!r} cannot read plans")
+
+    def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:
+        """Read a strategy for ``graph`` from a file of a format that holds one.
+
+        Raises:
+            TopoplanError: the file is damaged, or of another model.
+        """
+        raise TopoplanError(f"{name}: exporter {self.name!r} cannot read strategies")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Command(Registered):
-    """A word after ``topoplan``: ``app() -> typer.Typer``, asked for only when a user types that word.
+    """Adds a word after ``topoplan``."""
 
-    An application of one function is that command; one of several has them as its own subcommands.  Make
-    it with ``add_completion=False``, and import what it needs inside ``app`` or later.  A `TopoplanError` that
-    leaves it ends as one line on standard error and exit status 2, as everywhere.
-    """
+    kind = Kind.COMMAND
 
-    kind: ClassVar[Kind] = Kind.COMMAND
-    app: Callable[[], Any]
+    @abstractmethod
+    def app(self) -> Typer:
+        """Make the application; called only when a user types the word.
 
-    def __attrs_post_init__(self) -> None:
-        if self.name in CORE_COMMANDS:
-            raise TopoplanError(f"command {self.name!r}: topoplan itself has one of this name (choose another)")
+        One of one function is that command; one of several has them as its own subcommands.  Make it with
+        ``add_completion=False``, and import what it needs here or later.  A `TopoplanError` that leaves it ends as
+        one line on standard error and exit status 2, as everywhere.
+        """
+
+
+#: The class of each kind.
+CONTRACTS: Mapping[Kind, type[Registered]] = {
+    contract.kind: contract  # type: ignore[type-abstract]
+    for contract in (Frontend, Machine, Topology, Estimator, Simulator, Searcher, Exporter, Command)
+}
+
+
+def check_class(cls: type[Registered]) -> None:
+    """Raise `TopoplanError` where a class declares no component: its name, options, methods or attributes are wrong."""
+    name = getattr(cls, "name", None)
+    kind = cls.kind.value
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise TopoplanError(
+            f"{kind} {shown(name)}: is no name of a component (lower case letters, digits and "
+            "single dashes, a letter first: my-ring)"
+        )
+    if cls.__abstractmethods__:
+        raise TopoplanError(f"{kind} {name!r}: has no method {', '.join(sorted(cls.__abstractmethods__))}")
+    if any(isinstance(value, type(attrs.field())) for value in vars(cls).values()):
+        raise TopoplanError(f"{kind} {name!r}: its options are none yet (write @attrs.frozen above the class)")
+    declared = inspect.get_annotations(CONTRACTS[cls.kind])
+    if missing := [attribute for attribute in declared if not hasattr(cls, attribute)]:
+        raise TopoplanError(f"{kind} {name!r}: {missing[0]} is missing (write {missing[0]} = ... in the class)")
+    for attribute, words in (("axis", get_args(SearchAxis)), ("switching", get_args(Switching))):
+        if attribute in declared and (value := getattr(cls, attribute)) not in words:
+            raise TopoplanError(f"{kind} {name!r}: {attribute} is {shown(value)} (must be one of {', '.join(words)})")
+    if issubclass(cls, Searcher) and cls.constructs and cls.axis != "strategy":
+        raise TopoplanError(f"searcher {name!r}: constructs strategies, but moves the {cls.axis}")
+    if cls.kind is Kind.COMMAND and name in CORE_COMMANDS:
+        raise TopoplanError(f"command {name!r}: topoplan itself has one of this name (choose another)")

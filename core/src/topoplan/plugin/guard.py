@@ -1,34 +1,31 @@
 """Where code of plugins is called: what it raises, or returns of a wrong type, is told in one line that names it.
 
-`guarded` puts checks around the ``build`` of a component, and around what it builds where that is called seldom: a
-searcher's ``ask`` and ``tell``, an exporter, a simulator's full run.  What is called for every candidate (costs, a
-simulator's shortcuts) is left as it is; `culprit` then finds in the traceback who raised.  A `TopoplanError` of a
-plugin is its own message and passes.
+`guarded` makes a subclass of a component whose methods are checked, and so is what they build where that is called
+seldom: a searcher's ``ask`` and ``tell``, a simulator's full run (`topoplan.plugin.guarded_builds`).  What is called
+for every candidate (costs, a simulator's shortcuts) is left as it is; `culprit` then finds in the traceback who raised.
+A `TopoplanError` of a plugin is its own message and passes.
 """
 
 from __future__ import annotations
 
+import functools
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import attrs
-
-from topoplan.errors import TopoplanError, TopoplanWarning, shown
-from topoplan.plugin.components import Component, Exporter, Kind, PartCosts, Topology
+import topoplan
+from topoplan.errors import TopoplanError, shown
+from topoplan.plugin.components import CostFunction, Kind, PartCosts, Registered
 
 if TYPE_CHECKING:
     from topoplan.model.graph import OperatorGraph
-    from topoplan.model.strategy import Strategy
-    from topoplan.model.timeline import Timeline
-    from topoplan.search.protocol import Candidate, Trial
 
-__all__ = ["PluginError", "bare", "calling", "culprit", "guarded", "modules_of", "told"]
+__all__ = ["PluginError", "bare", "calling", "culprit", "expect", "guarded", "modules_of", "told"]
 
-C = TypeVar("C", bound=Component)
+R = TypeVar("R", bound=Registered)
 _CORE = "topoplan"
 
 
@@ -68,196 +65,118 @@ def culprit(error: BaseException, modules: Mapping[str, object]) -> str:
     return ""
 
 
-def modules_of(functions: Sequence[Any]) -> set[str]:
-    """Return the modules of functions and the packages that these are in; nothing of core itself."""
-    found = set()
-    for function in functions:
-        inner = getattr(function, "func", function)  # of a functools.partial
-        module = getattr(inner, "__module__", None) or type(inner).__module__
-        found |= {module, module.partition(".")[0]} if module != "__main__" else {module}
-    return {module for module in found if module.partition(".")[0] not in (_CORE, "builtins", "types")}
+def modules_of(code: Iterable[Any]) -> set[str]:
+    """Return the modules of functions and classes and the packages that these are in; nothing of core itself."""
+    names = {getattr(each, "__module__", None) or type(each).__module__ for each in code}
+    names |= {name.partition(".")[0] for name in names}
+    return {name for name in names if name.partition(".")[0] not in (_CORE, "builtins", "types")}
 
 
-def guarded(component: C, provider: object) -> C:
-    """Return the component with checks around what it builds; messages name it and its ``provider``."""
-    who = f"{component.kind.value} {component.name!r} ({provider})"
-    changes: dict[str, Any] = {"build": _build(component, who)}
-    if isinstance(component, Topology) and component.static is not None:
-        changes["static"] = _static(component.static, who)
-    if isinstance(component, Exporter) and component.refuses is not None:
-        changes["refuses"] = _refuses(component.refuses, who)
-    for function in changes.values():
-        function.guards = component
-    return attrs.evolve(component, **changes)
+def guarded(cls: type[R], provider: object) -> type[R]:
+    """Return a subclass with checks around its methods; messages name the component and its ``provider``."""
+    who = f"{cls.kind.value} {cls.name!r} ({provider})"
+    methods = {name: _checked(cls, name, f"{who}: {name}", check) for name, check in _CHECKS.get(cls.kind, {}).items()}
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return cast("type[R]", ABCMeta(cls.__name__, (cls,), {"__slots__": (), "guards": cls, **names, **methods}))
 
 
-def bare(component: Any) -> Any:
-    """Return the component that `guarded` was given, with what was changed since; anything else as it is."""
-    given = getattr(component.build, "guards", None) if isinstance(component, Component) else None
-    if given is None:
-        return component
-    now = {field.name: getattr(component, field.name) for field in attrs.fields(type(component)) if field.init}
-    changes = {
-        name: value
-        for name, value in now.items()
-        if getattr(value, "guards", None) is not given and value != getattr(given, name)
-    }
-    return attrs.evolve(given, **changes) if changes else given
+def bare(cls: Any) -> Any:
+    """Return the class that `guarded` was given; anything else as it is."""
+    return vars(cls).get("guards", cls) if isinstance(cls, type) else cls
 
 
-def _build(component: Component, who: str) -> Callable[..., Any]:
-    def build(*given: Any) -> Any:
-        from topoplan.model.fabric import Fabric
-        from topoplan.model.graph import OperatorGraph
-        from topoplan.model.machine import HostModel
+def _checked(cls: type[Registered], name: str, what: str, check: Callable[..., Any]) -> Callable[..., Any]:
+    method = getattr(cls, name)
 
-        with calling(f"{who}: build"):
-            made = component.build(*given)
-        match component.kind:
-            case Kind.FRONTEND:
-                _expect(made, OperatorGraph, f"{who}: build")
-            case Kind.MACHINE:
-                _expect(made, HostModel, f"{who}: build")
-            case Kind.TOPOLOGY:
-                _expect(made, Fabric, f"{who}: build")
-            case Kind.ESTIMATOR:
-                _expect_methods(made, ("supports", "price"), f"{who}: build")
-                _check_costs(made, given[1], who)
-            case Kind.SIMULATOR:
-                _expect_methods(made, ("__call__",), f"{who}: build")
-                return _Simulate(made, who)
-            case Kind.SEARCHER:
-                _expect_methods(made, ("ask", "tell", "adopt"), f"{who}: build")
-                return _Search(made, who)
-            case Kind.EXPORTER:
-                _expect_methods(made, ("__call__",), f"{who}: build")
-                return _exporter(made, who)
-        return made
+    @functools.wraps(method)
+    def call(component: Any, *arguments: Any) -> Any:
+        with calling(what):
+            value = method(component, *arguments)
+            if name == "static":
+                value = list(value)
+        return check(value, what, *arguments)
 
-    return build
+    return call
 
 
-def _static(static: Callable[..., Any], who: str) -> Callable[..., Any]:
-    def build(*given: Any) -> Any:
-        from topoplan.model.fabric import Fabric
+def _a(name: str) -> Callable[..., Any]:
+    """Return a check for an instance of a public class of core, which is imported when it is needed."""
 
-        with calling(f"{who}: static"):
-            made = list(static(*given))
-        for fabric in made:
-            _expect(fabric, Fabric, f"{who}: static")
-        return made
+    def check(value: Any, what: str, *arguments: Any) -> Any:
+        expect(value, getattr(topoplan, name), what)
+        return value
 
-    return build
+    return check
 
 
-def _refuses(refuses: Callable[..., Any], who: str) -> Callable[..., Any]:
-    def ask(*given: Any) -> str:
-        with calling(f"{who}: refuses"):
-            why = refuses(*given)
-        _expect(why, str, f"{who}: refuses")
-        return str(why)
-
-    return ask
+def _fabrics(value: list[Any], what: str, *arguments: Any) -> list[Any]:
+    for fabric in value:
+        expect(fabric, topoplan.Fabric, what)
+    return value
 
 
-def _exporter(write: Callable[..., Any], who: str) -> Callable[..., Any]:
-    def export(plan: Any) -> bytes:
-        with calling(f"{who}: the function that it builds"):
-            data = write(plan)
-        _expect(data, bytes, f"{who}: the function that it builds")
-        return bytes(data)
+def _simulate(value: Any, what: str) -> Any:
+    from topoplan.plugin.guarded_builds import GuardedSimulate
 
-    return export
+    expect(value, topoplan.Simulate, what)
+    return GuardedSimulate(value, what.removesuffix(": build"))
 
 
-def _check_costs(costs: Any, graph: OperatorGraph, who: str) -> None:
+def _search(value: Any, what: str, *arguments: Any) -> Any:
+    from topoplan.plugin.guarded_builds import GuardedSearch
+
+    expect(value, topoplan.Search, what)
+    return GuardedSearch(value, what.removesuffix(": build"))
+
+
+def _text(value: Any, what: str, *arguments: Any) -> str:
+    expect(value, str, what)
+    return str(value)
+
+
+def _bytes(value: Any, what: str, *arguments: Any) -> bytes:
+    expect(value, bytes, what)
+    return bytes(value)
+
+
+def _costs(costs: Any, what: str, graph: OperatorGraph, *arguments: Any) -> Any:
     """Price the first operator whole, on one device."""
     import numpy as np
 
+    expect(costs, CostFunction, what)
+    who = what.removesuffix(": build")
     for op, operator in enumerate(graph.operators[:1]):
         whole = (1,) * len(operator.dims)
         with calling(f"{who}: supports"):
             if not costs.supports(op, whole):
-                return
+                return costs
         with calling(f"{who}: price"):
             price = costs.price(op, whole, np.zeros(1, dtype=np.int32))
-        _expect(price, PartCosts, f"{who}: price")
+        expect(price, PartCosts, f"{who}: price")
         for field in ("forward", "backward", "memory"):
             column = getattr(price, field)
             if np.shape(column) != (1,):
                 raise PluginError(f"{who}: price of 1 part: {field} has shape {np.shape(column)} (must be (1,))")
+    return costs
 
 
-class _Simulate:
-    """A simulator whose full runs are checked; its shortcuts are its own."""
-
-    def __init__(self, simulate: Any, who: str) -> None:
-        self._simulate, self._who = simulate, who
-
-    def __call__(self, *given: Any) -> Timeline:
-        from topoplan.model.timeline import Timeline
-
-        timeline: Timeline = self._simulate(*given)
-        _expect(timeline, Timeline, f"{self._who}: a run")
-        return timeline
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._simulate, name)
-
-
-class _Search:
-    """A searcher under way whose every call is checked; attributes beside the protocol are its own."""
-
-    def __init__(self, search: Any, who: str) -> None:
-        self._search, self._who = search, who
-
-    def ask(self) -> list[Candidate]:
-        from topoplan.search.protocol import Candidate
-
-        with calling(f"{self._who}: ask"):
-            asked = self._search.ask()
-        _expect(asked, Sequence, f"{self._who}: ask", "a sequence of Candidate")
-        for candidate in asked:
-            _expect(candidate, Candidate, f"{self._who}: ask: an element of what it")
-        return list(asked)
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        with calling(f"{self._who}: tell"):
-            self._search.tell(trials)
-
-    def adopt(self, trial: Trial) -> None:
-        with calling(f"{self._who}: adopt"):
-            self._search.adopt(trial)
-
-    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
-        """Return what the searcher reports; None, and a warning, where it cannot: the search is done by then."""
-        if not hasattr(self._search, "report"):
-            return None
-        try:
-            with calling(f"{self._who}: report"):
-                said = self._search.report(strategy)
-            if said is not None:
-                _expect(said, Mapping, f"{self._who}: report", "a mapping of JSON values")
-        except TopoplanError as error:
-            warnings.warn(TopoplanWarning(f"{error}; it is left out"), stacklevel=2)
-            return None
-        return said  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._search, name)
-
-
-def _expect(value: Any, wanted: type[Any], what: str, right: str = "") -> None:
+def expect(value: Any, wanted: type[Any], what: str, right: str = "") -> None:
+    """Raise `PluginError` where ``what`` returned no value of a type."""
     if not isinstance(value, wanted):
         raise PluginError(f"{what} returned {_kind_of(value)} (must return {right or wanted.__name__})")
 
 
-def _expect_methods(value: Any, names: Sequence[str], what: str) -> None:
-    for name in names:
-        if not callable(getattr(value, name, None)):
-            right = "something that can be called" if name == "__call__" else f"an object with a method {name}"
-            raise PluginError(f"{what} returned {_kind_of(value)} (must return {right})")
-
-
 def _kind_of(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {shown(value, 40)}"
+
+
+#: Kind -> method -> what is checked of the value that it returned.
+_CHECKS: Mapping[Kind, Mapping[str, Callable[..., Any]]] = {
+    Kind.FRONTEND: {"build": _a("OperatorGraph")},
+    Kind.MACHINE: {"build": _a("HostModel")},
+    Kind.TOPOLOGY: {"build": _a("Fabric"), "static": _fabrics},
+    Kind.ESTIMATOR: {"build": _costs},
+    Kind.SIMULATOR: {"build": _simulate},
+    Kind.SEARCHER: {"build": _search},
+    Kind.EXPORTER: {"write": _bytes, "refuses": _text},
+}

@@ -5,12 +5,16 @@ these functions with the `hookimpl` marker::
 
     from topoplan import Topology, hookimpl
 
+    @attrs.frozen(kw_only=True)
+    class Ring(Topology): ...
+
     @hookimpl
     def topoplan_topologies():
-        return [Topology(name="ring", summary="...", options=RingOptions, build=build)]
+        return Ring
 
-Registration hooks take nothing and return a list; they are called once, while the host starts, so they
-must be cheap: import heavy modules inside ``build``.  Observer hooks are called at batch boundaries, never
+Registration hooks take nothing and return a class or a list of classes; they are called once, while the host
+starts, so they must be cheap: import heavy modules inside ``build``.  Observer hooks are called at batch
+boundaries, never
 in a hot loop; they return nothing and change nothing.  An implementation may accept fewer arguments than
 its specification.
 """
@@ -45,42 +49,42 @@ hookimpl = pluggy.HookimplMarker("topoplan")
 
 
 @hookspec
-def topoplan_frontends() -> list[Frontend]:  # type: ignore[empty-body]
+def topoplan_frontends() -> type[Frontend] | list[type[Frontend]]:  # type: ignore[empty-body]
     """Return frontends: each builds the operator graph of a model."""
 
 
 @hookspec
-def topoplan_machines() -> list[Machine]:  # type: ignore[empty-body]
+def topoplan_machines() -> type[Machine] | list[type[Machine]]:  # type: ignore[empty-body]
     """Return machines: each describes a kind of device and what is inside a host."""
 
 
 @hookspec
-def topoplan_topologies() -> list[Topology]:  # type: ignore[empty-body]
+def topoplan_topologies() -> type[Topology] | list[type[Topology]]:  # type: ignore[empty-body]
     """Return topologies: each builds a fabric for a cluster and, if it follows demand, for a strategy."""
 
 
 @hookspec
-def topoplan_estimators() -> list[Estimator]:  # type: ignore[empty-body]
+def topoplan_estimators() -> type[Estimator] | list[type[Estimator]]:  # type: ignore[empty-body]
     """Return estimators: each compiles a function that prices the parts of operators."""
 
 
 @hookspec
-def topoplan_simulators() -> list[Simulator]:  # type: ignore[empty-body]
+def topoplan_simulators() -> type[Simulator] | list[type[Simulator]]:  # type: ignore[empty-body]
     """Return simulators: each turns a task graph and a fabric into a timeline."""
 
 
 @hookspec
-def topoplan_searchers() -> list[Searcher]:  # type: ignore[empty-body]
+def topoplan_searchers() -> type[Searcher] | list[type[Searcher]]:  # type: ignore[empty-body]
     """Return searchers: each proposes candidates along the strategy or the network axis."""
 
 
 @hookspec
-def topoplan_exporters() -> list[Exporter]:  # type: ignore[empty-body]
+def topoplan_exporters() -> type[Exporter] | list[type[Exporter]]:  # type: ignore[empty-body]
     """Return exporters: each writes a plan in a format that another tool reads."""
 
 
 @hookspec
-def topoplan_commands() -> list[Command]:  # type: ignore[empty-body]
+def topoplan_commands() -> type[Command] | list[type[Command]]:  # type: ignore[empty-body]
     """Return commands: each is a word after ``topoplan``, with a command line of its own."""
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import pluggy
@@ -20,7 +20,7 @@ import pluggy
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
-from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered
+from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered, check_class
 from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, InstalledPlugin, enabled, installed_plugins, listed
 from topoplan.plugin.guard import PluginError, bare, culprit, guarded, modules_of, told
 from topoplan.plugin.observers import Observers
@@ -34,6 +34,7 @@ from topoplan.plugin.registering import (
     check_markers,
     check_requirements,
     checked,
+    is_component,
     name_of,
     unknown,
 )
@@ -41,16 +42,19 @@ from topoplan.plugin.registering import (
 __all__ = ["GROUP", "Added", "Broken", "Conflict", "Host", "Provider", "Row"]
 
 
+R = TypeVar("R", bound=Registered)
+C = TypeVar("C", bound=Component)
+
+
 @attrs.frozen(eq=False)
 class _Entry:
-    component: Registered
+    component: type[Registered]
     provider: Provider
-    guarded: Registered = attrs.field()
+    guarded: type[Registered] = attrs.field()
 
     @guarded.default
-    def _guard(self) -> Registered:
-        component = self.component
-        return guarded(component, self.provider) if isinstance(component, Component) else component
+    def _guard(self) -> type[Registered]:
+        return guarded(self.component, self.provider)
 
 
 class Host:
@@ -116,8 +120,8 @@ class Host:
         """Add a plugin to this host, and to the worker processes of what it runs.
 
         Args:
-            plugin: a component or a command, several of them, or a module or an object with hook implementations.
-                To add the same one again changes nothing.
+            plugin: a class of component or command, several of them, or a module or an object with hook
+                implementations.  To add the same one again changes nothing.
             name: for messages and for `replace`; a component has ``kind-name`` unless given, a module its own.
             replace: take the place of what was added under this name, and of components of the same names, whoever
                 brought them.  A notebook's cell that says so can be run again.
@@ -125,51 +129,54 @@ class Host:
         Raises:
             TopoplanError: it cannot be used; nothing of it is added then.
         """
-        given = [plugin] if isinstance(plugin, Registered) else plugin
-        components = [bare(one) for one in given] if isinstance(given, list | tuple) else None
-        if components and not replace and all(self._has(one) for one in components):
+        given = [plugin] if is_component(plugin) else plugin
+        classes = [bare(each) for each in given] if isinstance(given, list | tuple) else None
+        if classes and not replace and all(self._has(cls) for cls in classes):
             return
-        called = name or name_of(plugin if components is None else components)
+        called = name or name_of(plugin if classes is None else classes)
         if any(added.plugin is plugin and added.name == called for added in self.added):
             return
         provider = Provider(name=called, dist="", version="")
-        if components is None and not replace:
+        if classes is None and not replace:
             self._add(plugin, provider)
         else:
-            self._take(plugin, components, provider, replace=replace)
+            self._take(plugin, classes, provider, replace=replace)
         self.added = [added for added in self.added if added.name != called]
-        self.added.append(Added(plugin, called, replace))
+        self.added.append(Added(plugin if classes is None else classes, called, replace))
 
-    def _has(self, component: Any) -> bool:
+    def _has(self, cls: Any) -> bool:
         """Say whether a component is here already, whoever brought it."""
-        key = (component.kind, component.name) if isinstance(component, Registered) else None
-        return any(entry.component == component for entry in self._index.get(key, ())) if key else False
+        return is_component(cls) and any(entry.component is cls for entry in self._entries(cls))
 
-    def _take(self, plugin: object, components: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
+    def _entries(self, cls: type[Registered]) -> Sequence[_Entry]:
+        return self._index.get((cls.kind, getattr(cls, "name", "")), ())
+
+    def _take(self, plugin: object, classes: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
         """Add components, or a plugin that takes the place of others."""
-        for one in components or ():
-            if not isinstance(one, Registered):
+        for cls in classes or ():
+            if not is_component(cls):
                 raise TopoplanError(
-                    f"plugin {provider.name!r}: {shown(one)} is no component (expected a Topology, Searcher, ...)"
+                    f"plugin {provider.name!r}: {shown(cls)} is no class of component (expected a Topology, ...)"
                 )
+            check_class(cls)
         trial = Host()  # where nothing else is, so that what is wrong with the plugin shows before anything changes
-        if components is None:
-            trial._add(plugin, provider)
-        else:
-            trial._enter([_Entry(one, provider) for one in components])
+        trial._add_or_enter(plugin, classes, provider)
         fresh = [key for key, entries in trial._index.items() if entries[-1].provider is provider]
         if not replace:
-            for kind, one in fresh:
-                if self._index.get((kind, one)):
+            for kind, own in fresh:
+                if self._index.get((kind, own)):
                     raise TopoplanError(
-                        f"{kind.value} {one!r}: {self._index[kind, one][0].provider} has one of this name "
+                        f"{kind.value} {own!r}: {self._index[kind, own][0].provider} has one of this name "
                         "(replace=True takes its place in this host)"
                     )
         self._drop(provider.name, fresh)
-        if components is None:
+        self._add_or_enter(plugin, classes, provider)
+
+    def _add_or_enter(self, plugin: object, classes: Sequence[type[Registered]] | None, provider: Provider) -> None:
+        if classes is None:
             self._add(plugin, provider)
         else:
-            self._enter([_Entry(one, provider) for one in components])
+            self._enter([_Entry(cls, provider) for cls in classes])
 
     def _drop(self, name: str, keys: Iterable[tuple[Kind, str]]) -> None:
         """Take out what was added under a name, and the components of these keys."""
@@ -184,14 +191,14 @@ class Host:
             else:
                 del self._index[key]
 
-    def get(self, kind: Kind | str, name: str) -> Registered:
-        """Return a component or a command.
+    def get(self, kind: type[R] | Kind | str, name: str) -> type[R]:
+        """Return the class of a component or a command; ``kind`` may be its base class, as `Topology`.
 
         Raises:
             TopoplanError: there is none of that name, or plugins are in conflict about it.  The message
                 says what exists and which plugins are broken.
         """
-        return self._entry(_kind(kind), name).guarded
+        return cast("type[R]", self._entry(_kind(kind), name).guarded)
 
     def _entry(self, kind: Kind, text: str) -> _Entry:
         """Find ``name``, or ``distribution/name`` where several distributions have one of that name."""
@@ -207,27 +214,27 @@ class Host:
             raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
         return own[0]
 
-    def make(self, kind: Kind | str, text: str, options: Mapping[str, Any] | None = None) -> tuple[Component, Any]:
-        """Return a component and its options from ``name`` or ``name:key=value,...`` and a table.
+    def make(self, kind: type[C] | Kind | str, text: str, options: Mapping[str, Any] | None = None) -> C:
+        """Make a component from ``name`` or ``name:key=value,...`` and a table of options.
 
         Raises:
             TopoplanError: the component or an option is unknown, wrong, or given in both places.
         """
         kind = _kind(kind)
         name, given = parse_component(text, kind.value)
-        component = cast("Component", self._entry(kind, name).guarded)
+        cls = cast("type[C]", self._entry(kind, name).guarded)
         table = dict(options or {})
         spelt = {key.replace("-", "_") for key in table}
         for key in given:
             if key.replace("-", "_") in spelt:
                 raise TopoplanError(f"{kind.value} {text!r}: {key!r} is given twice (here and beside it)")
-        return component, structure(component.options, {**table, **given}, f"{kind.value} {name}")
+        return structure(cls, {**table, **given}, f"{kind.value} {name}")
 
-    def components(self, kind: Kind | str | None = None) -> list[Component]:
+    def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]:
         """List the usable components, of one kind or all, sorted by kind and name."""
         wanted = None if kind is None else _kind(kind)
         return [
-            cast("Component", entries[0].guarded)
+            cast("type[C]", entries[0].guarded)
             for (found, name), entries in self._sorted()
             if found is not Kind.COMMAND and wanted in (None, found) and self._conflict(found, name) is None
         ]
@@ -246,12 +253,13 @@ class Host:
             for entry in entries
         ]
 
-    def provider(self, component: Registered) -> Provider:
+    def provider(self, component: Registered | type[Registered]) -> Provider:
         """Return where a component or command of this host comes from."""
-        for entry in self._index.get((component.kind, component.name), ()):
-            if component in (entry.component, entry.guarded):
+        cls = component if isinstance(component, type) else type(component)
+        for entry in self._entries(cls):
+            if cls in (entry.component, entry.guarded):
                 return entry.provider
-        raise TopoplanError(f"{component.kind.value} {component.name!r} does not belong to this host")
+        raise TopoplanError(f"{cls.kind.value} {cls.name!r} does not belong to this host")
 
     @property
     def conflicts(self) -> list[Conflict]:
@@ -317,7 +325,7 @@ class Host:
         try:
             # Not atomic by itself: it keeps what it registered before its own checks failed.
             self._manager.register(plugin, key)
-            entries = [_Entry(component, provider) for component in self._collect(plugin)]
+            entries = [_Entry(cls, provider) for cls in self._collect(plugin)]
         except Exception as error:
             if self._manager.has_plugin(key):
                 self._manager.unregister(name=key)
@@ -331,16 +339,15 @@ class Host:
     def _enter(self, entries: Sequence[_Entry]) -> None:
         """Index components."""
         for entry in entries:
-            component = entry.component
-            self._index[component.kind, component.name].append(entry)
-            self._known(modules_of([component.build] if isinstance(component, Component) else []), entry.provider)
+            self._index[entry.component.kind, entry.component.name].append(entry)
+            self._known(modules_of([entry.component]), entry.provider)
 
     def _known(self, modules: Iterable[str], provider: Provider) -> None:
         self.modules.update(dict.fromkeys(modules, provider))
 
-    def _collect(self, plugin: object) -> list[Registered]:
+    def _collect(self, plugin: object) -> list[type[Registered]]:
         """Call the registration hooks of one plugin and check what they return."""
-        components: list[Registered] = []
+        classes: list[type[Registered]] = []
         for caller in self._manager.get_hookcallers(plugin) or ():
             if not caller.has_spec():
                 known = (name for name, other in vars(self._manager.hook).items() if other.has_spec())
@@ -349,12 +356,12 @@ class Host:
             if wanted is not None:
                 # The plugin's own implementations only, so that what they return is known to be its own.
                 for own in (impl for impl in caller.get_hookimpls() if impl.plugin is plugin):
-                    components += checked(caller.name, wanted, own.function())
-        keys = [(component.kind, component.name) for component in components]
+                    classes += checked(caller.name, wanted, own.function())
+        keys = [(cls.kind, cls.name) for cls in classes]
         for kind, name in keys:
             if keys.count((kind, name)) > 1:
                 raise TopoplanError(f"provides {kind.value} {name!r} twice")
-        return components
+        return classes
 
     # ── How questions are answered ─────────────────────────────────────────────────────────────────────
 
@@ -373,7 +380,9 @@ class Host:
         return unknown(kind, name.lower() if kind is Kind.MACHINE else name, known, self.broken, self.disabled)
 
 
-def _kind(kind: Kind | str) -> Kind:
+def _kind(kind: type[Registered] | Kind | str) -> Kind:
+    if isinstance(kind, type):
+        return kind.kind
     try:
         return Kind(kind)
     except ValueError:

@@ -13,7 +13,6 @@ from topoplan import __version__
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.plugin.components import (
     Command,
-    Component,
     Estimator,
     Exporter,
     Frontend,
@@ -23,6 +22,7 @@ from topoplan.plugin.components import (
     Searcher,
     Simulator,
     Topology,
+    check_class,
 )
 from topoplan.plugin.entry_points import ALLOW, DENY
 
@@ -37,12 +37,13 @@ __all__ = [
     "check_requirements",
     "checked",
     "distribution_of",
+    "is_component",
     "name_of",
     "unknown",
 ]
 
 _CORE = "topoplan-core"
-#: Registration hook -> what it returns a list of.
+#: Registration hook -> the class that its components are subclasses of.
 REGISTRATION: Mapping[str, type[Registered]] = {
     "topoplan_frontends": Frontend,
     "topoplan_machines": Machine,
@@ -142,16 +143,14 @@ def check_markers(plugin: object) -> None:
         raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
 
 
-def checked(hook: str, wanted: type[Registered], returned: Any) -> Iterable[Registered]:
-    """Return what a registration hook returned, if that is a list of what it should be."""
-    if not isinstance(returned, list | tuple):
-        raise TopoplanError(f"{hook} returned {type(returned).__name__} (must return a list of {wanted.__name__})")
-    for item in returned:
-        if not isinstance(item, wanted):
-            raise TopoplanError(f"{hook} returned a list with {type(item).__name__} (must be {wanted.__name__})")
-        if isinstance(item, Component) and not attrs.has(item.options):
-            raise TopoplanError(f"{item.kind.value} {item.name!r}: options {item.options!r} is not an attrs class")
-    return returned
+def checked(hook: str, wanted: type[Registered], returned: Any) -> Sequence[type[Registered]]:
+    """Return the classes that a registration hook returned, if they are what it should return."""
+    classes = returned if isinstance(returned, list | tuple) else [returned]
+    for cls in classes:
+        if not isinstance(cls, type) or not issubclass(cls, wanted):
+            raise TopoplanError(f"{hook} returned {_name(cls)} (must return classes of {wanted.__name__})")
+        check_class(cls)
+    return classes
 
 
 def unknown(kind: Kind, name: str, known: Iterable[str], broken: Sequence[Broken], disabled: Sequence[str]) -> str:
@@ -190,5 +189,14 @@ def _concerns(broken: Broken, kind: Kind, name: str) -> bool:
 def name_of(plugin: object) -> str:
     """Return the name of a plugin that was given none."""
     if isinstance(plugin, list | tuple):
-        return "+".join(f"{one.kind.value}-{one.name}" for one in plugin if isinstance(one, Registered)) or "components"
+        return "+".join(f"{cls.kind.value}-{cls.name}" for cls in plugin if is_component(cls)) or "components"
     return str(getattr(plugin, "__name__", None) or type(plugin).__name__)
+
+
+def is_component(value: object) -> bool:
+    """Say whether a value is a class of component or command."""
+    return isinstance(value, type) and issubclass(value, Registered)
+
+
+def _name(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else f"{type(value).__name__} {shown(value, 40)}"

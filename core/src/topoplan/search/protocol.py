@@ -11,8 +11,9 @@ The driver (`topoplan_engine.search.driver`) goes round: ``ask`` -> price -> ``t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -85,24 +86,51 @@ class Trial:
         return not self.fits, self.cost
 
 
-class Search(Protocol):
+class Search(ABC):
     """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
 
-    One that accepts and rejects may keep a property ``acceptance``, the share accepted, for progress reports.
-    States that are no new best are shared where both sides say so: one that has ``reached``, a trial that `tell` moved
-    it to (else None), offers it, and one with a true ``follows`` is given what searchers of the other axis offer.
-    One that constructs its answer may have ``report(strategy) -> Mapping[str, Any] | None``: JSON values that say what
-    it estimated for a strategy that it proposed, or, asked with None because nothing it proposed could be simulated,
-    of its best one; None for a strategy that it does not know.  They stand in the plan's
-    provenance, and apart from the figures of the simulation in what the command line prints.  ``speedup`` there is its
-    own estimate over one device, ``one_device_s`` what that device takes, from which the simulated one follows.
+    The properties and `report` are for those that have something to say there; their defaults say nothing.
     """
 
+    @abstractmethod
     def ask(self) -> Sequence[Candidate]:
         """Propose candidates.  Empty says: nothing now; from every searcher at once it ends the run."""
 
+    @abstractmethod
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the prices of the candidates last asked, or of the first of them if the budget ran out."""
 
+    @abstractmethod
     def adopt(self, trial: Trial) -> None:
         """Go on from here: the initial state, or one that another searcher reached."""
+
+    @property
+    def reached(self) -> Trial | None:
+        """Trial that the last `tell` moved it to, though it may be no new best: offered to those that `follows`."""
+        return None
+
+    @property
+    def follows(self) -> bool:
+        """Whether it adopts what searchers of the other axis `reached`, and not new bests alone."""
+        return False
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of its candidates that it accepted, for progress reports; None for one that does not choose."""
+        return None
+
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Return JSON values that say what a searcher that constructs its answer estimated for a strategy.
+
+        They stand in the plan's provenance, and apart from the figures of the simulation in what the command line
+        prints.  ``speedup`` there is its own estimate over one device, ``one_device_s`` what that device takes, from
+        which the simulated one follows.
+
+        Args:
+            strategy: one that it proposed; None asks for its best one, because nothing that it proposed could be
+                simulated.
+
+        Returns:
+            None for a strategy that it does not know.
+        """
+        return None

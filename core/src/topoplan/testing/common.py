@@ -6,7 +6,7 @@ import functools
 import pickle
 import subprocess
 import sys
-from typing import Any
+from typing import TypeVar
 
 import attrs
 
@@ -21,26 +21,27 @@ __all__ = [
     "check_import_is_light",
     "check_options_are_frozen",
     "check_summary_is_one_line",
-    "example_options",
+    "example",
     "heavy_after_import",
 ]
+
+C = TypeVar("C", bound=Component)
 
 #: Packages that take longer to import than a command that needs none of them.
 HEAVY = ("flatbuffers", "networkx", "numba", "scipy", "torch")
 
 
-def example_options(component: Component) -> Any:
-    """Return the options that a component gives as its example."""
-    return structure(component.options, component.example, f"example of {component.kind.value} {component.name}")
+def example(component: type[C]) -> C:
+    """Make a component with the options that it gives as its example."""
+    return structure(component, component.example, f"example of {component.kind.value} {component.name}")
 
 
-def check_options_are_frozen(component: Component) -> None:
-    """The options class is a frozen attrs class, and every option has a default."""
-    assert attrs.has(component.options), f"{component.options!r} is not an attrs class"
-    missing = [field.name for field in attrs.fields(component.options) if field.default is attrs.NOTHING]
+def check_options_are_frozen(component: type[Component]) -> None:
+    """The class is a frozen attrs class, and every option has a default."""
+    missing = [field.name for field in attrs.fields(component) if field.default is attrs.NOTHING]
     assert not missing, f"options without a default: {', '.join(missing)}"
-    options = component.options()
-    for field in attrs.fields(component.options):
+    options = component()
+    for field in attrs.fields(component):
         try:
             setattr(options, field.name, field.default)
         except attrs.exceptions.FrozenInstanceError:
@@ -48,45 +49,47 @@ def check_options_are_frozen(component: Component) -> None:
         raise AssertionError(f"option {field.name!r} can be changed; use @attrs.frozen")
 
 
-def check_every_option_has_help(component: Component) -> None:
+def check_every_option_has_help(component: type[Component]) -> None:
     """Every option says what it means, as `option(..., help=...)`."""
-    silent = [info.key for info in describe(component.options) if not info.help.strip()]
+    silent = [info.key for info in describe(component) if not info.help.strip()]
     assert not silent, f"options without help: {', '.join(silent)}"
 
 
-def check_summary_is_one_line(component: Registered) -> None:
+def check_summary_is_one_line(component: type[Registered]) -> None:
     """The summary is one line of at most 120 characters."""
     text = component.summary
-    assert text.strip(), "no summary"
-    assert "\n" not in text, "the summary has several lines"
+    assert text, "no summary (the first line of the docstring)"
+    assert not (component.__doc__ or "").strip().partition("\n")[2].partition("\n")[0].strip(), (
+        "the summary has several lines (leave one empty after the first of the docstring)"
+    )
     assert len(text) <= 120, f"the summary has {len(text)} characters"
 
 
-def check_example_is_accepted(component: Component) -> None:
+def check_example_is_accepted(component: type[Component]) -> None:
     """The example consists of known options with values of the right type and range."""
-    example_options(component)
+    example(component)
 
 
-def check_default_options_can_be_written(component: Component) -> None:
+def check_default_options_can_be_written(component: type[Component]) -> None:
     """Every default, as `topoplan plugins show` prints it, is read back as the same value."""
-    defaults = component.options()
-    for info in describe(component.options):
+    defaults = component()
+    for info in describe(component):
         if not info.default:
             continue
         name = info.key.replace("-", "_")
-        read = getattr(structure(component.options, {info.key: info.default}, component.name), name)
+        read = getattr(structure(component, {info.key: info.default}, component.name), name)
         wanted = getattr(defaults, name)
         assert read == wanted, f"default of {info.key} is {wanted!r}, but {info.default!r} reads as {read!r}"
 
 
-def check_component_pickles(component: Registered) -> None:
-    """The component can be sent to another process: its functions stand at the top of a module."""
-    assert pickle.loads(pickle.dumps(component)) == component
+def check_component_pickles(component: type[Registered]) -> None:
+    """The component can be sent to another process: its class stands at the top of a module."""
+    assert pickle.loads(pickle.dumps(component())) == component()
 
 
-def check_import_is_light(component: Component) -> None:
+def check_import_is_light(component: type[Component]) -> None:
     """Importing the plugin loads no heavy package; those belong inside `build`."""
-    module = component.options.__module__
+    module = component.__module__
     loaded = heavy_after_import(module if module.startswith("topoplan.") else module.partition(".")[0])
     assert not loaded, f"importing {module} loads {loaded}; import it inside build"
 

@@ -1,4 +1,4 @@
-"""Promises of estimators: ``build(options, graph, cluster) -> CostFunction``."""
+"""Promises of estimators: ``build(graph, cluster) -> CostFunction``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topoplan.arrays import I32, i32
 from topoplan.errors import TopoplanError
 from topoplan.plugin.components import CostFunction, Estimator
 from topoplan.testing import reference
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = [
     "check_prices_are_finite",
@@ -24,12 +24,12 @@ __all__ = [
 _CUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 4))
 
 
-def check_there_is_something_it_prices(component: Estimator) -> None:
+def check_there_is_something_it_prices(component: type[Estimator]) -> None:
     """A dense layer of 256 inputs and outputs can be priced under at least one cut."""
     assert list(_supported(_compile(component))), "none of the cuts of the reference problem is supported"
 
 
-def check_prices_have_one_row_per_part(component: Estimator) -> None:
+def check_prices_have_one_row_per_part(component: type[Estimator]) -> None:
     """Forward, backward and memory are arrays with one row for every part."""
     costs = _compile(component)
     for op, degrees, devices in _supported(costs):
@@ -47,7 +47,7 @@ def check_prices_have_one_row_per_part(component: Estimator) -> None:
             assert (price.states.sum(axis=0) == price.kept).all(), "states do not add up to kept"
 
 
-def check_prices_are_finite(component: Estimator) -> None:
+def check_prices_are_finite(component: type[Estimator]) -> None:
     """Seconds and bytes are finite and not negative."""
     costs = _compile(component)
     for op, degrees, devices in _supported(costs):
@@ -56,7 +56,7 @@ def check_prices_are_finite(component: Estimator) -> None:
                 assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of cut {degrees} is {values}"
 
 
-def check_same_prices_twice(component: Estimator) -> None:
+def check_same_prices_twice(component: type[Estimator]) -> None:
     """The same question has the same answer, from one cost function and from a second one."""
     one, two = _compile(component), _compile(component)
     for op, degrees, devices in _supported(one):
@@ -66,7 +66,7 @@ def check_same_prices_twice(component: Estimator) -> None:
             assert all(np.array_equal(first[key], other[key]) for key in first), f"prices of cut {degrees} differ"
 
 
-def check_supported_cuts_are_priced_and_others_refused(component: Estimator) -> None:
+def check_supported_cuts_are_priced_and_others_refused(component: type[Estimator]) -> None:
     """What is not supported is refused with a `TopoplanError` that names the operator."""
     costs = _compile(component)
     for degrees in _CUTS:
@@ -82,8 +82,8 @@ def check_supported_cuts_are_priced_and_others_refused(component: Estimator) -> 
             raise AssertionError(f"cut {degrees} is not supported, but has a price")
 
 
-def _compile(component: Estimator) -> CostFunction:
-    return component.build(example_options(component), reference.graph(), reference.cluster())
+def _compile(component: type[Estimator]) -> CostFunction:
+    return example(component).build(reference.graph(), reference.cluster())
 
 
 def _supported(costs: CostFunction) -> Iterator[tuple[int, tuple[int, ...], I32]]:

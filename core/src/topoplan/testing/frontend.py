@@ -1,4 +1,4 @@
-"""Promises of frontends: ``build(options, batch_size) -> OperatorGraph``."""
+"""Promises of frontends: ``build(batch_size) -> OperatorGraph``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from topoplan.model.graph import OperatorGraph
 from topoplan.plugin.components import Frontend
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = [
     "check_batch_size_is_kept",
@@ -19,26 +19,26 @@ __all__ = [
 ]
 
 
-def check_builds_a_graph(component: Frontend) -> None:
+def check_builds_a_graph(component: type[Frontend]) -> None:
     """The example builds an operator graph, with and without a batch size."""
     graph = _build(component, None)
     assert isinstance(graph, OperatorGraph), f"build returned {type(graph).__name__}"
     assert graph.batch_size >= 1, f"batch size {graph.batch_size}"
 
 
-def check_same_graph_twice(component: Frontend) -> None:
+def check_same_graph_twice(component: type[Frontend]) -> None:
     """The same options give the same graph."""
     assert _build(component, None) == _build(component, None)
 
 
-def check_batch_size_is_kept(component: Frontend) -> None:
+def check_batch_size_is_kept(component: type[Frontend]) -> None:
     """The graph has the batch size that was asked for."""
     wanted = 2 * _build(component, None).batch_size
     got = _build(component, wanted).batch_size
     assert got == wanted, f"asked for {wanted} samples, got {got}"
 
 
-def check_each_input_has_one_producer(component: Frontend) -> None:
+def check_each_input_has_one_producer(component: type[Frontend]) -> None:
     """No input of an operator is fed by two edges."""
     graph = _build(component, None)
     fed = [(int(v), int(into)) for _, _, v, into in graph.edges.reshape(-1, 4)]
@@ -46,7 +46,7 @@ def check_each_input_has_one_producer(component: Frontend) -> None:
         assert fed.count((v, into)) == 1, f"input {into} of {graph.operators[v].name!r} has several producers"
 
 
-def check_work_is_finite(component: Frontend) -> None:
+def check_work_is_finite(component: type[Frontend]) -> None:
     """The work of every operator is finite and not negative."""
     graph = _build(component, None)
     for index, op in enumerate(graph.operators):
@@ -55,7 +55,7 @@ def check_work_is_finite(component: Frontend) -> None:
         assert work >= 0, f"{op.name!r} needs {work} FLOP"
 
 
-def check_work_is_linear_in_batch_size(component: Frontend) -> None:
+def check_work_is_linear_in_batch_size(component: type[Frontend]) -> None:
     """Twice the samples are twice the work, to one per cent."""
     once = _build(component, None)
     twice = _build(component, 2 * once.batch_size)
@@ -63,15 +63,15 @@ def check_work_is_linear_in_batch_size(component: Frontend) -> None:
     assert math.isclose(more, 2 * less, rel_tol=0.01), f"{less} FLOP become {more} when the batch size doubles"
 
 
-def check_parameters_do_not_depend_on_batch_size(component: Frontend) -> None:
+def check_parameters_do_not_depend_on_batch_size(component: type[Frontend]) -> None:
     """The weights are those of the model, whatever the batch size."""
     once = _build(component, None)
     twice = _build(component, 2 * once.batch_size)
     assert once.parameters == twice.parameters, f"{once.parameters} parameters become {twice.parameters}"
 
 
-def _build(component: Frontend, batch_size: int | None) -> OperatorGraph:
-    return component.build(example_options(component), batch_size)
+def _build(component: type[Frontend], batch_size: int | None) -> OperatorGraph:
+    return example(component).build(batch_size)
 
 
 def _work(graph: OperatorGraph, index: int) -> float:

@@ -14,14 +14,14 @@ from topoplan.plugin.guard import bare
 __all__ = ["check_component", "checks_for", "parametrize_with_checks"]
 
 
-def checks_for(component: Registered) -> dict[str, Callable[[], None]]:
+def checks_for(component: type[Registered]) -> dict[str, Callable[[], None]]:
     """Return the checks that apply to a component or command: promise -> function that raises if it is broken.
 
     A component that a host hands out, which names its plugin in what goes wrong, is checked as its author made it.
     """
     component = bare(component)
     checks: dict[str, Callable[[], None]] = {}
-    modules = (component.kind.value,) if isinstance(component, Command) else ("common", component.kind.value)
+    modules = (component.kind.value,) if issubclass(component, Command) else ("common", component.kind.value)
     for module in modules:
         namespace = importlib.import_module(f"topoplan.testing.{module}")
         for name, function in vars(namespace).items():
@@ -30,7 +30,7 @@ def checks_for(component: Registered) -> dict[str, Callable[[], None]]:
     return checks
 
 
-def check_component(component: Registered) -> None:
+def check_component(component: type[Registered]) -> None:
     """Run all checks of a component or command; the first broken promise raises `AssertionError`."""
     for name, check in checks_for(component).items():
         try:
@@ -39,7 +39,7 @@ def check_component(component: Registered) -> None:
             raise AssertionError(f"{component.kind.value} {component.name!r}: {name}: {error}") from error
 
 
-def parametrize_with_checks(component: Registered, expected_failures: Mapping[str, str] | None = None) -> Any:
+def parametrize_with_checks(component: type[Registered], expected_failures: Mapping[str, str] | None = None) -> Any:
     """Parametrize a test with an argument ``check``: one case for every promise.
 
     Args:

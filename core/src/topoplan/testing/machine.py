@@ -1,4 +1,4 @@
-"""Promises of machines: ``build(options) -> HostModel``."""
+"""Promises of machines: ``build() -> HostModel``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 
 from topoplan.model.machine import HostModel
 from topoplan.plugin.components import Machine
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = ["check_device_is_called_as_its_machine", "check_figures_can_be_true", "check_same_machine_twice"]
 
 
-def check_device_is_called_as_its_machine(component: Machine) -> None:
+def check_device_is_called_as_its_machine(component: type[Machine]) -> None:
     """Plans write the device's name, and read it as the machine's: both are the same but for their case."""
     name = _build(component).device.name
     assert name.lower() == component.name, f"the device is called {name!r}, and its machine {component.name!r}"
 
 
-def check_figures_can_be_true(component: Machine) -> None:
+def check_figures_can_be_true(component: type[Machine]) -> None:
     """Figures are positive and finite, peaks are known in fp32, and shares of a peak are those of a known one."""
     device = _build(component).device
     figures = {
@@ -33,10 +33,10 @@ def check_figures_can_be_true(component: Machine) -> None:
         assert 0 < share <= 1, f"{share} of the peak in {precision}"
 
 
-def check_same_machine_twice(component: Machine) -> None:
+def check_same_machine_twice(component: type[Machine]) -> None:
     """The same options give the same machine."""
     assert _build(component) == _build(component)
 
 
-def _build(component: Machine) -> HostModel:
-    return component.build(example_options(component))
+def _build(component: type[Machine]) -> HostModel:
+    return example(component).build()

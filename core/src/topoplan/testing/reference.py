@@ -22,7 +22,7 @@ from topoplan.model.problem import Demand
 from topoplan.model.strategy import PlacedStrategy, Strategy, pipeline_strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
-from topoplan.plugin.components import PartCosts
+from topoplan.plugin.components import CostFunction, PartCosts
 
 __all__ = [
     "Costs",
@@ -151,7 +151,7 @@ def edges_of(tasks: TaskGraph) -> list[tuple[int, int]]:
     return [(task, int(after)) for task in range(tasks.n_tasks) for after in tasks.successors(task)]
 
 
-class Costs:
+class Costs(CostFunction):
     """A cost function: an operator takes a millisecond each way, shared evenly by its parts."""
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:

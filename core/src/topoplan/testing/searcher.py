@@ -1,4 +1,4 @@
-"""Promises of searchers: ``build(options, problem, rng) -> Search``, driven by ask and tell."""
+"""Promises of searchers: ``build(problem, rng) -> Search``, driven by ask and tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topoplan.model.problem import Problem
 from topoplan.plugin.components import Searcher
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan.testing import landscape
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = [
     "check_beats_chance",
@@ -28,7 +28,7 @@ __all__ = [
 _BUDGET = 300
 
 
-def check_same_seed_same_search(component: Searcher) -> None:
+def check_same_seed_same_search(component: type[Searcher]) -> None:
     """A generator in the same state gives the same candidates in the same order."""
     one, two = (_search(component)[1] for _ in range(2))
     same = [
@@ -39,7 +39,7 @@ def check_same_seed_same_search(component: Searcher) -> None:
     assert all(same), f"two searches differ at candidate {same.index(False)}"
 
 
-def check_global_randomness_is_untouched(component: Searcher) -> None:
+def check_global_randomness_is_untouched(component: type[Searcher]) -> None:
     """Randomness comes from the generator that it is given, alone."""
     before = np.random.get_state()  # noqa: NPY002 - it is the global one that must not be used
     _search(component)
@@ -47,7 +47,7 @@ def check_global_randomness_is_untouched(component: Searcher) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), "np.random's own state has changed"
 
 
-def check_candidates_can_be_built(component: Searcher) -> None:
+def check_candidates_can_be_built(component: type[Searcher]) -> None:
     """Strategies fit the graph and the cluster; fabrics have its hosts and keep within their interfaces."""
     problem, trials = _search(component)
     assert trials, "the searcher asks for nothing"
@@ -62,7 +62,7 @@ def check_candidates_can_be_built(component: Searcher) -> None:
             raise AssertionError(f"candidate {number}: {error}") from None
 
 
-def check_only_its_axis_moves(component: Searcher) -> None:
+def check_only_its_axis_moves(component: type[Searcher]) -> None:
     """A candidate changes placements or the fabric, as the searcher's `axis` says, and never the other."""
 
     def price(candidate: Candidate) -> Trial:
@@ -75,7 +75,7 @@ def check_only_its_axis_moves(component: Searcher) -> None:
     _search(component, price)
 
 
-def check_beats_chance(component: Searcher) -> None:
+def check_beats_chance(component: type[Searcher]) -> None:
     """The best of 300 candidates is better than half of all states drawn at random, or than the initial one."""
     problem, trials = _search(component)
     best = min(trial.cost for trial in trials)
@@ -90,12 +90,12 @@ def check_beats_chance(component: Searcher) -> None:
     assert best < median, f"the best of {len(trials)} candidates costs {best} s, the median of random ones {median} s"
 
 
-def check_infinite_costs_are_survived(component: Searcher) -> None:
+def check_infinite_costs_are_survived(component: type[Searcher]) -> None:
     """A search goes on when its candidates turn out to be infeasible."""
     _search(component, lambda candidate: attrs.evolve(landscape.trial(candidate.state()), cost=float("inf")))
 
 
-def check_shortened_batches_are_survived(component: Searcher) -> None:
+def check_shortened_batches_are_survived(component: type[Searcher]) -> None:
     """A search goes on when the budget ended a batch early."""
     _search(component, keep=lambda count: (count + 1) // 2)
 
@@ -105,13 +105,13 @@ def _price(candidate: Candidate) -> Trial:
 
 
 def _search(
-    component: Searcher,
+    component: type[Searcher],
     price: Callable[[Candidate], Trial] = _price,
     keep: Callable[[int], int] = lambda count: count,
 ) -> tuple[Problem, list[Trial]]:
     """Search as the driver does, until the budget is spent or nothing is asked; return all trials told."""
     problem = landscape.problem()
-    search = component.build(example_options(component), problem, np.random.default_rng(5))
+    search = example(component).build(problem, np.random.default_rng(5))
     search.adopt(landscape.trial(landscape.start(problem)))
     told: list[Trial] = []
     while len(told) < _BUDGET:

@@ -1,4 +1,4 @@
-"""Promises of simulators: ``build(options) -> Simulate``; ``(taskgraph, fabric, cluster) -> Timeline``."""
+"""Promises of simulators: ``build() -> Simulate``; ``(taskgraph, fabric, cluster) -> Timeline``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Simulator
 from topoplan.testing import reference
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = [
     "check_a_cycle_is_an_error",
@@ -29,7 +29,7 @@ __all__ = [
 _EPSILON = 1e-9
 
 
-def check_every_task_is_timed(component: Simulator) -> None:
+def check_every_task_is_timed(component: type[Simulator]) -> None:
     """Every task starts at or after 0 and finishes at or after its start; the last finish is the makespan."""
     tasks = reference.taskgraph()
     times = _simulate(component, tasks)
@@ -40,13 +40,13 @@ def check_every_task_is_timed(component: Simulator) -> None:
     assert np.isclose(times.makespan, times.finish.max()), f"makespan {times.makespan}, last {times.finish.max()}"
 
 
-def check_same_timeline_twice(component: Simulator) -> None:
+def check_same_timeline_twice(component: type[Simulator]) -> None:
     """The same task graph gives the same timeline to the last bit."""
     tasks = reference.taskgraph()
     assert _simulate(component, tasks) == _simulate(component, tasks)
 
 
-def check_never_below_bounds(component: Simulator) -> None:
+def check_never_below_bounds(component: type[Simulator]) -> None:
     """The makespan is not below the simulator's own bounds, the busiest device, or the busiest link."""
     tasks, fabric = reference.taskgraph(), reference.ring()
     times = _simulate(component, tasks)
@@ -61,7 +61,7 @@ def check_never_below_bounds(component: Simulator) -> None:
         assert times.makespan >= bound * (1 - _EPSILON), f"makespan {times.makespan} s is below {what}, {bound} s"
 
 
-def check_dependencies_are_kept(component: Simulator) -> None:
+def check_dependencies_are_kept(component: type[Simulator]) -> None:
     """No task starts before everything that it depends on has finished."""
     tasks = reference.taskgraph()
     times = _simulate(component, tasks)
@@ -70,7 +70,7 @@ def check_dependencies_are_kept(component: Simulator) -> None:
         assert early <= _EPSILON, f"{tasks.label(after)} starts {early} s before {tasks.label(task)} finishes"
 
 
-def check_a_device_runs_one_task_at_a_time(component: Simulator) -> None:
+def check_a_device_runs_one_task_at_a_time(component: type[Simulator]) -> None:
     """The compute tasks of a device do not overlap, and each takes its seconds."""
     tasks = reference.taskgraph()
     times = _simulate(component, tasks)
@@ -82,7 +82,7 @@ def check_a_device_runs_one_task_at_a_time(component: Simulator) -> None:
         assert (overlap <= _EPSILON).all(), f"tasks overlap on device {device}"
 
 
-def check_traffic_is_counted(component: Simulator) -> None:
+def check_traffic_is_counted(component: type[Simulator]) -> None:
     """There is one row of bytes and seconds for every link, and transfers between hosts leave bytes on links."""
     times = _simulate(component, reference.taskgraph())
     assert times.link_bytes.shape == times.link_busy.shape == (reference.ring().n_links,)
@@ -90,23 +90,23 @@ def check_traffic_is_counted(component: Simulator) -> None:
     assert times.link_bytes.sum() >= 4e6, "four transfers of 1e6 bytes left no trace on the links"
 
 
-def check_a_cycle_is_an_error(component: Simulator) -> None:
+def check_a_cycle_is_an_error(component: type[Simulator]) -> None:
     """Tasks that wait for each other are a `TopoplanError`, not a timeline."""
     tasks = reference.taskgraph()
     back = attrs.evolve(tasks, succ_ptr=[*tasks.succ_ptr[:-1], len(tasks.succ) + 1], succ=[*tasks.succ, 0])
     _refused(component, back, reference.ring(), "a cycle")
 
 
-def check_an_unreachable_host_is_an_error(component: Simulator) -> None:
+def check_an_unreachable_host_is_an_error(component: type[Simulator]) -> None:
     """A transfer to a host that cannot be reached is a `TopoplanError`, not a timeline."""
     links = [(0, 1), (1, 0), (2, 3), (3, 2)]
     split = Fabric.from_links(name="split", n_hosts=4, links=links, bandwidth=1e9, latency=1e-6)
     _refused(component, reference.taskgraph(), split, "an unreachable host")
 
 
-def check_a_rebuilt_fabric_takes_its_time(component: Simulator) -> None:
+def check_a_rebuilt_fabric_takes_its_time(component: type[Simulator]) -> None:
     """A fabric that is rebuilt between phases costs its delay, there and back; or it is a `TopoplanError`."""
-    simulate = component.build(example_options(component))
+    simulate = example(component).build()
     try:
         times = simulate(reference.taskgraph(), reference.rebuilt(delay=1.0), reference.cluster())
     except TopoplanError:
@@ -114,18 +114,18 @@ def check_a_rebuilt_fabric_takes_its_time(component: Simulator) -> None:
     assert times.makespan >= 2.0, f"an iteration with two rebuilds of 1 s takes {times.makespan} s"
 
 
-def check_memory_policy_is_known(component: Simulator) -> None:
-    """`memory` says ignore, limit or penalty."""
-    policy = component.memory(example_options(component))
-    assert policy in ("ignore", "limit", "penalty"), f"memory says {policy!r}"
+def check_memory_policy_is_known(component: type[Simulator]) -> None:
+    """`memory_policy` says ignore, limit or penalty."""
+    policy = example(component).memory_policy
+    assert policy in ("ignore", "limit", "penalty"), f"memory_policy says {policy!r}"
 
 
-def _simulate(component: Simulator, tasks: TaskGraph) -> Timeline:
-    return component.build(example_options(component))(tasks, reference.ring(), reference.cluster())
+def _simulate(component: type[Simulator], tasks: TaskGraph) -> Timeline:
+    return example(component).build()(tasks, reference.ring(), reference.cluster())
 
 
-def _refused(component: Simulator, tasks: TaskGraph, fabric: Fabric, what: str) -> None:
-    simulate = component.build(example_options(component))
+def _refused(component: type[Simulator], tasks: TaskGraph, fabric: Fabric, what: str) -> None:
+    simulate = example(component).build()
     try:
         simulate(tasks, fabric, reference.cluster())
     except TopoplanError:

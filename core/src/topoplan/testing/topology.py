@@ -1,4 +1,4 @@
-"""Promises of topologies: ``build(options, context) -> Fabric``."""
+"""Promises of topologies: ``build(context) -> Fabric``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topoplan.model.interfaces import check_interfaces, check_rings
 from topoplan.model.problem import Demand
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.testing import reference
-from topoplan.testing.common import example_options
+from topoplan.testing.common import example
 
 __all__ = [
     "check_all_hosts_are_connected",
@@ -29,7 +29,7 @@ __all__ = [
 _SIZES = (2, 4, 8, 13, 16)
 
 
-def check_fabric_has_the_hosts_of_the_cluster(component: Topology) -> None:
+def check_fabric_has_the_hosts_of_the_cluster(component: type[Topology]) -> None:
     """The example builds a fabric of exactly the cluster's hosts: of `example_cluster`, or of 2, 4, 8, 13 or 16."""
     found, refused = 0, []
     for cluster in _clusters(component):
@@ -46,7 +46,7 @@ def check_fabric_has_the_hosts_of_the_cluster(component: Topology) -> None:
     )
 
 
-def check_all_hosts_are_connected(component: Topology) -> None:
+def check_all_hosts_are_connected(component: type[Topology]) -> None:
     """Every host reaches every other one."""
     for cluster, fabric in _fabrics(component):
         for host in range(cluster.n_hosts):
@@ -54,7 +54,7 @@ def check_all_hosts_are_connected(component: Topology) -> None:
             assert not lost, f"of {cluster.n_hosts} hosts, host {host} cannot reach {sorted(lost)}"
 
 
-def check_links_stay_within_interfaces(component: Topology) -> None:
+def check_links_stay_within_interfaces(component: type[Topology]) -> None:
     """No host sends or receives over more links, or more bandwidth, than its interfaces have."""
     for cluster, fabric in _fabrics(component):
         try:
@@ -63,7 +63,7 @@ def check_links_stay_within_interfaces(component: Topology) -> None:
             raise AssertionError(f"of {cluster.n_hosts} hosts: {error}") from None
 
 
-def check_rings_have_their_links(component: Topology) -> None:
+def check_rings_have_their_links(component: type[Topology]) -> None:
     """Every ring visits its whole group, over links that are there."""
     for cluster, fabric in _fabrics(component):
         try:
@@ -72,7 +72,7 @@ def check_rings_have_their_links(component: Topology) -> None:
             raise AssertionError(f"of {cluster.n_hosts} hosts: {error}") from None
 
 
-def check_routes_lead_from_source_to_destination(component: Topology) -> None:
+def check_routes_lead_from_source_to_destination(component: type[Topology]) -> None:
     """Explicit routes are unbroken paths between their hosts, and the shares of a pair sum to 1."""
     for _, fabric in _fabrics(component):
         routes = fabric.routes
@@ -90,13 +90,13 @@ def check_routes_lead_from_source_to_destination(component: Topology) -> None:
             assert not paths or abs(share - 1) < 1e-9, f"shares of {source} -> {destination} sum to {share}"
 
 
-def check_same_seed_same_fabric(component: Topology) -> None:
+def check_same_seed_same_fabric(component: type[Topology]) -> None:
     """A generator in the same state gives the same fabric."""
     for (cluster, one), (_, two) in zip(_fabrics(component), _fabrics(component), strict=True):
         assert one == two, f"two builds for {cluster.n_hosts} hosts differ"
 
 
-def check_demand_is_ignored_unless_declared(component: Topology) -> None:
+def check_demand_is_ignored_unless_declared(component: type[Topology]) -> None:
     """Only a topology that `follows_demand` builds differently for a demand."""
     if component.follows_demand:
         return
@@ -105,7 +105,7 @@ def check_demand_is_ignored_unless_declared(component: Topology) -> None:
         assert fabric == other, "the fabric depends on the demand (declare follows_demand)"
 
 
-def check_global_randomness_is_untouched(component: Topology) -> None:
+def check_global_randomness_is_untouched(component: type[Topology]) -> None:
     """Randomness comes from the context's generator alone."""
     before = np.random.get_state()  # noqa: NPY002 - it is the global one that must not be used
     list(_fabrics(component))
@@ -113,7 +113,7 @@ def check_global_randomness_is_untouched(component: Topology) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), "np.random's own state has changed"
 
 
-def _fabrics(component: Topology) -> Iterator[tuple[Cluster, Fabric]]:
+def _fabrics(component: type[Topology]) -> Iterator[tuple[Cluster, Fabric]]:
     """Yield fabrics for the clusters that the topology can wire; it refuses others with a `TopoplanError`.
 
     Why it refuses all of them is for `check_fabric_has_the_hosts_of_the_cluster` to tell.  Of a fabric that is rebuilt
@@ -125,23 +125,22 @@ def _fabrics(component: Topology) -> Iterator[tuple[Cluster, Fabric]]:
         for demand in demands:
             try:
                 fabrics = [_build(component, cluster, demand)]
-                if component.static is not None:
-                    fabrics += component.static(example_options(component), _context(cluster, demand))
+                fabrics += example(component).static(_context(cluster, demand))
             except TopoplanError:
                 continue
             for one in fabrics:
                 yield from ((cluster, part) for part in (one.wirings if isinstance(one, Fabric) else (one,)))
 
 
-def _clusters(component: Topology) -> Sequence[Cluster]:
+def _clusters(component: type[Topology]) -> Sequence[Cluster]:
     """Return what the example is built for: the cluster that the component names, or several sizes."""
-    if component.example_cluster is not None:
-        return (component.example_cluster,)
+    if (cluster := component.example_cluster()) is not None:
+        return (cluster,)
     return [reference.cluster(n_hosts) for n_hosts in _SIZES]
 
 
-def _build(component: Topology, cluster: Cluster, demand: Demand | None) -> Fabric:
-    return component.build(example_options(component), _context(cluster, demand))
+def _build(component: type[Topology], cluster: Cluster, demand: Demand | None) -> Fabric:
+    return example(component).build(_context(cluster, demand))
 
 
 def _context(cluster: Cluster, demand: Demand | None) -> TopologyContext:

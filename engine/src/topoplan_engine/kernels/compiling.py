@@ -35,12 +35,12 @@ class _Watch(event.Listener):  # type: ignore[misc]
     def __init__(self) -> None:
         self.seconds, self._depth, self._began = 0.0, 0, 0.0
 
-    def on_start(self, event: object) -> None:  # noqa: ARG002
+    def on_start(self, event: object) -> None:
         if self._depth == 0:
             self._began = time.monotonic()
         self._depth += 1
 
-    def on_end(self, event: object) -> None:  # noqa: ARG002
+    def on_end(self, event: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self.seconds += time.monotonic() - self._began

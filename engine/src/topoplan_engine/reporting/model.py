@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from topoplan.model.plan import Plan
-from topoplan.plugin.components import Frontend, Kind
+from topoplan.plugin.components import Frontend
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
 
@@ -29,8 +29,8 @@ def toy(host: Host, experiment: Experiment, plan: Plan) -> str | None:
     graph = plan.graph
     if graph is None or graph.parameters >= _TOY or experiment.model.options.get("preset"):
         return None
-    frontend = cast("Frontend", host.get(Kind.FRONTEND, experiment.model.name))
-    presets = [name for name in get_args(get_type_hints(frontend.options).get("preset")) if name]
+    frontend = host.get(Frontend, experiment.model.name)
+    presets = [name for name in get_args(get_type_hints(frontend).get("preset")) if name]
     if not presets:
         return None
     return (

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -17,7 +17,7 @@ from rich.table import Table
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import host_links, used_interfaces
 from topoplan.model.plan import Plan
-from topoplan.plugin.components import Kind, Searcher, Topology
+from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, write_outputs
@@ -42,7 +42,7 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     the exit status is then 2.
     """
     host = Host.discover()
-    topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
+    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     check_outputs(host, experiment.outputs, cluster, topology)
     with (
@@ -78,7 +78,7 @@ def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
 
 def _constructs(host: Host, experiment: Experiment) -> bool:
     """Say whether all searchers of strategies construct their answer."""
-    chosen = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in experiment.searchers]
+    chosen = [host.get(Searcher, choice.name) for choice in experiment.searchers]
     of_strategies = [searcher.constructs for searcher in chosen if searcher.axis == "strategy"]
     return bool(of_strategies) and all(of_strategies)
 

@@ -22,7 +22,7 @@ from topoplan.arrays import ARRAY_EQ, F64, f64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.plugin.components import Simulate
+from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Origin, ShortlistEntry
@@ -177,9 +177,9 @@ def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, clust
         taskgraph, fabric, cluster: what it runs.
         first_draw: seed that the simulator was built with.
     """
-    if not hasattr(simulate, "draws") or not simulate.draws(taskgraph, fabric, cluster):
+    if not simulate.draws(taskgraph, fabric, cluster):
         return simulate(taskgraph, fabric, cluster).finish[None]
-    runs = [simulate.with_seed(first_draw + number) for number in _REPORTING[:_AT_LEAST]]  # type: ignore[attr-defined]
+    runs = [simulate.with_seed(first_draw + number) for number in _REPORTING[:_AT_LEAST]]
     return np.stack([run(taskgraph, fabric, cluster).finish for run in runs])
 
 

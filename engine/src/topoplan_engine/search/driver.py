@@ -184,10 +184,10 @@ class SearchRun:
                 if peer is not search and (across != axis or axis == "network"):
                     peer.adopt(self.best)
             self._on_progress("new_best", self.progress())
-        reached_trial = getattr(search, "reached", None)
+        reached_trial = search.reached
         if reached_trial is not None and reached_trial is not self.best:
             for across, peer in self._searchers:
-                if across != axis and getattr(peer, "follows", False):
+                if across != axis and peer.follows:
                     peer.adopt(reached_trial)
         if clock() - self._reported >= _REPORT_EVERY:
             self._reported = clock()
@@ -244,8 +244,7 @@ class SearchRun:
 
     def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Ask a searcher what it says of a strategy."""
-        report = getattr(self._searchers[number][1], "report", None)
-        return None if report is None else report(strategy)
+        return self._searchers[number][1].report(strategy)
 
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what searchers say of their plans where none of these could be simulated."""
@@ -273,9 +272,8 @@ class SearchRun:
     def acceptance(self) -> float | None:
         """Acceptance rate of the first searcher that keeps one."""
         for _, search in self._searchers:
-            rate = getattr(search, "acceptance", None)
-            if rate is not None:
-                return float(rate)
+            if search.acceptance is not None:
+                return float(search.acceptance)
         return None
 
     def progress(self) -> Progress:

@@ -9,7 +9,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.plugin.components import Simulate
+from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
@@ -73,16 +73,12 @@ class Evaluator:
         self.evaluations = 0
         self.first_draw = first_draw
         # The simulators of the draws after the first.
-        more = range(first_draw + 1, first_draw + draws) if hasattr(simulate, "with_seed") else ()
-        self._others = [_makespan_of(simulate.with_seed(seed)) for seed in more]  # type: ignore[attr-defined]
+        self._others = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
-        self._makespan = _makespan_of(simulate)
-        self._folds: Callable[..., bool] = getattr(simulate, "folds", lambda *given: False)
-        self._folded_makespan: Callable[..., float] = getattr(simulate, "folded_makespan", self._makespan)
         self._memory = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._floors: Floors | None = None
-        if hasattr(simulate, "link_seconds"):
+        if simulate.lower_bounds:
             self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
         # The task graph, and the memory, of the strategy whose key stands beside it.
         self._lowered: tuple[bytes, TaskGraph] | None = None
@@ -147,7 +143,8 @@ class Evaluator:
         """
         fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # folding pays when more are to come
-        alike = None if once or not self._folds(fabric, cluster) else self._lowering.alike(state.strategy)
+        whole = once or not self._simulate.has_quotient(fabric, cluster)
+        alike = None if whole else self._lowering.alike(state.strategy)
         if alike is None:
             return self._unfolded(state, beat, floor)
         key = (fabric.key, alike.classes.key)
@@ -155,7 +152,7 @@ class Evaluator:
         if known is not None and known * (1 - _ROUNDING) >= beat:
             return float("inf")
         if alike.worth_folding:
-            seconds = self._folded_makespan(self._lowering.fold(alike), fabric, cluster, beat)
+            seconds = self._simulate.quotient_makespan(self._lowering.fold(alike), fabric, cluster, beat)
         else:
             seconds = self._unfolded(state, beat, floor)
         self._alike.put(key, min(seconds, beat))
@@ -165,13 +162,10 @@ class Evaluator:
         """Simulate a state, under every draw where its messages draw; none of them takes less than ``floor``."""
         given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
         if not self._others or not self.draws(state):
-            return self._makespan(*given) if beat == float("inf") else self._makespan(*given, beat)
+            return self._simulate.makespan(*given, beat)
         count, total = 1 + len(self._others), 0.0
-        for number, makespan in enumerate([self._makespan, *self._others]):
-            if beat == float("inf"):
-                total += makespan(*given)
-            else:
-                total += makespan(*given, count * beat - total - (count - 1 - number) * floor)
+        for number, simulate in enumerate([self._simulate, *self._others]):
+            total += simulate.makespan(*given, count * beat - total - (count - 1 - number) * floor)
             if total == float("inf"):
                 break
         return total / count
@@ -216,20 +210,19 @@ class Evaluator:
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
         fabric, cluster = state.fabric, self.problem.cluster
-        if not hasattr(self._simulate, "draws") or self._folds(fabric, cluster):  # on a star there is one path each
+        if self._simulate.has_quotient(fabric, cluster):  # on a star there is one path each
             return False
-        return bool(self._simulate.draws(self._lower(state.strategy), fabric, cluster))
+        return self._simulate.draws(self._lower(state.strategy), fabric, cluster)
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
         given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
-        seconds: F64 = self._simulate.makespans(*given, seeds)  # type: ignore[attr-defined]
-        return seconds
+        return self._simulate.makespans(*given, seeds)
 
     def plan(self, state: State, provenance: Mapping[str, Any], seed: int | None = None) -> Plan:
         """Lower and simulate a state once more, in full, as a plan; ``seed`` names a draw of its paths."""
         taskgraph = self._lower(state.strategy)
-        simulate = self._simulate if seed is None else self._simulate.with_seed(seed)  # type: ignore[attr-defined]
+        simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
         return Plan(
             cluster=self.problem.cluster,
             fabric=state.fabric,
@@ -240,9 +233,3 @@ class Evaluator:
             memory=self.memory_use(state.strategy),
             provenance=provenance,
         )
-
-
-def _makespan_of(simulate: Simulate) -> Callable[..., float]:
-    """Return what gives the iteration time alone."""
-    makespan: Callable[..., float] = getattr(simulate, "makespan", lambda *given: simulate(*given[:3]).makespan)
-    return makespan

@@ -22,8 +22,9 @@ from topoplan.model.interfaces import built, check_fabric
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.model.timeline import Timeline
-from topoplan.plugin.components import Simulate, Topology, TopologyContext
+from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
+from topoplan.plugin.simulate import Simulate
 from topoplan.search.observed import Progress, Run
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import strategy_path
@@ -164,7 +165,7 @@ def _optimized(
         problem=problem,
         budget=experiment.run.budget,
         seed=experiment.run.seed,
-        searchers=tuple(component.name for component, _ in made.searchers),
+        searchers=tuple(searcher.name for searcher in made.searchers),
         patience=experiment.run.patience,
     )
 
@@ -191,7 +192,7 @@ def _optimized(
     verdict = _verdict(made, result)
     chosen, aside = verdict.plan.entry, verdict.aside
     result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
-    assumptions = dict(getattr(problem.costs, "assumptions", {}))
+    assumptions = dict(problem.costs.assumptions)
     record = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
@@ -202,14 +203,14 @@ def _optimized(
     if verdict.initial is not verdict.plan:
         initial, initial_draws = _in_full(evaluator, verdict.initial, record)
     pays, bound = None, None
-    if made.topology.static is not None or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
+    if made.topology.rebuilds or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
         demand = evaluator.demand(chosen.state.strategy)
     if problem.reconfigurable:
         bound = _fabric_bound(plan, demand)
-    if made.topology.static is not None:
+    if made.topology.rebuilds:
         context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
-        simulate = made.simulate if draws.nearest is None else made.simulate.with_seed(draws.nearest)  # type: ignore[attr-defined]
-        pays = _break_even(simulate, made.topology, made.topology_options, context, plan)
+        simulate = made.simulate if draws.nearest is None else made.simulate.with_seed(draws.nearest)
+        pays = _break_even(simulate, made.topology, context, plan)
     memory = evaluator.memory(chosen.state.strategy)
     outcome = Outcome(
         plan=plan,
@@ -288,17 +289,14 @@ def _fabric_bound(plan: Plan, demand: Demand) -> float | None:
     return max(plan.timeline.bounds.device, fabric_lower_bound(demand, plan.cluster))
 
 
-def _break_even(
-    simulate: Simulate, topology: Topology, options: Any, context: TopologyContext, plan: Plan
-) -> BreakEven | None:
+def _break_even(simulate: Simulate, topology: Topology, context: TopologyContext, plan: Plan) -> BreakEven | None:
     """Compare the topology's fabric for the plan with those that stay as they are, the plan's own among them if so."""
-    assert topology.static is not None
-    rebuilt, static = plan.fabric, list(topology.static(options, context))
+    rebuilt, static = plan.fabric, list(topology.static(context))
     for fabric in static:
         check_fabric(fabric, context.cluster)
     if not rebuilds(plan.taskgraph, rebuilt, context.cluster):
         static.append(rebuilt)
-        rebuilt = built(topology, options, context)
+        rebuilt = built(topology, context)
     if rebuilt.phases is None:
         return None
     return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
@@ -311,11 +309,13 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         TopoplanError: a component or an option is unknown or wrong.
     """
     used = chosen_components(host, experiment)
-    _, (topology, _), *_ = used
-    cluster = interfaces_unless_given(experiment.cluster, [topology])
-    components = [component_record(host, component, options) for component, options in used]
+    cluster = interfaces_unless_given(experiment.cluster, [used.topology])
+    components = [component_record(host, component) for component in used.all]
     files = [
-        str(value) for _, options in used for key, value in attrs.asdict(options).items() if key == "file" and value
+        str(value)
+        for component in used.all
+        for key, value in attrs.asdict(component).items()
+        if key == "file" and value
     ]
     files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
     run = experiment.run

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanWarning
+from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import built
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.strategy import Strategy
-from topoplan.plugin.components import Frontend, Kind, Searcher, Simulate, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
+from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
@@ -34,7 +35,7 @@ from topoplan_engine.search.perturbed import perturbed
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.programs import check_strategy
 
-__all__ = ["Assembly", "assemble", "chosen_components", "named"]
+__all__ = ["Assembly", "Chosen", "assemble", "chosen_components", "named"]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -44,8 +45,8 @@ class Assembly:
     Attributes:
         strategy: where the search starts.
         simulate, simulator, policy: the built simulator, its component, and what it does about memory.
-        topology, topology_options: as chosen.
-        searchers: (component, options), in the order of their turns.
+        topology: as chosen.
+        searchers: in the order of their turns.
         evaluator: has priced nothing yet.
         keep: which searchers construct, and whether the result is what they constructed: where users want it, and no
             searcher goes from one strategy to the next beside them.
@@ -57,8 +58,7 @@ class Assembly:
     simulator: Simulator
     policy: Memory
     topology: Topology
-    topology_options: Any
-    searchers: tuple[tuple[Searcher, Any], ...]
+    searchers: tuple[Searcher, ...]
     evaluator: Evaluator
     seed: int
     keep: Keep
@@ -81,22 +81,21 @@ class Assembly:
         if chain:
             rngs = np.random.default_rng([self.seed, chain]).spawn(count)
         return fabric_rng, [
-            (component.axis, self._built(component, options, rng))
-            for (component, options), rng in zip(self.searchers, rngs, strict=True)
+            (searcher.axis, self._built(searcher, rng)) for searcher, rng in zip(self.searchers, rngs, strict=True)
         ]
 
-    def _built(self, component: Searcher, options: Any, rng: np.random.Generator) -> Search:
+    def _built(self, searcher: Searcher, rng: np.random.Generator) -> Search:
         """Build a searcher; one that finds no plan that fits leaves the others of its axis to search on."""
         try:
-            return component.build(options, self.problem, rng)
+            return searcher.build(self.problem, rng)
         except NoPlanFitsError as error:
-            if sum(other.axis == component.axis for other, _ in self.searchers) == 1:
+            if sum(other.axis == searcher.axis for other in self.searchers) == 1:
                 raise
             warnings.warn(TopoplanWarning(f"{error}; the other searchers go on"), stacklevel=2)
             return _Nothing()
 
 
-class _Nothing:
+class _Nothing(Search):
     """A searcher that proposes nothing."""
 
     def ask(self) -> list[Candidate]:
@@ -115,13 +114,12 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
     Raises:
         TopoplanError: something in the experiment is wrong.
     """
-    used = chosen_components(host, experiment)
-    (frontend, model_options), (topology, topology_options), (estimator, estimator_options), *rest = used
-    (simulator, simulator_options), *searchers = rest
+    chosen = chosen_components(host, experiment)
+    topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
-    graph = in_precision(frontend.build(model_options, experiment.run.batch_size), experiment.run.precision)
+    graph = in_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
-    costs = estimator.build(estimator_options, graph, cluster)
+    costs = estimator.build(graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
     problem = Problem(
         graph=graph,
@@ -129,21 +127,21 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
         costs=costs,
         space=Space(graph, cluster, costs),
         topology=topology.name,
-        build_fabric=_fabric_builder(topology, topology_options, cluster),
+        build_fabric=_fabric_builder(topology, cluster),
         reconfigurable=topology.follows_demand,
     )
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
-    policy = cast("Simulator", simulator).memory(simulator_options)
+    policy = simulator.memory_policy
     if experiment.run.strategy is None:
         strategy = problem.space.initial()
     else:
         strategy = read_strategy(host, experiment.run.strategy, graph)
     check_strategy(strategy, graph, cluster.n_devices)
     if policy != "ignore":
-        kept_whole = all(component.whole_batch or component.axis == "network" for component, _ in searchers)
+        kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
         check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
-    simulate = simulator.build(simulator_options)
+    simulate = simulator.build()
     return Assembly(
         problem=problem,
         strategy=strategy,
@@ -151,11 +149,10 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
         simulator=simulator,
         policy=policy,
         topology=topology,
-        topology_options=topology_options,
-        searchers=tuple(searchers),
-        evaluator=Evaluator(problem, simulate, policy, experiment.run.draws, getattr(simulator_options, "seed", 0)),
+        searchers=searchers,
+        evaluator=Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw),
         seed=experiment.run.seed,
-        keep=_keep(experiment, [component for component, _ in searchers]),
+        keep=_keep(experiment, searchers),
     )
 
 
@@ -190,36 +187,51 @@ def named(host: Host, experiment: Experiment) -> Experiment:
     )
 
 
-def chosen_components(host: Host, experiment: Experiment) -> list[tuple[Any, Any]]:
-    """Return frontend, topology, estimator, simulator and searchers, each with its options.
+@attrs.frozen(kw_only=True)
+class Chosen:
+    """The components of an experiment, with their options."""
+
+    frontend: Frontend
+    topology: Topology
+    estimator: Estimator
+    simulator: Simulator
+    searchers: tuple[Searcher, ...]
+
+    @property
+    def all(self) -> list[Component]:
+        """All of them, in this order."""
+        return [self.frontend, self.topology, self.estimator, self.simulator, *self.searchers]
+
+
+def chosen_components(host: Host, experiment: Experiment) -> Chosen:
+    """Make the components that an experiment names.
 
     Raises:
         TopoplanError: a component or an option is unknown or wrong.
     """
-    frontend = host.make(Kind.FRONTEND, experiment.model.name, experiment.model.options)
-    preferred = cast("Frontend", frontend[0]).estimator
-    chosen = [
-        (Kind.TOPOLOGY, experiment.topology),
-        (Kind.ESTIMATOR, experiment.estimator or Choice(preferred)),
-        (Kind.SIMULATOR, experiment.simulator),
-        *((Kind.SEARCHER, choice) for choice in _with_partners(host, experiment.searchers)),
-    ]
-    return [frontend, *(host.make(kind, choice.name, choice.options) for kind, choice in chosen)]
+    frontend = host.make(Frontend, experiment.model.name, experiment.model.options)
+    estimator = experiment.estimator or Choice(frontend.estimator)
+    partners = _with_partners(host, experiment.searchers)
+    return Chosen(
+        frontend=frontend,
+        topology=host.make(Topology, experiment.topology.name, experiment.topology.options),
+        estimator=host.make(Estimator, estimator.name, estimator.options),
+        simulator=host.make(Simulator, experiment.simulator.name, experiment.simulator.options),
+        searchers=tuple(host.make(Searcher, choice.name, choice.options) for choice in partners),
+    )
 
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
     """Put a strategy searcher before network searchers that came alone."""
-    searchers = [cast("Searcher", host.get(Kind.SEARCHER, choice.name)) for choice in choices]
+    searchers = [host.get(Searcher, choice.name) for choice in choices]
     if any(searcher.axis == "strategy" for searcher in searchers):
         return list(choices)
     partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
     return [*(Choice(name) for name in partners), *choices]
 
 
-def _fabric_builder(
-    topology: Topology, options: Any, cluster: Any
-) -> Callable[[Demand | None, np.random.Generator], Fabric]:
+def _fabric_builder(topology: Topology, cluster: Cluster) -> Callable[[Demand | None, np.random.Generator], Fabric]:
     def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
-        return built(topology, options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        return built(topology, TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return build

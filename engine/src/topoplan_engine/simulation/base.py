@@ -21,6 +21,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan.plugin.simulate import Simulate
 from topoplan_engine.lowering.fold import Folded
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound
@@ -65,7 +66,7 @@ class Model(Protocol):
         """Run a folded iteration; its makespan is infinite once it is proven to take ``beat`` or longer."""
 
 
-class Simulation:
+class Simulation(Simulate):
     """A built simulator; call it for a timeline, or ask for the makespan alone.
 
     How to judge a plan by more than one draw of paths::
@@ -73,6 +74,8 @@ class Simulation:
         seconds = simulate.makespans(taskgraph, fabric, cluster, range(1, 9))  # (8,), the same where nothing is drawn
         other = simulate.with_seed(3)  # a simulator like this one: other.makespan(...), other(...)
     """
+
+    lower_bounds = True
 
     def __init__(self, model: Model, *, barriers: bool, server: bool, networks: NetworkCache | None = None) -> None:
         self._model, self._barriers, self._server = model, barriers, server
@@ -154,8 +157,10 @@ class Simulation:
             events=int(outcome.events),
         )
 
-    def makespan(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
-        """Return the iteration time only; infinite once it is proven to be no less than ``beat``.
+    def makespan(
+        self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+    ) -> float:
+        """Return the iteration time only; infinite once it is proven to be no less than the cutoff.
 
         ``taskgraph`` must be in range (`TaskGraph.check`).
 
@@ -163,24 +168,28 @@ class Simulation:
             TopoplanError: a cycle, a starved task or an unreachable pair.
         """
         if fabric.phases is not None:
-            return phased_makespan(self.makespan, taskgraph, fabric, cluster, beat)
+            return phased_makespan(self.makespan, taskgraph, fabric, cluster, cutoff_seconds)
         network = self._networks.get(fabric, cluster)
         taskgraph = self._rewritten(taskgraph)
         prepared = self._model.prepare(taskgraph, network)
-        outcome = self._model.simulate(prepared) if beat == np.inf else self._model.beats(prepared, beat)
+        outcome = (
+            self._model.simulate(prepared) if cutoff_seconds == np.inf else self._model.beats(prepared, cutoff_seconds)
+        )
         if outcome is None:
             return float("inf")
         check_finished(taskgraph, outcome.finish)
         return float(outcome.makespan)
 
-    def folds(self, fabric: Fabric, cluster: Cluster) -> bool:
-        """Say whether `folded_makespan` can simulate one task for all that nothing tells apart."""
+    def has_quotient(self, fabric: Fabric, cluster: Cluster) -> bool:
+        """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
         plain = fabric.phases is None and not (self._barriers or self._server)
         return plain and self._model.folds(self._networks.get(fabric, cluster))
 
-    def folded_makespan(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> float:
+    def quotient_makespan(
+        self, quotient: Folded, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+    ) -> float:
         """Return the time of a folded iteration, as `makespan` does."""
-        outcome = self.folded_outcome(folded, fabric, cluster, beat)
+        outcome = self.folded_outcome(quotient, fabric, cluster, cutoff_seconds)
         return float(outcome.makespan)
 
     def folded_outcome(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> Outcome:

@@ -13,7 +13,7 @@ import attrs
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.plugin.components import Simulate
+from topoplan.plugin.simulate import Simulate
 from topoplan_engine.simulation.phases import segments
 
 __all__ = ["BreakEven", "break_even", "rebuilds"]

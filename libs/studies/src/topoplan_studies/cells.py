@@ -13,7 +13,7 @@ from typing import cast
 import attrs
 
 from topoplan.errors import TopoplanError
-from topoplan.plugin.components import Kind, Searcher, Topology
+from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_studies.clusters import Target, cluster_of
@@ -140,11 +140,9 @@ def _estimator(figure: Figure, model: Model, batch: int | None, measures: Path |
 
 def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ...]:
     """Leave out searchers of the network axis where the network cannot be rewired."""
-    rewirable = cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name)).follows_demand
+    rewirable = host.get(Topology, network.choice.name).follows_demand
     chosen = tuple(
-        choice
-        for choice in figure.searchers
-        if rewirable or cast("Searcher", host.get(Kind.SEARCHER, choice.name)).axis == "strategy"
+        choice for choice in figure.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
     )
     if not chosen:
         raise TopoplanError(

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import built
-from topoplan.plugin.components import Kind, Topology, TopologyContext
+from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import ClusterOptions, build_cluster, interfaces_unless_given
 from topoplan_studies.figure import BATCH, Figure, Network
@@ -161,15 +161,14 @@ def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> 
     return one
 
 
-def _topology(network: Network, host: Host) -> Topology:
-    return cast("Topology", host.get(Kind.TOPOLOGY, network.choice.name))
+def _topology(network: Network, host: Host) -> type[Topology]:
+    return host.get(Topology, network.choice.name)
 
 
 def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
-    component, chosen = host.make(Kind.TOPOLOGY, network.choice.name, network.choice.options)
-    topology = cast("Topology", component)
+    topology = host.make(Topology, network.choice.name, network.choice.options)
     context = TopologyContext(cluster=build_cluster(options, host), demand=None, rng=np.random.default_rng(0))
-    fabric: Fabric = built(topology, chosen, context)
+    fabric: Fabric = built(topology, context)
     return bill(fabric, topology.switching)
 
 

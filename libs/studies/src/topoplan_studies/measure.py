@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ from topoplan.errors import NoPlanFitsError, TopoplanError
 from topoplan.model.interfaces import used_interfaces
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
-from topoplan.plugin.components import Kind, Topology
+from topoplan.plugin.components import Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.interrupt import end_with_parent
@@ -55,7 +55,7 @@ def measure(name: str, experiment: Experiment, plugins: bytes = INSTALLED) -> di
         raise TopoplanError(f"{name}: {error}") from None
     plan, timeline = outcome.plan, outcome.plan.timeline
     assert timeline is not None
-    topology = cast("Topology", host.get(Kind.TOPOLOGY, experiment.topology.name))
+    topology = host.get(Topology, experiment.topology.name)
     fullest = int(np.argmax(outcome.memory / plan.cluster.device_memory))
     return {
         "iteration_time_s": outcome.seconds,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_compare import COMPARE
+from topoplan_command_compare import Compare
 
 
-@parametrize_with_checks(COMPARE)
+@parametrize_with_checks(Compare)
 def test_conformance(check):
     check()

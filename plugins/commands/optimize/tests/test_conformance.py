@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_optimize import OPTIMIZE
+from topoplan_command_optimize import Optimize
 
 
-@parametrize_with_checks(OPTIMIZE)
+@parametrize_with_checks(Optimize)
 def test_conformance(check):
     check()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from topoplan import TopoplanError
 from topoplan.cli import main
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_profile import PROFILE
+from topoplan_command_profile import Profile
 from topoplan_command_profile.document import document
 from topoplan_command_profile.fit import Line, fit
 from topoplan_command_profile.launch import measure_here, measure_joined
@@ -27,7 +27,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 SIZES = np.array([1e5, 1e6, 8e6, 32e6])
 
 
-@parametrize_with_checks(PROFILE)
+@parametrize_with_checks(Profile)
 def test_conformance(check):
     check()
 

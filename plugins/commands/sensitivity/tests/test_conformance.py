@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_sensitivity import SENSITIVITY
+from topoplan_command_sensitivity import Sensitivity
 
 
-@parametrize_with_checks(SENSITIVITY)
+@parametrize_with_checks(Sensitivity)
 def test_conformance(check):
     check()

@@ -13,14 +13,14 @@ from topoplan.testing import reference
 from topoplan_command_share.merging import merged, repeated
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
-from topoplan_simulator_flexnet import FLEXNET, FlexnetOptions
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
 
 GRAPH = reference.graph(("dense1", "dense2", "dense3"))
 SIMULATORS = {
-    "coupled": FLUID.build(FluidOptions()),
-    "stepped": FLUID.build(FluidOptions(level="stepped")),
-    "flexnet": FLEXNET.build(FlexnetOptions(ring_direction="forward")),
+    "coupled": Fluid().build(),
+    "stepped": Fluid(level="stepped").build(),
+    "flexnet": Flexnet(ring_direction="forward").build(),
 }
 every = pytest.mark.parametrize("simulate", SIMULATORS.values(), ids=SIMULATORS)
 #: FlexNet's queue leaves the order of equal events to all that is in it.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, PlacedStrategy, TopoplanError
+from topoplan import Cluster, Fabric, PlacedStrategy, Simulate, TopoplanError
 from topoplan.testing import reference
 from topoplan_command_share.claims import verdicts
 from topoplan_command_share.draw import Job, at_load, draw
@@ -20,7 +20,7 @@ from topoplan_command_share.share import share_from
 from topoplan_command_share.simulate import MOST_ITERATIONS, devices_of, iterations, job_seconds
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 from topoplan_studies.figure import Claim
 
 DOCUMENT = {
@@ -124,7 +124,7 @@ def test_a_job_that_does_not_fit_leaves_room_to_others():
 # ── Jobs together ───────────────────────────────────────────────────────────────────────────────────────
 
 GRAPH = reference.graph(("dense1", "dense2", "dense3"))
-SIMULATE = FLUID.build(FluidOptions())
+SIMULATE = Fluid().build()
 
 
 def star(hosts):
@@ -167,7 +167,7 @@ def network(fabric, hosts=16):
     )
 
 
-class Fixed:
+class Fixed(Simulate):
     """A simulator under one draw of equal paths, whatever else is asked for."""
 
     def __init__(self, seed):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_simulate import SIMULATE
+from topoplan_command_simulate import Simulate
 
 
-@parametrize_with_checks(SIMULATE)
+@parametrize_with_checks(Simulate)
 def test_conformance(check):
     check()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_command_sweep import SWEEP
+from topoplan_command_sweep import Sweep
 
 
-@parametrize_with_checks(SWEEP)
+@parametrize_with_checks(Sweep)
 def test_conformance(check):
     check()

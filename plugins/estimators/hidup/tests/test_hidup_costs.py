@@ -8,7 +8,7 @@ import pytest
 from topoplan import Cluster, TopoplanError
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import CollectiveCosts
-from topoplan_estimator_hidup import HIDUP, Options
+from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
 from topoplan_operators import GraphBuilder, Handle, dense, experts, losses, pointwise, products, shaping, spatial
 
@@ -59,7 +59,7 @@ def costs_of(cluster=None, **given):
     b = GraphBuilder("model", 8)
     x = b.linear(b.input((16,)), 32, bias=False)
     b.relu(x)
-    return HIDUP.build(Options(device_flops=1000, **given), b.build(), cluster or Cluster.uniform(n_hosts=2))
+    return Hidup(device_flops=1000, **given).build(b.build(), cluster or Cluster.uniform(n_hosts=2))
 
 
 def test_operators_take_their_count_over_the_rate():

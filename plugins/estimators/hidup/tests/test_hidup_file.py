@@ -9,7 +9,7 @@ import pytest
 from topoplan import TopoplanError
 from topoplan.model.taskgraph import Collective
 from topoplan.testing import reference
-from topoplan_estimator_hidup import HIDUP, Options
+from topoplan_estimator_hidup import Hidup
 
 #: Bytes/s and seconds of each collective.
 LINES = {"all_gather": (1e9, 1e-4), "all_reduce": (5e8, 2e-4), "reduce_scatter": (2e9, 0.0), "all_to_all": (1e10, 1e-5)}
@@ -25,7 +25,7 @@ def content(**changes):
 
 
 def costs(path, **given):
-    return HIDUP.build(Options(file=str(path), **given), reference.graph(), reference.cluster())
+    return Hidup(file=str(path), **given).build(reference.graph(), reference.cluster())
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_estimator_measured import MEASURED
+from topoplan_estimator_measured import Measured
 
 
-@parametrize_with_checks(MEASURED)
+@parametrize_with_checks(Measured)
 def test_conformance(check):
     check()

@@ -13,7 +13,7 @@ import pytest
 
 from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan_estimator_measured import Options, topoplan_estimators
+from topoplan_estimator_measured import Measured
 
 CLUSTER = Cluster.uniform(n_hosts=16)
 
@@ -64,7 +64,7 @@ def file(tmp_path):
 
 
 def costs(path, model, cluster=CLUSTER, **options):
-    return topoplan_estimators()[0].build(Options(file=str(path), **options), model, cluster)
+    return Measured(file=str(path), **options).build(model, cluster)
 
 
 def price(function, op, degrees):

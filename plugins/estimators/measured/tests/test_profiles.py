@@ -7,8 +7,8 @@ import re
 import pytest
 
 from topoplan import TopoplanError
-from topoplan_estimator_measured import Options
-from topoplan_estimator_measured.cost import Measured
+from topoplan_estimator_measured import Measured
+from topoplan_estimator_measured.cost import MeasuredCosts
 from topoplan_estimator_measured.profiles import names, profile, rows
 
 
@@ -34,13 +34,13 @@ def test_every_profile_has_rows_and_a_source():
     ("options", "told"),
     [
         (
-            Options(),
+            Measured(),
             "profile or file is missing (measured:profile=NAME names times that come with it: alexnet, candle16",
         ),
-        (Options(profile="dlrm61"), "profile: no 'dlrm61'; did you mean 'dlrm16'?"),
-        (Options(profile="dlrm16", file="a.json"), "profile=dlrm16 and file=a.json are both given"),
+        (Measured(profile="dlrm61"), "profile: no 'dlrm61'; did you mean 'dlrm16'?"),
+        (Measured(profile="dlrm16", file="a.json"), "profile=dlrm16 and file=a.json are both given"),
     ],
 )
 def test_what_cannot_be_read_is_said(options, told):
     with pytest.raises(TopoplanError, match=re.escape(told)):
-        Measured(options, None, None)
+        MeasuredCosts(options, None, None)

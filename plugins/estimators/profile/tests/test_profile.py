@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topoplan import Axis, Cluster, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
-from topoplan_estimator_profile import PROFILE, Options
+from topoplan_estimator_profile import Profiled
 
 BATCH = 32
 
@@ -26,7 +26,7 @@ def layer(**changes):
 
 def costs(operator, cluster=None, **options):
     graph = OperatorGraph(name="test", operators=(operator,), edges=np.zeros((0, 4)), batch_size=BATCH)
-    return PROFILE.build(Options(**options), graph, cluster or Cluster.uniform(n_hosts=8))
+    return Profiled(**options).build(graph, cluster or Cluster.uniform(n_hosts=8))
 
 
 def price(function, degree):

@@ -17,7 +17,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
 from topoplan.options import structure
 from topoplan_engine.precision import in_precision
-from topoplan_estimator_roofline import Options, topoplan_estimators
+from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 
 IDEAL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 0.0}
@@ -80,7 +80,7 @@ def chain(*operators):
 
 
 def costs(graph, cluster, **options):
-    return topoplan_estimators()[0].build(Options(**options), graph, cluster)
+    return Roofline(**options).build(graph, cluster)
 
 
 def price(function, op, degrees):
@@ -229,9 +229,9 @@ def test_wrong_options_are_named(options, told):
 
 
 def test_options_from_text_are_checked():
-    assert structure(Options, {"compute-efficiency": "0.5", "kernel-overhead-us": ""}, "x").kernel_overhead_us is None
+    assert structure(Roofline, {"compute-efficiency": "0.5", "kernel-overhead-us": ""}, "x").kernel_overhead_us is None
     with pytest.raises(TopoplanError, match=r"compute-efficiency: 1\.5 is too large"):
-        structure(Options, {"compute-efficiency": "1.5"}, "estimator roofline")
+        structure(Roofline, {"compute-efficiency": "1.5"}, "estimator roofline")
 
 
 @pytest.mark.parametrize("degrees", [(1, 2), (65, 1, 1), (1, 0, 1)])

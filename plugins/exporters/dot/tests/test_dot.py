@@ -8,9 +8,9 @@ import attrs
 
 from topoplan import TaskKind
 from topoplan.testing import reference
-from topoplan_exporter_dot import DotOptions, build
+from topoplan_exporter_dot import Dot
 
-WRITE = build(DotOptions())
+WRITE = Dot().write
 
 
 def test_every_task_and_every_edge():

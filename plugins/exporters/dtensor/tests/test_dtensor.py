@@ -22,12 +22,12 @@ from topoplan.testing import reference
 from topoplan_engine.partition import part_bounds
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_exporter_dtensor import DTensorOptions, build
+from topoplan_exporter_dtensor import DTensor
 from topoplan_exporter_dtensor.layouts import lay_out
 from topoplan_operators import GraphBuilder
 from topoplan_operators.losses import total
 
-WRITE = build(DTensorOptions())
+WRITE = DTensor().write
 ALL = np.arange(4)
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from topoplan import Cluster, Fabric, LinkKind, Plan, TaskGraph, TaskKind
 from topoplan.model.routes import routes_from_nodes
 from topoplan.testing import reference
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.network import MOST_COPIES, copies
 from topoplan_exporter_flatbuffer.wire import decode
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
 
 
 def nothing_sent(n):

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind, Timeline, TopoplanError
 from topoplan.testing import reference
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.schema import Rows, flatten, unflatten
 from topoplan_exporter_flatbuffer.wire import decode
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
 GBPS = 1e9 / 8
 
 

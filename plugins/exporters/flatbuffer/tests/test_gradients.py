@@ -8,10 +8,11 @@ import pytest
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
 from topoplan.testing import reference
 from topoplan_engine.replay import simulate_file
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_exporter_flatbuffer import Flatbuffer
+from topoplan_simulator_fluid import Fluid
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
 HOSTS = 4
 
 
@@ -52,11 +53,11 @@ def two_layers():
 def test_gradients_are_written_as_they_were_simulated(fabric, sync, collective):
     graph, cluster = two_layers(), Cluster.uniform(n_hosts=HOSTS, interface_bandwidth=1.25e10)
     options = {"level": "stepped", "gradient_sync": sync, "collective": collective}
-    line = FLUID.build(FluidOptions(**options))(graph, fabric, cluster)
+    line = Fluid(**options).build()(graph, fabric, cluster)
     told = {"components": [{"kind": "simulator", "options": options}]}
     plan = Plan(cluster=cluster, fabric=fabric, taskgraph=graph, timeline=line, provenance=told)
     again = read(WRITE(plan), "x")
-    plain = FLUID.build(FluidOptions(level="stepped"))
+    plain = Fluid(level="stepped").build()
     assert plain.makespan(again.taskgraph, again.fabric, again.cluster) == pytest.approx(line.makespan, rel=1e-6)
     barriers = again.taskgraph.device[again.taskgraph.kind == TaskKind.BARRIER]
     assert ((barriers < HOSTS).sum() == HOSTS) == (sync == "barrier")

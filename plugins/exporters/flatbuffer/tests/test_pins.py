@@ -11,12 +11,13 @@ import pytest
 
 from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
 from topoplan_engine.replay import between_ends
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.pins import RING_SHARE
 from topoplan_exporter_flatbuffer.wire import decode
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
 HOSTS = 8
 #: Neighbours and opposite hosts are linked; hosts 2 apart are joined by two rings of different paths, each of 2 links.
 RINGS = {8: ((1,), (7,)), 4: ((1, 1), (7, 3), (7, 7)), 2: ((4,), (1, 3))}
@@ -62,7 +63,7 @@ def plan(transfers, groups, made=None, size=8_000_000):
 
 
 def seconds(plan, level="stepped"):
-    return FLUID.build(FluidOptions(level=level)).makespan(plan.taskgraph, plan.fabric, plan.cluster)
+    return Fluid(level=level).build().makespan(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def paths_taken(data):

@@ -9,9 +9,11 @@ import pytest
 from topoplan import TopoplanError
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read, read_strategy
+from topoplan_exporter_flatbuffer import Flatbuffer
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
+read_strategy = Flatbuffer().read_strategy
 
 
 def test_a_pipeline_is_written_but_no_strategy_is_told_from_it():

@@ -20,13 +20,14 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.simulation.messages import collective_rounds
-from topoplan_exporter_flatbuffer import FlatbufferOptions, build, read
+from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.network import receivers, shifts
 from topoplan_exporter_flatbuffer.unroll import unrolled
 from topoplan_exporter_flatbuffer.wire import decode
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 
-WRITE = build(FlatbufferOptions())
+WRITE = Flatbuffer().write
+read = Flatbuffer().read
 COMPUTE, TRANSFER, ALLREDUCE, BARRIER = TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE, TaskKind.BARRIER
 
 
@@ -82,7 +83,7 @@ def plan_of(taskgraph, fabric, **more):
 
 
 def simulated(plan, level):
-    return FLUID.build(FluidOptions(level=level))(plan.taskgraph, plan.fabric, plan.cluster)
+    return Fluid(level=level).build()(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def whole(graph):

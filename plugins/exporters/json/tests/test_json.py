@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from topoplan import Axis, Collective, Dimension, Operator, OperatorGraph, Role, Routes, TaskKind, Tensor, TopoplanError
 from topoplan.testing import reference
-from topoplan_exporter_json import JsonOptions, build, read
+from topoplan_exporter_json import Json
 
-WRITE = build(JsonOptions())
+WRITE = Json().write
+read = Json().read
 
 
 def survives(plan):
@@ -209,7 +210,7 @@ def test_a_column_of_micro_batches_is_as_long_as_the_others():
 def test_bounds_survive_and_older_plans_without_one_of_them_can_be_read():
     plan = reference.plan()
     timeline = attrs.evolve(plan.timeline, bounds=attrs.evolve(plan.timeline.bounds, collective=0.1234567890123))
-    written = build(JsonOptions())(attrs.evolve(plan, timeline=timeline))
+    written = Json().write(attrs.evolve(plan, timeline=timeline))
     assert read(written, "new").timeline.bounds == timeline.bounds
     older = json.loads(written)
     del older["timeline"]["bounds"]["collective"]

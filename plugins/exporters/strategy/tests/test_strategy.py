@@ -19,7 +19,9 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.testing import reference
-from topoplan_exporter_strategy import StrategyOptions, build, read_strategy
+from topoplan_exporter_strategy import StrategyFile
+
+read_strategy = StrategyFile().read_strategy
 
 
 def conv(name="conv1"):
@@ -69,7 +71,7 @@ def write(graph, *placements):
         graph=graph,
         strategy=PlacedStrategy(placements),
     )
-    return build(StrategyOptions())(made)
+    return StrategyFile().write(made)
 
 
 WHOLE = Placement((1, 1, 1, 1), [5])
@@ -140,7 +142,7 @@ def test_a_plan_without_a_strategy():
     plan = reference.plan()
     bare = type(plan)(cluster=plan.cluster, fabric=plan.fabric, taskgraph=plan.taskgraph)
     with pytest.raises(TopoplanError, match="only a task graph"):
-        build(StrategyOptions())(bare)
+        StrategyFile().write(bare)
 
 
 @pytest.mark.parametrize(
@@ -197,4 +199,4 @@ def test_any_damage_is_survived(changes, length):
 
 def test_a_schedule_is_refused():
     with pytest.raises(TopoplanError, match=r"has a schedule \(1f1b, 4 micro-batches, 2 stages\), .*json can"):
-        build(StrategyOptions())(reference.pipelined())
+        StrategyFile().write(reference.pipelined())

@@ -7,9 +7,9 @@ import pytest
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_candle_uno import CandleUnoOptions, topoplan_frontends
+from topoplan_frontend_candle_uno import CandleUno, topoplan_frontends
 
-(FRONTEND,) = topoplan_frontends()
+FRONTEND = topoplan_frontends()
 
 
 @parametrize_with_checks(FRONTEND)
@@ -18,7 +18,7 @@ def test_conformance(check) -> None:
 
 
 def build(batch_size=None, **given):
-    return FRONTEND.build(structure(CandleUnoOptions, given, "frontend candle-uno"), batch_size)
+    return structure(CandleUno, given, "frontend candle-uno").build(batch_size)
 
 
 def dense_parameters(graph) -> int:

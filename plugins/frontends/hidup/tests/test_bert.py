@@ -8,14 +8,14 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
-from topoplan_frontend_hidup import BertOptions
+from topoplan_frontend_hidup import BertSgmoe
 from topoplan_frontend_hidup.bert import build
 
 SMALL = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "positions": 8, "words": 60}
 
 
 def small(batch_size=None, **given):
-    return build("bert-sgmoe", structure(BertOptions, {**SMALL, **given}, "frontend bert-sgmoe"), batch_size, chosen=2)
+    return build("bert-sgmoe", structure(BertSgmoe, {**SMALL, **given}, "frontend bert-sgmoe"), batch_size, chosen=2)
 
 
 def parameters(graph):

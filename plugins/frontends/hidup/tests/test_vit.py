@@ -6,14 +6,14 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
-from topoplan_frontend_hidup import VitOptions
+from topoplan_frontend_hidup import VitSgmoe
 from topoplan_frontend_hidup.vit import build
 
 SMALL = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "image": 8, "classes": 4}
 
 
 def small(**given):
-    return build("vit-sgmoe", structure(VitOptions, {**SMALL, **given}, "frontend vit-sgmoe"), None, chosen=2)
+    return build("vit-sgmoe", structure(VitSgmoe, {**SMALL, **given}, "frontend vit-sgmoe"), None, chosen=2)
 
 
 def test_an_image_becomes_patches_and_a_class_token():

@@ -7,9 +7,9 @@ import pytest
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_inception_v3 import InceptionV3Options, topoplan_frontends
+from topoplan_frontend_inception_v3 import InceptionV3, topoplan_frontends
 
-(FRONTEND,) = topoplan_frontends()
+FRONTEND = topoplan_frontends()
 
 
 @parametrize_with_checks(FRONTEND)
@@ -18,7 +18,7 @@ def test_conformance(check) -> None:
 
 
 def build(batch_size=None, **given):
-    return FRONTEND.build(structure(InceptionV3Options, given, "frontend inception-v3"), batch_size)
+    return structure(InceptionV3, given, "frontend inception-v3").build(batch_size)
 
 
 def dense_parameters(graph) -> int:

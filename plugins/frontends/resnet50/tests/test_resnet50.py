@@ -7,9 +7,9 @@ import pytest
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_resnet50 import Resnet50Options, topoplan_frontends
+from topoplan_frontend_resnet50 import Resnet50, topoplan_frontends
 
-(FRONTEND,) = topoplan_frontends()
+FRONTEND = topoplan_frontends()
 
 
 @parametrize_with_checks(FRONTEND)
@@ -18,7 +18,7 @@ def test_conformance(check) -> None:
 
 
 def build(batch_size=None, **given):
-    return FRONTEND.build(structure(Resnet50Options, given, "frontend resnet50"), batch_size)
+    return structure(Resnet50, given, "frontend resnet50").build(batch_size)
 
 
 def dense_parameters(graph) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_torchgraph import TORCHGRAPH
+from topoplan_frontend_torchgraph import Torchgraph
 
 
-@parametrize_with_checks(TORCHGRAPH)
+@parametrize_with_checks(Torchgraph)
 def test_conformance(check):
     check()

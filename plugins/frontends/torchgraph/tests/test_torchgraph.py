@@ -9,12 +9,12 @@ import pytest
 
 from topoplan import Role, TopoplanError
 from topoplan.options import structure
-from topoplan_frontend_torchgraph import TORCHGRAPH, TorchgraphOptions
+from topoplan_frontend_torchgraph import Torchgraph
 from topoplan_frontend_torchgraph.model import graph_of
 from topoplan_frontend_torchgraph.reading import parse, read
 
 NODE = "{} -- {} -- forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
-EXAMPLE = Path(TORCHGRAPH.example["file"])
+EXAMPLE = Path(Torchgraph.example["file"])
 
 
 def node(name, description="Layer", forward=1.0, backward=2.0, activations="64.0", parameters=8.0):
@@ -26,7 +26,7 @@ def text(*lines):
 
 
 def build(path, batch_size=None, **given):
-    return TORCHGRAPH.build(structure(TorchgraphOptions, {"file": str(path), **given}, "frontend"), batch_size)
+    return structure(Torchgraph, {"file": str(path), **given}, "frontend").build(batch_size)
 
 
 def names(graph):
@@ -152,7 +152,7 @@ def test_profiles_that_are_no_model_are_refused(lines, message):
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(TopoplanError, match="file is missing"):
-        TORCHGRAPH.build(TorchgraphOptions(), 4)
+        Torchgraph().build(4)
     with pytest.raises(TopoplanError, match=r"none\.txt: cannot be read"):
         read(tmp_path / "none.txt")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")

@@ -7,9 +7,9 @@ import pytest
 from topoplan.errors import TopoplanError
 from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_vgg16 import Vgg16Options, topoplan_frontends
+from topoplan_frontend_vgg16 import Vgg16, topoplan_frontends
 
-(FRONTEND,) = topoplan_frontends()
+FRONTEND = topoplan_frontends()
 
 
 @parametrize_with_checks(FRONTEND)
@@ -18,7 +18,7 @@ def test_conformance(check) -> None:
 
 
 def build(batch_size=None, **given):
-    return FRONTEND.build(structure(Vgg16Options, given, "frontend vgg16"), batch_size)
+    return structure(Vgg16, given, "frontend vgg16").build(batch_size)
 
 
 def dense_parameters(graph) -> int:

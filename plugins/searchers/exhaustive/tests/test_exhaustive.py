@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_searcher_exhaustive import EXHAUSTIVE
+from topoplan_searcher_exhaustive import Exhaustive
 
 
-@parametrize_with_checks(EXHAUSTIVE)
+@parametrize_with_checks(Exhaustive)
 def test_conformance(check):
     check()

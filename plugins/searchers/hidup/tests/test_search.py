@@ -6,18 +6,18 @@ import math
 
 import pytest
 
-from topoplan import Cluster, PartCosts, Problem
+from topoplan import Cluster, CostFunction, PartCosts, Problem
 from topoplan_engine.search.space import Space
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.hidup import search
-from topoplan_searcher_hidup import HidupOptions
+from topoplan_searcher_hidup import Hidup
 from topoplan_searcher_hidup.search import HidupSearch
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import write_down
 from topoplan_spmd_planning.released import released
 
 
-class Costs:
+class Costs(CostFunction):
     """A second for every operator; collectives are rings."""
 
     def supports(self, op, degrees):
@@ -42,7 +42,7 @@ def problem_of(width=8, layers=2, batch=16):
 
 def test_work_is_shared_and_the_loss_is_in_partial_sums():
     problem = problem_of()
-    found = HidupSearch(HidupOptions(), problem).report(None)
+    found = HidupSearch(Hidup(), problem).report(None)
     program = write_down(problem.graph, released)
     assert found["objective"] == search(program, Prices(problem)).objective
     operators = {c["operator"]: c for stage in found["program"] for c in stage["computations"]}

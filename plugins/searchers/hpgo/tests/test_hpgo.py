@@ -8,6 +8,7 @@ import pytest
 from topoplan import (
     Axis,
     Cluster,
+    CostFunction,
     Dimension,
     Fabric,
     Operator,
@@ -22,19 +23,19 @@ from topoplan import (
 )
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine.search.space import Space
-from topoplan_searcher_hpgo import HPGO, HpgoOptions
+from topoplan_searcher_hpgo import Hpgo
 
 BATCH = 32
 
 
 @parametrize_with_checks(
-    HPGO, {"check_beats_chance": "its landscape favours cut outputs; the stages of HPGO cut samples only"}
+    Hpgo, {"check_beats_chance": "its landscape favours cut outputs; the stages of HPGO cut samples only"}
 )
 def test_conformance(check):
     check()
 
 
-class Costs:
+class Costs(CostFunction):
     """A millisecond forward and two backward for each whole operator, shared by its parts."""
 
     largest_cut = BATCH
@@ -80,7 +81,7 @@ def chain(count, **given):
 
 
 def search_of(problem, **options):
-    search = HPGO.build(HpgoOptions(**options), problem, np.random.default_rng(0))
+    search = Hpgo(**options).build(problem, np.random.default_rng(0))
     fabric = Fabric.from_links(name="pair", n_hosts=2, links=[(0, 1), (1, 0)], bandwidth=1.0, latency=0.0)
     search.adopt(Trial(state=State(problem.space.initial(), fabric), cost=1.0, demand=lambda: None))
     return search

@@ -11,7 +11,7 @@ from topoplan import Cluster, Demand, Fabric, PartCosts, Placement, Problem, Sta
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine.search.space import Space
 from topoplan_operators import GraphBuilder
-from topoplan_searcher_mcmc import MCMC, McmcOptions
+from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain
 from topoplan_searcher_mcmc.propagate import Propagation, carried
 
@@ -45,14 +45,14 @@ def first_state(problem):
     return State(problem.space.initial(), fabric)
 
 
-@parametrize_with_checks(MCMC)
+@parametrize_with_checks(Mcmc)
 def test_conformance(check):
     check()
 
 
 @pytest.mark.parametrize(("temperature", "alpha", "slowdown"), [("relative", 50.0, 0.01), ("absolute", 2.0, 0.0003)])
 def test_a_slowdown_is_accepted_as_often_as_metropolis_says(problem, temperature, alpha, slowdown):
-    options = McmcOptions(temperature=temperature, alpha=alpha, reset_every=10**9)
+    options = Mcmc(temperature=temperature, alpha=alpha, reset_every=10**9)
     chain = Chain(options, problem, np.random.default_rng(1))
     state = first_state(problem)
     expected = math.exp(-alpha * slowdown) if temperature == "relative" else math.exp(-alpha * slowdown * 1e3)
@@ -67,7 +67,7 @@ def test_a_slowdown_is_accepted_as_often_as_metropolis_says(problem, temperature
 
 
 def test_faster_and_equal_are_always_accepted(problem):
-    chain = Chain(McmcOptions(reset_every=10**9), problem, np.random.default_rng(2))
+    chain = Chain(Mcmc(reset_every=10**9), problem, np.random.default_rng(2))
     chain.adopt(trial_of(first_state(problem), 1.0))
     for cost in (1.0, 1.0, 0.9, 0.9, 0.5):
         (candidate,) = chain.ask()
@@ -78,7 +78,7 @@ def test_faster_and_equal_are_always_accepted(problem):
 
 
 def test_an_infeasible_start_is_left_by_anything(problem):
-    chain = Chain(McmcOptions(), problem, np.random.default_rng(0))
+    chain = Chain(Mcmc(), problem, np.random.default_rng(0))
     chain.adopt(trial_of(first_state(problem), math.inf))
     (candidate,) = chain.ask()
     told = trial_of(candidate.state(), 5.0)
@@ -87,7 +87,7 @@ def test_an_infeasible_start_is_left_by_anything(problem):
 
 
 def test_the_chain_returns_to_the_best(problem):
-    chain = Chain(McmcOptions(reset_every=5, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
+    chain = Chain(Mcmc(reset_every=5, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
     best = trial_of(first_state(problem), 1.0)
     chain.adopt(best)
     bases = []
@@ -100,7 +100,7 @@ def test_the_chain_returns_to_the_best(problem):
 
 def test_one_seed_gives_one_chain(problem):
     def proposals(seed):
-        chain = Chain(McmcOptions(), problem, np.random.default_rng(seed))
+        chain = Chain(Mcmc(), problem, np.random.default_rng(seed))
         chain.adopt(trial_of(first_state(problem), 1.0))
         seen = []
         for k in range(50):
@@ -138,13 +138,13 @@ def test_demand_is_not_asked_for(problem):
     def demand() -> Demand:
         raise AssertionError
 
-    chain = Chain(McmcOptions(), problem, np.random.default_rng(0))
+    chain = Chain(Mcmc(), problem, np.random.default_rng(0))
     chain.adopt(Trial(state=first_state(problem), cost=1.0, demand=demand))
     chain.tell([Trial(state=chain.ask()[0].state(), cost=1.0, demand=demand)])
 
 
 def test_accepted_moves_are_offered_and_a_worse_state_that_it_is_given_is_not_its_best(problem):
-    chain = Chain(McmcOptions(reset_every=2, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
+    chain = Chain(Mcmc(reset_every=2, temperature="absolute", alpha=1e-9), problem, np.random.default_rng(0))
     best = trial_of(first_state(problem), 1.0)
     chain.adopt(best)
     (candidate,) = chain.ask()

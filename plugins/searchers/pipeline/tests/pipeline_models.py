@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan import Axis, Cluster, Dimension, Fabric, Operator, OperatorGraph, PartCosts, Problem, Role, Tensor
+from topoplan import (
+    Axis,
+    Cluster,
+    CostFunction,
+    Dimension,
+    Fabric,
+    Operator,
+    OperatorGraph,
+    PartCosts,
+    Problem,
+    Role,
+    Tensor,
+)
 from topoplan.search.observed import Run
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
-from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import PipelineSearch
-from topoplan_simulator_fluid import FluidOptions
-from topoplan_simulator_fluid import build as fluid_simulation
+from topoplan_simulator_fluid import Fluid
 
 
-class Costs:
+class Costs(CostFunction):
     """Seconds and bytes of whole operators, shared evenly by their parts."""
 
     def __init__(self, forward, backward, activations, kept):
@@ -78,7 +89,7 @@ def switch(cluster):
 
 def evaluator_of(problem):
     """Return what simulates strategies, and finds those infinitely slow that do not fit."""
-    return Evaluator(problem, fluid_simulation(FluidOptions()), "limit")
+    return Evaluator(problem, Fluid().build(), "limit")
 
 
 def random_case(seed, layers=6, hosts=2, devices_per_host=2, batch=8, memory=None):
@@ -100,7 +111,7 @@ def random_case(seed, layers=6, hosts=2, devices_per_host=2, batch=8, memory=Non
 
 def solve(problem, **options):
     """Search as the driver does; return the result, the evaluator and the search."""
-    evaluator, search = evaluator_of(problem), PipelineSearch(PipelineOptions(**options), problem)
+    evaluator, search = evaluator_of(problem), PipelineSearch(DapplePipeline(**options), problem)
     run = Run(problem=problem, budget=1000, seed=0, searchers=("pipeline",))
     result = drive(run, evaluator, problem.space.initial(), [("strategy", search)], np.random.default_rng(0))
     return result, evaluator, search

@@ -14,7 +14,7 @@ from topoplan import Candidate, Cluster, State
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.order import Pass, blocks_of
-from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import Machine, moves_of, transfer_loads
 from topoplan_searcher_pipeline.plans import Pipeline, devices_of, memory_of, strategy_of
@@ -70,7 +70,7 @@ def test_small_models_get_the_best_of_all_pipelines(seed, layers, hosts, devices
 def drawn_plans(draw):
     """Draw a problem, its planner, and a plan of a pipeline on it."""
     problem, fabric = random_case(draw(st.integers(0, 200)), layers=6, hosts=2, devices_per_host=2, batch=8)
-    planner = plan_pipelines(PipelineOptions(), problem).planner
+    planner = plan_pipelines(DapplePipeline(), problem).planner
     stages = draw(st.integers(1, 4))
     inner = draw(st.lists(st.integers(1, 5), min_size=stages - 1, max_size=stages - 1, unique=True))
     order = draw(st.permutations(range(4)))

@@ -10,12 +10,12 @@ from pipeline_models import Costs, evaluator_of, graph_of, problem_of, random_ca
 from topoplan import Candidate, Cluster, State, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.testing import parametrize_with_checks
-from topoplan_searcher_pipeline import PIPELINE, PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import PipelineSearch, plan_pipelines
 
 
 @parametrize_with_checks(
-    PIPELINE, {"check_beats_chance": "its landscape favours cut outputs; stages of pipelines cut samples only"}
+    DapplePipeline, {"check_beats_chance": "its landscape favours cut outputs; stages of pipelines cut samples only"}
 )
 def test_conformance(check):
     check()
@@ -77,10 +77,10 @@ def test_stages_recompute_where_memory_is_short_and_only_then():
     assert (evaluator.memory(result.best.strategy) <= 9.9e6).all()
     lacks = r"no pipeline that was tried fits into memory: .* too much \(.* what would help: .*recomputation"
     with pytest.raises(NoPlanFitsError, match=lacks):
-        plan_pipelines(PipelineOptions(recompute=False), short)
+        plan_pipelines(DapplePipeline(recompute=False), short)
     tiny = attrs.evolve(short.cluster, device_memory=np.full(2, 2.9e6))
     with pytest.raises(NoPlanFitsError, match=r"operator 'a?\w+' keeps .* stages keep weights whole; what would help"):
-        plan_pipelines(PipelineOptions(), attrs.evolve(short, cluster=tiny))
+        plan_pipelines(DapplePipeline(), attrs.evolve(short, cluster=tiny))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "1f1b-deep", "zero-bubble"])
@@ -112,15 +112,15 @@ def test_too_many_states_are_cut_in_order():
     graph = graph_of(edges, [1000] * 10, [100] * 10, 16)
     costs = Costs([1e-3] * 10, [2e-3] * 10, [1600.0] * 10, [3000.0] * 10)
     problem, _ = problem_of(graph, Cluster.uniform(n_hosts=4), costs)
-    assert plan_pipelines(PipelineOptions(), problem).complete
-    found = plan_pipelines(PipelineOptions(max_states=20), problem)
+    assert plan_pipelines(DapplePipeline(), problem).complete
+    found = plan_pipelines(DapplePipeline(max_states=20), problem)
     assert not found.complete
     assert found.planner.columns.n_cuts == 11
 
 
 def test_infeasible_plans_leave_a_report():
     problem, fabric = random_case(1)
-    search = PipelineSearch(PipelineOptions(), problem)
+    search = PipelineSearch(DapplePipeline(), problem)
     first = Trial(state=State(problem.space.initial(), fabric), cost=1.0, demand=lambda: None)
     search.adopt(first)
     for _ in range(20):
@@ -141,4 +141,4 @@ def test_infeasible_plans_leave_a_report():
 )  # fmt: skip
 def test_what_cannot_be_planned_is_refused(options, given, message):
     with pytest.raises(TopoplanError, match=message):
-        plan_pipelines(PipelineOptions(**options), chain(4, n_hosts=4, **given))
+        plan_pipelines(DapplePipeline(**options), chain(4, n_hosts=4, **given))

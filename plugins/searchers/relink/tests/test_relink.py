@@ -11,7 +11,7 @@ from topoplan.testing import landscape
 from topoplan_directconnect.construct import construct, rebalanced
 from topoplan_directconnect.permutations import group_sizes, ring_steps
 from topoplan_engine.network.routing import full_routes
-from topoplan_searcher_relink import RelinkOptions, build, moves
+from topoplan_searcher_relink import Relink, moves
 
 
 def demand_of(n, seed=0, rings=1e6):
@@ -27,7 +27,7 @@ def cluster_of(n, interfaces):
 
 def start(n, interfaces, seed=0, **options):
     problem = attrs.evolve(landscape.problem(), cluster=cluster_of(n, interfaces))
-    return build(RelinkOptions(**options), problem, np.random.default_rng(seed))
+    return Relink(**options).build(problem, np.random.default_rng(seed))
 
 
 def trial(fabric, cost=1.0, demand=None):
@@ -176,4 +176,4 @@ def test_leaves_alone_what_it_cannot_change():
         assert search.ask() == []
     problem = attrs.evolve(landscape.problem(), reconfigurable=False)
     with pytest.raises(TopoplanError, match="cannot be rewired"):
-        build(RelinkOptions(), problem, np.random.default_rng(0))
+        Relink().build(problem, np.random.default_rng(0))

@@ -7,7 +7,7 @@ import pytest
 from topoplan import Fabric, State, TopoplanError, Trial
 from topoplan.options import structure
 from topoplan.testing import landscape, reference
-from topoplan_searcher_rewire import RewireOptions, build
+from topoplan_searcher_rewire import Rewire
 
 
 def problem(reconfigurable=True):
@@ -20,7 +20,7 @@ def mesh():
 
 
 def start(**options):
-    return build(structure(RewireOptions, options, "searcher rewire"), problem(), np.random.default_rng(0))
+    return structure(Rewire, options, "searcher rewire").build(problem(), np.random.default_rng(0))
 
 
 def trial(fabric, cost=1.0):
@@ -29,7 +29,7 @@ def trial(fabric, cost=1.0):
 
 def test_needs_a_fabric_that_can_be_rewired():
     with pytest.raises(TopoplanError, match="cannot be rewired"):
-        build(RewireOptions(), problem(reconfigurable=False), np.random.default_rng(0))
+        Rewire().build(problem(reconfigurable=False), np.random.default_rng(0))
 
 
 def test_proposes_the_topologys_own_fabric_for_what_it_was_given():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_searcher_spmd import SPMD
+from topoplan_searcher_spmd import Spmd
 
 
-@parametrize_with_checks(SPMD)
+@parametrize_with_checks(Spmd)
 def test_conformance(check):
     check()

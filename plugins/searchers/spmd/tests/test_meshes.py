@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import numpy as np
@@ -16,32 +15,31 @@ from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.mesh import mesh_steps
 from topoplan_engine.sharding.programs import why_invalid
-from topoplan_estimator_hidup import HIDUP, Options
-from topoplan_frontend_hidup import BertOptions, VitOptions, topoplan_frontends
+from topoplan_estimator_hidup import Hidup
+from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
-from topoplan_searcher_spmd import SpmdOptions
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.bounds import bounded
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, priced
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import Joint, Mesh, Role, meshes, outline, written
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.planning import solve
-from topoplan_topology_bigswitch import BigSwitchOptions
-from topoplan_topology_bigswitch import build as build_switch
+from topoplan_topology_bigswitch import BigSwitch
 
 DATA, MODEL, EXPERT = Role.DATA, Role.MODEL, Role.EXPERT
+FRONTENDS = {frontend.name: frontend for frontend in (BertSgmoe, BertSwitch, VitSgmoe, VitSwitch)}
 SMALL = {"width": 64, "hidden": 256, "heads": 2, "layers": 2}
 
 
 def moe(name, devices, **sizes):
     """Return one of HiDup's models, small."""
-    (frontend,) = (f for f in topoplan_frontends() if f.name == name)
-    options = functools.partial(BertOptions, positions=16, words=64) if name.startswith("bert") else VitOptions
-    return frontend.build(options(world_size=devices, **{**SMALL, **sizes}), None)
+    more = {"positions": 16, "words": 64} if name.startswith("bert") else {}
+    return FRONTENDS[name](world_size=devices, **{**SMALL, **more, **sizes}).build(None)
 
 
 def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
@@ -49,11 +47,11 @@ def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
         n_hosts=hosts, devices_per_host=each, device_preset="V100", device_memory=memory, inside_bandwidth=130e9,
         interfaces=1, interface_bandwidth=gbps * 1e9 / 8, latency=1e-6,
     )  # fmt: skip
-    costs = HIDUP.build(Options(), graph, cluster)
+    costs = Hidup().build(graph, cluster)
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
     return Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
-        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context), reconfigurable=False,
+        build_fabric=lambda demand, rng: BigSwitch().build(context), reconfigurable=False,
     )  # fmt: skip
 
 
@@ -146,7 +144,7 @@ TURNS = [
 def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     found, lowering, fabric = planned(problem_of(graph), mesh)
-    simulated = FLUID.build(FluidOptions())(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan
+    simulated = Fluid().build()(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan
     assert 0.85 * found.seconds <= simulated <= found.seconds
     assert found.strategy.program.mesh == mesh.sizes
     # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
@@ -183,8 +181,8 @@ def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():
 
 class TestSearch:
     def searched(self, problem, **options):
-        evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
-        search = SpmdSearch(SpmdOptions(**options), problem)
+        evaluator = Evaluator(problem, Fluid().build(), "limit")
+        search = SpmdSearch(Spmd(**options), problem)
         state = State(problem.space.initial(), problem.build_fabric(None, None))
         search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
         while asked := search.ask():

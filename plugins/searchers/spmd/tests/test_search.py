@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PartCosts, Problem, State, TopologyContext, TopoplanError, Trial
+from topoplan import Cluster, CostFunction, PartCosts, Problem, State, TopologyContext, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
@@ -23,18 +23,17 @@ from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
-from topoplan_searcher_spmd import SpmdOptions, planning
+from topoplan_searcher_spmd import Spmd, planning
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import meshes, outline
-from topoplan_simulator_fluid import FLUID, FluidOptions
+from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import columns_of
 from topoplan_spmd_planning.planning import solve
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
-from topoplan_topology_bigswitch import BigSwitchOptions
-from topoplan_topology_bigswitch import build as build_switch
+from topoplan_topology_bigswitch import BigSwitch
 
 FORMS = (REPLICATED, PARTIAL, shard(0))
 GENERATED = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -101,7 +100,7 @@ def test_pruning_loses_nothing(program, seed, limit):
     assert solve(program, columns, max_states=10**6, who="m").outcome.objective == min(within)
 
 
-class Costs:
+class Costs(CostFunction):
     """Seconds by size; three more bytes for each of a weight."""
 
     def __init__(self, graph):
@@ -134,14 +133,14 @@ def problem_of(width=256, layers=3, batch=64, memory=1e9, hosts=4, each=2):
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
     return Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="switch",
-        build_fabric=lambda demand, rng: build_switch(BigSwitchOptions(), context), reconfigurable=False,
+        build_fabric=lambda demand, rng: BigSwitch().build(context), reconfigurable=False,
     )  # fmt: skip
 
 
 def searched(problem, **options):
     """Return the evaluator's trials of all that is proposed, and the searcher's report."""
-    evaluator = Evaluator(problem, FLUID.build(FluidOptions()), "limit")
-    search = SpmdSearch(SpmdOptions(**options), problem)
+    evaluator = Evaluator(problem, Fluid().build(), "limit")
+    search = SpmdSearch(Spmd(**options), problem)
     assert search.ask() == []
     state = State(problem.space.initial(), problem.build_fabric(None, None))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
@@ -184,7 +183,7 @@ def test_estimated_seconds_bound_simulated_ones():
             beam=10**4,
             max_states=10**6,
         )
-        simulated = FLUID.build(FluidOptions())(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
+        simulated = Fluid().build()(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
         assert 0.6 * planned.seconds <= simulated <= 1.05 * planned.seconds
 
 
@@ -251,7 +250,7 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
         **vars(taskgraph), device=[-1] * tasks, seconds=[0.0] * tasks, op=[0] * tasks, op_names=("x",), succ=[],
         succ_ptr=[0] * (tasks + 1), group_ptr=np.arange(count + 1) * size, group_members=groups.ravel(), n_devices=8,
     )  # fmt: skip
-    seconds = FLUID.build(FluidOptions())(made, fabric, problem.cluster).makespan
+    seconds = Fluid().build()(made, fabric, problem.cluster).makespan
     assert Machine(problem.cluster, fabric).seconds(kind, nbytes, groups) == pytest.approx(seconds, rel=0.1)
 
 
@@ -313,7 +312,7 @@ def test_a_beam_finds_a_plan_and_says_whether_it_is_the_best(program, seed, beam
 
 def test_where_nothing_is_better_the_initial_strategy_is_chosen():
     problem = problem_of()
-    search = SpmdSearch(SpmdOptions(meshes="flat"), problem)
+    search = SpmdSearch(Spmd(meshes="flat"), problem)
     state = State(problem.space.initial(), problem.build_fabric(None, None))
     search.adopt(first := Trial(state=state, cost=1e-9, demand=lambda: None))
     while asked := search.ask():

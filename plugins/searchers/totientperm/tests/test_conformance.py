@@ -4,6 +4,6 @@ from topoplan.testing import parametrize_with_checks
 from topoplan_searcher_totientperm import topoplan_searchers
 
 
-@parametrize_with_checks(topoplan_searchers()[0])
+@parametrize_with_checks(topoplan_searchers())
 def test_conformance(check):
     check()

@@ -7,7 +7,7 @@ import pytest
 from topoplan import Cluster, Demand, PlacedStrategy, Placement, Problem, State, TopoplanError, Trial
 from topoplan.options import structure
 from topoplan_directconnect.construct import construct
-from topoplan_searcher_totientperm import TotientPermOptions, build
+from topoplan_searcher_totientperm import TotientPerm
 from topoplan_searcher_totientperm.memo import Memo
 from topoplan_searcher_totientperm.rewire import splits_around
 
@@ -34,9 +34,7 @@ def problem(reconfigurable=True):
 
 
 def start(seed=0, **options):
-    search = build(
-        structure(TotientPermOptions, options, "searcher totientperm"), problem(), np.random.default_rng(seed)
-    )
+    search = structure(TotientPerm, options, "searcher totientperm").build(problem(), np.random.default_rng(seed))
     fabric = construct(CLUSTER, None, rules="paper", paths=2, rng=np.random.default_rng(9))
     return search, fabric
 
@@ -56,7 +54,7 @@ def ring_pairs(fabric):
 
 def test_needs_a_fabric_that_can_be_rewired():
     with pytest.raises(TopoplanError, match="'fattree' cannot be rewired"):
-        build(TotientPermOptions(), problem(reconfigurable=False), np.random.default_rng(0))
+        TotientPerm().build(problem(reconfigurable=False), np.random.default_rng(0))
 
 
 def test_proposes_the_rule_first_then_its_neighbours():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_simulator_flexnet import FLEXNET
+from topoplan_simulator_flexnet import Flexnet
 
 
-@parametrize_with_checks(FLEXNET)
+@parametrize_with_checks(Flexnet)
 def test_conformance(check):
     check()

@@ -4,6 +4,6 @@ from topoplan.testing import parametrize_with_checks
 from topoplan_topology_fattree import topoplan_topologies
 
 
-@parametrize_with_checks(topoplan_topologies()[0])
+@parametrize_with_checks(topoplan_topologies())
 def test_conformance(check):
     check()

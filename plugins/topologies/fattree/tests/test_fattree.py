@@ -7,13 +7,13 @@ import pytest
 from topoplan import Cluster, TopologyContext, TopoplanError
 from topoplan.options import structure
 from topoplan_engine.network.routing import paths
-from topoplan_topology_fattree import FatTreeOptions, build
+from topoplan_topology_fattree import FatTree
 
 
 def make(n, interfaces=1, **options):
     cluster = Cluster.uniform(n_hosts=n, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return build(structure(FatTreeOptions, options, "topology fattree"), context)
+    return structure(FatTree, options, "topology fattree").build(context)
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (2, 2), (3, 4), (16, 4), (17, 6), (54, 6), (128, 8), (432, 12)])
@@ -40,7 +40,7 @@ def test_hosts_and_switches_use_all_interfaces():
 
 def test_of_hosts_that_differ_the_widest_says_how_switches_are_joined():
     cluster = attrs.evolve(Cluster.uniform(n_hosts=2), interfaces=[1, 2], interface_bandwidth=[3e9, 1e9])
-    tree = build(FatTreeOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    tree = FatTree().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
     up = tree.link_src < 2
     assert (tree.link_count[up].tolist(), tree.link_bandwidth[up].tolist()) == ([1, 2], [3e9, 2e9])
     between = (tree.link_src >= 2) & (tree.link_dst >= 2)

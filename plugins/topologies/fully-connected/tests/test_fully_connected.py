@@ -7,11 +7,11 @@ import pytest
 from topoplan import Cluster, LinkKind, TopologyContext
 from topoplan.model.interfaces import check_fabric, used_interfaces
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_fully_connected import FullyConnectedOptions, build
+from topoplan_topology_fully_connected import FullyConnected
 
 
 def make(cluster):
-    return build(FullyConnectedOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    return FullyConnected().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 
 
 def test_links():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from topoplan import Cluster, Demand, TopologyContext
 from topoplan.options import structure
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_ocs import OcsOptions, build, static
+from topoplan_topology_ocs import Ocs
 from topoplan_topology_ocs.choice import fastest, link_seconds
 from topoplan_topology_ocs.direct import direct, join_parts
 
@@ -34,7 +34,7 @@ def context_of(n, interfaces, demand, seed=0):
 
 
 def make(n, interfaces, demand, seed=0, **options):
-    return build(structure(OcsOptions, options, "topology ocs"), context_of(n, interfaces, demand, seed))
+    return structure(Ocs, options, "topology ocs").build(context_of(n, interfaces, demand, seed))
 
 
 def partners(n, size=1e8):
@@ -106,7 +106,7 @@ def test_every_wiring_is_whole_and_within_interfaces(n, seed, sums, data):
     interfaces = data.draw(st.one_of(st.integers(1, 6), st.lists(st.integers(2, 6), min_size=n, max_size=n)))
     demand = demand_of(n, 1e8 * sums, scattered(n, seed), scattered(n, seed + 1))
     wired = [*make(n, interfaces, demand, seed).phases.fabrics]
-    wired += static(OcsOptions(), context_of(n, interfaces, demand, seed))
+    wired += Ocs().static(context_of(n, interfaces, demand, seed))
     for fabric in wired:
         matrix = counts(fabric)
         assert (matrix.sum(axis=0) <= interfaces).all()
@@ -117,7 +117,7 @@ def test_every_wiring_is_whole_and_within_interfaces(n, seed, sums, data):
 
 
 def test_static_fabrics_have_every_split():
-    found = static(OcsOptions(), context_of(16, 8, demand_of(16, 1e9, partners(16))))
+    found = Ocs().static(context_of(16, 8, demand_of(16, 1e9, partners(16))))
     assert [len(fabric.rings[16]) // 2 for fabric in found] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, TopologyContext, TopoplanError
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_random import RandomOptions, build
+from topoplan_topology_random import Random
 
 
 def make(degrees, seed=0):
     cluster = attrs.evolve(Cluster.uniform(n_hosts=len(degrees)), interfaces=degrees)
-    return build(RandomOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(seed)))
+    return Random().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(seed)))
 
 
 def used(fabric):
@@ -69,5 +69,5 @@ def test_expander_has_short_routes():
 
 def test_the_slower_interface_decides():
     cluster = attrs.evolve(Cluster.uniform(n_hosts=2, interfaces=1), interface_bandwidth=[1e9, 2e9])
-    fabric = build(RandomOptions(), TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    fabric = Random().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
     assert fabric.link_bandwidth.tolist() == [1e9, 1e9]

@@ -10,7 +10,7 @@ from topoplan import Cluster, Demand, TopologyContext, TopoplanError
 from topoplan.options import structure
 from topoplan_directconnect.permutations import group_sizes
 from topoplan_engine.network.routing import full_routes
-from topoplan_topology_topoopt import TopoOptOptions, build
+from topoplan_topology_topoopt import TopoOpt
 
 
 def demand_of(n, groups, matrix=None):
@@ -27,7 +27,7 @@ def make(n, interfaces, demand=None, seed=0, **options):
     cluster = Cluster.uniform(n_hosts=n, interfaces=4, interface_bandwidth=1e9, latency=1e-6)
     cluster = attrs.evolve(cluster, interfaces=np.broadcast_to(interfaces, n))
     context = TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed))
-    return build(structure(TopoOptOptions, options, "topology topoopt"), context)
+    return structure(TopoOpt, options, "topology topoopt").build(context)
 
 
 def counts(fabric):
@@ -160,7 +160,7 @@ def test_a_group_of_half_the_hosts_gets_links():
 def test_the_slower_interface_decides():
     cluster = attrs.evolve(Cluster.uniform(n_hosts=3, interfaces=2), interface_bandwidth=[1e9, 2e9, 3e9])
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    fabric = build(TopoOptOptions(), context)
+    fabric = TopoOpt().build(context)
     assert fabric.link_bandwidth.tolist() == [1e9, 1e9, 1e9, 2e9, 1e9, 2e9]
     assert fabric.max_paths == 4
 

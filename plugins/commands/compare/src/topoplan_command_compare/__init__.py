@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["COMPARE", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Compare", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_compare.command import application
+class Compare(Command):
+    """Networks side by side, for one model or for a figure."""
 
-    return application()
+    name = "compare"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_compare.command import application
 
-COMPARE = Command(name="compare", summary="networks side by side, for one model or for a figure", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [COMPARE]
+    return Compare

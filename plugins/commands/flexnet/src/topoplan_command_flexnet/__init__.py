@@ -7,28 +7,29 @@ line of ``topoplan optimize``.  `cli` prints all that and runs the experiment as
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["FLEXNET", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Flexnet", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_flexnet.cli import application
+class Flexnet(Command):
+    """Run a FlexNet command line as it is, and say what each flag became."""
 
-    return application()
+    name = "flexnet"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_flexnet.cli import application
 
-FLEXNET = Command(
-    name="flexnet",
-    summary="run a FlexNet command line as it is, and say what each flag became",
-    app=app,
-)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [FLEXNET]
+    return Flexnet

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["OPTIMIZE", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Optimize", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_optimize.command import application
+class Optimize(Command):
+    """Search a strategy (and a network) for a model, and write the plan."""
 
-    return application()
+    name = "optimize"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_optimize.command import application
 
-OPTIMIZE = Command(
-    name="optimize", summary="search a strategy (and a network) for a model, and write the plan", app=app
-)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [OPTIMIZE]
+    return Optimize

@@ -6,24 +6,29 @@ Data flow: `cli` reads the words; `launch` starts processes, or finds itself sta
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["PROFILE", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Profile", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_profile.cli import application
+class Profile(Command):
+    """Measure the collectives of this machine, for estimators to read."""
 
-    return application()
+    name = "profile"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_profile.cli import application
 
-PROFILE = Command(name="profile", summary="measure the collectives of this machine, for estimators to read", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [PROFILE]
+    return Profile

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["RUN", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Run", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_run.command import application
+class Run(Command):
+    """optimize, with every option from a TOML file."""
 
-    return application()
+    name = "run"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_run.command import application
 
-RUN = Command(name="run", summary="optimize, with every option from a TOML file", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [RUN]
+    return Run

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["SENSITIVITY", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Sensitivity", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_sensitivity.command import application
+class Sensitivity(Command):
+    """What becomes of a plan when costs are not as estimated."""
 
-    return application()
+    name = "sensitivity"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_sensitivity.command import application
 
-SENSITIVITY = Command(name="sensitivity", summary="what becomes of a plan when costs are not as estimated", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [SENSITIVITY]
+    return Sensitivity

@@ -11,24 +11,29 @@ made for it: jobs do not meet, and take as long as alone.  On any other network 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["SHARE", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Share", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_share.command import application
+class Share(Command):
+    """Several jobs on one cluster."""
 
-    return application()
+    name = "share"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_share.command import application
 
-SHARE = Command(name="share", summary="several jobs on one cluster", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [SHARE]
+    return Share

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
 
 import attrs
 import numpy as np
@@ -14,8 +13,9 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import built
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.plugin.components import Kind, Simulate, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
+from topoplan.plugin.simulate import Simulate
 from topoplan_command_share.merging import merged
 from topoplan_command_share.share import Share
 from topoplan_engine.experiment import build_cluster
@@ -104,11 +104,11 @@ def plans(
             raise KeyboardInterrupt
         found[cell.model, cell.network] = outcome
         on_progress(f"{cell.model} on {cell.network}")
-    component, chosen = host.make(Kind.SIMULATOR, figure.simulator.name, figure.simulator.options)
-    first_draw = getattr(chosen, "seed", 0)
+    simulator = host.make(Simulator, figure.simulator.name, figure.simulator.options)
+    first_draw = simulator.first_draw
     networks = []
     for network in figure.networks:
-        cluster, simulate = whole[network.name], cast("Simulator", component).build(chosen)
+        cluster, simulate = whole[network.name], simulator.build()
         fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
         jobs = tuple(
             _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in figure.models
@@ -140,9 +140,8 @@ def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Si
 
 def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:
     """Build the fabric of the whole cluster; none for a topology that follows demand."""
-    component, options = host.make(Kind.TOPOLOGY, name, given)
-    topology = cast("Topology", component)
+    topology = host.make(Topology, name, given)
     if topology.follows_demand:
         return None
     rng = np.random.default_rng(share.options.seed)
-    return built(topology, options, TopologyContext(cluster=cluster, demand=None, rng=rng))
+    return built(topology, TopologyContext(cluster=cluster, demand=None, rng=rng))

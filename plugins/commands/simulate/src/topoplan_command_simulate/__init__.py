@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["SIMULATE", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Simulate", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_simulate.command import application
+class Simulate(Command):
+    """Replay a task graph from anybody."""
 
-    return application()
+    name = "simulate"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_simulate.command import application
 
-SIMULATE = Command(name="simulate", summary="replay a task graph from anybody", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [SIMULATE]
+    return Simulate

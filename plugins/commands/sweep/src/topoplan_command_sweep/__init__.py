@@ -6,24 +6,29 @@ and `plot` show the rows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from topoplan import Command, hookimpl
 
-__all__ = ["SWEEP", "topoplan_commands"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+__all__ = ["Sweep", "topoplan_commands"]
 
 
-def app() -> Any:
-    """Make the typer application."""
-    from topoplan_command_sweep.cli import application
+class Sweep(Command):
+    """Plan a model for many batch sizes, and compare with data parallelism."""
 
-    return application()
+    name = "sweep"
 
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_sweep.cli import application
 
-SWEEP = Command(name="sweep", summary="plan a model for many batch sizes, and compare with data parallelism", app=app)
+        return application()
 
 
 @hookimpl
-def topoplan_commands() -> list[Command]:
+def topoplan_commands() -> type[Command]:
     """Register the command."""
-    return [SWEEP]
+    return Sweep

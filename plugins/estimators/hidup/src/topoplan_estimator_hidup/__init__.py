@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from topoplan import Cluster, CostFunction
     from topoplan.model.graph import OperatorGraph
 
-__all__ = ["HIDUP", "Options", "topoplan_estimators"]
+__all__ = ["Hidup", "topoplan_estimators"]
 
 
-@attrs.frozen
-class Options:
-    """The profile of a cluster, as HiDup was released with one of eight GPUs."""
+@attrs.frozen(kw_only=True)
+class Hidup(Estimator):
+    """HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind.
+
+    The profile of a cluster, as HiDup was released with one of eight GPUs.
+    """
+
+    name = "hidup"
 
     device_flops: int = option(4_139_214_925_014, help="rate of a device", unit="FLOP/s", minimum=1)
     all_gather_bytes_per_s: int = option(1_224_592_728, help="of the whole tensor", unit="bytes/s", minimum=1)
@@ -38,22 +43,14 @@ class Options:
         minimum=0,
     )
 
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs."""
+        from topoplan_estimator_hidup.cost import HidupCosts
 
-def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
-    from topoplan_estimator_hidup.cost import HidupCosts
-
-    return HidupCosts(options, graph, cluster)
-
-
-HIDUP = Estimator(
-    name="hidup",
-    summary="HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind",
-    options=Options,
-    build=_build,
-)
+        return HidupCosts(self, graph, cluster)
 
 
 @hookimpl
-def topoplan_estimators() -> list[Estimator]:
-    """Return HiDup's estimator."""
-    return [HIDUP]
+def topoplan_estimators() -> type[Estimator]:
+    """Register the estimator."""
+    return Hidup

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from topoplan import Cluster, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
+from topoplan import Cluster, CostFunction, Operator, OperatorGraph, PartCosts, Tensor, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.partition import part_sizes, slice_elements
 from topoplan_engine.precision import weight_states
-from topoplan_estimator_hidup import Options
+from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read
 
@@ -26,10 +26,10 @@ __all__ = ["BACKWARD", "HidupCosts"]
 BACKWARD = 2
 
 
-class HidupCosts:
+class HidupCosts(CostFunction):
     """A `topoplan.CostFunction` and `topoplan_engine.sharding.resharding.CollectiveCosts`: see the module."""
 
-    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+    def __init__(self, options: Hidup, graph: OperatorGraph, cluster: Cluster) -> None:
         noisy = _noise(options)
         self._graph = graph
         self._flops = [noisy(flops(op)) for op in graph.operators]
@@ -95,7 +95,7 @@ class HidupCosts:
         return share
 
 
-def _lines(options: Options, cluster: Cluster) -> dict[Collective, Line]:
+def _lines(options: Hidup, cluster: Cluster) -> dict[Collective, Line]:
     """Return latency and bandwidth of each collective; the order is that in which HiDup draws noise."""
     if options.file:
         return read(Path(options.file), cluster.n_devices)
@@ -108,7 +108,7 @@ def _lines(options: Options, cluster: Cluster) -> dict[Collective, Line]:
     return {kind: Line(options.latency_us / 1e6, bandwidth) for kind, bandwidth in bandwidths.items()}
 
 
-def _noise(options: Options) -> Callable[[int], int]:
+def _noise(options: Hidup) -> Callable[[int], int]:
     """Return what multiplies each number by its own factor and leaves off the fraction, as HiDup does."""
     rng = np.random.default_rng(options.noise_seed)
 

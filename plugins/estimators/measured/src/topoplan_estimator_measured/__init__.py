@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from topoplan import Cluster, CostFunction
     from topoplan.model.graph import OperatorGraph
 
-__all__ = ["MEASURED", "Options", "topoplan_estimators"]
+__all__ = ["Measured", "topoplan_estimators"]
 
 
-@attrs.frozen
-class Options:
-    """Which times, and what to do where they are silent."""
+@attrs.frozen(kw_only=True)
+class Measured(Estimator):
+    """Times measured by FlexNet, interpolated between batch cuts.
+
+    Which times, and what to do where they are silent.
+    """
+
+    name = "measured"
+    example = {"file": str(Path(__file__).with_name("example.json"))}
 
     profile: str = option(
         "",
@@ -39,23 +45,14 @@ class Options:
         "or refuse; auto shares in the flexnet dialect, as FlexNet does, and scales otherwise",
     )
 
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs."""
+        from topoplan_estimator_measured.cost import MeasuredCosts
 
-def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
-    from topoplan_estimator_measured.cost import Measured
-
-    return Measured(options, graph, cluster)
-
-
-MEASURED = Estimator(
-    name="measured",
-    summary="times measured by FlexNet, interpolated between batch cuts",
-    options=Options,
-    build=_build,
-    example={"file": str(Path(__file__).with_name("example.json"))},
-)
+        return MeasuredCosts(self, graph, cluster)
 
 
 @hookimpl
-def topoplan_estimators() -> list[Estimator]:
-    """Return the estimator that reads FlexNet's measurements."""
-    return [MEASURED]
+def topoplan_estimators() -> type[Estimator]:
+    """Register the estimator."""
+    return Measured

@@ -23,13 +23,13 @@ from topoplan.arrays import I32, f64
 from topoplan.errors import TopoplanError, nearest
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph, Tensor, Term
-from topoplan.plugin.components import PartCosts
-from topoplan_estimator_measured import Options
+from topoplan.plugin.components import CostFunction, PartCosts
+from topoplan_estimator_measured import Measured
 from topoplan_estimator_measured.curves import interpolate
 from topoplan_estimator_measured.profiles import names, profile
 from topoplan_estimator_measured.reading import Cut, Entry, Measurements, read
 
-__all__ = ["Measured"]
+__all__ = ["MeasuredCosts"]
 
 
 @attrs.frozen
@@ -41,10 +41,10 @@ class _Layer:
     time_ratio: float
 
 
-class Measured:
+class MeasuredCosts(CostFunction):
     """A `topoplan.CostFunction`: see the module."""
 
-    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+    def __init__(self, options: Measured, graph: OperatorGraph, cluster: Cluster) -> None:
         self._table = _table_of(options)
         if self._table.batch_size != graph.batch_size:
             raise TopoplanError(
@@ -140,7 +140,7 @@ class Measured:
         return interpolate(points, self._table.batch_size / cut[axis])
 
 
-def _table_of(options: Options) -> Measurements:
+def _table_of(options: Measured) -> Measurements:
     """Return the times that the options name."""
     if options.file and options.profile:
         raise TopoplanError(

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from topoplan import Cluster, CostFunction
     from topoplan.model.graph import OperatorGraph
 
-__all__ = ["PROFILE", "Options", "topoplan_estimators"]
+__all__ = ["Profiled", "topoplan_estimators"]
 
 
-@attrs.frozen
-class Options:
-    """What training keeps in memory beside weights, gradients and activations."""
+@attrs.frozen(kw_only=True)
+class Profiled(Estimator):
+    """Times that the model was profiled with, shared evenly by the samples of a part.
+
+    What training keeps in memory beside weights, gradients and activations.
+    """
+
+    name = "profile"
 
     optimizer_state: int | None = option(
         None,
@@ -28,22 +33,14 @@ class Options:
         minimum=0,
     )
 
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs."""
+        from topoplan_estimator_profile.cost import ProfiledCosts
 
-def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
-    from topoplan_estimator_profile.cost import Profiled
-
-    return Profiled(options, graph, cluster)
-
-
-PROFILE = Estimator(
-    name="profile",
-    summary="times that the model was profiled with, shared evenly by the samples of a part",
-    options=Options,
-    build=_build,
-)
+        return ProfiledCosts(self, graph, cluster)
 
 
 @hookimpl
-def topoplan_estimators() -> list[Estimator]:
-    """Return the estimator of profiled models."""
-    return [PROFILE]
+def topoplan_estimators() -> type[Estimator]:
+    """Register the estimator."""
+    return Profiled

@@ -11,19 +11,19 @@ import math
 
 import numpy as np
 
-from topoplan import Cluster, Operator, OperatorGraph, PartCosts, TopoplanError
+from topoplan import Cluster, CostFunction, Operator, OperatorGraph, PartCosts, TopoplanError
 from topoplan.arrays import F64, I32, f64
 from topoplan_engine.partition import part_bounds, slice_elements
 from topoplan_engine.precision import weight_states
-from topoplan_estimator_profile import Options
+from topoplan_estimator_profile import Profiled
 
-__all__ = ["Profiled"]
+__all__ = ["ProfiledCosts"]
 
 
-class Profiled:
+class ProfiledCosts(CostFunction):
     """A `topoplan.CostFunction`: see the module."""
 
-    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+    def __init__(self, options: Profiled, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._states = np.array(weight_states(graph, options.optimizer_state))[:, None]
         self._gpus = cluster.gpus_per_device

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from topoplan import Cluster, CostFunction
     from topoplan.model.graph import OperatorGraph
 
-__all__ = ["ROOFLINE", "Options", "topoplan_estimators"]
+__all__ = ["Roofline", "topoplan_estimators"]
 
 
-@attrs.frozen
-class Options:
-    """How close devices come to their peaks, and what training keeps in memory."""
+@attrs.frozen(kw_only=True)
+class Roofline(Estimator):
+    """FLOPs and bytes of each part against its device's peaks.
+
+    How close devices come to their peaks, and what training keeps in memory.
+    """
+
+    name = "roofline"
+    knows_precision = True
 
     device: str = option("", help="price every device as one of this machine; empty: each as the cluster says")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
@@ -45,23 +51,14 @@ class Options:
         minimum=0,
     )
 
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs."""
+        from topoplan_estimator_roofline.cost import RooflineCosts
 
-def _build(options: Options, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
-    from topoplan_estimator_roofline.cost import Roofline
-
-    return Roofline(options, graph, cluster)
-
-
-ROOFLINE = Estimator(
-    name="roofline",
-    summary="FLOPs and bytes of each part against its device's peaks",
-    options=Options,
-    build=_build,
-    knows_precision=True,
-)
+        return RooflineCosts(self, graph, cluster)
 
 
 @hookimpl
-def topoplan_estimators() -> list[Estimator]:
-    """Return the roofline estimator."""
-    return [ROOFLINE]
+def topoplan_estimators() -> type[Estimator]:
+    """Register the estimator."""
+    return Roofline

@@ -17,12 +17,12 @@ from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
-from topoplan.plugin.components import PartCosts
+from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_engine.precision import weight_states
-from topoplan_estimator_roofline import Options
+from topoplan_estimator_roofline import Roofline
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
 
-__all__ = ["Roofline"]
+__all__ = ["RooflineCosts"]
 
 #: Share of the arithmetic peak where no matrix product was measured.
 _NOT_MEASURED = 0.9
@@ -37,14 +37,14 @@ class _Rates:
     overhead: F64
 
 
-class Roofline:
+class RooflineCosts(CostFunction):
     """A `topoplan.CostFunction`: see the module.
 
     Attributes:
         assumptions: precision and efficiencies, as plans record them.
     """
 
-    def __init__(self, options: Options, graph: OperatorGraph, cluster: Cluster) -> None:
+    def __init__(self, options: Roofline, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._share = cluster.gpus_per_device
         self._states = weight_states(graph, options.optimizer_state)
@@ -104,19 +104,19 @@ class Roofline:
         return self._table_states if operator.kind == "embedding" else self._states
 
 
-def _device_names(options: Options, cluster: Cluster) -> list[str]:
+def _device_names(options: Roofline, cluster: Cluster) -> list[str]:
     """Return the kind that each device is priced as."""
     return [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
 
 
-def _efficiency(options: Options, device: Device, precision: str) -> float:
+def _efficiency(options: Roofline, device: Device, precision: str) -> float:
     """Return the share of the arithmetic peak that kernels reach."""
     if options.compute_efficiency is not None:
         return options.compute_efficiency
     return device.matmul_efficiency.get(precision, _NOT_MEASURED)
 
 
-def _rates(options: Options, cluster: Cluster, precision: str) -> _Rates:
+def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
     names = _device_names(options, cluster)
     columns: dict[str, tuple[float, float, float]] = {}

@@ -6,36 +6,25 @@ has a timeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import attrs
-
 from topoplan import Exporter, Plan, hookimpl
 
-__all__ = ["DotOptions", "build", "topoplan_exporters"]
+__all__ = ["Dot", "topoplan_exporters"]
 
 
-@attrs.frozen
-class DotOptions:
-    """The format leaves nothing to choose."""
+class Dot(Exporter):
+    """Task graph for Graphviz."""
 
+    name = "dot"
+    suffix = ".dot"
 
-def build(options: DotOptions) -> Callable[[Plan], bytes]:
-    """Return the function that writes the task graph of a plan."""
-    from topoplan_exporter_dot.records import write
+    def write(self, plan: Plan) -> bytes:
+        """Write the task graph of a plan."""
+        from topoplan_exporter_dot.records import write
 
-    return write
+        return write(plan)
 
 
 @hookimpl
-def topoplan_exporters() -> list[Exporter]:
+def topoplan_exporters() -> type[Exporter]:
     """Register the exporter."""
-    return [
-        Exporter(
-            name="dot",
-            summary="task graph for Graphviz",
-            options=DotOptions,
-            build=build,
-            suffix=".dot",
-        )
-    ]
+    return Dot

@@ -7,40 +7,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import attrs
-
 from topoplan import Exporter, Plan, hookimpl
 
-__all__ = ["DTensorOptions", "build", "topoplan_exporters"]
+__all__ = ["DTensor", "topoplan_exporters"]
 
 
-@attrs.frozen
-class DTensorOptions:
-    """The format leaves nothing to choose."""
+class DTensor(Exporter):
+    """Placements of every operator on a mesh, in the words of PyTorch's DTensor."""
 
+    name = "dtensor"
+    suffix = ".dtensor"
 
-def build(options: DTensorOptions) -> Callable[[Plan], bytes]:
-    """Return the function that writes the placements of a plan.
+    def write(self, plan: Plan) -> bytes:
+        """Write the placements of a plan.
 
-    Raises:
-        TopoplanError: the plan holds no strategy, or an operator has two parts on one device.
-    """
-    from topoplan_exporter_dtensor.document import write
+        Raises:
+            TopoplanError: the plan holds no strategy, or an operator has two parts on one device.
+        """
+        from topoplan_exporter_dtensor.document import write
 
-    return write
+        return write(plan)
 
 
 @hookimpl
-def topoplan_exporters() -> list[Exporter]:
+def topoplan_exporters() -> type[Exporter]:
     """Register the exporter."""
-    return [
-        Exporter(
-            name="dtensor",
-            summary="placements of every operator on a mesh, in the words of PyTorch's DTensor",
-            options=DTensorOptions,
-            build=build,
-            suffix=".dtensor",
-        )
-    ]
+    return DTensor

@@ -8,82 +8,65 @@ both; ``taskgraph.fbs`` says the same to other tools.  What the plan has no plac
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import attrs
-
 from topoplan import Cluster, Exporter, OperatorGraph, Plan, Strategy, Topology, TopoplanError, hookimpl
 
-__all__ = ["FlatbufferOptions", "build", "read", "read_strategy", "refuses", "topoplan_exporters"]
+__all__ = ["Flatbuffer", "topoplan_exporters"]
 
 
-@attrs.frozen
-class FlatbufferOptions:
-    """The format leaves nothing to choose."""
+class Flatbuffer(Exporter):
+    """Task graph for FlexNetPacket, as FlexNet writes it (and back)."""
 
+    name = "flatbuffer"
+    suffix = ".fbuf"
 
-def build(options: FlatbufferOptions) -> Callable[[Plan], bytes]:
-    """Return the function that writes a plan; see `topoplan_exporter_flatbuffer.tables.tables_of`."""
-    from topoplan_exporter_flatbuffer.encode import encode
-    from topoplan_exporter_flatbuffer.tables import tables_of
+    def write(self, plan: Plan) -> bytes:
+        """Write a plan; see `topoplan_exporter_flatbuffer.tables.tables_of`."""
+        from topoplan_exporter_flatbuffer.encode import encode
+        from topoplan_exporter_flatbuffer.tables import tables_of
 
-    return lambda plan: encode(tables_of(plan))
+        return encode(tables_of(plan))
 
+    def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
+        """Say why no plan on this cluster and topology can be written; empty if that depends on the plan."""
+        if cluster.n_devices != cluster.n_hosts:
+            return (
+                f"the cluster has {cluster.n_devices / cluster.n_hosts:g} devices per host, but FlexNetPacket knows "
+                "one GPU per host (plan with --gpus-per-server 1, and --gpus-per-device for the GPUs that share a host)"
+            )
+        if topology is not None and topology.rebuilds:
+            return (
+                f"topology {topology.name!r} is rebuilt between the phases of an iteration, which the format cannot "
+                "say (plan on a fabric that stays, e.g. --topology topoopt)"
+            )
+        return ""
 
-def refuses(options: FlatbufferOptions, cluster: Cluster, topology: Topology | None) -> str:
-    """Say why no plan on this cluster and topology can be written; empty if that depends on the plan."""
-    if cluster.n_devices != cluster.n_hosts:
-        return (
-            f"the cluster has {cluster.n_devices / cluster.n_hosts:g} devices per host, but FlexNetPacket knows one "
-            "GPU per host (plan with --gpus-per-server 1, and --gpus-per-device for the GPUs that share a host)"
-        )
-    if topology is not None and topology.static is not None:
-        return (
-            f"topology {topology.name!r} is rebuilt between the phases of an iteration, which the format cannot say "
-            "(plan on a fabric that stays, e.g. --topology topoopt)"
-        )
-    return ""
+    def read(self, data: bytes, name: str) -> Plan:
+        """Read a task graph file; ``name`` is for messages.
 
+        Raises:
+            TopoplanError: the file is damaged or says something impossible; the message names the field.
+        """
+        from topoplan_exporter_flatbuffer.importer import plan_of
+        from topoplan_exporter_flatbuffer.wire import decode
 
-def read(data: bytes, name: str) -> Plan:
-    """Read a task graph file; ``name`` is for messages.
+        columns = decode(data, name)
+        try:
+            return plan_of(columns, name, len(data))
+        except TopoplanError as error:  # of a cluster or a fabric, which know nothing of files
+            raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
 
-    Raises:
-        TopoplanError: the file is damaged or says something impossible; the message names the field.
-    """
-    from topoplan_exporter_flatbuffer.importer import plan_of
-    from topoplan_exporter_flatbuffer.wire import decode
+    def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:
+        """Recover the strategy that a task graph of ``graph`` encodes.
 
-    columns = decode(data, name)
-    try:
-        return plan_of(columns, name, len(data))
-    except TopoplanError as error:  # of a cluster or a fabric, which know nothing of files
-        raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
+        Raises:
+            TopoplanError: the file is damaged, or was not made from this model.
+        """
+        from topoplan_exporter_flatbuffer.recover import recover_strategy
 
-
-def read_strategy(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
-    """Recover the strategy that a task graph of ``graph`` encodes.
-
-    Raises:
-        TopoplanError: the file is damaged, or was not made from this model.
-    """
-    from topoplan_exporter_flatbuffer.recover import recover_strategy
-
-    return recover_strategy(read(data, name).taskgraph, name, graph)
+        return recover_strategy(self.read(data, name).taskgraph, name, graph)
 
 
 @hookimpl
-def topoplan_exporters() -> list[Exporter]:
+def topoplan_exporters() -> type[Exporter]:
     """Register the exporter."""
-    return [
-        Exporter(
-            name="flatbuffer",
-            summary="task graph for FlexNetPacket, as FlexNet writes it (and back)",
-            options=FlatbufferOptions,
-            build=build,
-            suffix=".fbuf",
-            refuses=refuses,
-            read=read,
-            read_strategy=read_strategy,
-        )
-    ]
+    return Flatbuffer

@@ -7,25 +7,25 @@ placements, which count along the operator's own dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import attrs
-
 from topoplan import Exporter, OperatorGraph, PipelineStrategy, Plan, SpmdStrategy, Strategy, TopoplanError, hookimpl
 
-__all__ = ["StrategyOptions", "build", "read_strategy", "topoplan_exporters"]
+__all__ = ["StrategyFile", "topoplan_exporters"]
 
 
-@attrs.frozen
-class StrategyOptions:
-    """The format leaves nothing to choose."""
+class StrategyFile(Exporter):
+    """FlexFlow strategy file: cut and devices of every operator (and back)."""
 
+    name = "strategy"
+    suffix = ".strategy"
 
-def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
-    """Return the function that writes the strategy of a plan."""
-    from topoplan_exporter_strategy.text import write
+    def write(self, plan: Plan) -> bytes:
+        """Write the strategy of a plan.
 
-    def export(plan: Plan) -> bytes:
+        Raises:
+            TopoplanError: it holds none, or one that the format cannot say.
+        """
+        from topoplan_exporter_strategy.text import write
+
         if plan.graph is None or plan.strategy is None:
             raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
         if isinstance(plan.strategy, SpmdStrategy):
@@ -40,30 +40,18 @@ def build(options: StrategyOptions) -> Callable[[Plan], bytes]:
             )
         return write(plan.graph, plan.strategy)
 
-    return export
+    def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:
+        """Read a strategy for ``graph``; ``name`` is for messages.
 
+        Raises:
+            TopoplanError: the file is damaged, or does not fit the graph; the message names line and operator.
+        """
+        from topoplan_exporter_strategy.text import read
 
-def read_strategy(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
-    """Read a strategy for ``graph``; ``name`` is for messages.
-
-    Raises:
-        TopoplanError: the file is damaged, or does not fit the graph; the message names line and operator.
-    """
-    from topoplan_exporter_strategy.text import read
-
-    return read(data, name, graph)
+        return read(data, name, graph)
 
 
 @hookimpl
-def topoplan_exporters() -> list[Exporter]:
+def topoplan_exporters() -> type[Exporter]:
     """Register the exporter."""
-    return [
-        Exporter(
-            name="strategy",
-            summary="FlexFlow strategy file: cut and devices of every operator (and back)",
-            options=StrategyOptions,
-            build=build,
-            suffix=".strategy",
-            read_strategy=read_strategy,
-        )
-    ]
+    return StrategyFile

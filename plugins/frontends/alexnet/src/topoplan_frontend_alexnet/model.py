@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_alexnet import AlexnetOptions
+from topoplan_frontend_alexnet import Alexnet
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend alexnet"
@@ -24,7 +24,7 @@ class Sizes:
     classes: int
 
 
-def build(options: AlexnetOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Alexnet, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 13 operators, from ``conv1`` to ``softmax1``."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults, presets=PRESETS)

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class CandleUnoOptions:
-    """Options of the CANDLE Uno frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class CandleUno(Frontend):
+    """CANDLE Uno: drug response from chains of wide linear layers.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "candle-uno"
+    example = {"dense-layers": "32-16", "dense-feature-layers": "32"}
 
     preset: Literal["", "candle16", "candle32", "candle128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option(
@@ -27,23 +33,14 @@ class CandleUnoOptions:
         None, minimum=1, help="widths of every feature's own layers; default 4192-4192-4192"
     )
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_candle_uno.model import build as build_model
 
-def build(options: CandleUnoOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_candle_uno.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register CANDLE Uno."""
-    return [
-        Frontend(
-            name="candle-uno",
-            summary="CANDLE Uno: drug response from chains of wide linear layers",
-            options=CandleUnoOptions,
-            build=build,
-            example={"dense-layers": "32-16", "dense-feature-layers": "32"},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return CandleUno

@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_candle_uno import CandleUnoOptions
+from topoplan_frontend_candle_uno import CandleUno
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend candle-uno"
@@ -50,7 +50,7 @@ INPUTS = {
 }
 
 
-def build(options: CandleUnoOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: CandleUno, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: feature chains, concatenation, dense layers, the last layer."""
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, presets=PRESETS)
     b = GraphBuilder("candle-uno", batch, options.dialect)

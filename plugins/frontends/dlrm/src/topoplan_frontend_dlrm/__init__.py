@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class DlrmOptions:
-    """Options of the DLRM frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class Dlrm(Frontend):
+    """DLRM: embedding tables and two MLPs for recommendation.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "dlrm"
+    example = {"arch-embedding-size": "100-200", "arch-mlp-bot": "16-8", "arch-mlp-top": "8-8-1"}
 
     preset: Literal["", "dlrm16", "dlrm32", "dlrm128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option(
@@ -28,23 +34,14 @@ class DlrmOptions:
         None, minimum=1, help="top MLP; its first number is ignored: the input is what is concatenated; default 8-2"
     )
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_dlrm.model import build as build_model
 
-def build(options: DlrmOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_dlrm.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register DLRM."""
-    return [
-        Frontend(
-            name="dlrm",
-            summary="DLRM: embedding tables and two MLPs for recommendation",
-            options=DlrmOptions,
-            build=build,
-            example={"arch-embedding-size": "100-200", "arch-mlp-bot": "16-8", "arch-mlp-top": "8-8-1"},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Dlrm

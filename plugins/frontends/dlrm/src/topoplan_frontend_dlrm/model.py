@@ -10,7 +10,7 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_dlrm import DlrmOptions
+from topoplan_frontend_dlrm import Dlrm
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend dlrm"
@@ -47,7 +47,7 @@ PRESETS = {
 }
 
 
-def build(options: DlrmOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Dlrm, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: bottom MLP, embeddings, concatenation, top MLP, in this order.
 
     Raises:

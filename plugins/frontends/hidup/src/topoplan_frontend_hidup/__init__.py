@@ -6,7 +6,7 @@ token (SGMoE) and with one (Switch).  Source: HiDup (Zhang et al., SoCC 2022, se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -15,12 +15,19 @@ from topoplan import Frontend, hookimpl, option
 if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
-__all__ = ["BertOptions", "VitOptions", "topoplan_frontends"]
+__all__ = ["BertSgmoe", "BertSwitch", "VitSgmoe", "VitSwitch", "topoplan_frontends"]
 
 
-@attrs.frozen
-class BertOptions:
-    """Options of the BERT models; the defaults are those of HiDup."""
+@attrs.frozen(kw_only=True)
+class BertSgmoe(Frontend):
+    """BERT-SGMoE: a language model whose every second layer has experts, two for each token.
+
+    The defaults are those of HiDup.
+    """
+
+    name = "bert-sgmoe"
+    example = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "positions": 8, "words": 60}
+    _chosen: ClassVar[int] = 2
 
     world_size: int = option(
         8, minimum=1, maximum=65_536, help="devices that batch (32 samples each), experts and vocabulary follow"
@@ -34,10 +41,31 @@ class BertOptions:
     capacity_factor: float = option(1.25, above=0, help="slots of an expert over its even share of the choices")
     words: int = option(33278, minimum=1, help="vocabulary, rounded up to rows for each device")
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `topoplan_frontend_hidup.bert`."""
+        from topoplan_frontend_hidup.bert import build
 
-@attrs.frozen
-class VitOptions:
-    """Options of the vision transformers; the defaults are those of HiDup."""
+        return build(self.name, self, batch_size, chosen=self._chosen)
+
+
+@attrs.frozen(kw_only=True)
+class BertSwitch(BertSgmoe):
+    """BERT-Switch: a language model whose every second layer has experts, one for each token."""
+
+    name = "bert-switch"
+    _chosen = 1
+
+
+@attrs.frozen(kw_only=True)
+class VitSgmoe(Frontend):
+    """ViT-SGMoE: a vision transformer whose every second layer has experts, two for each patch.
+
+    The defaults are those of HiDup.
+    """
+
+    name = "vit-sgmoe"
+    example = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "image": 8, "classes": 4}
+    _chosen: ClassVar[int] = 2
 
     world_size: int = option(
         8, minimum=1, maximum=65_536, help="devices that batch (32 samples each) and experts follow"
@@ -52,70 +80,22 @@ class VitOptions:
     capacity_factor: float = option(1.25, above=0, help="slots of an expert over its even share of the choices")
     classes: int = option(10, minimum=1, help="kinds of image")
 
-
-@attrs.frozen
-class _Bert:
-    """Builds a language model: its name, and experts for each token."""
-
-    name: str
-    chosen: int
-
-    def __call__(self, options: BertOptions, batch_size: int | None) -> OperatorGraph:
-        from topoplan_frontend_hidup.bert import build
-
-        return build(self.name, options, batch_size, chosen=self.chosen)
-
-
-@attrs.frozen
-class _Vit:
-    """Builds a vision transformer: its name, and experts for each patch."""
-
-    name: str
-    chosen: int
-
-    def __call__(self, options: VitOptions, batch_size: int | None) -> OperatorGraph:
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `topoplan_frontend_hidup.vit`."""
         from topoplan_frontend_hidup.vit import build
 
-        return build(self.name, options, batch_size, chosen=self.chosen)
+        return build(self.name, self, batch_size, chosen=self._chosen)
 
 
-_SMALL = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2}
-_SMALL_BERT = {**_SMALL, "positions": 8, "words": 60}
-_SMALL_VIT = {**_SMALL, "image": 8, "classes": 4}
+@attrs.frozen(kw_only=True)
+class VitSwitch(VitSgmoe):
+    """ViT-Switch: a vision transformer whose every second layer has experts, one for each patch."""
+
+    name = "vit-switch"
+    _chosen = 1
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
+def topoplan_frontends() -> list[type[Frontend]]:
     """Register BERT and ViT, each with two experts for a token and with one."""
-    language = "a language model whose every second layer has experts"
-    vision = "a vision transformer whose every second layer has experts"
-    return [
-        Frontend(
-            name="bert-sgmoe",
-            summary=f"BERT-SGMoE: {language}, two for each token",
-            options=BertOptions,
-            build=_Bert("bert-sgmoe", 2),
-            example=_SMALL_BERT,
-        ),
-        Frontend(
-            name="bert-switch",
-            summary=f"BERT-Switch: {language}, one for each token",
-            options=BertOptions,
-            build=_Bert("bert-switch", 1),
-            example=_SMALL_BERT,
-        ),
-        Frontend(
-            name="vit-sgmoe",
-            summary=f"ViT-SGMoE: {vision}, two for each patch",
-            options=VitOptions,
-            build=_Vit("vit-sgmoe", 2),
-            example=_SMALL_VIT,
-        ),
-        Frontend(
-            name="vit-switch",
-            summary=f"ViT-Switch: {vision}, one for each patch",
-            options=VitOptions,
-            build=_Vit("vit-switch", 1),
-            example=_SMALL_VIT,
-        ),
-    ]
+    return [BertSgmoe, BertSwitch, VitSgmoe, VitSwitch]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from topoplan import OperatorGraph
 from topoplan.options import check
-from topoplan_frontend_hidup import BertOptions
+from topoplan_frontend_hidup import BertSgmoe
 from topoplan_frontend_hidup.encoder import SAMPLES_PER_DEVICE, encoder
 from topoplan_operators import GraphBuilder, Handle, dense, losses, pointwise, shaping
 
 __all__ = ["build"]
 
 
-def build(name: str, options: BertOptions, batch_size: int | None, *, chosen: int) -> OperatorGraph:
+def build(name: str, options: BertSgmoe, batch_size: int | None, *, chosen: int) -> OperatorGraph:
     """Build the operator graph.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.options import check
-from topoplan_frontend_hidup import VitOptions
+from topoplan_frontend_hidup import VitSgmoe
 from topoplan_frontend_hidup.encoder import SAMPLES_PER_DEVICE, encoder
 from topoplan_operators import GraphBuilder, Handle, losses, pointwise, shaping
 
@@ -13,7 +13,7 @@ __all__ = ["build"]
 COLOURS = 3
 
 
-def build(name: str, options: VitOptions, batch_size: int | None, *, chosen: int) -> OperatorGraph:
+def build(name: str, options: VitSgmoe, batch_size: int | None, *, chosen: int) -> OperatorGraph:
     """Build the operator graph.
 
     Args:

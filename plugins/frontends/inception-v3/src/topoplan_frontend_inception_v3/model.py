@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_inception_v3 import InceptionV3Options
+from topoplan_frontend_inception_v3 import InceptionV3
 from topoplan_operators import GraphBuilder, Handle, with_preset
 
 WHERE = "frontend inception-v3"
@@ -28,7 +28,7 @@ class Sizes:
     classes: int
 
 
-def build(options: InceptionV3Options, batch_size: int | None) -> OperatorGraph:
+def build(options: InceptionV3, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 122 operators, 94 of them convolutions."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults)

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class MoeOptions:
-    """Options of the mixture-of-experts frontend."""
+@attrs.frozen(kw_only=True)
+class Moe(Frontend):
+    """Mixture of experts: a gate sends every sample to its best experts."""
+
+    name = "moe"
+    example = {"num-exp": 4, "in-dim": 32}
 
     dialect: Literal["standard", "flexnet"] = option(
         "standard", help="flexnet: FlexNet's names, cuts and element sizes"
@@ -26,23 +29,14 @@ class MoeOptions:
     hidden_size: int = option(64, minimum=1, help="width of the gate's first layer")
     out_dim: int = option(10, minimum=1, help="classes to tell apart")
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_moe.model import build as build_model
 
-def build(options: MoeOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_moe.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register the mixture of experts."""
-    return [
-        Frontend(
-            name="moe",
-            summary="Mixture of experts: a gate sends every sample to its best experts",
-            options=MoeOptions,
-            build=build,
-            example={"num-exp": 4, "in-dim": 32},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Moe

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_moe import MoeOptions
+from topoplan_frontend_moe import Moe
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend moe"
 
 
-def build(options: MoeOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Moe, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: gate, dispatch, experts, combination.
 
     Raises:
         TopoplanError: more experts chosen than there are, or a number that is too small.
     """
-    o, batch = with_preset(WHERE, options, batch_size, MoeOptions)
+    o, batch = with_preset(WHERE, options, batch_size, Moe)
     if o.num_select > o.num_exp:
         raise TopoplanError(f"{WHERE}: num-select: {o.num_select} is more than num-exp {o.num_exp}")
     b = GraphBuilder("moe", batch, o.dialect)

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class NcfOptions:
-    """Options of the NCF frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class Ncf(Frontend):
+    """NCF: neural collaborative filtering over many embedding tables.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "ncf"
+    example = {"ntables": 2, "unum-per-table": 100, "inum-per-table": 100}
 
     preset: Literal["", "ncf128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option(
@@ -30,23 +36,14 @@ class NcfOptions:
         None, minimum=1, help="MLP; its first number is ignored: the input is what is concatenated; default 8-2"
     )
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_ncf.model import build as build_model
 
-def build(options: NcfOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_ncf.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register NCF."""
-    return [
-        Frontend(
-            name="ncf",
-            summary="NCF: neural collaborative filtering over many embedding tables",
-            options=NcfOptions,
-            build=build,
-            example={"ntables": 2, "unum-per-table": 100, "inum-per-table": 100},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Ncf

@@ -10,7 +10,7 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_ncf import NcfOptions
+from topoplan_frontend_ncf import Ncf
 from topoplan_operators import GraphBuilder, Handle, with_preset
 
 WHERE = "frontend ncf"
@@ -44,7 +44,7 @@ PRESETS = {
 }
 
 
-def build(options: NcfOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Ncf, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: four groups of tables, matrix factorization, MLP, the last layer.
 
     Raises:

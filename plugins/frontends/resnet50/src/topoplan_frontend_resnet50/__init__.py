@@ -12,31 +12,28 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class Resnet50Options:
-    """Options of the ResNet-50 frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class Resnet50(Frontend):
+    """ResNet-50: bottleneck blocks with shortcuts.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "resnet50"
+    example = {"classes": 10}
 
     preset: Literal["", "resnet128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
     classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000, in FlexNet 10")
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_resnet50.model import build as build_model
 
-def build(options: Resnet50Options, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_resnet50.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register ResNet-50."""
-    return [
-        Frontend(
-            name="resnet50",
-            summary="ResNet-50: bottleneck blocks with shortcuts",
-            options=Resnet50Options,
-            build=build,
-            example={"classes": 10},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Resnet50

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_resnet50 import Resnet50Options
+from topoplan_frontend_resnet50 import Resnet50
 from topoplan_operators import GraphBuilder, Handle, with_preset
 
 WHERE = "frontend resnet50"
@@ -30,7 +30,7 @@ class Sizes:
     classes: int
 
 
-def build(options: Resnet50Options, batch_size: int | None) -> OperatorGraph:
+def build(options: Resnet50, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 90 operators, 53 of them convolutions."""
     defaults = {"classes": 10 if options.dialect == "flexnet" else 1000}
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults, presets=PRESETS)

@@ -16,12 +16,19 @@ from topoplan import Frontend, hookimpl, option
 if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
-__all__ = ["TORCHGRAPH", "TorchgraphOptions", "topoplan_frontends"]
+__all__ = ["Torchgraph", "topoplan_frontends"]
 
 
-@attrs.frozen
-class TorchgraphOptions:
-    """Which profile, and the batch that it was taken with."""
+@attrs.frozen(kw_only=True)
+class Torchgraph(Frontend):
+    """Layer profiles of PipeDream and DAPPLE: measured times, activations and parameters.
+
+    Which profile, and the batch that it was taken with.
+    """
+
+    name = "torchgraph"
+    example = {"file": str(Path(__file__).with_name("example-pbs-4.txt"))}
+    estimator = "profile"
 
     profile: str = option(
         "",
@@ -34,25 +41,14 @@ class TorchgraphOptions:
         help="samples that were profiled; unset: the profile's, or N where the name of the file has pbs-N",
     )
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_torchgraph.model import build as build_model
 
-def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_torchgraph.model import build as build_model
-
-    return build_model(options, batch_size)
-
-
-TORCHGRAPH = Frontend(
-    name="torchgraph",
-    summary="layer profiles of PipeDream and DAPPLE: measured times, activations and parameters",
-    options=TorchgraphOptions,
-    build=build,
-    example={"file": str(Path(__file__).with_name("example-pbs-4.txt"))},
-    estimator="profile",
-)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
+def topoplan_frontends() -> type[Frontend]:
     """Register the frontend."""
-    return [TORCHGRAPH]
+    return Torchgraph

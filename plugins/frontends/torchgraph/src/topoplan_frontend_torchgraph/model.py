@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
-from topoplan_frontend_torchgraph import TorchgraphOptions, profiles
+from topoplan_frontend_torchgraph import Torchgraph, profiles
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node, read
 
 __all__ = ["build", "graph_of"]
 
 
-def build(options: TorchgraphOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Torchgraph, batch_size: int | None) -> OperatorGraph:
     """Read the profile that the options name and scale it to ``batch_size``, unless that is None.
 
     Raises:

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class TransformerOptions:
-    """Options of the Transformer frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class Transformer(Frontend):
+    """Transformer: an encoder and a decoder stream of multi-head attention.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "transformer"
+    example = {"num-layers": 2, "hidden-size": 64, "num-heads": 4, "sequence-length": 16}
 
     preset: Literal["", "transformer16", "transformer32", "transformer128"] = option(
         "", help="published configuration to start from"
@@ -27,23 +33,14 @@ class TransformerOptions:
     num_heads: int | None = option(None, minimum=1, help="attention heads, a divisor of the hidden size; default 16")
     sequence_length: int | None = option(None, minimum=1, help="positions of a sample; default 128")
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_transformer.model import build as build_model
 
-def build(options: TransformerOptions, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_transformer.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register Transformer."""
-    return [
-        Frontend(
-            name="transformer",
-            summary="Transformer: an encoder and a decoder stream of multi-head attention",
-            options=TransformerOptions,
-            build=build,
-            example={"num-layers": 2, "hidden-size": 64, "num-heads": 4, "sequence-length": 16},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Transformer

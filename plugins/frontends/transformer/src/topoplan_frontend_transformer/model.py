@@ -11,7 +11,7 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_transformer import TransformerOptions
+from topoplan_frontend_transformer import Transformer
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend transformer"
@@ -53,7 +53,7 @@ PRESETS = {
 }
 
 
-def build(options: TransformerOptions, batch_size: int | None) -> OperatorGraph:
+def build(options: Transformer, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: ten operators a layer, and a last linear layer on the decoder.
 
     Raises:

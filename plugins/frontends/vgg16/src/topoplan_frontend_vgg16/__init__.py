@@ -12,31 +12,28 @@ if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 
-@attrs.frozen
-class Vgg16Options:
-    """Options of the VGG-16 frontend; one that is not given comes from the preset, else has the default named."""
+@attrs.frozen(kw_only=True)
+class Vgg16(Frontend):
+    """VGG-16: thirteen 3x3 convolutions and three linear layers.
+
+    An option that is not given comes from the preset, else has the default named.
+    """
+
+    name = "vgg16"
+    example = {"classes": 10}
 
     preset: Literal["", "vgg16", "vgg32", "vgg128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
     classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000")
 
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_vgg16.model import build as build_model
 
-def build(options: Vgg16Options, batch_size: int | None) -> OperatorGraph:
-    """Build the graph; see `model.build`."""
-    from topoplan_frontend_vgg16.model import build as build_model
-
-    return build_model(options, batch_size)
+        return build_model(self, batch_size)
 
 
 @hookimpl
-def topoplan_frontends() -> list[Frontend]:
-    """Register VGG-16."""
-    return [
-        Frontend(
-            name="vgg16",
-            summary="VGG-16: thirteen 3x3 convolutions and three linear layers",
-            options=Vgg16Options,
-            build=build,
-            example={"classes": 10},
-        )
-    ]
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return Vgg16

@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from topoplan.model.graph import OperatorGraph
-from topoplan_frontend_vgg16 import Vgg16Options
+from topoplan_frontend_vgg16 import Vgg16
 from topoplan_operators import GraphBuilder, with_preset
 
 WHERE = "frontend vgg16"
@@ -28,7 +28,7 @@ class Sizes:
     classes: int
 
 
-def build(options: Vgg16Options, batch_size: int | None) -> OperatorGraph:
+def build(options: Vgg16, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: 23 operators, from ``conv1`` to ``softmax1``."""
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults={"classes": 1000}, presets=PRESETS)
     b = GraphBuilder("vgg16", batch, options.dialect)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from topoplan import Device, HostModel, Machine, hookimpl
 
-__all__ = ["DEVICES", "MACHINES", "NoOptions", "topoplan_machines"]
+__all__ = ["DEVICES", "MACHINES", "topoplan_machines"]
 
 #: The shortest kernels among FlexNet's published A100 measurements (softmax over ten classes, CUDA events)
 #: take 3.8 to 4.6 us.  No data sheet gives such a figure, so it stands for the other devices, too.
@@ -119,33 +117,57 @@ DEVICES = (
 )
 
 
-@attrs.frozen
-class NoOptions:
-    """These machines are as they are sold."""
+_BY_NAME = {device.name.lower(): device for device in DEVICES}
 
 
-@attrs.frozen
-class _Build:
-    """Builds a machine of one kind of device."""
+class _Nvidia(Machine):
+    """A machine as it is sold."""
 
-    device: Device
-
-    def __call__(self, options: NoOptions) -> HostModel:  # noqa: ARG002 - the contract of a build
-        return HostModel(device=self.device)
+    def build(self) -> HostModel:
+        """Return the machine of the device of this name."""
+        return HostModel(device=_BY_NAME[self.name])
 
 
-MACHINES = [
-    Machine(
-        name=device.name.lower(),
-        summary=f"NVIDIA {device.name}: {device.memory / 1e9:g} GB at {device.memory_bandwidth / 1e12:.3g} TB/s",
-        options=NoOptions,
-        build=_Build(device),
-    )
-    for device in DEVICES
-]
+class V100(_Nvidia):
+    """NVIDIA V100: 16 GB at 0.9 TB/s."""
+
+    name = "v100"
+
+
+class A100With40(_Nvidia):
+    """NVIDIA A100-40: 40 GB at 1.56 TB/s."""
+
+    name = "a100-40"
+
+
+class A100With80(_Nvidia):
+    """NVIDIA A100-80: 80 GB at 2.04 TB/s."""
+
+    name = "a100-80"
+
+
+class H100(_Nvidia):
+    """NVIDIA H100: 80 GB at 3.35 TB/s."""
+
+    name = "h100"
+
+
+class H200(_Nvidia):
+    """NVIDIA H200: 141 GB at 4.8 TB/s."""
+
+    name = "h200"
+
+
+class B200(_Nvidia):
+    """NVIDIA B200: 180 GB at 8 TB/s."""
+
+    name = "b200"
+
+
+MACHINES: list[type[Machine]] = [V100, A100With40, A100With80, H100, H200, B200]
 
 
 @hookimpl
-def topoplan_machines() -> list[Machine]:
+def topoplan_machines() -> list[type[Machine]]:
     """Return NVIDIA's machines."""
     return MACHINES

@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from topoplan import Candidate, Placement, Searcher, State, TopoplanError, Trial, hookimpl, option
+from topoplan import Candidate, Placement, Search, Searcher, State, TopoplanError, Trial, hookimpl, option
 
-__all__ = ["EXHAUSTIVE", "ExhaustiveOptions", "topoplan_searchers"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan import Problem
+
+__all__ = ["Exhaustive", "topoplan_searchers"]
 
 #: Placements of some operators that are chosen together.
 Choice = dict[int, Placement]
@@ -20,20 +25,10 @@ Choice = dict[int, Placement]
 _BATCH = 16
 
 
-@attrs.frozen(kw_only=True)
-class ExhaustiveOptions:
-    """Options of `exhaustive`."""
-
-    largest: int = option(1_000_000, help="refuse a space of more strategies than this", minimum=1)
-    tied: bool = option(
-        False, help="reduced space: operators of one structure are cut alike on the first device set; tables stay"
-    )
-
-
-class ExhaustiveSearch:
+class ExhaustiveSearch(Search):
     """Goes through the product of all choices; a choice is the placements of some operators at once."""
 
-    def __init__(self, options: ExhaustiveOptions, problem: Any) -> None:
+    def __init__(self, options: Exhaustive, problem: Problem) -> None:
         choices = _tied(problem) if options.tied else _free(problem)
         size = math.prod(len(choice) for choice in choices)
         if size > options.largest:
@@ -62,12 +57,12 @@ class ExhaustiveSearch:
         """Learn nothing: the driver keeps the best."""
 
 
-def _free(problem: Any) -> list[list[Choice]]:
+def _free(problem: Problem) -> list[list[Choice]]:
     """Every operator has every placement of the space."""
     return [[{op: p} for p in problem.space.placements(op)] for op in range(len(problem.graph.operators))]
 
 
-def _tied(problem: Any) -> list[list[Choice]]:
+def _tied(problem: Problem) -> list[list[Choice]]:
     """Operators of one structure and iteration space share their degrees; embeddings are left alone."""
     groups: dict[Any, list[int]] = {}
     for index, op in enumerate(problem.graph.operators):
@@ -80,21 +75,25 @@ def _tied(problem: Any) -> list[list[Choice]]:
     ]
 
 
-def _build(options: ExhaustiveOptions, problem: Any, rng: Any) -> ExhaustiveSearch:
-    return ExhaustiveSearch(options, problem)
+@attrs.frozen(kw_only=True)
+class Exhaustive(Searcher):
+    """Every strategy of a small space: proves other searchers right."""
 
+    name = "exhaustive"
+    axis = "strategy"
+    whole_batch = True
 
-EXHAUSTIVE = Searcher(
-    name="exhaustive",
-    summary="Every strategy of a small space: proves other searchers right",
-    options=ExhaustiveOptions,
-    build=_build,
-    axis="strategy",
-    whole_batch=True,
-)
+    largest: int = option(1_000_000, help="refuse a space of more strategies than this", minimum=1)
+    tied: bool = option(
+        False, help="reduced space: operators of one structure are cut alike on the first device set; tables stay"
+    )
+
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        return ExhaustiveSearch(self, problem)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [EXHAUSTIVE]
+    return Exhaustive

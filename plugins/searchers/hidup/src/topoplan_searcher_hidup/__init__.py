@@ -6,46 +6,42 @@ candidate and a report.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from topoplan import Searcher, hookimpl, option
 
 if TYPE_CHECKING:
-    from topoplan import Search
+    import numpy as np
 
-__all__ = ["HIDUP", "HidupOptions", "topoplan_searchers"]
+    from topoplan import Problem, Search
+
+__all__ = ["Hidup", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class HidupOptions:
-    """What the search may use; the defaults are HiDup's."""
+class Hidup(Searcher):
+    """HiDup: one SPMD program, its collectives hidden behind a second copy of the model."""
+
+    name = "hidup"
+    axis = "strategy"
+    whole_batch = True
+    constructs = True
 
     signatures: Literal["released", "derived"] = option(
         "released", help="released: those that HiDup knows, wrong ones included; derived: all that are sound"
     )
     max_states: int = option(4_000_000, help="refuse models that need more states than this at a time", minimum=1)
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_hidup.search import HidupSearch
 
-def _build(options: HidupOptions, problem: Any, rng: Any) -> Search:
-    from topoplan_searcher_hidup.search import HidupSearch
-
-    return HidupSearch(options, problem)
-
-
-HIDUP = Searcher(
-    name="hidup",
-    summary="HiDup: one SPMD program, its collectives hidden behind a second copy of the model",
-    options=HidupOptions,
-    build=_build,
-    axis="strategy",
-    whole_batch=True,
-    constructs=True,
-)
+        return HidupSearch(self, problem)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [HIDUP]
+    return Hidup

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Problem, State, Strategy, Trial
+from topoplan import Candidate, Problem, Search, State, Strategy, Trial
 from topoplan_engine.sharding.resharding import convert
-from topoplan_searcher_hidup import HidupOptions
+from topoplan_searcher_hidup import Hidup
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 
 __all__ = ["HidupSearch"]
 
 
-class HidupSearch:
+class HidupSearch(Search):
     """Proposes the plan, once; learns nothing from its price."""
 
-    def __init__(self, options: HidupOptions, problem: Problem) -> None:
+    def __init__(self, options: Hidup, problem: Problem) -> None:
         self._problem = problem
         self._program, self._plan = plan_of(problem, options.signatures, options.max_states)
         self._state: State | None = None
@@ -37,7 +37,7 @@ class HidupSearch:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the plan's price, which changes nothing."""
 
-    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:  # noqa: ARG002 - there is one plan
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return the objective, what it is made of, and the plan: stages of conversions, then of computations."""
         return {
             "objective": self._plan.outcome.objective,

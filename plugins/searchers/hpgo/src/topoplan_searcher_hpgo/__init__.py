@@ -6,21 +6,30 @@ measure; `search` turns plans into candidates.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from topoplan import Searcher, hookimpl, option
 
 if TYPE_CHECKING:
-    from topoplan import Search
+    import numpy as np
 
-__all__ = ["HPGO", "HpgoOptions", "topoplan_searchers"]
+    from topoplan import Problem, Search
+
+__all__ = ["Hpgo", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class HpgoOptions:
-    """What the planner may assume; the defaults are HPGO's."""
+class Hpgo(Searcher):
+    """HPGO, DAPPLE's planner: pipelines of data-parallel stages.
+
+    What the planner may assume; the defaults are HPGO's.
+    """
+
+    name = "hpgo"
+    axis = "strategy"
+    constructs = True
 
     micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
     bandwidths: Literal["released", "cluster"] = option(
@@ -38,24 +47,14 @@ class HpgoOptions:
     max_states: int = option(4000, help="refuse models of more layers than this", minimum=1)
     simplify: bool = option(False, help="one layer per operator, cut in the order of the graph, not antichain states")
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_hpgo.search import HpgoSearch
 
-def _build(options: HpgoOptions, problem: Any, rng: Any) -> Search:
-    from topoplan_searcher_hpgo.search import HpgoSearch
-
-    return HpgoSearch(options, problem)
-
-
-HPGO = Searcher(
-    name="hpgo",
-    summary="HPGO, DAPPLE's planner: pipelines of data-parallel stages",
-    options=HpgoOptions,
-    build=_build,
-    axis="strategy",
-    constructs=True,
-)
+        return HpgoSearch(self, problem)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [HPGO]
+    return Hpgo

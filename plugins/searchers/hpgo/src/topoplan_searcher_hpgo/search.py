@@ -17,6 +17,7 @@ from topoplan import (
     Placement,
     Problem,
     Schedule,
+    Search,
     State,
     Strategy,
     Trial,
@@ -28,16 +29,16 @@ from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
 from topoplan_pipeline_planning.planning import best_of, shortlist
 from topoplan_pipeline_planning.plans import HpgoPlan, early_backward_speedup
-from topoplan_searcher_hpgo import HpgoOptions
+from topoplan_searcher_hpgo import Hpgo
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
 
 __all__ = ["HpgoSearch", "strategy_of"]
 
 
-class HpgoSearch:
+class HpgoSearch(Search):
     """Proposes its plan, and for comparison the best of each other family; learns nothing from their prices."""
 
-    def __init__(self, options: HpgoOptions, problem: Problem) -> None:
+    def __init__(self, options: Hpgo, problem: Problem) -> None:
         graph, cluster = problem.graph, problem.cluster
         _check_fits(graph, float(cluster.device_memory.max()) * cluster.gpus_per_device)
         self._problem = problem
@@ -71,7 +72,7 @@ class HpgoSearch:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the prices, which change nothing."""
 
-    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:  # noqa: ARG002 - it stands for one plan
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return the plan as HPGO estimates it; its ``speedup`` is over the seconds ``one_device_s``."""
         one_device = float(self._layers.seconds[-1])
         names = [op.name for op in self._problem.graph.operators]
@@ -148,7 +149,7 @@ def _check_fits(graph: OperatorGraph, memory: float) -> None:
 
 
 def _baselines(
-    options: HpgoOptions, problem: Problem, columns: OperatorColumns, layers: Layers, machine: Machine
+    options: Hpgo, problem: Problem, columns: OperatorColumns, layers: Layers, machine: Machine
 ) -> Baselines:
     batch = problem.graph.batch_size
     sample = float(layers.activations[-1]) / batch if options.sample_mb is None else options.sample_mb * 1e6

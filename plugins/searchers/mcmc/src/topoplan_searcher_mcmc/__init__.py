@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from topoplan import Searcher, hookimpl, option
 
-__all__ = ["MCMC", "McmcOptions", "topoplan_searchers"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan import Problem, Search
+
+__all__ = ["Mcmc", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class McmcOptions:
-    """Options of `mcmc`."""
+class Mcmc(Searcher):
+    """Monte Carlo search over strategies (FlexFlow, MLSys 2019; FlexNet's proposals and resets)."""
+
+    name = "mcmc"
+    axis = "strategy"
+    whole_batch = True
 
     temperature: Literal["relative", "absolute"] = option(
         "relative",
@@ -34,24 +43,14 @@ class McmcOptions:
     spread: float = option(0.75, help="chance that spreading goes on by one operator", minimum=0, maximum=0.99)
     reset_every: int = option(40, help="proposals after which the chain returns to the best state", minimum=1)
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_mcmc.chain import Chain
 
-def _build(options: McmcOptions, problem: Any, rng: Any) -> Any:
-    from topoplan_searcher_mcmc.chain import Chain
-
-    return Chain(options, problem, rng)
-
-
-MCMC = Searcher(
-    name="mcmc",
-    summary="Monte Carlo search over strategies (FlexFlow, MLSys 2019; FlexNet's proposals and resets)",
-    options=McmcOptions,
-    build=_build,
-    axis="strategy",
-    whole_batch=True,
-)
+        return Chain(self, problem, rng)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [MCMC]
+    return Mcmc

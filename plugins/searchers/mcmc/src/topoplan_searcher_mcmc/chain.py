@@ -25,11 +25,11 @@ import numpy as np
 
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
-from topoplan.search.protocol import Candidate, Trial
+from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_searcher_mcmc.propagate import Propagation
 
 if TYPE_CHECKING:
-    from topoplan_searcher_mcmc import McmcOptions
+    from topoplan_searcher_mcmc import Mcmc
 
 __all__ = ["Chain"]
 
@@ -37,18 +37,19 @@ _RELATIVE_ALPHA = 20.0
 _ABSOLUTE_ALPHA_PER_SECOND = 1000.0
 
 
-class Chain:
+class Chain(Search):
     """One Monte Carlo chain over strategies; the fabric is that of the state it last adopted."""
 
-    def __init__(self, options: McmcOptions, problem: Problem, rng: np.random.Generator) -> None:
+    follows = True
+    reached: Trial | None = None
+
+    def __init__(self, options: Mcmc, problem: Problem, rng: np.random.Generator) -> None:
         self._options = options
         self._problem = problem
         self._rng = rng
         self._propagation = Propagation(problem.graph, problem.space, options.spread)
         self._current: Trial | None = None
         self._best: Trial | None = None
-        self.follows = True
-        self.reached: Trial | None = None
         self._beat = math.inf
         self._proposed = self._accepted = self._since_reset = 0
 

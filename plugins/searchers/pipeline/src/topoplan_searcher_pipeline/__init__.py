@@ -8,21 +8,30 @@ pipelines stage by stage, by the latency model of `latency`; `planning` plays th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from topoplan import Searcher, hookimpl, option
 
 if TYPE_CHECKING:
-    from topoplan import Search
+    import numpy as np
 
-__all__ = ["PIPELINE", "PipelineOptions", "topoplan_searchers"]
+    from topoplan import Problem, Search
+
+__all__ = ["DapplePipeline", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class PipelineOptions:
-    """What plans may look like."""
+class DapplePipeline(Searcher):
+    """Pipelines of data-parallel stages: planned as DAPPLE's paper says, then simulated under their schedules.
+
+    What plans may look like.
+    """
+
+    name = "pipeline"
+    axis = "strategy"
+    constructs = True
 
     schedule: Literal["any", "1f1b", "1f1b-deep", "gpipe", "zero-bubble"] = option(
         "any", help="the order of passes; any: whichever is fastest"
@@ -34,24 +43,14 @@ class PipelineOptions:
         2000, help="cut models of more antichain states than this in the order of their operators", minimum=1
     )
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_pipeline.search import PipelineSearch
 
-def _build(options: PipelineOptions, problem: Any, rng: Any) -> Search:
-    from topoplan_searcher_pipeline.search import PipelineSearch
-
-    return PipelineSearch(options, problem)
-
-
-PIPELINE = Searcher(
-    name="pipeline",
-    summary="pipelines of data-parallel stages: planned as DAPPLE's paper says, then simulated under their schedules",
-    options=PipelineOptions,
-    build=_build,
-    axis="strategy",
-    constructs=True,
-)
+        return PipelineSearch(self, problem)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [PIPELINE]
+    return DapplePipeline

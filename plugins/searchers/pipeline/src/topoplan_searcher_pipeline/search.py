@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, Problem, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
 from topoplan_pipeline_planning.layers import Layers, operator_columns
-from topoplan_searcher_pipeline import PipelineOptions
+from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
@@ -53,7 +53,7 @@ class Shortlist:
     stopped: bool = False
 
 
-def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = True) -> Shortlist:
+def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Shortlist:
     """Plan without simulating; with ``stop`` no further than to a baseline that leaves no device idle.
 
     Raises:
@@ -104,10 +104,10 @@ def plan_pipelines(options: PipelineOptions, problem: Problem, *, stop: bool = T
     return Shortlist(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
 
 
-class PipelineSearch:
+class PipelineSearch(Search):
     """Proposes the planner's shortlist, then neighbours of the best ones until none is better."""
 
-    def __init__(self, options: PipelineOptions, problem: Problem) -> None:
+    def __init__(self, options: DapplePipeline, problem: Problem) -> None:
         self._options = options
         self._problem = problem
         self._shortlist = plan_pipelines(options, problem)

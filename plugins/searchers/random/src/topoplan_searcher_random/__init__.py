@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-import attrs
+from topoplan import Candidate, PlacedStrategy, Search, Searcher, State, Trial, hookimpl
 
-from topoplan import Candidate, PlacedStrategy, Searcher, State, Trial, hookimpl
+if TYPE_CHECKING:
+    import numpy as np
 
-__all__ = ["RANDOM", "RandomOptions", "topoplan_searchers"]
+    from topoplan import Problem
 
-
-@attrs.frozen(kw_only=True)
-class RandomOptions:
-    """`random` has no options."""
+__all__ = ["Random", "topoplan_searchers"]
 
 
-class RandomSearch:
+class RandomSearch(Search):
     """Draws every operator's placement anew for each candidate; keeps the fabric it adopted."""
 
-    def __init__(self, problem: Any, rng: Any) -> None:
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._space, self._rng = problem.space, rng
         self._state: State | None = None
 
@@ -40,21 +38,19 @@ class RandomSearch:
         """Learn nothing."""
 
 
-def _build(options: RandomOptions, problem: Any, rng: Any) -> RandomSearch:
-    return RandomSearch(problem, rng)
+class Random(Searcher):
+    """Uniformly random strategies: the baseline of every other searcher."""
 
+    name = "random"
+    axis = "strategy"
+    whole_batch = True
 
-RANDOM = Searcher(
-    name="random",
-    summary="Uniformly random strategies: the baseline of every other searcher",
-    options=RandomOptions,
-    build=_build,
-    axis="strategy",
-    whole_batch=True,
-)
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        return RandomSearch(problem, rng)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [RANDOM]
+    return Random

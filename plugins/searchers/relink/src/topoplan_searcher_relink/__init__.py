@@ -21,40 +21,34 @@ if TYPE_CHECKING:
 
     from topoplan import Problem, Search
 
-__all__ = ["RelinkOptions", "build"]
+__all__ = ["Relink", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class RelinkOptions:
-    """Options of the searcher."""
+class Relink(Searcher):
+    """Local search over the links and rings of the best state's fabric, in turns with other searchers."""
+
+    name = "relink"
+    axis = "network"
+    partner = "mcmc"
 
     every: int = option(1, help="turns from one proposal to the next", minimum=1)
     rings: float = option(0.4, help="chance that a proposal changes rings, where there are any", minimum=0, maximum=1)
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search.
 
-def build(options: RelinkOptions, problem: Problem, rng: np.random.Generator) -> Search:
-    """Start the search.
+        Raises:
+            TopoplanError: the topology cannot be rewired.
+        """
+        if not problem.reconfigurable:
+            raise TopoplanError(f"searcher relink: topology {problem.topology!r} cannot be rewired (use topoopt)")
+        from topoplan_searcher_relink.search import RelinkSearch
 
-    Raises:
-        TopoplanError: the topology cannot be rewired.
-    """
-    if not problem.reconfigurable:
-        raise TopoplanError(f"searcher relink: topology {problem.topology!r} cannot be rewired (use topoopt)")
-    from topoplan_searcher_relink.search import Relink
-
-    return Relink(options, problem, rng)
+        return RelinkSearch(self, problem, rng)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [
-        Searcher(
-            name="relink",
-            summary="local search over the links and rings of the best state's fabric, in turns with other searchers",
-            options=RelinkOptions,
-            build=build,
-            axis="network",
-            partner="mcmc",
-        )
-    ]
+    return Relink

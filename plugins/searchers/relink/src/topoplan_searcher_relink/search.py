@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from topoplan import Candidate, Fabric, Problem, Trial
+from topoplan import Candidate, Fabric, Problem, Search, Trial
 from topoplan.arrays import F64, I32, I64
 from topoplan_directconnect.construct import construct, fabric_of, rebalanced
 from topoplan_directconnect.matching import hops
@@ -17,22 +17,22 @@ from topoplan_directconnect.traffic import neighbour_bytes, traffic
 from topoplan_searcher_relink import moves
 
 if TYPE_CHECKING:
-    from topoplan_searcher_relink import RelinkOptions
+    from topoplan_searcher_relink import Relink
 
-__all__ = ["Relink"]
+__all__ = ["RelinkSearch"]
 
 #: Draws before a turn is passed.
 _TRIES = 8
 
 
-class Relink:
+class RelinkSearch(Search):
     """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     Goes on from the state that it was last given, and keeps a fabric that is not slower.  Fabrics with switches, and
     those that are rebuilt between phases, it leaves alone.
     """
 
-    def __init__(self, options: RelinkOptions, problem: Problem, rng: np.random.Generator) -> None:
+    def __init__(self, options: Relink, problem: Problem, rng: np.random.Generator) -> None:
         self._options, self._cluster, self._rng = options, problem.cluster, rng
         self._at: Trial | None = None
         self._wiring: _Wiring | None = None

@@ -18,39 +18,35 @@ if TYPE_CHECKING:
 
     from topoplan import Problem, Search
 
-__all__ = ["RewireOptions", "build"]
+__all__ = ["Rewire", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class RewireOptions:
-    """Options of the searcher."""
+class Rewire(Searcher):
+    """The topology's own fabric for the best strategy, in turns with a strategy searcher."""
+
+    name = "rewire"
+    axis = "network"
+    partner = "mcmc"
 
     every: int = option(50, help="turns between two times that the fabric is built anew", minimum=1)
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search.
 
-def build(options: RewireOptions, problem: Problem, rng: np.random.Generator) -> Search:
-    """Start the search.
+        Raises:
+            TopoplanError: the topology does not follow demand.
+        """
+        if not problem.reconfigurable:
+            raise TopoplanError(
+                f"searcher rewire: topology {problem.topology!r} cannot be rewired (use ocs or topoopt)"
+            )
+        from topoplan_searcher_rewire.turns import RewireSearch
 
-    Raises:
-        TopoplanError: the topology does not follow demand.
-    """
-    if not problem.reconfigurable:
-        raise TopoplanError(f"searcher rewire: topology {problem.topology!r} cannot be rewired (use ocs or topoopt)")
-    from topoplan_searcher_rewire.turns import Rewire
-
-    return Rewire(options, problem, rng)
+        return RewireSearch(self, problem, rng)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [
-        Searcher(
-            name="rewire",
-            summary="the topology's own fabric for the best strategy, in turns with a strategy searcher",
-            options=RewireOptions,
-            build=build,
-            axis="network",
-            partner="mcmc",
-        )
-    ]
+    return Rewire

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topoplan import Candidate, Problem, Trial
+from topoplan import Candidate, Problem, Search, Trial
 
 if TYPE_CHECKING:
-    from topoplan_searcher_rewire import RewireOptions
+    from topoplan_searcher_rewire import Rewire
 
-__all__ = ["Rewire"]
+__all__ = ["RewireSearch"]
 
 
-class Rewire:
+class RewireSearch(Search):
     """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     It proposes when the state that it was last given has changed and it was asked at least ``every`` times since it
     last proposed; the first time it proposes at once.
     """
 
-    def __init__(self, options: RewireOptions, problem: Problem, rng: np.random.Generator) -> None:
+    def __init__(self, options: Rewire, problem: Problem, rng: np.random.Generator) -> None:
         self._every, self._build, self._rng = options.every, problem.build_fabric, rng
         self._given: Trial | None = None
         self._turns = options.every

@@ -8,21 +8,28 @@ plan and data parallelism, and the simulator decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from topoplan import Searcher, hookimpl, option
 
 if TYPE_CHECKING:
-    from topoplan import Search
+    import numpy as np
 
-__all__ = ["SPMD", "SpmdOptions", "topoplan_searchers"]
+    from topoplan import Problem, Search
+
+__all__ = ["Spmd", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class SpmdOptions:
-    """What the search may use."""
+class Spmd(Searcher):
+    """SPMD programs on a mesh: forms and collectives that take the least time."""
+
+    name = "spmd"
+    axis = "strategy"
+    whole_batch = True
+    constructs = True
 
     meshes: Literal["all", "flat"] = option(
         "all",
@@ -43,25 +50,14 @@ class SpmdOptions:
     )
     max_states: int = option(1_000_000, help="refuse models that need more states than this at a time", minimum=1)
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_spmd.search import SpmdSearch
 
-def _build(options: SpmdOptions, problem: Any, rng: Any) -> Search:
-    from topoplan_searcher_spmd.search import SpmdSearch
-
-    return SpmdSearch(options, problem)
-
-
-SPMD = Searcher(
-    name="spmd",
-    summary="SPMD programs on a mesh: forms and collectives that take the least time",
-    options=SpmdOptions,
-    build=_build,
-    axis="strategy",
-    whole_batch=True,
-    constructs=True,
-)
+        return SpmdSearch(self, problem)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [SPMD]
+    return Spmd

@@ -14,14 +14,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, PlacedStrategy, Problem, SpmdStrategy, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, PlacedStrategy, Problem, Search, SpmdStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.fabric import Fabric
 from topoplan.model.placement import data_parallel
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
-from topoplan_searcher_spmd import SpmdOptions
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, Planned, PlanTooLargeError, plan_on
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
@@ -41,10 +41,10 @@ class _Proposal:
     fits: bool = True
 
 
-class SpmdSearch:
+class SpmdSearch(Search):
     """Proposes its plans, mesh by mesh; learns from their prices which is the best."""
 
-    def __init__(self, options: SpmdOptions, problem: Problem) -> None:
+    def __init__(self, options: Spmd, problem: Problem) -> None:
         self._options, self._problem = options, problem
         self._outline = outline(problem.graph)
         self._rounds: Iterator[list[_Proposal]] | None = None

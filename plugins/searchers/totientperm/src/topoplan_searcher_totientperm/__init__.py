@@ -19,12 +19,18 @@ from topoplan import Problem, Search, Searcher, TopoplanError, hookimpl, option
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TotientPermOptions", "build"]
+    from topoplan import Problem, Search
+
+__all__ = ["TotientPerm", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
-class TotientPermOptions:
-    """Options of the searcher."""
+class TotientPerm(Searcher):
+    """Rewires the fabric for the demand of the best strategy, in turns with a strategy searcher."""
+
+    name = "totientperm"
+    axis = "network"
+    partner = "mcmc"
 
     rules: Literal["paper", "released", "greedy"] = option(
         "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
@@ -40,30 +46,20 @@ class TotientPermOptions:
         "balanced", help="even shares of shortest paths; or propose shares by load, too, for the best of the fabrics"
     )
 
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search.
 
-def build(options: TotientPermOptions, problem: Problem, rng: np.random.Generator) -> Search:
-    """Start the search.
+        Raises:
+            TopoplanError: the topology cannot be rewired.
+        """
+        if not problem.reconfigurable:
+            raise TopoplanError(f"searcher totientperm: topology {problem.topology!r} cannot be rewired (use topoopt)")
+        from topoplan_searcher_totientperm.rewire import Rewire
 
-    Raises:
-        TopoplanError: the topology cannot be rewired.
-    """
-    if not problem.reconfigurable:
-        raise TopoplanError(f"searcher totientperm: topology {problem.topology!r} cannot be rewired (use topoopt)")
-    from topoplan_searcher_totientperm.rewire import Rewire
-
-    return Rewire(options, problem, rng)
+        return Rewire(self, problem, rng)
 
 
 @hookimpl
-def topoplan_searchers() -> list[Searcher]:
+def topoplan_searchers() -> type[Searcher]:
     """Register the searcher."""
-    return [
-        Searcher(
-            name="totientperm",
-            summary="rewires the fabric for the demand of the best strategy, in turns with a strategy searcher",
-            options=TotientPermOptions,
-            build=build,
-            axis="network",
-            partner="mcmc",
-        )
-    ]
+    return TotientPerm

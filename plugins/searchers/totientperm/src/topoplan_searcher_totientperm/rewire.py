@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topoplan import Candidate, Demand, Fabric, Problem, Trial
+from topoplan import Candidate, Demand, Fabric, Problem, Search, Trial
 from topoplan_directconnect.construct import construct, rebalanced, rule_pairs
-from topoplan_searcher_totientperm import TotientPermOptions
+from topoplan_searcher_totientperm import TotientPerm
 from topoplan_searcher_totientperm.memo import Memo
 
 __all__ = ["Rewire", "splits_around"]
 
 
-class Rewire:
+class Rewire(Search):
     """Search along the network axis; see `topoplan.search.protocol.Search`.
 
     After new bests, it proposes all its fabrics, when the state that it was last given or reached has changed and it
@@ -24,7 +24,9 @@ class Rewire:
     fabrics for each, taking them in turn, and offers what is better to the strategy searcher.
     """
 
-    def __init__(self, options: TotientPermOptions, problem: Problem, rng: np.random.Generator) -> None:
+    reached: Trial | None = None
+
+    def __init__(self, options: TotientPerm, problem: Problem, rng: np.random.Generator) -> None:
         self._options = options
         self._cluster = problem.cluster
         self._rng = rng
@@ -33,8 +35,11 @@ class Rewire:
         self._changed = self._rewired = False
         self._turns = options.every
         self._next = 0
-        self.follows = options.after == "accepted"
-        self.reached: Trial | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether it wires for accepted moves."""
+        return self._options.after == "accepted"
 
     def ask(self) -> Sequence[Candidate]:
         """Propose the state that it goes on from on fabrics made for it; nothing while it is not yet time."""

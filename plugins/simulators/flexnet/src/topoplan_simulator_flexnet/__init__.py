@@ -11,13 +11,13 @@ import attrs
 
 from topoplan import Simulator, hookimpl, option
 from topoplan.options import SEEDS
+from topoplan.plugin.components import MemoryPolicy
 
 if TYPE_CHECKING:
     from topoplan_engine.simulation.base import Simulation
 
-__all__ = ["FLEXNET", "FlexnetOptions", "build", "topoplan_simulators"]
+__all__ = ["Flexnet", "topoplan_simulators"]
 
-Memory = Literal["ignore", "limit", "penalty"]
 
 _SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
 _COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
@@ -25,8 +25,11 @@ _MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per M
 
 
 @attrs.frozen(kw_only=True)
-class FlexnetOptions:
-    """Options of ``flexnet``."""
+class Flexnet(Simulator):
+    """FlexNet's logical simulator, exactly: FIFO links, messages in segments."""
+
+    name = "flexnet"
+    example = {"segment_bytes": 1 << 22}
 
     segment_bytes: int = option(
         1 << 20, help="size of the pieces that messages are sent in", unit="bytes", minimum=1, maximum=1 << 50
@@ -39,35 +42,30 @@ class FlexnetOptions:
     collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=_MEMORY)
 
+    def build(self) -> Simulation:
+        """Build the simulator."""
+        from topoplan_engine.simulation.base import Simulation
+        from topoplan_simulator_flexnet.model import Model
 
-def build(options: FlexnetOptions) -> Simulation:
-    """Build the simulator."""
-    from topoplan_engine.simulation.base import Simulation
-    from topoplan_simulator_flexnet.model import Model
+        seed = self.seed if self.ring_direction == "random" else None
+        return Simulation(
+            Model(self.segment_bytes, seed),
+            barriers=self.gradient_sync == "barrier",
+            server=self.collective == "parameter-server",
+        )
 
-    seed = options.seed if options.ring_direction == "random" else None
-    return Simulation(
-        Model(options.segment_bytes, seed),
-        barriers=options.gradient_sync == "barrier",
-        server=options.collective == "parameter-server",
-    )
+    @property
+    def memory_policy(self) -> MemoryPolicy:
+        """What the option ``memory`` says."""
+        return self.memory
 
-
-def _memory(options: FlexnetOptions) -> Memory:
-    return options.memory
-
-
-FLEXNET = Simulator(
-    name="flexnet",
-    summary="FlexNet's logical simulator, exactly: FIFO links, messages in segments",
-    options=FlexnetOptions,
-    build=build,
-    memory=_memory,
-    example={"segment_bytes": 1 << 22},
-)
+    @property
+    def first_draw(self) -> int:
+        """The option ``seed``."""
+        return self.seed
 
 
 @hookimpl
-def topoplan_simulators() -> list[Simulator]:
+def topoplan_simulators() -> type[Simulator]:
     """Register the simulator."""
-    return [FLEXNET]
+    return Flexnet

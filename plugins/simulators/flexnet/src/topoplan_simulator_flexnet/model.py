@@ -71,11 +71,11 @@ class Model(NamedTuple):
             self.segment_bytes,
         )
 
-    def with_seed(self, seed: int) -> Model:  # noqa: ARG002
+    def with_seed(self, seed: int) -> Model:
         """Return the model itself: it takes the first path of each row; its own seed draws ways round rings."""
         return self
 
-    def draws(self, prepared: Prepared) -> bool:  # noqa: ARG002
+    def draws(self, prepared: Prepared) -> bool:
         """Whether some message has several paths to draw from: none has."""
         return False
 
@@ -117,7 +117,7 @@ class Model(NamedTuple):
         sent: F64 = sure_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
         return sent
 
-    def folds(self, network: Network) -> bool:  # noqa: ARG002
+    def folds(self, network: Network) -> bool:
         """Whether a folded iteration can be simulated: FIFO order tells equal messages apart."""
         return False
 

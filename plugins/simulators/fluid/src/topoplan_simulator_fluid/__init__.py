@@ -11,13 +11,13 @@ import attrs
 
 from topoplan import Simulator, hookimpl, option
 from topoplan.options import SEEDS
+from topoplan.plugin.components import MemoryPolicy
 
 if TYPE_CHECKING:
     from topoplan_engine.simulation.base import Simulation
 
-__all__ = ["FLUID", "FluidOptions", "build", "topoplan_simulators"]
+__all__ = ["Fluid", "topoplan_simulators"]
 
-Memory = Literal["ignore", "limit", "penalty"]
 
 _SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
 _COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
@@ -25,8 +25,11 @@ _MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per M
 
 
 @attrs.frozen(kw_only=True)
-class FluidOptions:
-    """Options of ``fluid``."""
+class Fluid(Simulator):
+    """Flows share links; agrees with packet simulation within some percent."""
+
+    name = "fluid"
+    example = {"level": "stepped"}
 
     level: Literal["coupled", "stepped"] = option(
         "coupled",
@@ -38,37 +41,32 @@ class FluidOptions:
     collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("penalty", help=_MEMORY)
 
+    def build(self) -> Simulation:
+        """Build the simulator."""
+        from topoplan_engine.kernels.compiling import compile_beside
+        from topoplan_engine.simulation.base import Simulation
+        from topoplan_simulator_fluid import kernel
+        from topoplan_simulator_fluid.model import Model
 
-def build(options: FluidOptions) -> Simulation:
-    """Build the simulator."""
-    from topoplan_engine.kernels.compiling import compile_beside
-    from topoplan_engine.simulation.base import Simulation
-    from topoplan_simulator_fluid import kernel
-    from topoplan_simulator_fluid.model import Model
+        compile_beside(kernel.__name__)
+        return Simulation(
+            Model(self.level == "stepped", self.seed),
+            barriers=self.gradient_sync == "barrier",
+            server=self.collective == "parameter-server",
+        )
 
-    compile_beside(kernel.__name__)
-    return Simulation(
-        Model(options.level == "stepped", options.seed),
-        barriers=options.gradient_sync == "barrier",
-        server=options.collective == "parameter-server",
-    )
+    @property
+    def memory_policy(self) -> MemoryPolicy:
+        """What the option ``memory`` says."""
+        return self.memory
 
-
-def _memory(options: FluidOptions) -> Memory:
-    return options.memory
-
-
-FLUID = Simulator(
-    name="fluid",
-    summary="flows share links; agrees with packet simulation within some percent",
-    options=FluidOptions,
-    build=build,
-    memory=_memory,
-    example={"level": "stepped"},
-)
+    @property
+    def first_draw(self) -> int:
+        """The option ``seed``."""
+        return self.seed
 
 
 @hookimpl
-def topoplan_simulators() -> list[Simulator]:
+def topoplan_simulators() -> type[Simulator]:
     """Register the simulator."""
-    return [FLUID]
+    return Fluid

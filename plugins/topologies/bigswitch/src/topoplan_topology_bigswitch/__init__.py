@@ -6,46 +6,38 @@ only at a host's own up- and down-links.  FlexNet calls this ``fattree``, and us
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from topoplan import Fabric, Topology, TopologyContext, hookimpl
 
-__all__ = ["BigSwitchOptions", "build"]
+__all__ = ["BigSwitch", "topoplan_topologies"]
 
 
-@attrs.frozen(kw_only=True)
-class BigSwitchOptions:
-    """No options."""
+class BigSwitch(Topology):
+    """One non-blocking switch, which every host joins with all interfaces (FlexNet's fattree)."""
 
+    name = "bigswitch"
+    switching = "ideal"
+    switched = True
 
-def build(options: BigSwitchOptions, context: TopologyContext) -> Fabric:
-    """Join every host to the switch, node ``n_hosts``, at the bandwidth of all of its interfaces."""
-    cluster = context.cluster
-    n = cluster.n_hosts
-    hosts, switch = np.arange(n), np.full(n, n)
-    return Fabric(
-        name="bigswitch",
-        n_hosts=n,
-        n_switches=1,
-        link_src=np.concatenate([hosts, switch]),
-        link_dst=np.concatenate([switch, hosts]),
-        link_count=np.tile(cluster.interfaces, 2),
-        link_bandwidth=np.tile(cluster.interfaces * cluster.interface_bandwidth, 2),
-        link_latency=np.full(2 * n, cluster.latency),
-    )
+    def build(self, context: TopologyContext) -> Fabric:
+        """Join every host to the switch, node ``n_hosts``, at the bandwidth of all of its interfaces."""
+        cluster = context.cluster
+        n = cluster.n_hosts
+        hosts, switch = np.arange(n), np.full(n, n)
+        return Fabric(
+            name="bigswitch",
+            n_hosts=n,
+            n_switches=1,
+            link_src=np.concatenate([hosts, switch]),
+            link_dst=np.concatenate([switch, hosts]),
+            link_count=np.tile(cluster.interfaces, 2),
+            link_bandwidth=np.tile(cluster.interfaces * cluster.interface_bandwidth, 2),
+            link_latency=np.full(2 * n, cluster.latency),
+        )
 
 
 @hookimpl
-def topoplan_topologies() -> list[Topology]:
+def topoplan_topologies() -> type[Topology]:
     """Register the topology."""
-    return [
-        Topology(
-            name="bigswitch",
-            summary="one non-blocking switch, which every host joins with all interfaces (FlexNet's fattree)",
-            options=BigSwitchOptions,
-            build=build,
-            switching="ideal",
-            switched=True,
-        )
-    ]
+    return BigSwitch

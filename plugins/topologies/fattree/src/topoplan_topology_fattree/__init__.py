@@ -20,57 +20,7 @@ import numpy as np
 
 from topoplan import Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
 
-__all__ = ["FatTreeOptions", "build"]
-
-
-@attrs.frozen(kw_only=True)
-class FatTreeOptions:
-    """Options of the fat-tree."""
-
-    k: int | None = option(
-        None, help="ports of a switch, even; the smallest that fits when absent", minimum=2, maximum=128
-    )
-    oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1, maximum=1e6)
-    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
-
-
-def build(options: FatTreeOptions, context: TopologyContext) -> Fabric:
-    """Build the tree; links between switches have the bandwidth of the host with the most of it.
-
-    Raises:
-        TopoplanError: ``k`` is odd or too small for the cluster.
-    """
-    cluster = context.cluster
-    k = _ports(options.k, cluster.n_hosts)
-    half = k // 2
-    uplinks = max(1, math.ceil(half / options.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
-    host_bandwidth = cluster.interfaces * cluster.interface_bandwidth
-    widest = int(host_bandwidth.argmax())
-    trunk = float(host_bandwidth[widest])
-    slowed = trunk * half / options.oversubscription / uplinks
-    rack0 = cluster.n_hosts
-    aggregation0 = rack0 + k * half
-    core0 = aggregation0 + k * uplinks
-
-    host, pod = np.arange(cluster.n_hosts), np.arange(k)[:, None, None]
-    up, port = np.arange(uplinks)[None, :, None], np.arange(half)[None, None, :]
-    rack, aggregation, core = rack0 + pod * half + port, aggregation0 + pod * uplinks + up, core0 + up * half + port
-    pairs = ((host, rack0 + host // half), (rack, aggregation), (aggregation, core))
-    ends = [np.stack(np.broadcast_arrays(*pair), axis=-1).reshape(-1, 2) for pair in pairs]
-    links = np.concatenate(ends)
-    bandwidth = np.concatenate([host_bandwidth, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
-    tree = Fabric.from_links(
-        name="fattree",
-        n_hosts=cluster.n_hosts,
-        n_switches=k * half + k * uplinks + uplinks * half,
-        links=np.concatenate([links, links[:, ::-1]]),
-        bandwidth=np.concatenate([bandwidth, bandwidth]),
-        latency=cluster.latency,
-        max_paths=options.paths,
-    )
-    lower = np.minimum(tree.link_src, tree.link_dst)
-    parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(lower, cluster.n_hosts)]
-    return attrs.evolve(tree, link_count=parallel)
+__all__ = ["FatTree", "topoplan_topologies"]
 
 
 def _ports(k: int | None, hosts: int) -> int:
@@ -88,15 +38,59 @@ def _ports(k: int | None, hosts: int) -> int:
     return k
 
 
-@hookimpl
-def topoplan_topologies() -> list[Topology]:
-    """Register the topology."""
-    return [
-        Topology(
+@attrs.frozen(kw_only=True)
+class FatTree(Topology):
+    """three-level k-ary fat-tree with equal-cost paths, oversubscribed on request."""
+
+    name = "fattree"
+    switched = True
+
+    k: int | None = option(
+        None, help="ports of a switch, even; the smallest that fits when absent", minimum=2, maximum=128
+    )
+    oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1, maximum=1e6)
+    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
+
+    def build(self, context: TopologyContext) -> Fabric:
+        """Build the tree; links between switches have the bandwidth of the host with the most of it.
+
+        Raises:
+            TopoplanError: ``k`` is odd or too small for the cluster.
+        """
+        cluster = context.cluster
+        k = _ports(self.k, cluster.n_hosts)
+        half = k // 2
+        uplinks = max(1, math.ceil(half / self.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
+        own = cluster.interfaces * cluster.interface_bandwidth
+        widest = int(own.argmax())
+        trunk = float(own[widest])
+        slowed = trunk * half / self.oversubscription / uplinks
+        rack0 = cluster.n_hosts
+        aggregation0 = rack0 + k * half
+        core0 = aggregation0 + k * uplinks
+
+        host, pod = np.arange(cluster.n_hosts), np.arange(k)[:, None, None]
+        up, port = np.arange(uplinks)[None, :, None], np.arange(half)[None, None, :]
+        rack, aggregation, core = rack0 + pod * half + port, aggregation0 + pod * uplinks + up, core0 + up * half + port
+        pairs = ((host, rack0 + host // half), (rack, aggregation), (aggregation, core))
+        ends = [np.stack(np.broadcast_arrays(*pair), axis=-1).reshape(-1, 2) for pair in pairs]
+        links = np.concatenate(ends)
+        bandwidth = np.concatenate([own, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
+        tree = Fabric.from_links(
             name="fattree",
-            summary="three-level k-ary fat-tree with equal-cost paths, oversubscribed on request",
-            options=FatTreeOptions,
-            build=build,
-            switched=True,
+            n_hosts=cluster.n_hosts,
+            n_switches=k * half + k * uplinks + uplinks * half,
+            links=np.concatenate([links, links[:, ::-1]]),
+            bandwidth=np.concatenate([bandwidth, bandwidth]),
+            latency=cluster.latency,
+            max_paths=self.paths,
         )
-    ]
+        lower = np.minimum(tree.link_src, tree.link_dst)
+        parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(lower, cluster.n_hosts)]
+        return attrs.evolve(tree, link_count=parallel)
+
+
+@hookimpl
+def topoplan_topologies() -> type[Topology]:
+    """Register the topology."""
+    return FatTree

@@ -6,47 +6,39 @@ is a multiple of the other hosts', else lanes of them.  Between hosts of differe
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from topoplan import Fabric, LinkKind, Topology, TopologyContext, hookimpl
 
-__all__ = ["FullyConnectedOptions", "build"]
+__all__ = ["FullyConnected", "topoplan_topologies"]
 
 
-@attrs.frozen(kw_only=True)
-class FullyConnectedOptions:
-    """No options."""
+class FullyConnected(Topology):
+    """A link between any two hosts, which share the bandwidth of their interfaces."""
 
+    name = "fully-connected"
 
-def build(options: FullyConnectedOptions, context: TopologyContext) -> Fabric:
-    """Join every host to every other one."""
-    cluster = context.cluster
-    n, interfaces = cluster.n_hosts, cluster.interfaces
-    n_peers = max(n - 1, 1)
-    whole = (interfaces == interfaces[0]).all() and interfaces[0] % n_peers == 0
-    share = interfaces / n_peers * cluster.interface_bandwidth
-    src, dst = np.nonzero(~np.eye(n, dtype=bool))
-    return Fabric(
-        name="fully-connected",
-        n_hosts=n,
-        link_src=src,
-        link_dst=dst,
-        link_count=np.full(len(src), interfaces[0] // n_peers if whole else 1),
-        link_bandwidth=np.minimum(share[src], share[dst]),
-        link_latency=np.full(len(src), cluster.latency),
-        link_kind=np.full(len(src), LinkKind.NETWORK if whole else LinkKind.LANE),
-    )
+    def build(self, context: TopologyContext) -> Fabric:
+        """Join every host to every other one."""
+        cluster = context.cluster
+        n, interfaces = cluster.n_hosts, cluster.interfaces
+        others = max(n - 1, 1)
+        whole = (interfaces == interfaces[0]).all() and interfaces[0] % others == 0
+        share = interfaces / others * cluster.interface_bandwidth
+        src, dst = np.nonzero(~np.eye(n, dtype=bool))
+        return Fabric(
+            name="fully-connected",
+            n_hosts=n,
+            link_src=src,
+            link_dst=dst,
+            link_count=np.full(len(src), interfaces[0] // others if whole else 1),
+            link_bandwidth=np.minimum(share[src], share[dst]),
+            link_latency=np.full(len(src), cluster.latency),
+            link_kind=np.full(len(src), LinkKind.NETWORK if whole else LinkKind.LANE),
+        )
 
 
 @hookimpl
-def topoplan_topologies() -> list[Topology]:
+def topoplan_topologies() -> type[Topology]:
     """Register the topology."""
-    return [
-        Topology(
-            name="fully-connected",
-            summary="a link between any two hosts, which share the bandwidth of their interfaces",
-            options=FullyConnectedOptions,
-            build=build,
-        )
-    ]
+    return FullyConnected

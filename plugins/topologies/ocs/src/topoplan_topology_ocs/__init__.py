@@ -20,43 +20,36 @@ import attrs
 
 from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
 
-__all__ = ["OcsOptions", "build", "static"]
+__all__ = ["Ocs", "topoplan_topologies"]
 
 
 @attrs.frozen(kw_only=True)
-class OcsOptions:
-    """Options of the switch."""
+class Ocs(Topology):
+    """Optical circuit switch, rebuilt between forward, backward and all-reduces, with a delay."""
+
+    name = "ocs"
+    follows_demand = True
+    switching = "ocs"
+    rebuilds = True
 
     delay_ms: float = option(10.0, help="a rebuild, during which nothing runs", unit="ms", minimum=0, maximum=1e9)
     paths: int = option(4, help="equal-cost paths kept for point-to-point traffic of a pair", minimum=1, maximum=65_536)
 
+    def build(self, context: TopologyContext) -> Fabric:
+        """Wire every phase for its part of ``context.demand``, or with rings over all hosts where there is none."""
+        from topoplan_topology_ocs.phases import phases
 
-def build(options: OcsOptions, context: TopologyContext) -> Fabric:
-    """Wire every phase for its part of ``context.demand``, or with rings over all hosts where there is none."""
-    from topoplan_topology_ocs.phases import phases
+        wired = phases(context.cluster, context.demand, self.delay_ms * 1e-3, self.paths, context.rng)
+        return Fabric.from_phases(wired)
 
-    wired = phases(context.cluster, context.demand, options.delay_ms * 1e-3, options.paths, context.rng)
-    return Fabric.from_phases(wired)
+    def static(self, context: TopologyContext) -> Sequence[Fabric]:
+        """Wire for all of the demand at once, with every split of the interfaces between rings and direct links."""
+        from topoplan_topology_ocs.phases import throughout
 
-
-def static(options: OcsOptions, context: TopologyContext) -> Sequence[Fabric]:
-    """Wire for all of the demand at once, with every split of the interfaces between rings and direct links."""
-    from topoplan_topology_ocs.phases import throughout
-
-    return throughout(context.cluster, context.demand, options.paths, context.rng)
+        return throughout(context.cluster, context.demand, self.paths, context.rng)
 
 
 @hookimpl
-def topoplan_topologies() -> list[Topology]:
+def topoplan_topologies() -> type[Topology]:
     """Register the topology."""
-    return [
-        Topology(
-            name="ocs",
-            summary="optical circuit switch, rebuilt between forward, backward and all-reduces, with a delay",
-            options=OcsOptions,
-            build=build,
-            static=static,
-            follows_demand=True,
-            switching="ocs",
-        )
-    ]
+    return Ocs

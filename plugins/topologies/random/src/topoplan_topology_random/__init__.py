@@ -9,46 +9,40 @@ import attrs
 
 from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
 
-__all__ = ["RandomOptions", "build"]
+__all__ = ["Random", "topoplan_topologies"]
 
 
 @attrs.frozen(kw_only=True)
-class RandomOptions:
-    """Options of the random graph."""
+class Random(Topology):
+    """Connected random graph in which every interface is used (expander)."""
+
+    name = "random"
 
     paths: int = option(4, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
 
+    def build(self, context: TopologyContext) -> Fabric:
+        """Wire all interfaces at random; a link has the bandwidth of the slower of its two interfaces.
 
-def build(options: RandomOptions, context: TopologyContext) -> Fabric:
-    """Wire all interfaces at random; a link has the bandwidth of the slower of its two interfaces.
+        Raises:
+            TopoplanError: the interfaces cannot connect the hosts.
+        """
+        from topoplan_topology_random.wiring import connected_graph
 
-    Raises:
-        TopoplanError: the interfaces cannot connect the hosts.
-    """
-    from topoplan_topology_random.wiring import connected_graph
-
-    cluster = context.cluster
-    edges = connected_graph(cluster.interfaces.tolist(), context.rng)
-    speed = cluster.interface_bandwidth.tolist()
-    bandwidth = [min(speed[a], speed[b]) for a, b in edges]
-    return Fabric.from_links(
-        name="random",
-        n_hosts=cluster.n_hosts,
-        links=edges + [(b, a) for a, b in edges],
-        bandwidth=bandwidth + bandwidth,
-        latency=cluster.latency,
-        max_paths=options.paths,
-    )
+        cluster = context.cluster
+        edges = connected_graph(cluster.interfaces.tolist(), context.rng)
+        speed = cluster.interface_bandwidth.tolist()
+        bandwidth = [min(speed[a], speed[b]) for a, b in edges]
+        return Fabric.from_links(
+            name="random",
+            n_hosts=cluster.n_hosts,
+            links=edges + [(b, a) for a, b in edges],
+            bandwidth=bandwidth + bandwidth,
+            latency=cluster.latency,
+            max_paths=self.paths,
+        )
 
 
 @hookimpl
-def topoplan_topologies() -> list[Topology]:
+def topoplan_topologies() -> type[Topology]:
     """Register the topology."""
-    return [
-        Topology(
-            name="random",
-            summary="connected random graph in which every interface is used (expander)",
-            options=RandomOptions,
-            build=build,
-        )
-    ]
+    return Random

@@ -15,12 +15,16 @@ import attrs
 
 from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
 
-__all__ = ["TopoOptOptions", "build"]
+__all__ = ["TopoOpt", "topoplan_topologies"]
 
 
 @attrs.frozen(kw_only=True)
-class TopoOptOptions:
-    """Options of TopoOpt's fabric."""
+class TopoOpt(Topology):
+    """Patch panel wired for the demand: totient rings and matchings (TopoOpt, NSDI'23)."""
+
+    name = "topoopt"
+    follows_demand = True
+    switching = "patch-panel"
 
     rules: Literal["paper", "released", "greedy"] = option(
         "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
@@ -30,29 +34,19 @@ class TopoOptOptions:
         "even", help="equal shares of the shortest paths; or shares by load, over paths of one link more, too"
     )
 
+    def build(self, context: TopologyContext) -> Fabric:
+        """Wire the cluster for ``context.demand``, or with rings over all hosts where there is none.
 
-def build(options: TopoOptOptions, context: TopologyContext) -> Fabric:
-    """Wire the cluster for ``context.demand``, or with rings over all hosts where there is none.
+        Raises:
+            TopoplanError: the rules ``released`` cannot wire the cluster (odd or unequal numbers of interfaces).
+        """
+        from topoplan_directconnect.construct import construct, rebalanced
 
-    Raises:
-        TopoplanError: the rules ``released`` cannot wire the cluster (odd or unequal numbers of interfaces).
-    """
-    from topoplan_directconnect.construct import construct, rebalanced
-
-    fabric = construct(context.cluster, context.demand, rules=options.rules, paths=options.paths, rng=context.rng)
-    return fabric if options.routes == "even" or context.demand is None else rebalanced(fabric, context.demand)
+        fabric = construct(context.cluster, context.demand, rules=self.rules, paths=self.paths, rng=context.rng)
+        return fabric if self.routes == "even" or context.demand is None else rebalanced(fabric, context.demand)
 
 
 @hookimpl
-def topoplan_topologies() -> list[Topology]:
+def topoplan_topologies() -> type[Topology]:
     """Register the topology."""
-    return [
-        Topology(
-            name="topoopt",
-            summary="patch panel wired for the demand: totient rings and matchings (TopoOpt, NSDI'23)",
-            options=TopoOptOptions,
-            build=build,
-            follows_demand=True,
-            switching="patch-panel",
-        )
-    ]
+    return TopoOpt
