@@ -49,9 +49,9 @@ def head(page: Path) -> str:
     return f"{HEAD}\nPipelines have [a page of their own]({other.name}).\n" if other.exists() else HEAD
 
 
-def command(figure: str, jobs: int, page: Path) -> list[str]:
+def command(study: str, jobs: int, page: Path) -> list[str]:
     """Return the words of a figure's own command line, after ``topoplan``."""
-    first = (ROOT / "experiments" / f"{figure}.toml").read_text(encoding="utf-8").splitlines()[0]
+    first = (ROOT / "experiments" / f"{study}.toml").read_text(encoding="utf-8").splitlines()[0]
     words = shlex.split(first.removeprefix("#"))[1:]
     words[words.index("--write") + 1] = str(page)
     return [*words, "--jobs", str(jobs)] if words[0] == "compare" else words
@@ -73,14 +73,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument("--write", type=Path, default=PAGE, metavar="PAGE.md", help=f"the page; {PAGE} unless given")
     given = parser.parse_args()
-    for figure in given.figures:
-        if figure not in FIGURES:
-            parser.error(f"no figure {figure!r} (have: {', '.join(FIGURES)})")
+    for study in given.studies:
+        if study not in FIGURES:
+            parser.error(f"no figure {study!r} (have: {', '.join(FIGURES)})")
     page = given.write if given.write == PAGE else given.write.absolute()
     text = read_file(ROOT / page).decode() if (ROOT / page).exists() else ""
     write_file(ROOT / page, replace_section(text, "head", head(ROOT / page), str(page)).encode())
-    for figure in given.figures or FIGURES:
-        words = command(figure, given.jobs, page)
+    for study in given.studies or FIGURES:
+        words = command(study, given.jobs, page)
         print("topoplan", shlex.join(words), flush=True)
         start = [sys.executable, "-c", "from topoplan.cli import main; main()"]
         status = finished(subprocess.Popen([*start, *words], cwd=ROOT))

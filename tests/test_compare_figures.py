@@ -12,11 +12,11 @@ from topoplan import Host, TopoplanError
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
 from topoplan_studies.cells import all_measured, cells
-from topoplan_studies.claims import Where
-from topoplan_studies.figure import figure_from
+from topoplan_studies.claims import Comparison
 from topoplan_studies.prices import Basis, default_prices
 from topoplan_studies.rows import Row, Spread
 from topoplan_studies.store import inputs
+from topoplan_studies.study import study_from
 from topoplan_studies.tables import cells_of
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ BAD_FIGURES = [
 @pytest.mark.parametrize(("changes", "message"), BAD_FIGURES, ids=[message for _, message in BAD_FIGURES])
 def test_a_bad_figure_is_told_by_section_and_key(comparison, changes, message):
     with pytest.raises(TopoplanError) as told:
-        figure_from({**comparison, **changes}, "f", "f.toml")
+        study_from({**comparison, **changes}, "f", "f.toml")
     assert message in str(told.value)
     assert str(told.value).startswith("f.toml: ")
 
@@ -75,15 +75,15 @@ def test_a_broken_file_ends_with_one_line(run, tmp_path, text, message):
 
 @pytest.mark.parametrize("key", ["precision-speedup", "precision_speedup"])
 def test_a_setting_of_two_words_is_read_as_options_are(comparison, key):
-    assert figure_from({**comparison, "precision": "bf16", key: 2}, "f", "f.toml").precision_speedup == 2
+    assert study_from({**comparison, "precision": "bf16", key: 2}, "f", "f.toml").precision_speedup == 2
     with pytest.raises(TopoplanError, match=r"no section 'precision-speed'; did you mean 'precision-speedup'\?$"):
-        figure_from({**comparison, "precision-speed": 2}, "f", "f.toml")
+        study_from({**comparison, "precision-speed": 2}, "f", "f.toml")
 
 
 def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(comparison):
     dear = {"name": "all", "use": "fully-connected", "costs-as": "tree"}
     comparison.update(network=[{"name": "tree", "use": "bigswitch"}, dear], cluster={"servers": 32}, claim=[])
-    found = cells(figure_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+    found = cells(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
     slow = next(cell for cell in found if cell.network == "all" and cell.at["interface-bandwidth-gbps"] == 10)
     assert slow.experiment.cluster.interface_bandwidth_gbps == 10
     assert slow.target.network == "tree"
@@ -93,7 +93,7 @@ def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(compa
 def test_a_network_that_cannot_be_built_is_told_with_its_place(comparison):
     comparison.update(network=[{"name": "odd", "use": "fattree", "k": 3}], claim=[])
     with pytest.raises(TopoplanError, match=r"network 'odd', interface-bandwidth-gbps 10: .*k 3 is odd"):
-        cells(figure_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+        cells(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
 
 
 def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
@@ -144,8 +144,8 @@ def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
 
 def test_a_plan_that_fits_goes_before_one_that_does_not():
     fits, lacks = row("panel", (3.0, 3.0, 3.0)), attrs.evolve(row("tree", (1.0, 1.0, 1.0)), fits=False, lacks="1 GB")
-    assert Where(faster=fits, slower=lacks).outcome == "holds"
-    fails = Where(faster=lacks, slower=fits)
+    assert Comparison(faster=fits, slower=lacks).outcome == "holds"
+    fails = Comparison(faster=lacks, slower=fits)
     assert fails.outcome == "fails"
     assert fails.causes[0] == "the plan of tree does not fit into memory"
     assert cells_of(lacks)[3] == "1,000 ms (DOES NOT FIT)"
@@ -178,18 +178,18 @@ def test_what_does_not_fit_is_marked(run):
 def test_where_a_claim_fails_it_is_told_why(panel, tree, causes):
     one = row("panel", (2.0, 2.1, 2.2), **{"interfaces": 4, **panel})
     other = row("tree", (1.0, 1.1, 1.2), **{"gbps": 400.0, **tree})
-    found = Where(faster=one, slower=other)
+    found = Comparison(faster=one, slower=other)
     assert found.outcome == "fails"
     assert len(found.causes) == len(causes)
     assert all(told.startswith(cause) for told, cause in zip(found.causes, causes, strict=True))
-    near = Where(faster=one, slower=row("tree", (1.0, 1.1, 2.05), **{"gbps": 400.0, **tree}))
+    near = Comparison(faster=one, slower=row("tree", (1.0, 1.1, 2.05), **{"gbps": 400.0, **tree}))
     assert near.causes == (*found.causes, "the seeds overlap")
 
 
 def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison):
     (tmp_path / "d-64.json").write_text("{}")
     model = {"use": "dlrm", "batch-size": 64, "measured": {"use": "measured", "file": "d-{batch-size}.json"}}
-    one = figure_from({**comparison, "model": [model]}, "f", "f.toml")
+    one = study_from({**comparison, "model": [model]}, "f", "f.toml")
     host, prices = Host.discover(), default_prices()
     assert {cell.experiment.estimator for cell in cells(one, host, prices, None)} == {None}
     assert not all_measured(one, None)
@@ -198,7 +198,7 @@ def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison
     assert estimator == str(tmp_path / "d-64.json")
     model["batch-size"] = 128
     with pytest.raises(TopoplanError, match=r"model 'dlrm': no file .*d-128\.json"):
-        cells(figure_from({**comparison, "model": [model]}, "f", "f.toml"), host, prices, tmp_path)
+        cells(study_from({**comparison, "model": [model]}, "f", "f.toml"), host, prices, tmp_path)
 
 
 # ── The experiments of the repository ───────────────────────────────────────────────────────────────────
@@ -207,7 +207,7 @@ def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_names_what_exists(path):
     host = Host.discover()
-    one = figure_from(read_toml(path), path.stem, str(path))
+    one = study_from(read_toml(path), path.stem, str(path))
     todo = cells(one, host, default_prices(), None)
     assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
     inputs(host, todo[0].experiment)
@@ -217,7 +217,7 @@ def test_an_experiment_names_what_exists(path):
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_has_its_measurements(path):
     host = Host.discover()
-    one = figure_from(read_toml(path), path.stem, str(path))
+    one = study_from(read_toml(path), path.stem, str(path))
     todo = cells(one, host, default_prices(), None)
     assert all_measured(one, None)
     for choice in {(choice.name, choice.options["profile"]) for choice in (cell.experiment.estimator for cell in todo)}:

@@ -14,9 +14,9 @@ import pytest
 
 from topoplan import Host
 from topoplan_studies.cells import cells
-from topoplan_studies.figure import figure_from
 from topoplan_studies.prices import default_prices
 from topoplan_studies.store import Store, inputs
+from topoplan_studies.study import study_from
 
 PRICES = Path(__file__).parents[1] / "libs/studies/src/topoplan_studies/prices/default.toml"
 
@@ -100,7 +100,7 @@ def test_a_run_depends_on_files_by_content_and_on_code(tmp_path, comparison):
         (tmp_path / name).mkdir()
         (tmp_path / name / "d.json").write_text(text)
     model = {"use": "dlrm", "measured": {"use": "measured", "file": "d.json"}}
-    one = figure_from({**comparison, "model": [model]}, "f", "f.toml")
+    one = study_from({**comparison, "model": [model]}, "f", "f.toml")
     store = Store(tmp_path / "runs")
     given = [inputs(host, cells(one, host, prices, tmp_path / name)[0].experiment) for name in "abc"]
     a, b, c = map(store.key, given)

@@ -16,7 +16,7 @@ from topoplan_engine.search.draws import Draws, judge, mean_trial
 from topoplan_engine.search.driver import first_state
 from topoplan_engine.search.setup import assemble
 from topoplan_engine.simulation.base import Simulation
-from topoplan_studies.cells import Cell
+from topoplan_studies.cells import RunSpec
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices
@@ -243,7 +243,7 @@ def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
     outcome, told = optimize(experiment, host=host), measure("one", experiment)
     assert told["iteration_time_s"] == outcome.seconds
     assert (told["draws"], told["standard_deviation_s"]) == (len(outcome.draws.seeds), outcome.draws.deviation)
-    cell = Cell(model="N", network="panel", at={}, experiment=experiment)
+    cell = RunSpec(model="N", network="panel", at={}, experiment=experiment)
     (note,) = notes(rows_of([cell], [told], default_prices()), default_prices())
     assert note.startswith(f"times are means over up to {told['draws']} draws of equal paths")
     trial = mean_trial(assemble(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))

@@ -7,9 +7,9 @@ import pytest
 
 from topoplan import Cluster, Fabric, Host, LinkKind, Topology, TopologyContext, TopoplanError
 from topoplan_studies.cells import cells
-from topoplan_studies.figure import figure_from
 from topoplan_studies.notes import unequal
 from topoplan_studies.prices import bill, cost, default_prices
+from topoplan_studies.study import study_from
 
 GBPS = 1e9 / 8
 
@@ -89,7 +89,7 @@ def targets(host, prices, *networks, **cluster):
         "model": [{"use": "dlrm"}], "network": tables, "searcher": ["mcmc"],
         "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100, **cluster},
     }  # fmt: skip
-    found = cells(figure_from(document, "f", "f"), host, prices, None)
+    found = cells(study_from(document, "f", "f"), host, prices, None)
     return {cell.network: (cell.experiment.cluster, cell.target) for cell in found}
 
 

@@ -24,12 +24,12 @@ from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.setup import assemble
-from topoplan_studies.cells import Cell
-from topoplan_studies.figure import figure_from
+from topoplan_studies.cells import RunSpec
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices
 from topoplan_studies.rows import rows_of
+from topoplan_studies.study import study_from
 
 FAST = ("--servers", "4", "--interface-bandwidth-gbps", "400")
 HPGO = ("alexnet", "--batch-size", "256", *FAST, "-s", "hpgo")
@@ -260,12 +260,12 @@ def test_a_comparison_says_of_which_plan_its_rows_are():
     assert (constructed["plan"], fastest["plan"]) == ("constructed by hpgo", "initial strategy")
     assert constructed["aside"] == {"plan": "initial strategy", "iteration_time_s": fastest["iteration_time_s"]}
     assert fastest["iteration_time_s"] == fastest["initial_iteration_time_s"] < constructed["iteration_time_s"]
-    cell = Cell(model="A", network="switch", at={}, experiment=experiment())
+    cell = RunSpec(model="A", network="switch", at={}, experiment=experiment())
     (row,) = rows_of([cell], [constructed], default_prices())
     told = f"A on switch, seed 0: constructed by hpgo; initial strategy: {fastest['iteration_time_s'] * 1e3:.4g} ms"
     assert told in notes([row], default_prices())
     document = {"model": [{"use": "alexnet"}], "network": [{"use": "bigswitch"}], "keep": "fastest", "draws": 3}
-    figure = figure_from(document, "f", "f.toml")
-    assert (figure.keep, figure.draws) == ("fastest", 3)
+    study = study_from(document, "f", "f.toml")
+    assert (study.keep, study.draws) == ("fastest", 3)
     with pytest.raises(TopoplanError, match=r"f.toml: keep"):
-        figure_from({**document, "keep": "best"}, "f", "f.toml")
+        study_from({**document, "keep": "best"}, "f", "f.toml")

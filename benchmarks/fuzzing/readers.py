@@ -28,9 +28,9 @@ from topoplan_engine.experiment import Choice, HostGroup, build_cluster, experim
 from topoplan_engine.exporting import read_plan, read_strategy, write_outputs
 from topoplan_engine.replay import simulate_file
 from topoplan_engine.tomlfiles import read_toml
-from topoplan_studies.figure import figure_from
 from topoplan_studies.prices import read_prices
 from topoplan_studies.store import Store
+from topoplan_studies.study import study_from
 
 __all__ = ["readers"]
 
@@ -121,8 +121,8 @@ def read_experiment(text: str, changes: tuple[str, ...] = ()) -> None:
 
 def read_comparison(text: str) -> None:
     """Read what is compared."""
-    figure = figure_from(read_toml(stored("figure.toml", text)), "figure", "figure.toml")
-    for network in figure.networks:
+    study = study_from(read_toml(stored("figure.toml", text)), "figure", "figure.toml")
+    for network in study.networks:
         HOST.make("topology", network.choice.name, network.choice.options)
 
 
@@ -240,10 +240,10 @@ def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
     def drawn(*patterns: str) -> Callable[[Random], str]:
         return lambda rng: text_of(rng, texts(*patterns), words)
 
-    figures = drawn("experiments/d*.toml", "experiments/a*.toml")
+    studies = drawn("experiments/d*.toml", "experiments/a*.toml")
     return (
         Reader("experiment", "experiment TOML", 12, drawn("examples/*.toml"), read_experiment),
-        Reader("figure", "figure TOML", 10, figures, read_comparison),
+        Reader("figure", "figure TOML", 10, studies, read_comparison),
         Reader("share", "share TOML", 8, drawn("experiments/shared-cluster.toml"), read_share),
         Reader(
             "prices", "price TOML", 10, drawn("libs/studies/src/topoplan_studies/prices/default.toml"), read_price_file

@@ -1,4 +1,4 @@
-"""From a figure to its runs: one `Experiment` for every model, network, variation and seed.
+"""From a study to its runs: one `Experiment` for every model, network, variation and seed.
 
 What makes networks comparable, equal interfaces or equal cost, is the matter of `clusters`.
 """
@@ -17,20 +17,20 @@ from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_studies.clusters import Target, cluster_of
-from topoplan_studies.figure import BATCH, Figure, Model, Network, number
 from topoplan_studies.prices import Prices
+from topoplan_studies.study import BATCH, Model, Network, Study, number
 
-__all__ = ["Cell", "all_measured", "cells"]
+__all__ = ["RunSpec", "all_measured", "cells"]
 
 At = Mapping[str, float]
 
 
 @attrs.frozen(kw_only=True)
-class Cell:
-    """One run of a figure.
+class RunSpec:
+    """One run of a study.
 
     Attributes:
-        model, network: names in the figure.
+        model, network: names in the study.
         at: the values of what varies.
         experiment: what is run.
         target: what the network's cost stands beside; None where it stands for itself.
@@ -47,70 +47,72 @@ class Cell:
         return f"{self.model} on {self.network}{where}, seed {self.experiment.run.seed}"
 
 
-def cells(figure: Figure, host: Host, prices: Prices, measures: Path | None) -> list[Cell]:
-    """Unroll a figure: models, then variations, then networks, then seeds.
+def cells(study: Study, host: Host, prices: Prices, measures: Path | None) -> list[RunSpec]:
+    """Unroll a study: models, then variations, then networks, then seeds.
 
     Args:
-        figure: what to run.
+        study: what to run.
         host: where components come from.
         prices: for networks that have to cost as much as others; a catalogue holds parts that exist only.
-        measures: folder with the measurement files that models name; None leaves these to the figure's estimator.
+        measures: folder with the measurement files that models name; None leaves these to the study's estimator.
 
     Raises:
         TopoplanError: a component or file is missing, or a network cannot be built or priced.
     """
-    found = []
+    specs = []
     clusters: dict[tuple[str, tuple[float, ...]], tuple[ClusterOptions, Target | None]] = {}
-    for model, at in itertools.product(figure.models, _variations(figure)):
+    for model, at in itertools.product(study.models, _variations(study)):
         batch = cast("int | None", at.get(BATCH, model.batch_size))
-        estimator = _estimator(figure, model, batch, measures)
-        for network in figure.networks:
+        estimator = _estimator(study, model, batch, measures)
+        for network in study.networks:
             key = (network.name, tuple(value for name, value in at.items() if name != BATCH))
             if key not in clusters:
-                clusters[key] = _cluster(figure, network, at, host, prices)
+                clusters[key] = _cluster(study, network, at, host, prices)
             cluster, target = clusters[key]
-            for seed in figure.seeds:
+            for seed in study.seeds:
                 experiment = Experiment(
                     model=model.choice,
                     cluster=cluster,
                     topology=network.choice,
                     estimator=estimator,
-                    simulator=figure.simulator,
-                    searchers=_searchers(figure, network, host),
+                    simulator=study.simulator,
+                    searchers=_searchers(study, network, host),
                     run=RunOptions(
                         batch_size=batch,
-                        budget=figure.budget,
+                        budget=study.budget,
                         seed=seed,
-                        keep=figure.keep,
-                        draws=figure.draws,
-                        precision=figure.precision,
-                        precision_speedup=figure.precision_speedup,
-                        optimizer=figure.optimizer,
+                        keep=study.keep,
+                        draws=study.draws,
+                        precision=study.precision,
+                        precision_speedup=study.precision_speedup,
+                        optimizer=study.optimizer,
                     ),
                 )
-                found.append(Cell(model=model.name, network=network.name, at=at, experiment=experiment, target=target))
-    return found
+                specs.append(
+                    RunSpec(model=model.name, network=network.name, at=at, experiment=experiment, target=target)
+                )
+    return specs
 
 
 def _cluster(
-    figure: Figure, network: Network, at: At, host: Host, prices: Prices
+    study: Study, network: Network, at: At, host: Host, prices: Prices
 ) -> tuple[ClusterOptions, Target | None]:
     """Name the network and the variation in what is wrong with them."""
     try:
-        return cluster_of(figure, network, at, host, prices)
+        return cluster_of(study, network, at, host, prices)
     except TopoplanError as error:
         where = "".join(f", {key} {number(value)}" for key, value in at.items())
         raise TopoplanError(f"network {network.name!r}{where}: {error}") from None
 
 
-def _variations(figure: Figure) -> Iterator[At]:
-    for values in itertools.product(*figure.vary.values()):
-        yield dict(zip(figure.vary, values, strict=True))
+def _variations(study: Study) -> Iterator[At]:
+    for values in itertools.product(*study.vary.values()):
+        yield dict(zip(study.vary, values, strict=True))
 
 
-def all_measured(figure: Figure, measures: Path | None) -> bool:
+def all_measured(study: Study, measures: Path | None) -> bool:
     """Say whether operators of every model are priced by measurements."""
-    return all(_measured(model, measures) is not None for model in figure.models)
+    return all(_measured(model, measures) is not None for model in study.models)
 
 
 def _measured(model: Model, measures: Path | None) -> Choice | None:
@@ -119,11 +121,11 @@ def _measured(model: Model, measures: Path | None) -> Choice | None:
     return None if missing else model.measured
 
 
-def _estimator(figure: Figure, model: Model, batch: int | None, measures: Path | None) -> Choice | None:
-    """Return what prices a model's operators: its measurements, or the figure's estimator."""
+def _estimator(study: Study, model: Model, batch: int | None, measures: Path | None) -> Choice | None:
+    """Return what prices a model's operators: its measurements, or the study's estimator."""
     measured = _measured(model, measures)
     if measured is None:
-        return figure.estimator
+        return study.estimator
     options = dict(measured.options)
     for key, value in options.items():
         if isinstance(value, str) and "{" + BATCH + "}" in value:
@@ -138,11 +140,11 @@ def _estimator(figure: Figure, model: Model, batch: int | None, measures: Path |
     return Choice(measured.name, options)
 
 
-def _searchers(figure: Figure, network: Network, host: Host) -> tuple[Choice, ...]:
+def _searchers(study: Study, network: Network, host: Host) -> tuple[Choice, ...]:
     """Leave out searchers of the network axis where the network cannot be rewired."""
     rewirable = host.get(Topology, network.choice.name).follows_demand
     chosen = tuple(
-        choice for choice in figure.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+        choice for choice in study.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
     )
     if not chosen:
         raise TopoplanError(

@@ -1,4 +1,4 @@
-"""Whether the order of networks that a figure expects is what its runs show."""
+"""Whether the order of networks that a study expects is what its runs show."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Literal
 
 import attrs
 
-from topoplan_studies.figure import Claim, Figure
 from topoplan_studies.rows import Row
+from topoplan_studies.study import Hypothesis, Study
 
-__all__ = ["SAME", "Verdict", "Where", "verdicts"]
+__all__ = ["SAME", "Comparison", "Verdict", "verdicts"]
 
 #: Medians within this share of each other count as equal.
 SAME = 0.01
 
 
 @attrs.frozen(kw_only=True)
-class Where:
+class Comparison:
     """One place where two networks meet: the row of each, and how much longer the one expected to be slower takes."""
 
     faster: Row
@@ -77,8 +77,8 @@ class Where:
 class Verdict:
     """A claim and all the places where it was looked at."""
 
-    claim: Claim
-    places: tuple[Where, ...]
+    claim: Hypothesis
+    places: tuple[Comparison, ...]
 
     def count(self, outcome: str) -> int:
         """Say in how many places the outcome is this one."""
@@ -99,15 +99,15 @@ class Verdict:
         )
 
 
-def verdicts(figure: Figure, rows: Sequence[Row]) -> list[Verdict]:
-    """Judge every claim of a figure by its rows."""
+def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
+    """Judge every claim of a study by its rows."""
     by_place: dict[tuple[object, ...], dict[str, Row]] = {}
     for row in rows:
         by_place.setdefault((row.model, *row.at.values()), {})[row.network] = row
     return [
         Verdict(
             claim=claim,
-            places=tuple(Where(faster=at[claim.faster], slower=at[claim.slower]) for at in by_place.values()),
+            places=tuple(Comparison(faster=at[claim.faster], slower=at[claim.slower]) for at in by_place.values()),
         )
-        for claim in figure.claims
+        for claim in study.claims
     ]

@@ -1,8 +1,8 @@
-"""The cluster of every network of a figure: how many interfaces a host has, how fast, and what that is to cost.
+"""The cluster of every network of a study: how many interfaces a host has, how fast, and what that is to cost.
 
 - *Equal interfaces.*  ``degree`` and ``interface-bandwidth-gbps`` say what a host has, and every network uses all of
-  it.  Where the figure does not say ``degree``, all networks have that of `interfaces_unless_given`.
-- *Equal cost.*  A network that has to cost as much as another one is built at the figure's bandwidth, priced, and
+  it.  Where the study does not say ``degree``, all networks have that of `interfaces_unless_given`.
+- *Equal cost.*  A network that has to cost as much as another one is built at the study's bandwidth, priced, and
   made faster or slower until it costs the same (`topoplan_studies.prices.affordable`); where its links do not all
   follow, it
   is built again and again until its bill comes as near as it gets.  One of switches then has one interface a host, as
@@ -26,8 +26,8 @@ from topoplan.model.interfaces import built
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import ClusterOptions, build_cluster, interfaces_unless_given
-from topoplan_studies.figure import BATCH, Figure, Network
 from topoplan_studies.prices import Basis, Item, Prices, affordable, bill, cost, largest_factor
+from topoplan_studies.study import BATCH, Network, Study
 
 __all__ = ["EQUAL", "Target", "cluster_of"]
 
@@ -60,19 +60,19 @@ class Target:
 
 
 def cluster_of(
-    figure: Figure, network: Network, at: At, host: Host, prices: Prices
+    study: Study, network: Network, at: At, host: Host, prices: Prices
 ) -> tuple[ClusterOptions, Target | None]:
-    """Return the cluster of a network at a variation, and what its cost stands beside in this figure.
+    """Return the cluster of a network at a variation, and what its cost stands beside in this study.
 
     Raises:
         TopoplanError: the network cannot be built, has no price, or is not in the catalogue.
     """
-    options = _options(figure, at, host, prices)
+    options = _options(study, at, host, prices)
     parts = _parts(network, options, host)  # what it refuses is said before anything runs
-    like = network.costs_as or next((one.costs_as for one in figure.networks if one.costs_as), None)
+    like = network.costs_as or next((one.costs_as for one in study.networks if one.costs_as), None)
     if like is None or like == network.name:
         return options, None
-    other = next(candidate for candidate in figure.networks if candidate.name == like)
+    other = next(candidate for candidate in study.networks if candidate.name == like)
     budget = cost(_parts(other, options, host), prices)
     if _topology(network, host).switching == "ideal":
         reason = "an ideal switch is not for sale, and keeps its bandwidth"
@@ -86,11 +86,11 @@ def cluster_of(
     return options, Target(cost=budget, network=like, planned=planned, reason=reason)
 
 
-def _options(figure: Figure, at: At, host: Host, prices: Prices) -> ClusterOptions:
+def _options(study: Study, at: At, host: Host, prices: Prices) -> ClusterOptions:
     """Return the cluster at a variation, the same for all networks."""
     changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in at.items() if key != BATCH}
-    topologies = [_topology(network, host) for network in figure.networks]
-    options = interfaces_unless_given(attrs.evolve(figure.cluster, **changes), topologies)
+    topologies = [_topology(network, host) for network in study.networks]
+    options = interfaces_unless_given(attrs.evolve(study.cluster, **changes), topologies)
     speed = options.interface_bandwidth_gbps
     if prices.whole and prices.basis("nic", speed) is not Basis.LISTED:
         listed = ", ".join(f"{gbps:g}" for gbps in prices.bandwidths("nic"))
@@ -144,7 +144,7 @@ def _from_catalogue(
                 best = count * gbps, -count, offer
     if best is not None:
         return best[2], "parts that are for sale come no closer without costing more"
-    assert cheapest is not None  # it was built with what the figure says
+    assert cheapest is not None  # it was built with what the study says
     return cheapest[1], "nothing cheaper is for sale"
 
 

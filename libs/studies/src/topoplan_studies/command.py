@@ -1,4 +1,4 @@
-"""What ``topoplan compare`` does with a figure: run it with a progress bar, print a table, write files."""
+"""What ``topoplan compare`` does with a study: run it with a progress bar, print a table, write files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from topoplan_studies.cells import all_measured, cells
 from topoplan_studies.chart import check_plot
 from topoplan_studies.claims import verdicts
 from topoplan_studies.columns import print_columns
-from topoplan_studies.figure import Figure
 from topoplan_studies.notes import notes
 from topoplan_studies.page import replace_section, section
 from topoplan_studies.plot import plot
 from topoplan_studies.prices import Prices, default_prices, read_prices
 from topoplan_studies.rows import Row, rows_of
 from topoplan_studies.store import Store
+from topoplan_studies.study import Study
 from topoplan_studies.tables import as_json as json_of
 from topoplan_studies.tables import cells_of, headers
 from topoplan_studies.work import run_all
@@ -63,7 +63,7 @@ def check_pages(drawing: Path | None, page: Path | None, picture: str) -> None:
 
 
 def compare_and_report(
-    figure: Figure,
+    study: Study,
     host: Host,
     *,
     prices: Path | None,
@@ -83,8 +83,8 @@ def compare_and_report(
     book = book.catalogue() if catalogue else book
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
-    check_pages(outputs.plot, outputs.page, figure.name)
-    todo = cells(figure, host, book, measures)
+    check_pages(outputs.plot, outputs.page, study.name)
+    todo = cells(study, host, book, measures)
     with parts_shown("comparing", len(todo)) as report:
         done = run_all(todo, host, Store(runs), jobs, report)
     results = [result for result in done.results if result is not None]
@@ -94,24 +94,24 @@ def compare_and_report(
         )
         raise typer.Exit(130)
     rows = rows_of(todo, results, book)
-    judged = verdicts(figure, rows)
-    measured = all_measured(figure, measures)
+    judged = verdicts(study, rows)
+    measured = all_measured(study, measures)
     if as_json:
-        print_json(json_of(figure, rows, judged, book, measured))
+        print_json(json_of(study, rows, judged, book, measured))
     else:
-        _print(figure, rows, book, measured=measured)
+        _print(study, rows, book, measured=measured)
         for row in rows:
             if not row.fits:
                 typer.echo(f"DOES NOT FIT: {row.place} on {row.network}: {row.lacks}")
         for verdict in judged:
             typer.echo(f"{verdict.claim.says}: {verdict}")
     if outputs.plot is not None:
-        write_file(outputs.plot, plot(figure, rows, book.currency).encode())
+        write_file(outputs.plot, plot(study, rows, book.currency).encode())
     if outputs.page is not None:
-        picture = outputs.page.with_name(f"{outputs.page.stem}-{figure.name}.svg")
+        picture = outputs.page.with_name(f"{outputs.page.stem}-{study.name}.svg")
         page = old_page(outputs.page)
         body = section(
-            figure,
+            study,
             rows,
             judged,
             book,
@@ -119,18 +119,18 @@ def compare_and_report(
             measured=measured,
             picture=picture.name,
         )
-        page = replace_section(page, figure.name, body, str(outputs.page))
-        write_file(picture, plot(figure, rows, book.currency).encode())
+        page = replace_section(page, study.name, body, str(outputs.page))
+        write_file(picture, plot(study, rows, book.currency).encode())
         write_file(outputs.page, page.encode())
 
 
-def _print(figure: Figure, rows: list[Row], prices: Prices, *, measured: bool) -> None:
-    """Print the table, and what its figures rest on."""
+def _print(study: Study, rows: list[Row], prices: Prices, *, measured: bool) -> None:
+    """Print the table, and what its numbers rest on."""
     print_columns(
-        figure.title,
-        headers(figure, prices),
+        study.title,
+        headers(study, prices),
         [cells_of(row) for row in rows],
-        names=("model", *figure.vary, "network"),
+        names=("model", *study.vary, "network"),
         once=("Gbps a host",),
     )
     told = ["operator times: measured" if measured else "operator times: estimated, not measured"]

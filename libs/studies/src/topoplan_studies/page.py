@@ -1,4 +1,4 @@
-"""A figure as a section of a Markdown page, between markers, so that the rest of the page stays as it is."""
+"""A study as a section of a Markdown page, between markers, so that the rest of the page stays as it is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError
 from topoplan_studies.claims import Verdict
-from topoplan_studies.figure import BATCH, Figure, number
 from topoplan_studies.notes import mark, notes
 from topoplan_studies.prices import Prices
 from topoplan_studies.rows import Row
+from topoplan_studies.study import BATCH, Study, number
 from topoplan_studies.tables import cells_of, cost_of, headers, spread
 
 __all__ = ["premises", "replace_section", "section"]
@@ -32,7 +32,7 @@ def replace_section(page: str, name: str, body: str, where: str) -> str:
 
 
 def section(
-    figure: Figure,
+    study: Study,
     rows: Sequence[Row],
     judged: Sequence[Verdict],
     prices: Prices,
@@ -41,32 +41,32 @@ def section(
     measured: bool,
     picture: str,
 ) -> str:
-    """Return the section of a figure.
+    """Return the section of a study.
 
     Args:
-        figure, rows, judged, prices: what was compared, and what came of it.
+        study, rows, judged, prices: what was compared, and what came of it.
         command: that repeats it.
         measured: operators were priced by measurement files.
         picture: path of the plot, as seen from the page.
     """
-    seeds = f"{len(figure.seeds)} seeds" if len(figure.seeds) > 1 else "one seed"
-    source = f"Repeats: {figure.source}.  " if figure.source else ""
-    precision = f"  Models are in {figure.precision}." if figure.precision != "fp32" else ""
+    seeds = f"{len(study.seeds)} seeds" if len(study.seeds) > 1 else "one seed"
+    source = f"Repeats: {study.source}.  " if study.source else ""
+    precision = f"  Models are in {study.precision}." if study.precision != "fp32" else ""
     parts = [
-        f"## {figure.title}\n",
+        f"## {study.title}\n",
         f"    {command}\n",
-        f"{source}Search: {figure.budget} candidates for each network, {seeds}; times are medians, extremes in "
+        f"{source}Search: {study.budget} candidates for each network, {seeds}; times are medians, extremes in "
         f"brackets where they differ.  {premises(measured, prices)}{precision}\n",
-        f"![{figure.title}]({picture})\n",
+        f"![{study.title}]({picture})\n",
         *(_verdict(verdict) for verdict in judged),
         "### Iteration time\n",
-        _times(figure, rows) + "\n",
+        _times(study, rows) + "\n",
         "### Bandwidth and cost\n",
-        _costs(figure, rows, prices) + "\n",
+        _costs(study, rows, prices) + "\n",
         *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(rows, prices)),
         *_overfull(rows),
         "<details><summary>All columns</summary>\n",
-        _markdown(headers(figure, prices), [cells_of(row) for row in rows]) + "\n",
+        _markdown(headers(study, prices), [cells_of(row) for row in rows]) + "\n",
         "</details>\n",
     ]
     return "\n".join(parts)
@@ -103,22 +103,22 @@ def _verdict(verdict: Verdict) -> str:
     return f"{text}\n\n{_markdown(titles, table)}\n"
 
 
-def _times(figure: Figure, rows: Sequence[Row]) -> str:
+def _times(study: Study, rows: Sequence[Row]) -> str:
     """Return medians with a column for each network; behind the first one's, the others' as multiples of it."""
-    networks = [network.name for network in figure.networks]
+    networks = [network.name for network in study.networks]
     table = []
     for at in _places(rows):
         first, *others = (at[name] for name in networks)
         line = [first.model, *(number(value) for value in first.at.values()), spread(first.time)]
         line += [f"{spread(row.time)}, {row.time.median / first.time.median:.2f}x" for row in others]
         table.append(line)
-    return _markdown(["model", *figure.vary, *networks], table)
+    return _markdown(["model", *study.vary, *networks], table)
 
 
-def _costs(figure: Figure, rows: Sequence[Row], prices: Prices) -> str:
+def _costs(study: Study, rows: Sequence[Row], prices: Prices) -> str:
     """Return bandwidth and cost of each network at each variation; neither model nor batch size changes them."""
-    networks = [network.name for network in figure.networks]
-    vary = [key for key in figure.vary if key != BATCH]
+    networks = [network.name for network in study.networks]
+    vary = [key for key in study.vary if key != BATCH]
     seen: dict[tuple[str, ...], list[str]] = {}
     for at in _places(rows):
         key = tuple(number(at[networks[0]].at[name]) for name in vary)

@@ -1,4 +1,4 @@
-"""A figure as SVG: a panel for each model, iteration time over what varies, a line (or a bar) for each network."""
+"""A study as SVG: a panel for each model, iteration time over what varies, a line (or a bar) for each network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from html import escape
 
 from topoplan_studies.bars import HEIGHT, WIDTH, bars, costs
 from topoplan_studies.chart import COLOURS
-from topoplan_studies.figure import Figure, number
 from topoplan_studies.rows import Row
+from topoplan_studies.study import Study, number
 
 __all__ = ["plot"]
 
@@ -18,20 +18,20 @@ _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
 _COLUMNS, _LEFT, _TOP, _LINE = 3, 56, 26, 18
 
 
-def plot(figure: Figure, rows: Sequence[Row], currency: str) -> str:
+def plot(study: Study, rows: Sequence[Row], currency: str) -> str:
     """Return the SVG.
 
     The last thing that takes several values is the x axis, every value at the same distance; each combination of the
     others has panels of its own.  Times are medians on a logarithmic axis; a bar from the least to the most shows the
     seeds.  Where nothing does, networks have bars instead of lines, and stand beside their costs in ``currency``.
     """
-    varying = [key for key in figure.vary if len({row.at[key] for row in rows}) > 1]
+    varying = [key for key in study.vary if len({row.at[key] for row in rows}) > 1]
     axis = varying[-1] if varying else ""
     panels: dict[str, list[Row]] = {}
     for row in rows:
         others = [f"{key} {number(value)}" for key, value in row.at.items() if key in varying[:-1]]
         panels.setdefault(", ".join([row.model, *others]), []).append(row)
-    networks = [network.name for network in figure.networks]
+    networks = [network.name for network in study.networks]
     if axis:
         drawn = [partial(_panel, title, found, networks, axis) for title, found in panels.items()]
     else:

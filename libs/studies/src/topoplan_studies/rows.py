@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from topoplan_studies.cells import Cell
+from topoplan_studies.cells import RunSpec
 from topoplan_studies.clusters import Target
-from topoplan_studies.figure import number
 from topoplan_studies.prices import Basis, Item, Prices, cost
+from topoplan_studies.study import number
 
 __all__ = ["Row", "Spread", "rows_of"]
 
@@ -82,7 +82,7 @@ class Row:
         return self.time.median * self.cost
 
 
-def rows_of(cells: Sequence[Cell], results: Sequence[Mapping[str, Any]], prices: Prices) -> list[Row]:
+def rows_of(cells: Sequence[RunSpec], results: Sequence[Mapping[str, Any]], prices: Prices) -> list[Row]:
     """Put the seeds of each model, network and variation together, in the order of the cells.
 
     Networks whose plans do not fit into memory come after those of the same model and variation that do.
@@ -90,7 +90,7 @@ def rows_of(cells: Sequence[Cell], results: Sequence[Mapping[str, Any]], prices:
     Raises:
         TopoplanError: a part of a network has no price.
     """
-    groups: dict[tuple[Any, ...], list[tuple[Cell, Mapping[str, Any]]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[RunSpec, Mapping[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
         groups.setdefault((cell.model, *cell.at.values(), cell.network), []).append((cell, result))
     rows = [_row(group, prices) for group in groups.values()]
@@ -98,7 +98,7 @@ def rows_of(cells: Sequence[Cell], results: Sequence[Mapping[str, Any]], prices:
     return sorted(rows, key=lambda row: (places[row.place], not row.fits))
 
 
-def _row(group: list[tuple[Cell, Mapping[str, Any]]], prices: Prices) -> Row:
+def _row(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Prices) -> Row:
     cell = group[0][0]
     runs = [{"seed": one.experiment.run.seed, **result} for one, result in group]
     results = [run for run in runs if run["fits"]] or runs

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 
 from topoplan_studies.claims import Verdict
-from topoplan_studies.figure import Figure, number
 from topoplan_studies.notes import differs, mark, notes
 from topoplan_studies.prices import Prices
 from topoplan_studies.rows import Row, Spread
+from topoplan_studies.study import Study, number
 
 __all__ = ["as_json", "cells_of", "cost_of", "headers", "milliseconds", "money", "spread"]
 
@@ -20,11 +20,11 @@ __all__ = ["as_json", "cells_of", "cost_of", "headers", "milliseconds", "money",
 _NARROW = 0.002
 
 
-def headers(figure: Figure, prices: Prices) -> list[str]:
+def headers(study: Study, prices: Prices) -> list[str]:
     """Return the titles of the columns of `cells_of`."""
     return [
         "model",
-        *figure.vary,
+        *study.vary,
         "network",
         "Gbps a host",
         "iteration time",
@@ -86,16 +86,16 @@ def money(value: float) -> str:
 
 
 def as_json(
-    figure: Figure, rows: Sequence[Row], judged: Sequence[Verdict], prices: Prices, measured: bool
+    study: Study, rows: Sequence[Row], judged: Sequence[Verdict], prices: Prices, measured: bool
 ) -> dict[str, Any]:
     """Return everything as plain values."""
     return {
-        "figure": figure.name,
-        "title": figure.title,
-        "source": figure.source,
-        "budget": figure.budget,
-        "seeds": list(figure.seeds),
-        "precision": figure.precision,
+        "figure": study.name,
+        "title": study.title,
+        "source": study.source,
+        "budget": study.budget,
+        "seeds": list(study.seeds),
+        "precision": study.precision,
         "measured": measured,
         "prices": {
             "file": prices.name,

@@ -1,4 +1,4 @@
-"""All runs of a figure, in worker processes; finished ones are kept at once and never repeated.
+"""All runs of a study, in worker processes; finished ones are kept at once and never repeated.
 
 Every run is a process's own affair and takes all randomness from its seed, so results depend neither on the number of
 workers nor on the order in which they finish.  Ctrl-C lets the runs under way finish and be kept, then stops; a
@@ -20,7 +20,7 @@ from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.packing import packed
-from topoplan_studies.cells import Cell
+from topoplan_studies.cells import RunSpec
 from topoplan_studies.measure import measure, start_worker
 from topoplan_studies.store import Store, inputs
 
@@ -46,7 +46,7 @@ class Done:
 
 
 def run_all(
-    cells: Sequence[Cell],
+    cells: Sequence[RunSpec],
     host: Host,
     store: Store,
     jobs: int,
@@ -83,7 +83,7 @@ def run_all(
 
 
 def _work(
-    cells: Sequence[Cell],
+    cells: Sequence[RunSpec],
     missing: deque[int],
     plugins: bytes,
     jobs: int,

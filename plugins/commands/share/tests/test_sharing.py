@@ -21,7 +21,7 @@ from topoplan_command_share.simulate import MOST_ITERATIONS, devices_of, iterati
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
 from topoplan_simulator_fluid import Fluid
-from topoplan_studies.figure import Claim
+from topoplan_studies.study import Hypothesis
 
 DOCUMENT = {
     "title": "test",
@@ -48,9 +48,9 @@ def test_what_a_file_says():
     assert share.options.loads == (50, 100)
     assert [job.servers for job in share.jobs] == [4, 8, 2]
     assert [job.weight for job in share.jobs] == [3, 1, 1]
-    assert [model.name for model in share.figure.models] == ["dlrm", "ncf", "small"]
-    assert share.figure.models[1].batch_size == 64
-    assert share.figure.seeds == (5,)
+    assert [model.name for model in share.study.models] == ["dlrm", "ncf", "small"]
+    assert share.study.models[1].batch_size == 64
+    assert share.study.seeds == (5,)
     assert share_of(model="dlrm", cluster={"servers": 32}).jobs[0].servers == 16
 
 
@@ -257,12 +257,12 @@ def test_a_claim_is_judged_at_every_load():
             for seconds in several
         ]
     )
-    (verdict,) = verdicts([Claim(says="n before m", faster="n", slower="m")], rows)
+    (verdict,) = verdicts([Hypothesis(says="n before m", faster="n", slower="m")], rows)
     assert verdict.ratios[50] == (1.5, pytest.approx(3.98 / 2.98))
     assert verdict.ratios[100] == (1.0, pytest.approx(2.98 / 2))
     assert verdict.fails() == {}
     assert "holds or is equal within 1% at 2 of 2 loads" in str(verdict)
-    (verdict,) = verdicts([Claim(says="m before n", faster="m", slower="n")], rows)
+    (verdict,) = verdicts([Hypothesis(says="m before n", faster="m", slower="n")], rows)
     assert list(verdict.fails()) == [50, 100]
     assert "Fails at 50 % (mean 0.67, p99 0.75), 100 % (mean 1.00, p99 0.67)." in str(verdict)
     assert [place["load"] for place in verdict.as_json()["loads"]] == [50, 100]

@@ -1,4 +1,4 @@
-"""``topoplan compare``: networks side by side, for one model or for all runs of a figure in TOML."""
+"""``topoplan compare``: networks side by side, for one model or for all runs of a study in TOML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def application() -> typer.Typer:
 
 def compare(
     context: typer.Context,
-    target: str = typer.Argument(metavar="MODEL|FILE.toml", help="Frontend that builds the model, or a figure."),
+    target: str = typer.Argument(metavar="MODEL|FILE.toml", help="Frontend that builds the model, or a study."),
     option: list[str] = typer.Option([], "-o", "--option", metavar="KEY=VALUE", help="Option of the model."),
     networks: list[str] = typer.Option(
         None, "-n", "--networks", help="NAME or NAME:key=value,...; several with commas between, or the option again."
@@ -85,7 +85,7 @@ def compare(
     catalogue: bool = typer.Option(
         False, "--catalogue", help="Take only parts that the prices list, whole; nothing in between."
     ),
-    measures: Path = typer.Option(None, help="Folder with the measurement files that a figure names."),
+    measures: Path = typer.Option(None, help="Folder with the measurement files that a study names."),
     runs: Path = typer.Option(Path(".topoplan-runs"), help="Folder that keeps finished runs; they are not repeated."),
     jobs: int = typer.Option(1, "-j", "--jobs", min=1, help="Worker processes."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
@@ -96,19 +96,19 @@ def compare(
 ) -> None:
     """Compare networks for a model: each is searched for by itself, with the same budget, and priced.
 
-    What is given on the command line goes over what a figure says; the defaults are for what neither says.
+    What is given on the command line goes over what a study says; the defaults are for what neither says.
     """
     from topoplan.options import listed_components
     from topoplan.plugin.host import Host
     from topoplan_engine.tomlfiles import read_toml
     from topoplan_studies.command import Outputs, compare_and_report
-    from topoplan_studies.figure import figure_from
+    from topoplan_studies.study import study_from
 
     host = Host.discover()
     path = Path(target)
     if target.endswith(".toml"):
         if option:
-            raise TopoplanError("-o: a figure says the options of its models itself")
+            raise TopoplanError("-o: a study says the options of its models itself")
         document = read_toml(path)
     else:
         document = {"title": f"{target} on several networks", "model": [_component(target, option)]}
@@ -116,7 +116,7 @@ def compare(
         document["network"] = _networks(networks, at_equal_cost)
         document.pop("claim", None)
     elif at_equal_cost:
-        raise TopoplanError("--at-equal-cost: needs --networks (a figure says costs-as for each network)")
+        raise TopoplanError("--at-equal-cost: needs --networks (a study says costs-as for each network)")
     if searcher:
         document["searcher"] = listed_components(searcher, "-s")
     given = {
@@ -146,7 +146,7 @@ def compare(
         if text is not None:
             _vary(document, key, text)
     compare_and_report(
-        figure_from(document, path.stem, target),
+        study_from(document, path.stem, target),
         host,
         prices=prices,
         catalogue=catalogue,
@@ -182,7 +182,7 @@ def _component(text: str, options: list[str]) -> dict[str, Any]:
 
 
 def _networks(texts: list[str], at_equal_cost: bool) -> list[dict[str, Any]]:
-    """Return the tables of networks that a figure would have."""
+    """Return the tables of networks that a study would have."""
     from topoplan.options import listed_components
 
     words = listed_components(texts, "-n")
@@ -203,7 +203,7 @@ def _section(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _vary(document: dict[str, Any], key: str, text: str) -> None:
-    """Let one or several values from the command line go over what a figure says."""
+    """Let one or several values from the command line go over what a study says."""
     try:
         values = [float(word) if "." in word else int(word) for word in text.split(",")]
     except ValueError:

@@ -9,7 +9,7 @@ import attrs
 
 from topoplan_command_share.rows import Row
 from topoplan_studies.claims import SAME
-from topoplan_studies.figure import Claim
+from topoplan_studies.study import Hypothesis
 
 __all__ = ["Verdict", "verdicts"]
 
@@ -23,7 +23,7 @@ class Verdict:
         ratios: load -> mean and 99th percentile of the network expected to be slower over those of the other one.
     """
 
-    claim: Claim
+    claim: Hypothesis
     ratios: dict[int, tuple[float, float]]
 
     def fails(self) -> dict[int, tuple[float, float]]:
@@ -48,12 +48,12 @@ class Verdict:
         return f"{text} Fails at {where}." if where else text
 
 
-def verdicts(claims: Sequence[Claim], rows: Sequence[Row]) -> list[Verdict]:
+def verdicts(claims: Sequence[Hypothesis], rows: Sequence[Row]) -> list[Verdict]:
     """Judge claims by the rows of all networks and loads."""
     found = {(row.network, row.load): row for row in rows}
     loads = dict.fromkeys(row.load for row in rows)
 
-    def ratios(claim: Claim, load: int) -> tuple[float, float]:
+    def ratios(claim: Hypothesis, load: int) -> tuple[float, float]:
         one, other = found[claim.faster, load], found[claim.slower, load]
         return other.mean / one.mean, other.p99 / one.p99
 

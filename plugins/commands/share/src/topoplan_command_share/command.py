@@ -63,10 +63,10 @@ def share(
     shared = share_from(read_toml(file), file.stem, str(file))
     book = default_prices() if prices is None else read_prices(prices)
     book = book.catalogue() if catalogue else book
-    check_pages(plot, write, shared.figure.name)
-    figure, options = shared.figure, shared.options
-    searches = len(figure.models) * len(figure.networks)
-    draws = len(figure.networks) * len(options.loads) * options.trials
+    check_pages(plot, write, shared.study.name)
+    study, options = shared.study, shared.options
+    searches = len(study.models) * len(study.networks)
+    draws = len(study.networks) * len(options.loads) * options.trials
     try:
         with compilation_announced(), _counted(searches + draws) as report:
             networks = plans(shared, Host.discover(), book, measures, report)
@@ -75,13 +75,13 @@ def share(
         typer.echo("interrupted: nothing was written", err=True)
         raise typer.Exit(130) from None
     rows = rows_of(times)
-    judged = verdicts(figure.claims, rows)
+    judged = verdicts(study.claims, rows)
     if as_json:
         print_json({**json_of(shared, networks, times), "claims": [verdict.as_json() for verdict in judged]})
     else:
-        _print(figure.title, rows, networks)
+        _print(study.title, rows, networks)
         for network in networks:
-            for model, job in zip(figure.models, network.jobs, strict=True):
+            for model, job in zip(study.models, network.jobs, strict=True):
                 if job.lacks:
                     typer.echo(f"DOES NOT FIT: {model.name} on {network.name}: {job.lacks}")
         for line in (*(f"{verdict.claim.says}: {verdict}" for verdict in judged), *cost_notes(networks)):
@@ -89,12 +89,12 @@ def share(
     if plot is not None:
         write_file(plot, drawn(rows).encode())
     if write is not None:
-        picture = write.with_name(f"{write.stem}-{figure.name}.svg")
+        picture = write.with_name(f"{write.stem}-{study.name}.svg")
         page = old_page(write)
         command = f"topoplan share {file} --write {write}"
-        known = all_measured(figure, measures)
+        known = all_measured(study, measures)
         body = section(shared, networks, rows, told=premises(known, book), command=command, picture=picture.name)
-        page = replace_section(page, figure.name, body, str(write))
+        page = replace_section(page, study.name, body, str(write))
         write_file(picture, drawn(rows).encode())
         write_file(write, page.encode())
 

@@ -18,7 +18,7 @@ class Job:
     """A job.
 
     Attributes:
-        model: its number in the figure.
+        model: its number in the study.
         servers: hosts that it runs on, ascending.
         phase: share of an iteration that it starts after the others, at least 0 and less than 1.
     """
@@ -31,7 +31,7 @@ class Job:
 def draw(share: Share, trial: int) -> list[Job]:
     """Fill the cluster: draw models by their weights until none fits any more."""
     rng = np.random.default_rng([share.options.seed, trial])
-    servers = share.figure.cluster.servers
+    servers = share.study.cluster.servers
     places = np.arange(servers) if share.options.placement == "contiguous" else rng.permutation(servers)
     jobs: list[Job] = []
     left = servers

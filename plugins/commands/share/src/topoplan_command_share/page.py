@@ -52,20 +52,20 @@ def section(
         command: that repeats it.
         picture: path of the plot, as seen from the page.
     """
-    figure, options = share.figure, share.options
+    study, options = share.study, share.options
     mix = ", ".join(
         f"{model.name} ({job.servers} servers{'' if job.weight == 1 else f', weight {job.weight:g}'})"
-        for model, job in zip(figure.models, share.jobs, strict=True)
+        for model, job in zip(study.models, share.jobs, strict=True)
     )
     apart = [network.name for network in networks if network.fabric is None]
     alone = [[network.name, *(milliseconds(plan.alone) for plan in network.jobs)] for network in networks]
     parts = [
-        f"## {figure.title}\n",
+        f"## {study.title}\n",
         f"    {command}\n",
-        *([f"Repeats: {figure.source}.\n"] if figure.source else []),
-        f"{figure.cluster.servers} servers; jobs: {mix}. {options.trials} draws of jobs and "
+        *([f"Repeats: {study.source}.\n"] if study.source else []),
+        f"{study.cluster.servers} servers; jobs: {mix}. {options.trials} draws of jobs and "
         f"{'random' if options.placement == 'random' else 'contiguous'} servers, the same for all networks and, as far "
-        f"as they fit, for all loads. One strategy for each model and network, found alone with {figure.budget} "
+        f"as they fit, for all loads. One strategy for each model and network, found alone with {study.budget} "
         "candidates. Times are means over eight draws of equal paths, where there are any. Slowdown is over the same "
         f"job alone on the network. {told}\n",
         *(
@@ -74,11 +74,11 @@ def section(
             else []
         ),
         *(f"{note[:1].upper()}{note[1:]}.\n" for note in cost_notes(networks)),
-        f"![{figure.title}]({picture})\n",
-        *(f"**{verdict.claim.says}**: {verdict}\n" for verdict in verdicts(figure.claims, rows)),
+        f"![{study.title}]({picture})\n",
+        *(f"**{verdict.claim.says}**: {verdict}\n" for verdict in verdicts(study.claims, rows)),
         _markdown(HEADERS, [cells_of(row, networks) for row in rows]) + "\n",
         "Alone:\n",
-        _markdown(["network", *(model.name for model in figure.models)], alone) + "\n",
+        _markdown(["network", *(model.name for model in study.models)], alone) + "\n",
     ]
     return "\n".join(parts)
 

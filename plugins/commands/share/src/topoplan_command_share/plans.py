@@ -48,10 +48,10 @@ class NetworkPlan:
     """A network with what runs on it.
 
     Attributes:
-        name: as in the figure.
+        name: as in the study.
         cluster: the whole one, with the interfaces that this network has.
         fabric: that all jobs share; None where each gets a partition of its own.
-        jobs: for each model of the figure.
+        jobs: for each model of the study.
         simulate: runs task graphs.
         first_draw: seed that the simulator was built with; times are means over draws that follow it.
         target: what the network's cost stands beside; None where it stands for itself.
@@ -87,12 +87,12 @@ def plans(
         TopoplanError: a component or file is missing, or a model cannot be planned.
         KeyboardInterrupt: the user stopped a search.
     """
-    figure = share.figure
+    study = share.study
     found: dict[tuple[str, str], Outcome] = {}
     whole: dict[str, Cluster] = {}
     targets: dict[str, Target | None] = {}
-    for cell in cells(figure, host, prices, measures):
-        servers = share.jobs[[model.name for model in figure.models].index(cell.model)].servers
+    for cell in cells(study, host, prices, measures):
+        servers = share.jobs[[model.name for model in study.models].index(cell.model)].servers
         options = cell.experiment.cluster
         whole[cell.network], targets[cell.network] = build_cluster(options, host), cell.target
         experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
@@ -104,14 +104,14 @@ def plans(
             raise KeyboardInterrupt
         found[cell.model, cell.network] = outcome
         on_progress(f"{cell.model} on {cell.network}")
-    simulator = host.make(Simulator, figure.simulator.name, figure.simulator.options)
+    simulator = host.make(Simulator, study.simulator.name, study.simulator.options)
     first_draw = simulator.first_draw
     networks = []
-    for network in figure.networks:
+    for network in study.networks:
         cluster, simulate = whole[network.name], simulator.build()
         fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
         jobs = tuple(
-            _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in figure.models
+            _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in study.models
         )
         networks.append(
             NetworkPlan(

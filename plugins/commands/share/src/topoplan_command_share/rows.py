@@ -21,7 +21,7 @@ class JobTime:
     """One job of one draw on one network.
 
     Attributes:
-        network, model: names in the figure.
+        network, model: names in the study.
         load: percent of the servers that may be occupied.
         trial: number of the draw.
         seconds, alone: of an iteration, beside the others and alone.
@@ -59,20 +59,20 @@ class Row:
 
 def measured(share: Share, networks: Sequence[NetworkPlan], on_progress: Callable[[str], None]) -> list[JobTime]:
     """Simulate every draw at every load on every network; ``on_progress`` is called after each of them."""
-    figure, options = share.figure, share.options
+    study, options = share.study, share.options
     draws = [draw(share, trial) for trial in range(options.trials)]
     found = []
     for network in networks:
         for load in options.loads:
             for trial, drawn in enumerate(draws):
-                jobs = at_load(drawn, figure.cluster.servers, load)
+                jobs = at_load(drawn, study.cluster.servers, load)
                 for job, seconds in zip(jobs, job_seconds(jobs, network), strict=True):
                     found.append(
                         JobTime(
                             network=network.name,
                             load=load,
                             trial=trial,
-                            model=figure.models[job.model].name,
+                            model=study.models[job.model].name,
                             seconds=seconds,
                             alone=network.jobs[job.model].alone,
                         )
@@ -111,9 +111,9 @@ def _row(network: str, load: int, own: list[JobTime]) -> Row:
 def as_json(share: Share, networks: Sequence[NetworkPlan], times: Sequence[JobTime]) -> dict[str, Any]:
     """Return everything as plain values."""
     return {
-        "title": share.figure.title,
-        "servers": share.figure.cluster.servers,
-        "budget": share.figure.budget,
+        "title": share.study.title,
+        "servers": share.study.cluster.servers,
+        "budget": share.study.budget,
         **attrs.asdict(share.options),
         "networks": [
             {
@@ -124,7 +124,7 @@ def as_json(share: Share, networks: Sequence[NetworkPlan], times: Sequence[JobTi
                 "interface_bandwidth_gbps": float(network.cluster.interface_bandwidth.min()) * 8e-9,
                 "equal_cost": None if network.target is None else attrs.asdict(network.target),
                 "alone_s": {
-                    model.name: plan.alone for model, plan in zip(share.figure.models, network.jobs, strict=True)
+                    model.name: plan.alone for model, plan in zip(share.study.models, network.jobs, strict=True)
                 },
             }
             for network in networks

@@ -1,6 +1,6 @@
 """What is shared: jobs, networks, and how full the cluster is.
 
-A file is that of a comparison (`topoplan_studies.figure`: ``[cluster]``, ``[[network]]``, ``[[searcher]]`` and
+A file is that of a comparison (`topoplan_studies.study`: ``[cluster]``, ``[[network]]``, ``[[searcher]]`` and
 others), with ``servers`` and ``weight`` in every ``[[model]]``, and a section ``[share]``.
 """
 
@@ -13,7 +13,7 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.options import SEEDS, option, structure
-from topoplan_studies.figure import Figure, figure_from
+from topoplan_studies.study import Study, study_from
 
 __all__ = ["JobOptions", "Share", "ShareOptions", "share_from"]
 
@@ -53,12 +53,12 @@ class Share:
     """A shared cluster.
 
     Attributes:
-        figure: models, networks and everything for searching strategies; its cluster is the whole one.
-        jobs: of each model, in the order of the figure.
+        study: models, networks and everything for searching strategies; its cluster is the whole one.
+        jobs: of each model, in the order of the study.
         options: loads, trials, placement and seed.
     """
 
-    figure: Figure
+    study: Study
     jobs: tuple[JobOptions, ...]
     options: ShareOptions
 
@@ -85,19 +85,19 @@ def share_from(document: Mapping[str, Any], name: str, where: str) -> Share:
         models.append({key: value for key, value in table.items() if key not in own} if own else table)
         jobs.append(structure(JobOptions, own, f"{where}: model[{number}]"))
     rest = {key: value for key, value in document.items() if key not in ("share", "model")}
-    figure = figure_from({**rest, "model": models, "seeds": [options.seed]}, name, where)
-    _check_room(figure, jobs, options, where)
-    return Share(figure=figure, jobs=tuple(jobs), options=attrs.evolve(options, loads=tuple(sorted(options.loads))))
+    study = study_from({**rest, "model": models, "seeds": [options.seed]}, name, where)
+    _check_room(study, jobs, options, where)
+    return Share(study=study, jobs=tuple(jobs), options=attrs.evolve(options, loads=tuple(sorted(options.loads))))
 
 
-def _check_room(figure: Figure, jobs: list[JobOptions], options: ShareOptions, where: str) -> None:
+def _check_room(study: Study, jobs: list[JobOptions], options: ShareOptions, where: str) -> None:
     """Raise `TopoplanError` where servers differ, or where a job finds no room at some load."""
-    if figure.cluster.hosts or figure.cluster.devices:
+    if study.cluster.hosts or study.cluster.devices:
         raise TopoplanError(f"{where}: cluster: servers must be equal (leave out hosts and devices)")
-    room = figure.cluster.servers * min(options.loads) // 100
-    for model, job in zip(figure.models, jobs, strict=True):
+    room = study.cluster.servers * min(options.loads) // 100
+    for model, job in zip(study.models, jobs, strict=True):
         if job.servers > room:
             raise TopoplanError(
                 f"{where}: model {model.name!r}: a job of {job.servers} servers has no room at a load of "
-                f"{min(options.loads)} %, which is {room} of {figure.cluster.servers} servers"
+                f"{min(options.loads)} %, which is {room} of {study.cluster.servers} servers"
             )

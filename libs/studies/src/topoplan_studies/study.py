@@ -1,4 +1,4 @@
-"""A figure: which models are compared on which networks, over what range, and what is expected.
+"""A study: which models are compared on which networks, over what range, and what is expected.
 
 This is what a TOML file under ``experiments/`` says, and what the command line of ``topoplan compare`` builds for a
 single model.  Units carry their names, as in `topoplan_engine.experiment`.
@@ -15,7 +15,7 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.options import SEEDS, option, structure
 from topoplan_engine.experiment import Choice, ClusterOptions, choice_from
 
-__all__ = ["BATCH", "Claim", "Figure", "Model", "Network", "figure_from", "number"]
+__all__ = ["BATCH", "Hypothesis", "Model", "Network", "Study", "number", "study_from"]
 
 _LISTS = ("model", "network", "searcher", "claim")
 _TABLES = ("cluster", "vary", "estimator", "simulator")
@@ -85,7 +85,7 @@ class Network:
 
 
 @attrs.frozen(kw_only=True)
-class Claim:
+class Hypothesis:
     """An expected order of two networks, wherever they are compared."""
 
     says: str
@@ -94,7 +94,7 @@ class Claim:
 
 
 @attrs.frozen(kw_only=True)
-class Figure:
+class Study:
     """Everything that one comparison needs.
 
     Attributes:
@@ -124,11 +124,11 @@ class Figure:
     estimator: Choice | None
     simulator: Choice
     searchers: tuple[Choice, ...]
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Hypothesis, ...] = ()
 
 
-def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
-    """Read a figure from the content of a TOML file (or what has its form); ``where`` is for messages.
+def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
+    """Read a study from the content of a TOML file (or what has its form); ``where`` is for messages.
 
     Raises:
         TopoplanError: a section, key or name that does not fit; the message says which.
@@ -166,7 +166,7 @@ def figure_from(document: Mapping[str, Any], name: str, where: str) -> Figure:
     searchers = tuple(
         choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(_list(document, "searcher", where))
     )
-    return Figure(
+    return Study(
         name=name,
         title=settings.title or name,
         source=settings.source,
@@ -216,14 +216,14 @@ def _network(table: Any, where: str) -> Network:
     return Network(name=own.get("name", choice.name), choice=choice, costs_as=own.get("costs-as"))
 
 
-def _claim(table: Any, networks: Mapping[str, Network], where: str) -> Claim:
+def _claim(table: Any, networks: Mapping[str, Network], where: str) -> Hypothesis:
     rest, own = _split(table, ("says", "faster", "slower"), where)
     for key in rest:
         raise TopoplanError(f"{where}: no key {shown(key)}{nearest(key, ('says', 'faster', 'slower'))}")
     for key in ("faster", "slower"):
         _check_name(own.get(key, ""), networks, f"{where}: {key}")
     says = own.get("says", f"{own['faster']} is faster than {own['slower']}")
-    return Claim(says=says, faster=own["faster"], slower=own["slower"])
+    return Hypothesis(says=says, faster=own["faster"], slower=own["slower"])
 
 
 def _split(table: Any, own: Sequence[str], where: str) -> tuple[Any, dict[str, Any]]:
