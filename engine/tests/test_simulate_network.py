@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, TaskGraph
-from topoplan_engine.network.link_classes import Twins
+from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.tables import Network
 from topoplan_simulator_fluid import model as fluid
@@ -104,7 +104,7 @@ def test_twins_change_no_time_and_no_byte(data):
     cluster = Cluster.uniform(n_hosts=hosts)
     sizes = st.sampled_from([1, 40_000, 5_000_000])
     apart = Network(fabric, cluster)
-    apart._twins.part(np.arange(apart.n_links))
+    apart._twins.isolate(np.arange(apart.n_links))
     together = Network(fabric, cluster)
     for _ in range(3):
         transfers = data.draw(st.lists(st.tuples(device, device, sizes), max_size=3))
@@ -121,16 +121,16 @@ def test_twins_change_no_time_and_no_byte(data):
 
 
 def test_twins_are_split_and_never_joined():
-    twins = Twins(np.array([1.0, 1.0, 1.0, 2.0]))
+    twins = LinkClasses(np.array([1.0, 1.0, 1.0, 2.0]))
     assert twins.first().tolist() == [0, 0, 0, 3]
     twins.load(np.array([0, 1]), np.array([5, 5]))
     assert twins.first().tolist() == [0, 0, 2, 3]
     twins.load(np.array([0, 1, 2]), np.array([5, 5, 5]))
     assert twins.first().tolist() == [0, 0, 2, 3]
-    twins.part(np.array([1, 1]))
+    twins.isolate(np.array([1, 1]))
     assert twins.changed
     assert twins.first().tolist() == [0, 1, 2, 3]
-    twins.part(np.array([1]))
+    twins.isolate(np.array([1]))
     assert not twins.changed
 
 

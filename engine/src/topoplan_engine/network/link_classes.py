@@ -1,7 +1,7 @@
-"""Links that nothing tells apart, so that a simulator follows one of them for all.
+"""Link equivalence classes: links that nothing tells apart, so that a simulator follows one of them for all.
 
 In a data-parallel iteration every host's links carry the same rings: what happens to one of them happens to
-all.  `Twins` partitions links into classes of equal bandwidth and equal load under every ring met so far; a
+all.  `LinkClasses` partitions links into classes of equal bandwidth and equal load under every ring met so far; a
 link on the path of a transfer is a class of its own.  Classes are only ever split, which keeps what was said
 of a whole class true of its parts.
 """
@@ -12,10 +12,10 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 
-__all__ = ["Twins"]
+__all__ = ["LinkClasses"]
 
 
-class Twins:
+class LinkClasses:
     """A partition of links, refined by what is met.
 
     Attributes:
@@ -39,7 +39,7 @@ class Twins:
         self._next += int(new.sum())
         self.changed = True
 
-    def part(self, links: I64) -> None:
+    def isolate(self, links: I64) -> None:
         """Make each of these links a class of its own."""
         met = np.zeros(len(self._class), dtype=bool)
         met[links] = True

@@ -30,7 +30,7 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.routes import link_index
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.cache import LruCache
-from topoplan_engine.network.link_classes import Twins
+from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, sum_paths
@@ -136,7 +136,7 @@ class Network:
             i8(none),
             i64(itself),
         )
-        self._twins = Twins(self._bandwidth)
+        self._link_classes = LinkClasses(self._bandwidth)
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
 
     @property
@@ -166,7 +166,7 @@ class Network:
                 task = int(transfers[lost[0]])
                 self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
             row[transfers] = found
-            self._part(found)
+            self._isolate(found)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
         reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
         if len(reduces):
@@ -287,19 +287,19 @@ class Network:
         hosts = self._host[listed]
         return bool(self.fabric.rings_of(hosts)) or len(self.fabric.cycles_of(hosts)) > 0
 
-    def _part(self, rows: I32) -> None:
+    def _isolate(self, rows: I32) -> None:
         """Tell apart all links that these rows of transfers can take."""
         paths = self.paths
         if len(self._moved) < len(paths.row_ptr) - 1:
             self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
         met = np.zeros(self.n_links, dtype=bool)
         cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
-        self._twins.part(np.flatnonzero(met))
+        self._link_classes.isolate(np.flatnonzero(met))
 
     def _merge(self) -> None:
         """List the loads of one link of each class."""
-        if self._twins.changed:
-            full, twin = self.rings_in_full, self._twins.first()
+        if self._link_classes.changed:
+            full, twin = self.rings_in_full, self._link_classes.first()
             listed = twin[full.load_links] == full.load_links
             self.rings = full._replace(
                 load_ptr=i64(indptr(listed)[full.load_ptr]),
@@ -314,10 +314,10 @@ class Network:
         counts = np.array([rings for rings, _ in new])
         loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
         for links, load in loads:
-            self._twins.load(links, load)
+            self._link_classes.load(links, load)
         drawn = [self._drawn(rows) for _, rows in new]
         for rows in (rows for (_, rows), one in zip(new, drawn, strict=True) if one):
-            self._part(rows)
+            self._isolate(rows)
         ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
             first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
