@@ -104,7 +104,7 @@ def test_twins_change_no_time_and_no_byte(data):
     cluster = Cluster.uniform(n_hosts=hosts)
     sizes = st.sampled_from([1, 40_000, 5_000_000])
     apart = Network(fabric, cluster)
-    apart._twins.isolate(np.arange(apart.n_links))
+    apart._link_classes.isolate(np.arange(apart.n_links))
     together = Network(fabric, cluster)
     for _ in range(3):
         transfers = data.draw(st.lists(st.tuples(device, device, sizes), max_size=3))
