@@ -114,8 +114,8 @@ def fabric_of(row: dict[str, str], plan: Plan, host: Host) -> Fabric:
     cluster = Cluster.uniform(
         n_hosts=plan.fabric.n_hosts, interfaces=interfaces, interface_bandwidth=speed, latency=latency
     )
-    component, made = host.make("topology", name, options)
-    return component.build(made, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    component = host.make("topology", name, options)
+    return component.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 
 
 def packet_seconds(programs: Path, row: dict[str, str], plan: Plan, host: Host) -> float:
@@ -123,10 +123,10 @@ def packet_seconds(programs: Path, row: dict[str, str], plan: Plan, host: Host) 
     program = programs / f"htsim_tcp_{row['network']}"
     if not program.is_file():
         beside.refuse(f"{PEER[0]}={programs}: no program {program.name}, which row {row['file']} ran in")
-    exporter = host.get("exporter", "flatbuffer")
+    exporter = host.make("exporter", "flatbuffer")
     with tempfile.TemporaryDirectory() as empty:
         file = Path(empty, "taskgraph.fbuf")
-        file.write_bytes(exporter.build(exporter.options())(plan))
+        file.write_bytes(exporter.write(plan))
         words = [str(program), "-flowfile", str(file), "-ofile", f"{empty}/flows.txt", *row["args"].split()]
         return beside.command_seconds(words, Path(empty))
 
@@ -185,7 +185,7 @@ def replay(
     programs: Path | None = None,
 ) -> list[Row]:
     """Replay rows and their plans, and run them in the packet simulator where there are ``programs``."""
-    component, options = host.make("simulator", "fluid", {"level": level})
+    component = host.make("simulator", "fluid", {"level": level})
     made = []
     for given, plan in rows:
         fabric = fabric_of(given, plan, host)
@@ -194,7 +194,7 @@ def replay(
         for turn in range(repeats + 1):  # the first one may compile
             if turn == 1 and programs is not None:
                 cpu = packet_seconds(programs, given, plan, host)
-            simulate = component.build(options)
+            simulate = component.build()
             begun = time.process_time()
             simulate.makespan(plan.taskgraph, fabric, cluster)
             first = min(first, time.process_time() - begun)

@@ -37,13 +37,13 @@ def measure(servers: int, layers: int) -> dict[str, float]:
 
     def start(servers: int, layers: int) -> tuple[Evaluator, State]:
         host = Host.discover()
-        frontend, options = host.make("frontend", "transformer", {"num_layers": layers})
-        graph = frontend.build(options, BATCH)
+        frontend = host.make("frontend", "transformer", {"num_layers": layers})
+        graph = frontend.build(BATCH)
         cluster = build_cluster(ClusterOptions(servers=servers, degree=1))
-        estimator, options = host.make("estimator", "roofline")
-        costs = estimator.build(options, graph, cluster)
-        topology, options = host.make("topology", "bigswitch")
-        fabric = topology.build(options, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+        estimator = host.make("estimator", "roofline")
+        costs = estimator.build(graph, cluster)
+        topology = host.make("topology", "bigswitch")
+        fabric = topology.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         space = Space(graph, cluster, costs)
         problem = Problem(
             graph=graph,
@@ -54,8 +54,8 @@ def measure(servers: int, layers: int) -> dict[str, float]:
             build_fabric=lambda demand, rng: fabric,
             reconfigurable=False,
         )
-        simulator, options = host.make("simulator", "fluid")
-        return Evaluator(problem, simulator.build(options), "ignore"), State(space.initial(), fabric)
+        simulator = host.make("simulator", "fluid")
+        return Evaluator(problem, simulator.build(), "ignore"), State(space.initial(), fabric)
 
     def evaluate(evaluator: Evaluator, state: State, op: int) -> float:
         degrees = [1] * len(evaluator.problem.graph.operators[op].dims)

@@ -114,8 +114,8 @@ class Case:
 def case_of(experiment, outcome):
     """Make what prices other plans of the same experiment."""
     host, plan = Host.discover(), outcome.plan
-    estimator, options = host.make("estimator", "profile")
-    costs = estimator.build(options, plan.graph, plan.cluster)
+    estimator = host.make("estimator", "profile")
+    costs = estimator.build(plan.graph, plan.cluster)
     space = Space(plan.graph, plan.cluster, costs)
     problem = Problem(
         graph=plan.graph,
@@ -126,7 +126,7 @@ def case_of(experiment, outcome):
         build_fabric=lambda demand, rng: plan.fabric,
         reconfigurable=False,
     )
-    simulator, given = host.make("simulator", "fluid")
+    simulator = host.make("simulator", "fluid")
     states, _ = states_of(plan.graph, DapplePipeline().max_states)
     columns = columns_of(plan.graph, plan.cluster, costs, states)
     planner = Planner(
@@ -138,9 +138,7 @@ def case_of(experiment, outcome):
         recompute=True,
     )
     layers = Layers.of(states, operator_columns(plan.graph, costs))
-    return Case(
-        Evaluator(problem, simulator.build(given), "limit"), planner, layers, plan.fabric, plan.graph.batch_size
-    )
+    return Case(Evaluator(problem, simulator.build(), "limit"), planner, layers, plan.fabric, plan.graph.batch_size)
 
 
 def rows_of(profile, batch, ends):

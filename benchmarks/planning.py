@@ -49,8 +49,7 @@ OURS = ("hpgo", "pipeline")
 
 
 def graph_of(request):
-    options = Torchgraph(file=request["file"], profile_batch=request["profile_batch"])
-    return Torchgraph.build(options, request["batch"])
+    return Torchgraph(file=request["file"], profile_batch=request["profile_batch"]).build(request["batch"])
 
 
 def plan_hpgo(request):

@@ -67,17 +67,17 @@ PEER = ("TOPOPLAN_FLEXNET", "a program around FlexNet's search")
 def problem_of(host, model, preset, servers, topology):
     """Return a problem in FlexNet's setting: devices of four GPUs, 200 Gb/s inside, interfaces of 100 Gb/s."""
     given = {"preset": preset, **({"dialect": "flexnet"} if model == "dlrm" else {})} if preset else {}
-    frontend, options = host.make("frontend", model, given)
-    graph = frontend.build(options, None if preset else 16 * servers)
-    shape, shape_options = host.make("topology", topology)
+    frontend = host.make("frontend", model, given)
+    graph = frontend.build(None if preset else 16 * servers)
+    shape = host.make("topology", topology)
     given = ClusterOptions(servers=servers, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0)
     cluster = build_cluster(interfaces_unless_given(given, [shape]))
     given = {"profile": preset} if preset else {}
-    estimator, options = host.make("estimator", "measured" if preset else "roofline", given)
-    costs = estimator.build(options, graph, cluster)
+    estimator = host.make("estimator", "measured" if preset else "roofline", given)
+    costs = estimator.build(graph, cluster)
 
     def build(demand, rng):
-        return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        return shape.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return Problem(
         graph=graph,
@@ -91,15 +91,15 @@ def problem_of(host, model, preset, servers, topology):
 
 
 def evaluator_of(host, problem, simulator):
-    component, options = host.make("simulator", simulator)
-    return Evaluator(problem, component.build(options), component.memory(options))
+    component = host.make("simulator", simulator)
+    return Evaluator(problem, component.build(), component.memory_policy)
 
 
 def run_search(host, problem, simulator, given, proposals, seed=0):
     """Search; return the result and the CPU seconds that it took."""
     made = [host.make("searcher", name, options) for name, options in given]
     rngs = np.random.default_rng(seed).spawn(len(made))
-    searches = [(c.axis, c.build(o, problem, rng)) for (c, o), rng in zip(made, rngs, strict=True)]
+    searches = [(c.axis, c.build(problem, rng)) for c, rng in zip(made, rngs, strict=True)]
     evaluator = evaluator_of(host, problem, simulator)
     told = Run(problem=problem, budget=proposals, seed=seed, searchers=tuple(name for name, _ in given))
     begun = time.process_time()
@@ -223,8 +223,8 @@ def change_speed(host, problem, simulator, count=12):
     for _ in range(count):
         op = int(rng.integers(len(base.strategy.placements)))
         candidate = Candidate(base=base, placements={op: problem.space.random_placement(op, rng)})
-        component, options = host.make("simulator", simulator)
-        simulate, state = component.build(options), candidate.state()
+        component = host.make("simulator", simulator)
+        simulate, state = component.build(), candidate.state()
         begin = time.process_time()
         changed = kept.price(candidate).cost
         seconds[0] += time.process_time() - begin
@@ -232,7 +232,7 @@ def change_speed(host, problem, simulator, count=12):
         taskgraph = Lowering(problem.graph, problem.cluster, problem.costs).lower(state.strategy)
         whole = simulate.makespan(taskgraph, state.fabric, problem.cluster)
         seconds[1] += time.process_time() - begin
-        penalty = memory_penalty(kept.memory(state.strategy), problem.cluster.device_memory, component.memory(options))
+        penalty = memory_penalty(kept.memory(state.strategy), problem.cluster.device_memory, component.memory_policy)
         assert changed == penalty + whole
     change, full = seconds / count * 1e3
     print(

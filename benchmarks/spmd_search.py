@@ -18,7 +18,6 @@ given up, and CPU seconds of planning on all of them.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import time
 from pathlib import Path
@@ -54,9 +53,8 @@ TRACED = {Verb.TAKE: "placeholder", Verb.READ: "get_attr", Verb.RUN: "call_funct
 
 
 def problem_of(model, devices, layers, hosts=1):
-    frontend = importlib.import_module("topoplan_frontend_" + model.replace("-", "_"))
-    options = (BertSgmoe if model.startswith("bert") else VitSgmoe)(world_size=devices, layers=layers)
-    graph = frontend.build(options, None)
+    frontend = BertSgmoe if model.startswith("bert") else VitSgmoe
+    graph = frontend(world_size=devices, layers=layers).build(None)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices // hosts)
     costs = Hidup().build(graph, cluster)
     return Problem(

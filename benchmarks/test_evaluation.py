@@ -23,18 +23,18 @@ from topoplan_engine.search.space import Space
 def evaluation_of(preset, servers, simulator):
     """Return a function that lowers and simulates a strategy, its space, and the initial strategy."""
     host = Host.discover()
-    frontend, options = host.make("frontend", "dlrm", {"preset": preset, "dialect": "flexnet"})
-    graph = frontend.build(options, None)
+    frontend = host.make("frontend", "dlrm", {"preset": preset, "dialect": "flexnet"})
+    graph = frontend.build(None)
     cluster = build_cluster(
         ClusterOptions(servers=servers, degree=1, gpus_per_device=4, inter_gpu_bandwidth_gbps=200.0)
     )
-    component, options = host.make("estimator", "roofline")
-    costs = component.build(options, graph, cluster)
-    topology, options = host.make("topology", "bigswitch")
+    component = host.make("estimator", "roofline")
+    costs = component.build(graph, cluster)
+    topology = host.make("topology", "bigswitch")
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    fabric = topology.build(options, context)
-    component, options = host.make("simulator", simulator)
-    simulate, lowering, space = component.build(options), Lowering(graph, cluster, costs), Space(graph, cluster, costs)
+    fabric = topology.build(context)
+    component = host.make("simulator", simulator)
+    simulate, lowering, space = component.build(), Lowering(graph, cluster, costs), Space(graph, cluster, costs)
 
     def evaluate(strategy):
         return simulate.makespan(lowering.lower(strategy), fabric, cluster)

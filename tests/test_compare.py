@@ -96,9 +96,9 @@ def test_at_equal_cost_all_that_is_for_sale_costs_the_same(run):
 
 
 def test_a_full_fat_tree_costs_five_ports_and_six_transceivers_a_host():
-    component, options = Host.discover().make("topology", "fattree")
+    component = Host.discover().make("topology", "fattree")
     cluster = Cluster.uniform(n_hosts=16, interfaces=1)
-    fabric = component.build(options, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    fabric = component.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
     found = {item.part: item.count / 16 for item in bill(fabric, component.switching)}
     assert found == {"nic": 1, "switch-port": 5, "transceiver": 6, "fibre": 3}
 
@@ -106,9 +106,9 @@ def test_a_full_fat_tree_costs_five_ports_and_six_transceivers_a_host():
 def test_an_ideal_switch_costs_as_the_fat_tree_of_its_bandwidth():
     host, prices, found = Host.discover(), default_prices(), []
     for name in ("fattree", "bigswitch"):
-        component, options = host.make("topology", name)
+        component = host.make("topology", name)
         cluster = Cluster.uniform(n_hosts=16, interfaces=1)
-        fabric = component.build(options, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+        fabric = component.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         found.append(cost(bill(fabric, component.switching), prices))
     assert found[0] == pytest.approx(found[1])
 

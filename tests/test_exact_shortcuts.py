@@ -35,15 +35,15 @@ def host():
 
 
 def problem_of(host, model, topology, batch=64, servers=8):
-    frontend, options = host.make("frontend", model, MODELS[model])
-    graph = frontend.build(options, None if "preset" in MODELS[model] else batch)
+    frontend = host.make("frontend", model, MODELS[model])
+    graph = frontend.build(None if "preset" in MODELS[model] else batch)
     cluster = build_cluster(ClusterOptions(servers=servers, gpus_per_device=2, degree=4))
-    component, options = host.make("estimator", "roofline")
-    costs = component.build(options, graph, cluster)
-    shape, shape_options = host.make("topology", topology)
+    component = host.make("estimator", "roofline")
+    costs = component.build(graph, cluster)
+    shape = host.make("topology", topology)
 
     def build(demand, rng):
-        return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        return shape.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology=topology,
@@ -52,8 +52,8 @@ def problem_of(host, model, topology, batch=64, servers=8):
 
 
 def evaluator_of(host, problem, simulator, memory="penalty"):
-    component, options = host.make("simulator", simulator)
-    return Evaluator(problem, component.build(options), memory)
+    component = host.make("simulator", simulator)
+    return Evaluator(problem, component.build(), memory)
 
 
 def start_of(problem, evaluator):
@@ -64,8 +64,8 @@ def start_of(problem, evaluator):
 
 def searched(host, problem, evaluator, start, steps, seed, full):
     """Run a chain; with ``full``, every candidate is lowered and simulated to the end."""
-    component, options = host.make("searcher", "mcmc")
-    search = component.build(options, problem, np.random.default_rng(seed))
+    component = host.make("searcher", "mcmc")
+    search = component.build(problem, np.random.default_rng(seed))
     search.adopt(evaluator.price(Candidate(base=start)))
     passed, rejected = [], 0
     for _ in range(steps):

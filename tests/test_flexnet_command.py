@@ -96,7 +96,7 @@ def test_line_of_the_readme_runs_to_its_task_graph(flexnet, measurements, tmp_pa
     assert re.search(rf"^\u2013mfile +{measurements.name} +-e measured:file={measurements.name},", out, re.M)
     for typed, name in (("--degree", "--node-degree"), ("---batch-size", "--batch-size"), ("\u2013mfile", "--mfile")):
         assert f"warning: {typed} is read as {name}; FlexNet skips it" in err
-    exporter = Host.discover().get("exporter", "flatbuffer")
+    exporter = Host.discover().make("exporter", "flatbuffer")
     plan = exporter.read((tmp_path / "dlrm.fbuf").read_bytes(), "dlrm.fbuf")
     assert plan.cluster.n_hosts == 16
     assert plan.fabric.link_count.sum() == 16 * 4

@@ -39,15 +39,15 @@ def host():
 
 
 def problem_of(host, model, servers):
-    frontend, options = host.make("frontend", model, MODELS[model])
-    graph = frontend.build(options, None if model == "dlrm" else 64)
+    frontend = host.make("frontend", model, MODELS[model])
+    graph = frontend.build(None if model == "dlrm" else 64)
     cluster = build_cluster(ClusterOptions(servers=servers, gpus_per_device=2))
-    component, options = host.make("estimator", "roofline")
-    costs = component.build(options, graph, cluster)
-    shape, shape_options = host.make("topology", "bigswitch")
+    component = host.make("estimator", "roofline")
+    costs = component.build(graph, cluster)
+    shape = host.make("topology", "bigswitch")
 
     def build(demand, rng):
-        return shape.build(shape_options, TopologyContext(cluster=cluster, demand=demand, rng=rng))
+        return shape.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
 
     return Problem(
         graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
@@ -56,8 +56,8 @@ def problem_of(host, model, servers):
 
 
 def fluid(host):
-    component, options = host.make("simulator", "fluid")
-    return component.build(options)
+    component = host.make("simulator", "fluid")
+    return component.build()
 
 
 #: Changes that are tried: a quarter of them, or all.
@@ -144,6 +144,6 @@ def test_strategies_that_only_number_otherwise_share_their_price(host, model, sh
 def test_networks_that_are_not_one_switch_are_not_folded(host):
     for topology in ("fattree", "fully-connected", "topoopt"):
         cluster = build_cluster(ClusterOptions(servers=8))
-        shape, options = host.make("topology", topology)
-        fabric = shape.build(options, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+        shape = host.make("topology", topology)
+        fabric = shape.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         assert not fluid(host).folds(fabric, cluster)

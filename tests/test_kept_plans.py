@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Candidate, CostFunction, Host, PlacedStrategy, Search, State, TopoplanError, Trial
+from topoplan import Candidate, Host, PlacedStrategy, Search, State, TopoplanError, Trial
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.plugin.components import Kind
 from topoplan_command_sensitivity.repeating import experiment_of
@@ -72,7 +72,7 @@ class Watching(Planner):
         self.given.append(trial)
 
 
-class Prices(CostFunction):
+class Prices:
     """Says what each strategy costs."""
 
     def __init__(self, costs):
@@ -155,8 +155,8 @@ def test_what_is_written_is_what_is_reported(run, host, words):
     strategy = json.loads(run("optimize", *words, "--budget", "0", "--strategy", "p.json", "--json")[1])
     assert strategy["initial_iteration_time_s"] == pytest.approx(found["iteration_time_s"], rel=1e-9)
     if name == "hidup":
-        exporter, options = host.make(Kind.EXPORTER, "dtensor", {})
-        assert exporter.build(options)(read_plan(host, Path("p.json"))) == Path("p.dtensor").read_bytes()
+        exporter = host.make(Kind.EXPORTER, "dtensor", {})
+        assert exporter.write(read_plan(host, Path("p.json"))) == Path("p.dtensor").read_bytes()
 
     status, out, _ = run("optimize", *words, "--keep", "fastest", "--json", "-x", "json=q.json")
     fastest = json.loads(out)

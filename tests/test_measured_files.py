@@ -68,12 +68,12 @@ FLEXNET_ONLY = {"resnet128", "vgg16", "vgg32", "vgg128"}
 def graph_of(name: str, dialect: str, batch: int):
     frontend_name, options = MODELS[name]
     module = pytest.importorskip(f"topoplan_frontend_{frontend_name.replace('-', '_')}")
-    (frontend,) = module.topoplan_frontends()
+    frontend = module.topoplan_frontends()
     return structure(frontend, {**options, "dialect": dialect}, "test").build(batch)
 
 
 def costs_of(name: str, graph, cluster: Cluster, **options: str):
-    (estimator,) = importlib.import_module("topoplan_estimator_measured").topoplan_estimators()
+    estimator = importlib.import_module("topoplan_estimator_measured").topoplan_estimators()
     return structure(estimator, {"profile": name, **options}, "test").build(graph, cluster)
 
 

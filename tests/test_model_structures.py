@@ -57,10 +57,9 @@ TASK_GRAPHS = {
 ALLREDUCE = 6
 
 
-def frontend(name: str) -> Frontend:
+def frontend(name: str) -> type[Frontend]:
     module = importlib.import_module(f"topoplan_frontend_{name.replace('-', '_')}")
-    (component,) = module.topoplan_frontends()
-    return component
+    return module.topoplan_frontends()
 
 
 def build(name: str, batch_size: int | None = None, **given: Any) -> OperatorGraph:

@@ -239,8 +239,8 @@ def test_a_notebook_cell_can_be_run_again():
 def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, capsys):
     discover = Host.discover
 
-    def with_plugin():
-        host = discover()
+    def with_plugin(**how):
+        host = discover(**how)
         host.add(component(Topology, build=boom), name="mine")
         return host
 

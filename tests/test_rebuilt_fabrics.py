@@ -46,12 +46,12 @@ def delayed(fabric, delay):
 @pytest.mark.parametrize("simulator", ["fluid", "flexnet"])
 def test_the_break_even_delay(outcome, simulator):
     plan, host = outcome.plan, Host.discover()
-    component, options = host.make("simulator", simulator)
-    simulate = component.build(options)
-    topology, options = host.make("topology", "ocs")
+    component = host.make("simulator", simulator)
+    simulate = component.build()
+    topology = host.make("topology", "ocs")
     demand = phased_demand(plan.taskgraph, plan.cluster)
     context = TopologyContext(cluster=plan.cluster, demand=demand, rng=np.random.default_rng(0))
-    static = topology.static(options, context)
+    static = topology.static(context)
     # A static fabric that is worse makes rebuilding pay, for some delay.
     for fabrics in (static, [attrs.evolve(static[0], link_bandwidth=static[0].link_bandwidth / 4)]):
         found = break_even(simulate, plan.taskgraph, plan.fabric, fabrics, plan.cluster)

@@ -28,19 +28,17 @@ MODEL = ["optimize", "vgg16", "--servers", str(SERVERS), "--batch-size", "64"]
 @pytest.fixture(scope="module")
 def problem():
     host = Host.discover()
-    frontend, options = host.make("frontend", "vgg16", {})
-    graph, cluster = frontend.build(options, 64), build_cluster(ClusterOptions(servers=SERVERS))
+    frontend = host.make("frontend", "vgg16", {})
+    graph, cluster = frontend.build(64), build_cluster(ClusterOptions(servers=SERVERS))
     costs = RooflineOptions().build(graph, cluster)
-    topology, fabric_options = host.make("topology", "bigswitch", {})
+    topology = host.make("topology", "bigswitch", {})
     return Problem(
         graph=graph,
         cluster=cluster,
         costs=costs,
         space=Space(graph, cluster, costs),
         topology="bigswitch",
-        build_fabric=lambda demand, rng: topology.build(
-            fabric_options, TopologyContext(cluster=cluster, demand=demand, rng=rng)
-        ),
+        build_fabric=lambda demand, rng: topology.build(TopologyContext(cluster=cluster, demand=demand, rng=rng)),
         reconfigurable=False,
     )
 

@@ -147,5 +147,5 @@ def test_ctrl_c_writes_nothing(capsys, small, tmp_path, monkeypatch):
 
 def test_the_example_can_be_read():
     share = share_from(tomllib.loads(EXAMPLE.read_text()), EXAMPLE.stem, EXAMPLE.name)
-    assert share.figure.cluster.servers == 128
+    assert share.study.cluster.servers == 128
     assert [job.servers for job in share.jobs] == [16] * 4

@@ -70,8 +70,8 @@ def written(exporter: str, which: tuple[Plan, ...]) -> list[bytes]:
 @functools.cache
 def graph_of(model: str, batch: int) -> Any:
     """Return the graph of a model."""
-    frontend, options = HOST.make("frontend", model)
-    return frontend.build(options, batch)
+    frontend = HOST.make("frontend", model)
+    return frontend.build(batch)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def texts(*names: str) -> list[str]:
 @functools.cache
 def options_of() -> dict[str, list[str]]:
     """Return the keys of all options, by the component that has them."""
-    known = {f"{one.kind.value}:{one.name}": [f.name for f in attrs.fields(one.options)] for one in HOST.components()}
+    known = {f"{one.kind.value}:{one.name}": [f.name for f in attrs.fields(one)] for one in HOST.components()}
     for name, cls in (("cluster", ClusterOptions), ("hosts", HostGroup), ("run", RunOptions)):
         known[name] = [field.name for field in attrs.fields(cls)]
     return known

@@ -78,8 +78,8 @@ def read_as_strategy(name: str, data: bytes) -> None:
 def read_measurements(data: bytes) -> None:
     """Read measurements, and price every operator in several cuts."""
     path = stored("measured.json", data)
-    estimator, options = HOST.make("estimator", "measured", {"file": str(path)})
-    costs = estimator.build(options, graph_of("alexnet", 64), _cluster(4))
+    estimator = HOST.make("estimator", "measured", {"file": str(path)})
+    costs = estimator.build(graph_of("alexnet", 64), _cluster(4))
     for op in range(len(graph_of("alexnet", 64).operators)):
         for degree in (1, 2, 3, 4):
             degrees = (degree,) + (1,) * (len(graph_of("alexnet", 64).operators[op].dims) - 1)
@@ -104,8 +104,8 @@ def read_profile(text: str) -> None:
 def readcollectives(data: bytes) -> None:
     """Read measured collectives, and price an operator with them."""
     path = stored("collectives.json", data)
-    estimator, options = HOST.make("estimator", "hidup", {"file": str(path)})
-    estimator.build(options, graph_of("bert-sgmoe", 8), _cluster(8))
+    estimator = HOST.make("estimator", "hidup", {"file": str(path)})
+    estimator.build(graph_of("bert-sgmoe", 8), _cluster(8))
 
 
 def read_experiment(text: str, changes: tuple[str, ...] = ()) -> None:
@@ -205,10 +205,10 @@ def _cluster(hosts: int) -> Any:
 def _fabric(choice: Choice, cluster: Any) -> None:
     from topoplan import TopologyContext
 
-    topology, options = HOST.make("topology", choice.name, choice.options)
+    topology = HOST.make("topology", choice.name, choice.options)
     if cluster.n_hosts <= 64:
         demand = reference.demand(cluster.n_hosts) if topology.follows_demand else None
-        topology.build(options, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(0)))
+        topology.build(TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(0)))
 
 
 def _finite(*columns: Any) -> None:

@@ -127,4 +127,4 @@ def test_placements_are_not_bounded_by_the_sums_of_a_program():
     costs = Evaluator(HERE, Fluid().build(), "ignore")
     true = costs.price(Candidate(base=base, placements=changes)).cost
     bounded = Evaluator(HERE, Fluid().build(), "ignore")
-    assert bounded.price(Candidate(base=base, placements=changes, beat=true * 1.01)).cost == true
+    assert bounded.price(Candidate(base=base, placements=changes, cutoff_seconds=true * 1.01)).cost == true

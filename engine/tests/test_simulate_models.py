@@ -247,7 +247,7 @@ class TestErrors:
     def test_unreachable_ring(self, build):
         fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
         tasks = graph([reduce(0, 5), reduce(1, 5)], groups=[[0, 1], [0, 1, 2]])
-        with pytest.raises(TopoplanError, match=r"no path from host 1 to host 2 for task 1 \(allreduce of conv1"):
+        with pytest.raises(TopoplanError, match=r"no path from host 1 to host 2 for task 1 \(all-reduce of conv1"):
             build()(tasks, fabric, CLUSTER)
 
     def test_a_simulator_survives_an_error(self, build):
@@ -304,9 +304,9 @@ def test_known_pairs_are_not_routed_again():
 
 
 def test_components_are_registered_with_their_defaults():
-    assert Fluid.memory(Fluid()) == "penalty"
-    assert Flexnet.memory(structure(Flexnet, {"memory": "limit"}, "simulator flexnet")) == "limit"
-    assert Flexnet().memory == "ignore"
+    assert Fluid().memory_policy == "penalty"
+    assert structure(Flexnet, {"memory": "limit"}, "simulator flexnet").memory_policy == "limit"
+    assert Flexnet().memory_policy == "ignore"
     with pytest.raises(TopoplanError, match="level"):
         structure(Fluid, {"level": "packets"}, "simulator fluid")
 

@@ -51,11 +51,11 @@ def model_of(preset: str) -> tuple[OperatorGraph, Any, Cluster]:
     """Return the graph, the costs and the cluster that FlexNet used for a preset, as ``dlrm16``."""
     host = Host.discover()
     family, servers = re.fullmatch(r"([a-z]+)(\d+)", preset).groups()
-    frontend, options = host.make("frontend", FRONTENDS[family], {"preset": preset, "dialect": "flexnet"})
-    graph = frontend.build(options, None)
+    frontend = host.make("frontend", FRONTENDS[family], {"preset": preset, "dialect": "flexnet"})
+    graph = frontend.build(None)
     cluster = Cluster.uniform(n_hosts=int(servers), gpus_per_device=4, inside_bandwidth=25e9, latency=LATENCY)
-    estimator, options = host.make("estimator", "measured", {"profile": preset})
-    return graph, estimator.build(options, graph, cluster), cluster
+    estimator = host.make("estimator", "measured", {"profile": preset})
+    return graph, estimator.build(graph, cluster), cluster
 
 
 @cache

@@ -288,11 +288,12 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
     Raises:
         TopoplanError: a name is not known, or of a broken one.
     """
-    chosen = {name.lower() for name in named}
+    chosen = {name.lower(): name for name in named}
+    known = {machine.name for machine in host.components(Machine)}
     machines: dict[str, HostModel] = {}
-    for name in sorted(chosen | {machine.name for machine in host.components(Machine)}):
+    for name in sorted(known | set(chosen)):
         try:
-            machines[name] = host.make(Machine, name).build()
+            machines[name] = host.make(Machine, name if name in known else chosen[name]).build()
         except TopoplanError as error:
             if name in chosen:
                 raise TopoplanError(f"cluster.device: {error}") from error
