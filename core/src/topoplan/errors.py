@@ -55,7 +55,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or some of what exists, each name cut."""
     names = sorted(known)
     # What is much longer than every name resembles none; to compare it would take long.
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if len(name) <= 200 else []
+    key = name.lower()
+    longer = [one for one in names if one.startswith(f"{key}-")]
+    close = difflib.get_close_matches(key, names, n=1, cutoff=0.6) if len(name) <= 200 and not longer else []
+    if longer:
+        names = longer
     if close:
         return f"; did you mean {shown(close[0])}?"
     listed = [_cut(name, 60) for name in names[:_LISTED]]

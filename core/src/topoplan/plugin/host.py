@@ -377,7 +377,7 @@ class Host:
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        return unknown(kind, name.lower() if kind is Kind.MACHINE else name, known, self.broken, self.disabled)
+        return unknown(kind, name, known, self.broken, self.disabled)
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:
