@@ -70,7 +70,7 @@ def test_a_vendor_ships_a_machine_in_less_than_thirty_lines(vendor, run):
     status, _, err = run("optimize", *words, "--device", "MI300")
     assert (status, err.splitlines()[0]) == (
         2,
-        "error: cluster.device: no machine named 'mi300'; did you mean 'mi300x'?",
+        "error: cluster.device: no machine named 'MI300'; did you mean 'mi300x'?",
     )
 
 

@@ -296,7 +296,7 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
             machines[name] = host.make(Machine, name if name in known else chosen[name]).build()
         except TopoplanError as error:
             if name in chosen:
-                raise TopoplanError(f"cluster.device: {error}") from error
+                raise TopoplanError(f"cluster.device: {error}") from error.__cause__
     return machines
 
 
