@@ -13,6 +13,7 @@ from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
+from topoplan_searcher_mcmc import Mcmc
 
 MODELS = {
     "dlrm": {"preset": "dlrm16"},
@@ -64,8 +65,7 @@ def start_of(problem, evaluator):
 
 def searched(host, problem, evaluator, start, steps, seed, full):
     """Run a chain; with ``full``, every candidate is lowered and simulated to the end."""
-    component = host.make("searcher", "mcmc")
-    search = component.build(problem, np.random.default_rng(seed))
+    search = Mcmc().build(problem, np.random.default_rng(seed))
     search.adopt(evaluator.price(Candidate(base=start)))
     passed, rejected = [], 0
     for _ in range(steps):

@@ -18,6 +18,7 @@ from topoplan_engine.lowering.fold import parts_of
 from topoplan_engine.lowering.refine import classes
 from topoplan_engine.search.space import Space
 from topoplan_reference.refine import part_classes
+from topoplan_simulator_fluid import Fluid
 
 MODELS = {
     "dlrm": {"preset": "dlrm16", "dialect": "flexnet"},
@@ -55,9 +56,8 @@ def problem_of(host, model, servers):
     )  # fmt: skip
 
 
-def fluid(host):
-    component = host.make("simulator", "fluid")
-    return component.build()
+def fluid():
+    return Fluid().build()
 
 
 #: Changes that are tried: a quarter of them, or all.
@@ -93,10 +93,10 @@ def class_of_task(alike, folded, n_tasks):
 @pytest.mark.parametrize("servers", [4, 16])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_task_runs_when_the_whole_simulation_says(host, model, servers, share):
-    problem, simulate = problem_of(host, model, servers), fluid(host)
+    problem, simulate = problem_of(host, model, servers), fluid()
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    assert simulate.folds(fabric, problem.cluster)
+    assert simulate.has_quotient(fabric, problem.cluster)
     shorter = 0
     for strategy in walk(problem, np.random.default_rng(servers), STEPS.get(model, 120) // share):
         alike = lowering.alike(strategy)
@@ -128,7 +128,7 @@ def test_classes_are_those_of_the_reference(host, model):
 @pytest.mark.parametrize("model", MODELS)
 def test_strategies_that_only_number_otherwise_share_their_price(host, model, share):
     """Renaming the devices of a strategy changes neither its key nor, but for rounding, its time."""
-    problem, simulate = problem_of(host, model, 8), fluid(host)
+    problem, simulate = problem_of(host, model, 8), fluid()
     fabric, rng = problem.build_fabric(None, np.random.default_rng(0)), np.random.default_rng(2)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     for strategy in walk(problem, np.random.default_rng(3), STEPS.get(model, 120) // share):
@@ -146,4 +146,4 @@ def test_networks_that_are_not_one_switch_are_not_folded(host):
         cluster = build_cluster(ClusterOptions(servers=8))
         shape = host.make("topology", topology)
         fabric = shape.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
-        assert not fluid(host).folds(fabric, cluster)
+        assert not fluid().has_quotient(fabric, cluster)

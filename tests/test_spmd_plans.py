@@ -10,8 +10,8 @@ import pytest
 from topoplan.cli import main
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskKind
-from topoplan_exporter_flatbuffer import read as read_flatbuffer
-from topoplan_exporter_json import read as read_json
+from topoplan_exporter_flatbuffer import Flatbuffer
+from topoplan_exporter_json import Json
 
 SIZES = ("world-size=4", "layers=2", "width=64", "hidden=128", "heads=2", "positions=8", "words=60")
 MODEL = ["bert-sgmoe", *(word for size in SIZES for word in ("-o", size)), "-e", "hidup"]
@@ -57,7 +57,7 @@ def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
 
 
 def test_a_program_survives_in_a_plan(saved):
-    plan = read_json((saved / "plan.json").read_bytes(), "plan.json")
+    plan = Json().read((saved / "plan.json").read_bytes(), "plan.json")
     assert isinstance(plan.strategy, SpmdStrategy)
     assert plan.strategy.program.mesh == (4,)
     assert (saved / "plan.dot").stat().st_size > 1000
@@ -102,7 +102,8 @@ def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher
     planned = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")
     status, out, err = run(capsys, "simulate", file, "--json")
     assert status == 0, err
-    assert (read_flatbuffer(file.read_bytes(), "x").taskgraph.kind == TaskKind.BARRIER).any()  # collectives written out
+    tasks = Flatbuffer().read(file.read_bytes(), "x").taskgraph
+    assert (tasks.kind == TaskKind.BARRIER).any()  # collectives written out
     assert json.loads(out)["iteration_time_s"] == pytest.approx(planned["iteration_time_s"], rel=1e-5)
 
 
