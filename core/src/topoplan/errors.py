@@ -56,12 +56,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     # What is much longer than every name resembles none; to compare it would take long.
     key = name.lower()
-    longer = [one for one in names if one.startswith(f"{key}-")]
-    close = difflib.get_close_matches(key, names, n=1, cutoff=0.6) if len(name) <= 200 and not longer else []
+    lower = {one.lower(): one for one in names}
+    longer = [one for low, one in lower.items() if low.startswith(f"{key}-")]
+    close = difflib.get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 and not longer else []
     if longer:
         names = longer
     if close:
-        return f"; did you mean {shown(close[0])}?"
+        return f"; did you mean {shown(lower[close[0]])}?"
     listed = [_cut(name, 60) for name in names[:_LISTED]]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f" (have: {', '.join(listed) or 'none'}{more})"
