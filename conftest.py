@@ -17,8 +17,6 @@ import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
 
-from topoplan_engine.kernels import compiling
-
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("thorough", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
@@ -47,17 +45,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let processes that run side by side wait for each other's kernels instead of compiling them again."""
+    """Let processes that run side by side wait for each other's kernels, and print as wide as into a file."""
     if hasattr(config, "workerinput"):
+        os.environ.pop("COLUMNS", None)  # of pytest's own terminal
         _compile_once(Path(config.option.basetemp).parent / "kernels")
 
 
 def _compile_once(folder: Path) -> None:
-    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it.
-
-    Nothing is compiled ahead by a process beside, which would not ask for the lock.
-    """
-    compiling.start = lambda: None
+    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it."""
     try:
         import fcntl
     except ImportError:  # not on this system: then some are compiled twice

@@ -17,8 +17,12 @@ in a search.  Where TOPOPLAN_FLEXNETPACKET names the folder of FlexNetPacket's p
 each row runs in its program as well, between ours, and ratios are to its CPU seconds in this run; that takes minutes.
 Without it there is no ratio.  What the file says of CPU seconds was measured on another machine, and is not used.
 
-Where messages have several paths, the packet simulator's time is one draw of them, and so is each of ours: the mean of
-DRAWS of ours is compared, and their range is shown.
+Where every pair of hosts has one path, nothing is drawn, and one replay is compared with one packet time.  Where a
+pair has several, FlexNetPacket draws one for each flow, by a stream of random numbers that no file holds: its time is
+one draw of many, and so is each of ours.  The mean of DRAWS of ours is compared, and their range is shown.  For our
+own exports from a FOLDER, and with TOPOPLAN_FLEXNETPACKET, it is compared with the mean of as many of FlexNetPacket's,
+which has the paths of each pair in other orders; but not where a corrected time counts, which needs another
+FlexNetPacket, and not on fat-trees, which are not the file's.  Rows without and with draws are summed up apart, too.
 
 ``--write FILE`` does both levels and puts their table between the lines ``<!-- table -->`` and ``<!-- end -->``.
 """
@@ -37,6 +41,7 @@ from typing import NamedTuple
 
 import attrs
 import numpy as np
+from exports import Net, other_draws, packet_run
 
 import beside
 
@@ -47,6 +52,7 @@ from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
 from topoplan_engine.exporting import read_plan
+from topoplan_engine.reporting.tables import markdown_table
 
 #: Set of rows, level -> median, the ninth of ten rows and the worst, in percent.
 TARGETS = {
@@ -62,16 +68,29 @@ START, END = "<!-- table -->", "<!-- end -->"
 
 
 class Row(NamedTuple):
-    """One row, replayed: seconds of each draw, and CPU seconds, ``packet_cpu`` of this run, if any."""
+    """One row, replayed: seconds of each draw, and CPU seconds, ``packet_cpu`` of this run, if any.
+
+    ``packets`` are the packet simulator's seconds, of several draws where it ran again.
+    """
 
     file: str
     network: str
     gbps: float
-    packet: float
+    packets: tuple[float, ...]
     draws: tuple[float, ...]
     packet_cpu: float | None
     first_cpu: float
     again_cpu: float
+
+    @property
+    def packet(self) -> float:
+        """Seconds of the packet simulator, in the mean of all draws."""
+        return sum(self.packets) / len(self.packets)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether paths were drawn."""
+        return min(self.draws) < max(self.draws)
 
     @property
     def fluid(self) -> float:
@@ -131,6 +150,15 @@ def packet_seconds(programs: Path, row: dict[str, str], plan: Plan, host: Host) 
         return beside.command_seconds(words, Path(empty))
 
 
+def packet_draws(programs: Path, row: dict[str, str], file: Path, nodes: int) -> tuple[float, ...]:
+    """Return the packet simulator's seconds for a file, and for DRAWS - 1 other orders of the paths of its pairs."""
+    net = Net("", None, float(row["link_gbps"]), "flat")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, file.name)
+        copy.write_bytes(file.read_bytes())
+        return tuple(packet_run(programs, net, each, nodes)[0] for each in [copy, *other_draws(copy, DRAWS - 1)])
+
+
 def reference(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
     """Yield every row and its plan: those of the tables, or of a folder."""
     if folder is None:
@@ -183,8 +211,12 @@ def replay(
     level: str,
     repeats: int = 3,
     programs: Path | None = None,
+    files: tuple[Path, Path] | None = None,
 ) -> list[Row]:
-    """Replay rows and their plans, and run them in the packet simulator where there are ``programs``."""
+    """Replay rows and their plans, and run them in the packet simulator where there are ``programs``.
+
+    ``files`` are programs, and the folder of the files of rows that they draw other paths for.
+    """
     component = host.make("simulator", "fluid", {"level": level})
     made = []
     for given, plan in rows:
@@ -202,8 +234,11 @@ def replay(
             simulate.makespan(plan.taskgraph, fabric, cluster)
             again = min(again, time.process_time() - begun)
         draws = tuple(simulate.makespans(plan.taskgraph, fabric, cluster, range(DRAWS)).tolist())
-        packet = float(given["iteration_ms"]) / 1e3
-        made.append(Row(given["file"], given["network"], float(given["link_gbps"]), packet, draws, cpu, first, again))
+        packets = (float(given["iteration_ms"]) / 1e3,)
+        raw = given["network"] == "flat" and given["iteration_ms"] == given.get("packet_ms")
+        if files and raw and min(draws) < max(draws):
+            packets = packet_draws(files[0], given, files[1] / given["file"], plan.fabric.n_nodes)
+        made.append(Row(given["file"], given["network"], float(given["link_gbps"]), packets, draws, cpu, first, again))
     return made
 
 
@@ -225,10 +260,18 @@ def show(rows: list[Row], what: str, level: str) -> None:
         print(f" {row.error:8.2f} {row.first_cpu * 1e3:9.2f} {row.again_cpu * 1e3:9.2f}", end="")
         cpu = row.packet_cpu
         print("" if cpu is None else f" {cpu:9.2f} {cpu / row.first_cpu:13.0f} {cpu / row.again_cpu:13.0f}", end="")
-        print(f"  {row.spread}")
+        low, high = min(row.packets) * 1e3, max(row.packets) * 1e3
+        print(f"  {row.spread}" + (f"  packet {low:.3f} … {high:.3f}" if low < high else ""))
     found, aims = summary([row.error for row in rows]), TARGETS.get((what, level))
     for i, name in enumerate(("median", "nine of ten", "largest")):
         print(f"{name:12} {found[i]:6.2f} %" + (f"   (aim: at most {aims[i]} %)" if aims else ""))
+    for words, several in (
+        ("one path each", [row for row in rows if not row.drawn]),
+        ("paths drawn", [row for row in rows if row.drawn]),
+    ):
+        if several:
+            values = " ".join(f"{value:.2f}" for value in summary([row.error for row in several]))
+            print(f"{len(several)} rows, {words}: {values} %")
     worst = sorted(rows, key=lambda row: -abs(row.error))[:WORST]
     print("worst:", ", ".join(f"{row.file} {row.network} {row.error:+.2f}" for row in worst))
     for name in ("first", "again"):
@@ -239,20 +282,20 @@ def show(rows: list[Row], what: str, level: str) -> None:
 
 def table(levels: dict[str, list[Row]]) -> str:
     """Return the Markdown table of all rows at all levels, without times of this machine."""
-    heads = [f"{level} ms | error %" for level in levels]
-    lines = [
-        f"| task graph | network | Gbit/s | packet ms | {' | '.join(heads)} |",
-        "|---|---|--:|--:|" + "--:|--:|" * len(levels),
-    ]
+    headers = ["task graph", "network", "Gbit/s", "packet ms"]
+    headers += [header for level in levels for header in (f"{level} ms", "error %")]
+    table_rows = []
     for several in zip(*levels.values(), strict=True):
         row = several[0]
-        cells = [f"{row.file.removesuffix('.fbuf')} | {row.network} | {row.gbps:g} | {row.packet * 1e3:.3f}"]
-        cells += [f"{one.fluid * 1e3:.3f} | {one.error:+.2f}{one.spread and f' ({one.spread})'}" for one in several]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| absolute error, % | median | nine of ten | largest |", "|---|--:|--:|--:|"]
-    for level, rows in levels.items():
-        lines.append(f"| {level} | {' | '.join(f'{value:.2f}' for value in summary([r.error for r in rows]))} |")
-    return "\n".join(lines)
+        cells = [row.file.removesuffix(".fbuf"), row.network, f"{row.gbps:g}", f"{row.packet * 1e3:.3f}"]
+        for one in several:
+            cells += [f"{one.fluid * 1e3:.3f}", f"{one.error:+.2f}{one.spread and f' ({one.spread})'}"]
+        table_rows.append(cells)
+    sums = [
+        [level, *(f"{value:.2f}" for value in summary([row.error for row in rows]))] for level, rows in levels.items()
+    ]
+    errors = beside.table(["absolute error, %", "median", "nine of ten", "largest"], sums)
+    return "\n".join([markdown_table(headers, table_rows, headers[2:]), "", errors])
 
 
 def main() -> None:
@@ -272,8 +315,9 @@ def main() -> None:
             show(found, "reference", level)
         if given.folder is None or (given.folder / "own_exports.csv").exists():
             rows = list(own_exports(given.folder, host))
+            files = (programs, given.folder / "own_exports") if programs and given.folder else None
             for level in wanted:
-                show(replay(rows, host, level, programs=None), "own exports", level)
+                show(replay(rows, host, level, programs=None, files=files), "own exports", level)
         return
     text = given.write.read_text()
     before, _, rest = text.partition(START)

@@ -186,8 +186,9 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; the first column is text."""
-    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    from topoplan_engine.reporting.tables import markdown_table  # workers of other programs do without
+
+    return markdown_table(titles, list(rows), numbers=titles[1:])
 
 
 def shown(seconds: float) -> str:

@@ -24,7 +24,7 @@ from topoplan_engine.interrupt import Stop
 from topoplan_engine.network.bounds import fabric_lower_bound
 from topoplan_engine.search.draws import judge
 from topoplan_engine.search.driver import SearchRun, first_state
-from topoplan_engine.search.setup import assemble
+from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.tomlfiles import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def judged(evaluator, search_run, start):
 
 def case(host, experiment):
     """Return seconds per iteration: initial, after half of the proposals, and after all of them in both ways."""
-    made = assemble(host, experiment)
+    made = set_up_search(host, experiment)
     evaluator = made.evaluator
     rng, (mcmc, totientperm, relink) = made.searches()
     search_run = SearchRun(evaluator, first_state(evaluator, made.strategy, rng), [mcmc, totientperm])
@@ -98,30 +98,38 @@ def page(rows):
     lines = [
         "# Co-optimization: TotientPerms, and a local search after it",
         "",
-        "Six models on 128 servers of four GPUs, measured operators, "
-        "simulator `fluid`, seed 1; milliseconds per iteration.",
+        "This page shows how much a local search over the links of the fabric improves the result of TopoOpt's "
+        "TotientPerms. Settings: six models on 128 servers of four GPUs, measured operators, simulator `fluid`, seed "
+        "1. Times are milliseconds per iteration.",
+        "",
+        f"- *TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals.",
+        f"- *longer*: the same searchers, {2 * HALF} proposals.",
+        f"- *with relink*: {HALF} further proposals from the result of TotientPerms, with `-s relink` as third "
+        "searcher.",
+        "- *gain*: *with relink* compared with *TotientPerms*.",
+        "- *above bound*: *with relink* compared with the lower bound on the time of its strategy over all wirings of "
+        "the interfaces.",
+        "",
         "Each message draws one of its equally short paths. Every time is therefore a mean over draws that no search "
         f"has used: at least {min((row['draws'] for row in rows if row['draws']), default=0)}, and enough that the "
-        f"standard error is {max(row['error'] for row in rows):.2%} at most; of two such means, {CHANCE:.1%} may be "
-        f"chance. In {sum(not row['draws'] for row in rows)} cases no message has several paths, and every draw gives "
-        "the same time.",
-        f"*TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals. *Longer*: the same, {2 * HALF} proposals. "
-        f"*With relink*: {HALF} further proposals from the result of TotientPerms, with `-s relink` as third searcher. "
-        "*Gain*: of *with relink* over *TotientPerms*. *Above bound*: over the lower bound on the time of the "
-        "strategy under any wiring of the interfaces.",
+        f"standard error is {max(row['error'] for row in rows):.2%} at most. A difference of {CHANCE:.1%} between two "
+        f"such means may be chance. In {sum(not row['draws'] for row in rows)} cases no message has several paths, and "
+        "every draw gives the same time.",
         "Each search returns the state with the best mean among its last best states and its initial state. No result "
         "is therefore slower than the initial state by more than the error of the means.",
         "",
-        f"Of {len(rows)} cases, the full search is better than TotientPerms by 0.1 % or more in "
-        f"{(gain >= 1e-3).sum()} (by so little in {chance} of these that it may be chance), and worse in "
-        f"{(gain < 0).sum()}; mean gain {gain.mean():.1%}, largest {gain.max():.1%}. Against TotientPerms with as many "
-        f"proposals, it is better by as much in {(beside >= 1e-3).sum()} and worse in {(beside < 0).sum()}; mean "
-        f"{beside.mean():.1%}. It is {np.median(above):.0%} above the bound in the median.",
+        f"There are {len(rows)} cases. The full search is better than TotientPerms by 0.1 % or more in "
+        f"{(gain >= 1e-3).sum()} of them (in {chance} of these the difference may be chance), and worse in "
+        f"{(gain < 0).sum()}. The mean gain is {gain.mean():.1%}, the largest {gain.max():.1%}. Compared with "
+        f"TotientPerms with equally many proposals, it is better by 0.1 % or more in {(beside >= 1e-3).sum()} cases "
+        f"and worse in {(beside < 0).sum()}. The mean gain is {beside.mean():.1%}. The median distance from the bound "
+        f"is {np.median(above):.0%}.",
         "",
-        "If all-reduces over all servers dominate (BERT, CANDLE, VGG16), the search finds fewer rings, "
-        "of parallel links: a message is whole packets of 8936 bytes in this simulator, as in FlexNetPacket, and "
-        "BERT's small ones, cut into eight, fill theirs badly. If there are transfers (DLRM, NCF), it finds other "
-        "ring offsets, which shorten the paths of the transfers. ResNet50 is bound by computation.",
+        "If all-reduces over all servers dominate (BERT, CANDLE, VGG16), the search finds fewer rings, of parallel "
+        "links. The reason is the packet size: in this simulator, as in FlexNetPacket, a message consists of whole "
+        "packets of 8936 bytes, and BERT's small messages, cut into eight, fill them badly. If there are transfers "
+        "(DLRM, NCF), the search finds other ring offsets, which shorten the paths of the transfers. ResNet50 is bound "
+        "by computation.",
         "",
         "Made by `benchmarks/cooptimization.py`.",
         "",

@@ -31,11 +31,12 @@ import beside
 from topoplan import Host, Plan
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize, simulate_file
 from topoplan_engine.exporting import write_outputs
+from topoplan_engine.reporting.pages import replace_section
+from topoplan_engine.reporting.tables import markdown_table
 from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 from topoplan_exporter_flatbuffer.wire import decode
-from topoplan_studies.page import replace_section
 
 PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 LEVELS = ("coupled", "stepped")
@@ -199,11 +200,11 @@ def packet_run(programs: Path, net: Net, file: Path, nodes: int) -> tuple[float,
 
 def table(exports: Sequence[Export]) -> str:
     """Return the Markdown table of all exports, and below it what their errors come to."""
-    errors = "".join(f" {level} ms | error % |" for level in LEVELS)
-    lines = [
-        f"| model | network | hosts | tasks | plan ms | error % |{errors} packet ms | its runs | timeouts |",
-        "|---|---|--:|--:|--:|--:|" + "--:|--:|" * len(LEVELS) + "--:|---|--:|",
-    ]
+    headers = ["model", "network", "hosts", "tasks", "plan ms", "error %"]
+    headers += [header for level in LEVELS for header in (f"{level} ms", "error %")]
+    headers += ["packet ms", "its runs", "timeouts"]
+    numbers = [header for header in headers if header not in ("model", "network", "its runs")]
+    rows = []
     for one in exports:
         cells = [one.model, one.network, str(one.servers), str(one.tasks)]
         for seconds in (one.plan, *one.replays.values()):
@@ -211,14 +212,17 @@ def table(exports: Sequence[Export]) -> str:
         spread = f"{min(one.runs) * 1e3:.3f}–{max(one.runs) * 1e3:.3f}" if one.draws else ""
         mean = f"{float(np.mean(one.runs)) * 1e3:.3f}" if one.runs else ""
         cells += [""] * 3 if one.packet is None else [mean, spread, str(one.packet[1])]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
+    lines = [markdown_table(headers, rows, numbers)]
     told = {"plan": [one.plan for one in exports]}
     told |= {f"file, {level}": [one.replays[level] for one in exports] for level in LEVELS}
     if all(one.packet is not None for one in exports):
-        lines += ["", "| absolute error, % | median | nine of ten | largest |", "|---|--:|--:|--:|"]
-        for name, several in told.items():
-            found = summary([one.error(seconds) for one, seconds in zip(exports, several, strict=True)])
-            lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in found)} |")
+        errors = {
+            name: [one.error(seconds) for one, seconds in zip(exports, several, strict=True)]
+            for name, several in told.items()
+        }
+        sums = [[name, *(f"{value:.2f}" for value in summary(values))] for name, values in errors.items()]
+        lines += ["", beside.table(["absolute error, %", "median", "nine of ten", "largest"], sums)]
     return "\n".join(lines) + "\n"
 
 

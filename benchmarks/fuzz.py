@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fuzzing.readers import readers
 from fuzzing.watch import Failure, Reader, Tally, attempt, input_of, watched
 
+from topoplan_engine.reporting.tables import markdown_table
+
 _MARKS = "<!-- begin: fuzzing -->", "<!-- end: fuzzing -->"
 #: Attempts to make a failing input smaller.
 _ATTEMPTS = 400
@@ -72,10 +74,10 @@ def rows_in(text: str) -> dict[str, list[str]]:
 def table(rows: Sequence[Sequence[str]], seed: int, inputs: int) -> str:
     """Return the counts as a section of a Markdown page."""
     sums = [sum(int(one[column].replace(",", "")) for one in rows) for column in range(2, 7)]
-    cells = [["reader", "what", "inputs", "taken", "refused", "failures", "CPU s"], ["---", "---", *["--:"] * 5], *rows]
-    cells.append(["**all**", "", *(f"{count:,}" for count in sums)])
-    lines = [f"| {' | '.join(one)} |" for one in cells]
-    return "\n".join([f"`nice -n 19 python benchmarks/fuzz.py --inputs {inputs} --seed {seed}`", "", *lines])
+    headers = ["reader", "what", "inputs", "taken", "refused", "failures", "CPU s"]
+    cells = [*rows, ["**all**", "", *(f"{count:,}" for count in sums)]]
+    command = f"`nice -n 19 python benchmarks/fuzz.py --inputs {inputs} --seed {seed}`"
+    return "\n".join([command, "", markdown_table(headers, cells, numbers=headers[2:])])
 
 
 def _arguments(args: Sequence[str] | None) -> Any:

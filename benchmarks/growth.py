@@ -15,8 +15,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from topoplan_engine.reporting.figures import COLOURS, empty_figure, write_figure
+from topoplan_engine.reporting.tables import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 SERVERS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
@@ -28,12 +35,10 @@ FITTED = 5
 
 def measure(servers: int, layers: int) -> dict[str, float]:
     """Return tasks, processor seconds of one evaluation, and bytes that the whole search state took at its peak."""
-    from topoplan import Candidate, Host, State, TopologyContext
-    from topoplan.model.problem import Problem
-    from topoplan_engine import ClusterOptions
+    from topoplan import Candidate, Host, State
+    from topoplan_engine import ClusterOptions, problem_on
     from topoplan_engine.experiment import build_cluster
     from topoplan_engine.search.evaluator import Evaluator
-    from topoplan_engine.search.space import Space
 
     def start(servers: int, layers: int) -> tuple[Evaluator, State]:
         host = Host.discover()
@@ -42,20 +47,10 @@ def measure(servers: int, layers: int) -> dict[str, float]:
         cluster = build_cluster(ClusterOptions(servers=servers, degree=1))
         estimator = host.make("estimator", "roofline")
         costs = estimator.build(graph, cluster)
-        topology = host.make("topology", "bigswitch")
-        fabric = topology.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
-        space = Space(graph, cluster, costs)
-        problem = Problem(
-            graph=graph,
-            cluster=cluster,
-            costs=costs,
-            space=space,
-            topology="bigswitch",
-            build_fabric=lambda demand, rng: fabric,
-            reconfigurable=False,
-        )
+        problem = problem_on(graph, cluster, costs, host.make("topology", "bigswitch"))
+        fabric = problem.build_fabric(None, np.random.default_rng(0))
         simulator = host.make("simulator", "fluid")
-        return Evaluator(problem, simulator.build(), "ignore"), State(space.initial(), fabric)
+        return Evaluator(problem, simulator.build(), "ignore"), State(problem.space.initial(), fabric)
 
     def evaluate(evaluator: Evaluator, state: State, op: int) -> float:
         degrees = [1] * len(evaluator.problem.graph.operators[op].dims)
@@ -84,49 +79,35 @@ def exponent(points: list[dict[str, float]], by: str, of: str) -> float:
 
 def table(points: list[dict[str, float]], by: str) -> str:
     """Return a Markdown table of a row of points, the fitted exponents in its last line."""
-    lines = [f"| {by} | tasks | evaluation | memory |", "|---:|---:|---:|---:|"]
-    lines += [
-        f"| {p[by]:,.0f} | {p['tasks']:,.0f} | {p['seconds'] * 1e3:,.2f} ms | {p['bytes'] / 1e6:,.1f} MB |"
-        for p in points
+    headers = [by, "tasks", "evaluation", "memory"]
+    rows = [
+        [
+            f"{point[by]:,.0f}",
+            f"{point['tasks']:,.0f}",
+            f"{point['seconds'] * 1e3:,.2f} ms",
+            f"{point['bytes'] / 1e6:,.1f} MB",
+        ]
+        for point in points
     ]
     fits = [f"{by}^{exponent(points, by, of):.2f}" for of in ("tasks", "seconds", "bytes")]
-    return "\n".join([*lines, f"| grows as | {' | '.join(fits)} |"])
+    return markdown_table(headers, [*rows, ["grows as", *fits]], numbers=headers)
 
 
-def plot(rows: dict[str, list[dict[str, float]]]) -> str:
-    """Return an SVG with a logarithmic panel for each row: evaluation time and memory."""
-    size = 'width="760" height="330"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">']
-    parts.append(f'<rect {size} fill="white"/>')
-    for panel, (by, points) in enumerate(rows.items()):
-        left, bottom, width, height = 60 + 380 * panel, 280, 280, 230
-        first, last = np.log10(points[0][by]), np.log10(points[-1][by])
-        frame = f'x="{left}" y="{bottom - height}" width="{width}" height="{height}"'
-        parts.append(f'<rect {frame} fill="none" stroke="#999"/>')
-        for p in points:
-            x = left + width * (np.log10(p[by]) - first) / (last - first)
-            parts.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle" font-size="9">{p[by]:.0f}</text>')
-        for decade in range(-1, 5):
-            y = bottom - height * (decade + 1) / 5
-            parts.append(f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{10.0**decade:g}</text>')
-            parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.0f}" y2="{y:.0f}" stroke="#eee"/>')
-        for of, unit, colour, shift in (("seconds", 1e3, "#c33", 0), ("bytes", 1e-6, "#36c", 16)):
-            at = [
-                (
-                    left + width * (np.log10(p[by]) - first) / (last - first),
-                    bottom - height * (np.clip(np.log10(p[of] * unit), -1, 4) + 1) / 5,
-                )
-                for p in points
-            ]
-            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-            name = "ms an evaluation" if of == "seconds" else "MB of memory"
-            parts.append(
-                f'<text x="{left + 8}" y="{bottom - height + 18 + shift}" fill="{colour}">'
-                f"{name}: {by}^{exponent(points, by, of):.2f}</text>"
-            )
-        parts.append(f'<text x="{left + width / 2}" y="{bottom + 36}" text-anchor="middle">{by}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+def plot(rows: dict[str, list[dict[str, float]]]) -> Figure:
+    """Return a figure with a logarithmic panel for each row: evaluation time and memory."""
+    figure = empty_figure(8.0, 3.5)
+    for axes, (by, points) in zip(figure.subplots(1, len(rows), sharey=True), rows.items(), strict=True):
+        sizes = [point[by] for point in points]
+        for number, (of, unit, name) in enumerate((("seconds", 1e3, "ms per evaluation"), ("bytes", 1e-6, "MB"))):
+            label = f"{name}: {by}^{exponent(points, by, of):.2f}"
+            values = [point[of] * unit for point in points]
+            axes.loglog(sizes, values, color=COLOURS[number], marker="o", markersize=4, label=label)
+        axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes], fontsize="x-small")
+        axes.minorticks_off()
+        axes.set_xlabel(by)
+        axes.grid(visible=True, axis="y", color="#eeeeee")
+        axes.legend()
+    return figure
 
 
 def main() -> None:
@@ -147,7 +128,7 @@ def main() -> None:
         f"Sixteen servers, more layers:\n\n{table(rows['layers'], 'layers')}\n"
     )
     page.write_text(f"{head}<!-- measured -->\n{measured}<!-- end -->\n{tail}")
-    (DOCS / "growth.svg").write_text(plot(rows))
+    write_figure(plot(rows), DOCS / "growth.svg")
 
 
 if __name__ == "__main__":

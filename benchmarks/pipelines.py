@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.tables import rows
 
 from topoplan import Candidate, Host, State
-from topoplan.files import write_file
-from topoplan.model.problem import Problem
-from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize, problem_on_fabric
 from topoplan_engine.experiment import Choice
+from topoplan_engine.files import write_file
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.reporting.tables import markdown_table
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
+from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import best_of, shortlist
@@ -65,20 +65,24 @@ PAGE = """# Pipelines
 
     python benchmarks/pipelines.py docs/pipelines.md
 
-Simulated speedups over one device that runs the whole batch, on 16 V100 of 16 GB: two hosts of eight with 25 GB/s \
-inside (hierarchical) or sixteen of one (flat), 25 Gb/s for each host, on one switch. Weights are kept three times \
-(gradients and momentum). Every baseline has the schedule and the number of micro-batches that are best for it \
-among those that fit into memory.
+This page compares plans of the searcher `pipeline` with three baselines. Figures are simulated speedups over one \
+device that runs the whole batch.
 
-- **data parallel**: one stage on all devices; all-reduces overlap with the backward pass.
-- **straight**: equally many devices for each of 2, 4, 8 or 16 stages, cut as HPGO's dynamic program does.
+The cluster has 16 V100 of 16 GB: two hosts of eight devices with 25 GB/s inside a host (hierarchical), or sixteen \
+hosts of one device (flat). Each host has 25 Gb/s to one switch. Memory holds three copies of the weights (weights, \
+gradients and momentum). Each baseline has the schedule and the number of micro-batches that are best for it and fit \
+into memory.
+
+- **data parallel**: one stage on all devices. All-reduces overlap with the backward pass.
+- **straight**: 2, 4, 8 or 16 stages with equally many devices each, cut by HPGO's dynamic program.
 - **HPGO**: the plan that DAPPLE's released planner returns.
-- **pipeline**: the plan of the searcher `pipeline`, simulated once more. *Its stages* are the devices of each stage, \
-and the layers at which the later ones start; *idle* is the share of device time in which nothing is computed.
+- **pipeline**: the plan of the searcher `pipeline`, simulated once more.
+- *its stages*: the number of devices of each stage, then the first layer of each later stage (`@`).
+- *idle*: the fraction of device time without computation.
+- *planned in*: CPU time on one core, without the simulation of tasks.
 
-*Planned in* is CPU time on one core, without the simulation of tasks. A tensor that several layers read is sent to \
-each of them. This slows down pipelines of models whose first stage feeds all later ones: XLNet, and BERT's attention \
-masks.
+A tensor that several layers read is sent to each of them. This slows down pipelines of models whose first stage \
+feeds all later ones: XLNet, and BERT's attention masks.
 
 """
 
@@ -103,10 +107,10 @@ class Case:
         """Simulate pipelines under every schedule, but those that surely take longer; return seconds."""
         planner, best = self.planner, float("inf")
         plans = [
-            plan for p in pipelines for kind, count in planner.schedules(p) if (plan := planner.play(p, kind, count))
+            plan for p in pipelines for kind, count in planner.schedules(p) if (plan := planner.plan(p, kind, count))
         ]
         for plan in sorted(plans, key=lambda plan: plan.seconds):
-            if planner.whole(plan.pipeline).busiest < best:
+            if planner.costs_of(plan.pipeline).busiest < best:
                 best = min(best, self.seconds(plan))
         return best
 
@@ -116,16 +120,7 @@ def case_of(experiment, outcome):
     host, plan = Host.discover(), outcome.plan
     estimator = host.make("estimator", "profile")
     costs = estimator.build(plan.graph, plan.cluster)
-    space = Space(plan.graph, plan.cluster, costs)
-    problem = Problem(
-        graph=plan.graph,
-        cluster=plan.cluster,
-        costs=costs,
-        space=space,
-        topology="bigswitch",
-        build_fabric=lambda demand, rng: plan.fabric,
-        reconfigurable=False,
-    )
+    problem = problem_on_fabric(plan.graph, plan.cluster, costs, plan.fabric)
     simulator = host.make("simulator", "fluid")
     states, _ = states_of(plan.graph, DapplePipeline().max_states)
     columns = columns_of(plan.graph, plan.cluster, costs, states)
@@ -168,7 +163,7 @@ def rows_of(profile, batch, ends):
     stages = [case.planner.machine.counts(stage.devices).tolist() for stage in released.stages]
     given["hpgo"] = [Pipeline(tuple(s.start for s in released.stages), tuple(map(tuple, stages)))]
     others = {name: case.fastest(pipelines) for name, pipelines in given.items()}
-    return report, again, others, outcome.plan.timeline.bubble_fraction, min(taken)
+    return report, again, others, bubble_fraction(outcome.plan.timeline), min(taken)
 
 
 def main(page):
@@ -177,7 +172,7 @@ def main(page):
         (row["profile"], int(row["batch_size"]), tuple(map(int, row["devices"].split()))) for row in rows("hpgo_plans")
     }
     wanted |= {(row["profile"], int(row["batch_size"]), ends[row["machine"]]) for row in rows("hpgo_families")}
-    lines, slower, faster = [], [], 0
+    table_rows, slower, faster = [], [], 0
     for number, (profile, batch, hosts) in enumerate(sorted(wanted, key=lambda w: (*w[:2], len(w[2])))):
         if sys.stderr.isatty():
             print(f"\r{number}/{len(wanted)} {profile} of {batch} ", end="", file=sys.stderr, flush=True)
@@ -198,12 +193,13 @@ def main(page):
         ]
         cells += [f"**{one / seconds:.3f}**", report["split"], report["schedule"] if len(report["stages"]) > 1 else "-"]
         cells += [report["micro_batches"], f"{idle:.1%}", f"{planning * 1e3:.0f} ms"]
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+        table_rows.append([str(cell) for cell in cells])
         print(" ".join(map(str, cells)), flush=True)
-    head = f"| {' | '.join(COLUMNS)} |\n|" + " --- |" * len(COLUMNS)
-    told = f"{len(lines)} rows: `pipeline` is faster than all others in {faster}, slower than any in {len(slower)}.\n"
+    told = (
+        f"{len(table_rows)} rows: `pipeline` is faster than all others in {faster}, slower than any in {len(slower)}.\n"
+    )
     if page is not None:
-        write_file(page, (PAGE + "\n".join([head, *lines, "", told])).encode())
+        write_file(page, (PAGE + "\n".join([markdown_table(COLUMNS, table_rows), "", told])).encode())
     print(told, *slower, sep="\n")
     return 1 if slower else 0
 

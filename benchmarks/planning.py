@@ -23,15 +23,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.layer_files import write
 
-from topoplan import Cluster, Problem
-from topoplan_engine.experiment import ClusterOptions, build_cluster
-from topoplan_engine.search.space import Space
+from topoplan import Cluster
+from topoplan_engine import problem_on
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.options import ClusterOptions
+from topoplan_engine.reporting.tables import markdown_row
 from topoplan_estimator_profile import Profiled as Prices
 from topoplan_frontend_torchgraph import Torchgraph, profiles
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.planning import plan
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import plan_pipelines
+from topoplan_topology_bigswitch import BigSwitch
 
 #: Profile, and the global batch to plan for.
 PROFILES = {
@@ -76,16 +79,7 @@ def plan_pipeline(request):
         )
     )
     costs = Prices().build(graph, cluster)
-    problem = Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="bigswitch",
-        build_fabric=lambda demand, rng: None,
-        reconfigurable=False,
-    )
-    plan_pipelines(DapplePipeline(), problem)
+    plan_pipelines(DapplePipeline(), problem_on(graph, cluster, costs, BigSwitch()))
     return {}
 
 
@@ -162,7 +156,7 @@ def rows(name, machine, found):
         times = [seconds[2] / ours for ours in seconds[:2]] if "HPGO" in found else []
         cells = [name, str(found["hpgo"].answer["layers"]), machine, kind, *map(beside.shown, seconds)]
         cells += [f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in times]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(markdown_row(cells), flush=True)
         yield kind, times
     check(name, machine, found)
 

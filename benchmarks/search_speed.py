@@ -1,6 +1,7 @@
 """Proposals decided per CPU second, beside FlexNet's own search in the same run, and what a change costs.
 
     TOPOPLAN_FLEXNET=PROGRAM .venv/bin/python benchmarks/search_speed.py
+    .venv/bin/python benchmarks/search_speed.py --part 20  # a twentieth of the proposals: does it run?
 
 First block: `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature) on one switch, with the simulators
 `fluid` and `flexnet`, and FlexNet's simulator and search, where the variable names a program around them.  CPU seconds
@@ -24,6 +25,7 @@ compiled before the clock starts.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import resource
@@ -35,16 +37,15 @@ from pathlib import Path
 import numpy as np
 
 import beside
-from topoplan import Candidate, Host, State, TopologyContext
-from topoplan.model.problem import Problem
-from topoplan.search.observed import Run
-from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
+from topoplan import Candidate, Host, State
+from topoplan.search.protocol import Run
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, problem_on
 from topoplan_engine.experiment import build_cluster, interfaces_unless_given
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.search import islands as chains
+from topoplan_engine.reporting.tables import markdown_row
+from topoplan_engine.search import islands
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
-from topoplan_engine.search.space import Space
 from topoplan_estimator_measured import profiles
 
 #: FlexNet's mix of proposals.
@@ -75,19 +76,7 @@ def problem_of(host, model, preset, servers, topology):
     given = {"profile": preset} if preset else {}
     estimator = host.make("estimator", "measured" if preset else "roofline", given)
     costs = estimator.build(graph, cluster)
-
-    def build(demand, rng):
-        return shape.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
-
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology=topology,
-        build_fabric=build,
-        reconfigurable=shape.follows_demand,
-    )
+    return problem_on(graph, cluster, costs, shape)
 
 
 def evaluator_of(host, problem, simulator):
@@ -136,8 +125,8 @@ def write_measures(name, folder):
     return str(path)
 
 
-def beside_flexnet():
-    """Print the first block."""
+def beside_flexnet(part):
+    """Print the first block, of a part of the proposals."""
     program = beside.path_in(*PEER)
     names = [*SIMULATORS, *(["FlexNet"] if program else [])]
     titles = [
@@ -152,7 +141,8 @@ def beside_flexnet():
     words = {name: [sys.executable, __file__, "--worker", name] for name in SIMULATORS}
     words |= {"FlexNet": [str(program)]} if program else {}
     with tempfile.TemporaryDirectory() as folder:
-        for preset, servers, proposals in BESIDE:
+        for preset, servers, whole in BESIDE:
+            proposals = whole // part
             file = write_measures(preset, folder)
             request = {"preset": preset, "servers": servers, "measures": file, "proposals": proposals, "seed": 0}
             sides = {n: beside.Side(functools.partial(beside.Worker, these), request) for n, these in words.items()}
@@ -171,7 +161,7 @@ def row(preset, servers, proposals, found):
         cells += [f"{rates[name] / rates['FlexNet']:.1f}" if same else "-" for name in SIMULATORS]
         if not same:
             print(f"{preset}: initially {ours} ms of ours, {theirs} ms of FlexNet", file=sys.stderr)
-    return f"| {' | '.join(cells)} |"
+    return markdown_row(cells)
 
 
 def search_speed(host, problem, simulator, proposals, given=FLEXNET):
@@ -203,7 +193,7 @@ def chains_speed(host, proposals, count=2):
         run=RunOptions(budget=proposals, chains=count, workers=count),
     )
     begun = cpu_seconds()
-    result, _ = chains.search(host, experiment)
+    result = islands.search(host, experiment)
     taken = cpu_seconds() - begun
     print(
         f"dlrm          128 servers  topoopt    fluid    {proposals:6d} proposals in {taken:6.1f} CPU s: "
@@ -242,14 +232,14 @@ def change_speed(host, problem, simulator, count=12):
     )
 
 
-def main():
-    beside_flexnet()
+def main(part):
+    beside_flexnet(part)
     host = Host.discover()
     for preset, servers, simulator, proposals in LONGER:
-        search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch"), simulator, proposals)
+        search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch"), simulator, proposals // part)
     problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt")
-    search_speed(host, problem, "fluid", 4_000, TOGETHER)
-    chains_speed(host, 4_000)
+    search_speed(host, problem, "fluid", 4_000 // part, TOGETHER)
+    chains_speed(host, 4_000 // part)
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
         problem = problem_of(host, model, preset, 128, "bigswitch")
         for simulator in SIMULATORS:
@@ -259,7 +249,7 @@ def main():
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         beside.serve(worker(sys.argv[2]))
-    elif sys.argv[1:]:
-        beside.refuse("takes no arguments")
     else:
-        main()
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--part", type=int, default=1, metavar="N", help="one of N parts of the proposals")
+        main(parser.parse_args().part)

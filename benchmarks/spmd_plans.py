@@ -1,4 +1,4 @@
-"""Plans for all devices, simulated: HiDup's, data parallelism, and those of the searcher spmd, beside measured times.
+"""Simulated SPMD programs: HiDup's, data parallelism, and those of the searcher spmd, compared with measured times.
 
     .venv/bin/python benchmarks/spmd_plans.py
     .venv/bin/python benchmarks/spmd_plans.py --models vit-switch --devices 8,16 --write /tmp/spmd.md
@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan.files import read_file, write_file
+from topoplan import Cluster, Problem, State, Trial
+from topoplan_engine import problem_on
+from topoplan_engine.files import read_file, write_file
+from topoplan_engine.reporting.pages import replace_section
+from topoplan_engine.reporting.tables import markdown_row
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_simulator_fluid import Fluid
-from topoplan_studies.page import replace_section
 from topoplan_topology_bigswitch import BigSwitch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,53 +56,57 @@ TABLE_4 = ((1, 8, 100, 0.2972), (2, 4, 100, 0.3985), (2, 4, 30, 0.6657))
 #: BERT-SGMoE on larger clusters: hosts, devices of each, Gbps, experts.
 LARGE = ((8, 8, 10, 64), (8, 8, 10, 8), (8, 8, 100, 64), (8, 8, 100, 8), (4, 32, 10, 128), (8, 64, 10, 512))
 
-AXES = """## What the axes are worth
+AXES = """## Comparison of mesh axes
 
-BERT-SGMoE with an expert on each device, and with as few as eight; every mesh is planned to the end and simulated, and
-each column has the best of its kind.
+BERT-SGMoE with one expert on each device, and with eight experts. Every mesh is planned to the end and simulated. Each
+column shows the best mesh of its kind.
 
 | hosts x devices | Gbps | experts | flat, s | data x model, s | expert and model, s | all three, s |
 |---|---|---|---|---|---|---|"""
 
-SECTION = """## SPMD programs, beside measured times
+SECTION = """## SPMD programs, compared with measured times
 
     .venv/bin/python benchmarks/spmd_plans.py
 
 Repeats: HiDup (Zhang et al., SoCC 2022), figure 6 and table 4: plans of one SPMD program, measured by the
-authors on V100s.  Here HiDup's plan and that of the searcher `spmd` are simulated; [what was assumed, what else was
-compared, and why large clusters are slower than measured](spmd.md).
+authors on V100s.  The table shows simulated times of HiDup's plan and of the plan of the searcher `spmd`. [The page on
+SPMD programs](spmd.md) has the assumptions, further comparisons, and why large clusters are slower than measured.
 
 | setting | measured (HiDup), s | hidup, simulated, s | error | spmd, simulated, s |
 |---|---|---|---|---|"""
 
 HEAD = """# SPMD programs, simulated
 
-HiDup (Zhang et al., SoCC 2022) plans SPMD programs; so does the searcher `spmd`, in seconds.  On this page both
-plans and data parallelism are simulated with all their collectives. One command writes the page:
+HiDup (Zhang et al., SoCC 2022) plans SPMD programs. The searcher `spmd` also plans SPMD programs, within seconds. This
+page compares simulated iteration times of both plans and of data parallelism. The simulations include all collectives.
+One command writes the page:
 
     .venv/bin/python benchmarks/spmd_plans.py
 
-- The models are HiDup's with its settings: 32 samples for each device, one expert on each for BERT and two for ViT.
-- Eight hosts (V100 of 32 GB, 130 GB/s between two of a host) have one interface each to one ideal switch; a link takes
-  10 us.  The estimator `hidup` prices compute, with three times its rate, so that a whole iteration takes the time
+- **Models.** HiDup's models with its settings: 32 samples for each device, one expert on each device for BERT and two
+  for ViT.
+- **Cluster.** Eight hosts with V100 of 32 GB, 130 GB/s between two devices of a host. Each host has one interface to
+  one ideal switch. A link has a latency of 10 us.
+- **Prices.** The estimator `hidup` prices compute with three times its rate, so that a whole iteration takes the time
   to which the rate was fitted. The simulator `fluid` times the collectives.
-- *hidup*: HiDup's plan under its own prices, which are of one cluster of eight devices, with both micro-batches.
-  *data parallel*: every operator is cut by samples, and gradients are summed as soon as they are ready.  *spmd*: the
-  best of its own plans and these two, which it simulates as well (the result of `--keep fastest`). *by*: the origin
-  of this plan (a mesh,
-  outermost axis first, and whether micro-batches overlap or the whole batch goes through at once; *ahead*: planned
-  with computation counted for less); *estimated*: what it computed for its own best plan before the simulation.
-- *-*: does not fit the memory, where Adam keeps two moments of each weight.  *measured*: HiDup on 8 hosts over about
-  9.7 Gbps (figure 6), and in brackets the better of DeepSpeed and FastMoE.
+- *hidup*: HiDup's plan with both micro-batches, planned with its own prices for a cluster of eight devices.
+- *data parallel*: every operator is cut by samples, and gradients are summed as soon as they are ready.
+- *spmd*: the fastest of the searcher's own plans and the two above, which it also simulates (`--keep fastest`).
+- *by*: the origin of that plan. It names the mesh, outermost axis first. *duplex* means that two micro-batches overlap,
+  *whole batch* that the batch is not divided. *ahead* means that the search counted compute time for less.
+- *estimated*: the searcher's estimate for its own best plan, before the simulation.
+- *-*: the plan does not fit into memory. Adam stores two moments of each weight.
+- *measured*: HiDup's measurement on 8 hosts over about 9.7 Gbps (figure 6), with the better of DeepSpeed and FastMoE in
+  brackets.
 """
 
 
-#: Why the largest rows are so far off.
-REMARK = """Where hosts have several devices, simulated times are far above measured ones, and the more so the more
-devices share an interface.  The number of bytes does not allow less: on 64 devices `vit-switch` exchanges 805 MB among
-its experts 16 times in an iteration, which is 1.41 GB out of every host, or 1.13 s at 10 Gbps, twice the whole
-iteration that was measured.  So either hosts of the measured cluster could send more than one such interface can, or
-less was sent than these models say; which of the two is not known.
+#: Why the largest rows have large errors.
+REMARK = """If hosts have several devices, simulated times are far above measured times. The gap grows with the number
+of devices that share an interface. The number of bytes explains it: on 64 devices `vit-switch` exchanges 805 MB among
+its experts 16 times in an iteration. Every host sends 1.41 GB, which takes 1.13 s at 10 Gbps, twice the measured
+iteration. So either hosts of the measured cluster had more bandwidth than one such interface, or the measured
+programs sent less than these models do. Which of the two is true is not known.
 """
 
 
@@ -123,16 +128,7 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         latency=1e-5,
     )
     costs = Hidup(device_flops=RATE).build(graph, cluster)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="bigswitch",
-        build_fabric=lambda demand, rng: BigSwitch().build(context),
-        reconfigurable=False,
-    )
+    return problem_on(graph, cluster, costs, BigSwitch())
 
 
 def run(
@@ -161,7 +157,7 @@ def row(report: dict[str, Any], *cells: str) -> str:
     simulated = report["simulated_s"]
     shown = [*cells, *(seconds(simulated[name]) for name in ("hidup", "data parallelism"))]
     shown += [f"**{seconds(report['best'])}**", report["chosen"], seconds(report["meshes"][0]["planned_s"])]
-    return f"| {' | '.join(shown)} |"
+    return markdown_row(shown)
 
 
 def by_axes(simulated: Mapping[str, float]) -> list[float]:
@@ -180,7 +176,7 @@ def seconds(value: float) -> str:
 
 def measured_row(setting: str, hidup: float, measured: float, best: float) -> str:
     """Return a row that has simulated seconds beside measured ones."""
-    return f"| {setting} | {measured:.3f} | {hidup:.3f} | {hidup / measured - 1:+.0%} | {best:.3f} |"
+    return markdown_row([setting, f"{measured:.3f}", f"{hidup:.3f}", f"{hidup / measured - 1:+.0%}", f"{best:.3f}"])
 
 
 def agreement(pairs: list[tuple[float, float]]) -> str:
@@ -189,7 +185,7 @@ def agreement(pairs: list[tuple[float, float]]) -> str:
     right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in couples)
     off = [mine / other - 1 for mine, other in pairs]
     return (
-        f"{right} of {len(couples)} pairs are in the order that was measured; errors are {np.mean(np.abs(off)):.0%} on "
+        f"{right} of {len(couples)} pairs are in the measured order; errors are {np.mean(np.abs(off)):.0%} on "
         f"average, from {min(off):+.0%} to {max(off):+.0%}"
     )
 
@@ -244,7 +240,7 @@ def main() -> None:
             report = run("bert-sgmoe", hosts, each, gbps, experts=experts, finalists=1000)
             least = by_axes(report["simulated_s"])
             shown = [f"**{seconds(one)}**" if one == min(least) else seconds(one) for one in least]
-            text.append(f"| {hosts} x {each} | {gbps} | {experts} | {' | '.join(shown)} |")
+            text.append(markdown_row([f"{hosts} x {each}", str(gbps), str(experts), *shown]))
             print(hosts, each, gbps, experts, least, flush=True)
         text.append("")
     text += [f"The slowest row of the tables of eight hosts took {slowest:.0f} CPU seconds to plan and simulate."]

@@ -26,8 +26,9 @@ import attrs
 import numpy as np
 
 import beside
-from topoplan import Cluster, Problem, State, TopologyContext, Trial
-from topoplan_engine.search.space import Space
+from topoplan import Cluster, State, Trial
+from topoplan_engine import problem_on
+from topoplan_engine.reporting.tables import markdown_row
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
@@ -57,15 +58,7 @@ def problem_of(model, devices, layers, hosts=1):
     graph = frontend(world_size=devices, layers=layers).build(None)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices // hosts)
     costs = Hidup().build(graph, cluster)
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="none",
-        build_fabric=lambda demand, rng: None,
-        reconfigurable=False,
-    )
+    return problem_on(graph, cluster, costs, BigSwitch())
 
 
 def search(problem):
@@ -169,7 +162,7 @@ def block(title, cases, folder, python):
             ratios.append([getattr(theirs, kind) / getattr(ours, kind) for kind in kinds])
             cells += [beside.shown(getattr(theirs, kind)) for kind in kinds] + [f"{one:.1f}" for one in ratios[-1]]
             check(case, counts, theirs.answer)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(markdown_row(cells), flush=True)
     for kind, those in zip(kinds, zip(*ratios, strict=True), strict=False):
         print(f"\nHiDup's seconds over ours, {kind}: {beside.spread(those)}", flush=True)
     print()
@@ -187,8 +180,7 @@ def meshes(cases):
     print(f"every mesh\n{'model':14}{'devices':>8}{'layers':>8}{'meshes':>8}{'given up':>10}{'s':>8}{'s each':>8}")
     for model, devices, layers in cases:
         problem = problem_of(model, devices, layers, hosts=max(1, devices // 8))
-        context = TopologyContext(cluster=problem.cluster, demand=None, rng=np.random.default_rng(0))
-        state = State(problem.space.initial(), BigSwitch().build(context))
+        state = State(problem.space.initial(), problem.build_fabric(None, np.random.default_rng(0)))
         trial = Trial(state=state, cost=1.0, demand=lambda: None)
         started = time.process_time()
         search = SpmdSearch(Spmd(), problem)

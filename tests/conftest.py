@@ -16,6 +16,7 @@ import sys
 import time
 import tomllib
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that tests import ``referen
 from reference.measurement_files import write
 
 from topoplan.cli import main
-from topoplan_command_sweep import work as sweeping
-from topoplan_studies import work
+from topoplan_engine import workers
 
 
 class Here(Executor):
@@ -50,9 +50,14 @@ def one_worker_is_here():
         return ProcessPoolExecutor(jobs, **how) if jobs > 1 else Here()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (work, sweeping):
-            patch.setattr(module, "ProcessPoolExecutor", pool)
+        patch.setattr(workers, "ProcessPoolExecutor", pool)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fonts_are_known():
+    """Have matplotlib look for fonts, of which it may write on standard error, before a test reads what is there."""
+    import_module("matplotlib.font_manager")
 
 
 @pytest.fixture(scope="session")
@@ -96,13 +101,14 @@ slower = "tree"
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
-    """Run a command in an empty folder; return (exit status, stdout, stderr)."""
+    """Run a command in an empty folder, with the width of a file; return (exit status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # set where tests run side by side
 
     def run(*args):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(args)
+            main([*map(str, args)])
         out, err = capsys.readouterr()
         # Said once on a machine whose kernels are not compiled yet.
         err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("compiling kernels"))
@@ -111,10 +117,17 @@ def run(capsys, monkeypatch, tmp_path):
     return run
 
 
-#: A plugin that leaves a file behind as soon as a search has priced something.
+#: A plugin that leaves a file behind as soon as a search has priced something, and begins no run in haste once a
+#: comparison has kept one.
 OBSERVER = """
+import time
 from pathlib import Path
 from topoplan import hookimpl
+
+@hookimpl
+def topoplan_run_started(run):
+    if any(Path(".topoplan-runs").glob("*.json")):
+        time.sleep(1)
 
 @hookimpl
 def topoplan_evaluated(progress):
@@ -125,7 +138,7 @@ def topoplan_evaluated(progress):
 
 @pytest.fixture
 def interrupted(tmp_path, tmp_path_factory):
-    """Run a command in an empty folder until it searches, then as Ctrl-C in a terminal ends it; return its end."""
+    """Run a command in an empty folder until a file is there, then as Ctrl-C in a terminal ends it; return its end."""
     site = tmp_path_factory.mktemp("observer")
     (site / "noticer.py").write_text(OBSERVER)
     folder = site / "noticer-1.dist-info"
@@ -134,7 +147,7 @@ def interrupted(tmp_path, tmp_path_factory):
     (folder / "entry_points.txt").write_text("[topoplan]\nnoticer = noticer\n")
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
 
-    def interrupted(*words):
+    def interrupted(*words, once="searching"):
         going = subprocess.Popen(
             [sys.executable, "-c", "from topoplan.cli import main; main()", *words],
             cwd=tmp_path,
@@ -145,7 +158,7 @@ def interrupted(tmp_path, tmp_path_factory):
             start_new_session=True,
         )
         try:
-            while not (tmp_path / "searching").exists() and going.poll() is None:
+            while not list(tmp_path.glob(once)) and going.poll() is None:
                 time.sleep(0.02)
             os.killpg(going.pid, signal.SIGINT)
             out, err = going.communicate(timeout=60)

@@ -10,9 +10,3 @@ class IdleSearch(Search):
 
     def ask(self):
         return []
-
-    def tell(self, trials):
-        pass
-
-    def adopt(self, trial):
-        pass

@@ -6,6 +6,7 @@ That a package declares what it imports is checked by tools/packages.py.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [ROOT / "core", ROOT / "engine", *sorted(ROOT.glob("libs/*")), *sorted(ROOT.glob("plugins/*/*"))]
 PACKAGE_FILES = sorted(path for folder in FOLDERS for path in folder.glob("src/**/*.py"))
 ALL_FILES = sorted(
-    p for folder in ("core", "engine", "libs", "plugins", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")
+    p
+    for folder in ("core", "engine", "libs", "plugins", "tests", "benchmarks", "experiments")
+    for p in (ROOT / folder).rglob("*.py")
 )
 
 
@@ -39,6 +42,17 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             names.add(node.module or "")
     return names
+
+
+def modules(path: Path) -> set[str]:
+    """Names of the modules that a file imports, and of what it imports from them: some of these are modules, too."""
+    pairs = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return imports(path) | pairs
 
 
 def label(path: Path) -> str:
@@ -85,6 +99,19 @@ def test_nobody_imports_what_is_private_to_another_package():
     refuse(PACKAGE_FILES, faults)
 
 
+def test_nobody_imports_what_is_private_to_another_room():
+    """A room is a folder of a package: ``topoplan/plugin``; private to it are its modules with an underscore."""
+
+    def faults(path):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts).partition(".src.")[2].rpartition(".")[0]
+        for name in modules(path):
+            room, _, module = name.rpartition(".")
+            if room.startswith("topoplan") and re.fullmatch(r"_[a-z]\w*", module) and own != room:
+                yield f"imports private {name}"
+
+    refuse(PACKAGE_FILES, faults)
+
+
 def test_no_file_is_too_long():
     def faults(path):
         lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -94,12 +121,34 @@ def test_no_file_is_too_long():
     refuse(ALL_FILES, faults)
 
 
+def test_the_formatter_formats_everything():
+    def faults(path):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if re.search(r"#\s*fmt:\s*(skip|off)\b", line):
+                yield f"line {number} is kept from the formatter"
+
+    refuse(ALL_FILES, faults)
+
+
+def test_no_function_of_a_package_is_too_long():
+    def faults(path):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > 60:
+                    yield f"{node.name} has {lines} lines, more than 60"
+
+    refuse(PACKAGE_FILES, faults)
+
+
 def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
     """Each rule names a file that breaks it."""
     folder = tmp_path / "plugins/topologies/bad/src/bad"
     folder.mkdir(parents=True)
     bad = folder / "bad.py"
-    bad.write_text("from topoplan import _hidden\nimport topoplan_engine._x\n" + "\n" * 600)
+    bad.write_text(
+        "from topoplan import _hidden\nfrom topoplan.plugin import _x\nimport topoplan_engine._x\n" + "\n" * 600
+    )
     for name, value in {"ROOT": tmp_path, "PACKAGE_FILES": [bad], "ALL_FILES": [bad]}.items():
         monkeypatch.setitem(globals(), name, value)
     for test, faults in {
@@ -107,7 +156,11 @@ def test_the_rules_catch_what_they_forbid(tmp_path, monkeypatch):
             "private _hidden of topoplan",
             "private topoplan_engine._x",
         ],
-        test_no_file_is_too_long: ["602 lines"],
+        test_nobody_imports_what_is_private_to_another_room: [
+            "private topoplan.plugin._x",
+            "private topoplan_engine._x",
+        ],
+        test_no_file_is_too_long: ["603 lines"],
     }.items():
         with pytest.raises(pytest.fail.Exception) as caught:
             test()
@@ -125,3 +178,8 @@ def test_every_hook_is_documented():
     for name in hooks:
         assert getattr(hookspecs, name).__doc__, name
         assert f"`{name}`" in page, f"ARCHITECTURE.md does not mention {name}"
+
+
+def test_core_is_small():
+    files = [path for pattern in ("*.py", "*.pyi") for path in (ROOT / "core" / "src").rglob(pattern)]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 6_000

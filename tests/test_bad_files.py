@@ -7,17 +7,25 @@ import struct
 import attrs
 import pytest
 
-from topoplan import Cluster, Fabric, Host, Plan, TaskGraph
+from topoplan import Cluster, Fabric, Host, Plan, TaskKind
 from topoplan.cli import main
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
 
 #: Two layers on three hosts: forward 0, 1 with a transfer, backward 1, 0 with a transfer, one all-reduce.
-TASKS = TaskGraph(
-    kind=[0, 1, 0, 1, 4, 4, 5], device=[0, 0, 1, 1, -1, -1, -1], seconds=[1e-3] * 4 + [0, 0, 0],
-    size=[0, 0, 0, 0, 4096, 4096, 8192], src=[-1] * 4 + [0, 1, -1], dst=[-1] * 4 + [1, 0, -1],
-    group=[-1] * 6 + [0], group_ptr=[0, 3], group_members=[0, 1, 2],
-    succ_ptr=[0, 2, 3, 4, 5, 6, 7, 7], succ=[1, 4, 6, 3, 5, 2, 1], op=[0, 0, 1, 1, 1, 1, 0],
-    op_names=("a", "b"), n_devices=3,
-)  # fmt: skip
+TASKS = task_graph(
+    [
+        compute(0, op=0),
+        compute(0, kind=TaskKind.BACKWARD, op=0),
+        compute(1, op=1),
+        compute(1, kind=TaskKind.BACKWARD, op=1),
+        transfer(0, 1, 4096, op=1),
+        transfer(1, 0, 4096, op=1),
+        collective([0, 1, 2], 8192, op=0),
+    ],
+    edges=[(0, 1), (0, 4), (1, 6), (2, 3), (3, 5), (4, 2), (5, 1)],
+    n_devices=3,
+    op_names=("a", "b"),
+)
 STAR = [(h, 3) for h in range(3)] + [(3, h) for h in range(3)]
 
 

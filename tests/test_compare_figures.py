@@ -11,13 +11,13 @@ import pytest
 from topoplan import Host, TopoplanError
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
-from topoplan_studies.cells import all_measured, cells
-from topoplan_studies.claims import Comparison
+from topoplan_studies.hypotheses import Comparison
 from topoplan_studies.prices import Basis, default_prices
-from topoplan_studies.rows import Row, Spread
+from topoplan_studies.results import NetworkResult, Spread
+from topoplan_studies.runspecs import all_measured, run_specs
 from topoplan_studies.store import inputs
 from topoplan_studies.study import study_from
-from topoplan_studies.tables import cells_of
+from topoplan_studies.tables import StudyReport, study_table
 
 ROOT = Path(__file__).parents[1]
 #: Other commands have experiments too.
@@ -48,10 +48,10 @@ BAD_FIGURES = [
 
 @pytest.mark.parametrize(("changes", "message"), BAD_FIGURES, ids=[message for _, message in BAD_FIGURES])
 def test_a_bad_figure_is_told_by_section_and_key(comparison, changes, message):
-    with pytest.raises(TopoplanError) as told:
+    with pytest.raises(TopoplanError) as error:
         study_from({**comparison, **changes}, "f", "f.toml")
-    assert message in str(told.value)
-    assert str(told.value).startswith("f.toml: ")
+    assert message in str(error.value)
+    assert str(error.value).startswith("f.toml: ")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_broken_file_ends_with_one_line(run, tmp_path, text, message):
 
 @pytest.mark.parametrize("key", ["precision-speedup", "precision_speedup"])
 def test_a_setting_of_two_words_is_read_as_options_are(comparison, key):
-    assert study_from({**comparison, "precision": "bf16", key: 2}, "f", "f.toml").precision_speedup == 2
+    assert study_from({**comparison, "precision": "bf16", key: 2}, "f", "f.toml").run.precision_speedup == 2
     with pytest.raises(TopoplanError, match=r"no section 'precision-speed'; did you mean 'precision-speedup'\?$"):
         study_from({**comparison, "precision-speed": 2}, "f", "f.toml")
 
@@ -83,8 +83,8 @@ def test_a_setting_of_two_words_is_read_as_options_are(comparison, key):
 def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(comparison):
     dear = {"name": "all", "use": "fully-connected", "costs-as": "tree"}
     comparison.update(network=[{"name": "tree", "use": "bigswitch"}, dear], cluster={"servers": 32}, claim=[])
-    found = cells(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
-    slow = next(cell for cell in found if cell.network == "all" and cell.at["interface-bandwidth-gbps"] == 10)
+    specs = run_specs(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+    slow = next(cell for cell in specs if cell.network == "all" and cell.settings["interface-bandwidth-gbps"] == 10)
     assert slow.experiment.cluster.interface_bandwidth_gbps == 10
     assert slow.target.network == "tree"
     assert "it keeps its bandwidth, as prices of topoplan: the network costs" in slow.target.reason
@@ -93,7 +93,7 @@ def test_a_network_that_cannot_be_as_cheap_keeps_its_bandwidth_and_says_so(compa
 def test_a_network_that_cannot_be_built_is_told_with_its_place(comparison):
     comparison.update(network=[{"name": "odd", "use": "fattree", "k": 3}], claim=[])
     with pytest.raises(TopoplanError, match=r"network 'odd', interface-bandwidth-gbps 10: .*k 3 is odd"):
-        cells(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
+        run_specs(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
 
 
 def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
@@ -122,10 +122,10 @@ def test_a_claim_is_judged_at_every_place(run, rows, finished):
     _, out, _ = run("compare", "small.toml")
     assert "\npanel is faster than tree: holds in " in out
     _, out, _ = run("compare", "small.toml", "--json")
-    found, by_place = json.loads(out)["claims"][0], rows(out)
-    assert found["claim"] == "panel is faster than tree"
-    assert found["holds"] + found["equal"] + found["fails"] == len(found["places"]) == 2
-    for one in found["places"]:
+    judgement, by_place = json.loads(out)["claims"][0], rows(out)
+    assert judgement["claim"] == "panel is faster than tree"
+    assert judgement["holds"] + judgement["equal"] + judgement["fails"] == len(judgement["places"]) == 2
+    for one in judgement["places"]:
         gbps = one["at"]["interface-bandwidth-gbps"]
         panel, tree = (by_place[name, gbps]["iteration_time_s"]["median"] for name in ("panel", "tree"))
         ratio = tree / panel
@@ -135,21 +135,42 @@ def test_a_claim_is_judged_at_every_place(run, rows, finished):
 
 
 def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
-    return Row(
-        model="m", network=network, at={}, time=Spread(*seconds), exposed=0.0, bound=0.0, fabric_bound=None, tax=tax,
-        compute=0.5, memory=0.0, capacity=1.0, interfaces=interfaces, used=interfaces, gbps=gbps, cost=1.0, target=None,
-        basis=Basis.LISTED, runs=(),
-    )  # fmt: skip
+    return NetworkResult(
+        model="m",
+        network=network,
+        settings={},
+        time=Spread(*seconds),
+        exposed=0.0,
+        bound=0.0,
+        fabric_bound=None,
+        tax=tax,
+        compute=0.5,
+        memory=0.0,
+        capacity=1.0,
+        interfaces=interfaces,
+        used=interfaces,
+        gbps=gbps,
+        cost=1.0,
+        target=None,
+        basis=Basis.LISTED,
+        runs=(),
+    )
 
 
-def test_a_plan_that_fits_goes_before_one_that_does_not():
+def test_a_plan_that_fits_goes_before_one_that_does_not(comparison):
     fits, lacks = row("panel", (3.0, 3.0, 3.0)), attrs.evolve(row("tree", (1.0, 1.0, 1.0)), fits=False, lacks="1 GB")
     assert Comparison(faster=fits, slower=lacks).outcome == "holds"
     fails = Comparison(faster=lacks, slower=fits)
     assert fails.outcome == "fails"
     assert fails.causes[0] == "the plan of tree does not fit into memory"
-    assert cells_of(lacks)[3] == "1,000 ms (DOES NOT FIT)"
-    assert cells_of(fits)[3] == "3,000 ms"
+    report = StudyReport(
+        study=study_from({**comparison, "vary": {}}, "f", "f.toml"),
+        results=[fits, lacks],
+        tests=[],
+        prices=default_prices(),
+        measured=False,
+    )
+    assert [study_table(report).cells(result)[3] for result in (fits, lacks)] == ["3,000 ms", "1,000 ms (DOES NOT FIT)"]
 
 
 def test_what_does_not_fit_is_marked(run):
@@ -158,10 +179,10 @@ def test_what_does_not_fit_is_marked(run):
     words = ("compare", "alexnet", "--servers", "4", "--batch-size", "64", *words)
     status, out, _ = run(*words)
     assert status == 0
-    for found in json.loads(run(*words, "--json")[1])["rows"]:
-        assert not found["fits"]
-        assert "what would help" in found["lacks"]
-        assert found["memory_bytes"] > found["memory_capacity_bytes"] == 4e8
+    for result in json.loads(run(*words, "--json")[1])["rows"]:
+        assert not result["fits"]
+        assert "what would help" in result["lacks"]
+        assert result["memory_bytes"] > result["memory_capacity_bytes"] == 4e8
     assert out.count("DOES NOT FIT: alexnet") == 2
 
 
@@ -176,29 +197,29 @@ def test_what_does_not_fit_is_marked(run):
     ],
 )
 def test_where_a_claim_fails_it_is_told_why(panel, tree, causes):
-    one = row("panel", (2.0, 2.1, 2.2), **{"interfaces": 4, **panel})
-    other = row("tree", (1.0, 1.1, 1.2), **{"gbps": 400.0, **tree})
-    found = Comparison(faster=one, slower=other)
-    assert found.outcome == "fails"
-    assert len(found.causes) == len(causes)
-    assert all(told.startswith(cause) for told, cause in zip(found.causes, causes, strict=True))
-    near = Comparison(faster=one, slower=row("tree", (1.0, 1.1, 2.05), **{"gbps": 400.0, **tree}))
-    assert near.causes == (*found.causes, "the seeds overlap")
+    panel_row = row("panel", (2.0, 2.1, 2.2), **{"interfaces": 4, **panel})
+    tree_row = row("tree", (1.0, 1.1, 1.2), **{"gbps": 400.0, **tree})
+    comparison = Comparison(faster=panel_row, slower=tree_row)
+    assert comparison.outcome == "fails"
+    assert len(comparison.causes) == len(causes)
+    assert all(told.startswith(cause) for told, cause in zip(comparison.causes, causes, strict=True))
+    near = Comparison(faster=panel_row, slower=row("tree", (1.0, 1.1, 2.05), **{"gbps": 400.0, **tree}))
+    assert near.causes == (*comparison.causes, "the seeds overlap")
 
 
 def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison):
     (tmp_path / "d-64.json").write_text("{}")
     model = {"use": "dlrm", "batch-size": 64, "measured": {"use": "measured", "file": "d-{batch-size}.json"}}
-    one = study_from({**comparison, "model": [model]}, "f", "f.toml")
+    study = study_from({**comparison, "model": [model]}, "f", "f.toml")
     host, prices = Host.discover(), default_prices()
-    assert {cell.experiment.estimator for cell in cells(one, host, prices, None)} == {None}
-    assert not all_measured(one, None)
-    assert all_measured(one, tmp_path)
-    (estimator,) = {cell.experiment.estimator.options["file"] for cell in cells(one, host, prices, tmp_path)}
+    assert {cell.experiment.estimator for cell in run_specs(study, host, prices, None)} == {None}
+    assert not all_measured(study, None)
+    assert all_measured(study, tmp_path)
+    (estimator,) = {cell.experiment.estimator.options["file"] for cell in run_specs(study, host, prices, tmp_path)}
     assert estimator == str(tmp_path / "d-64.json")
     model["batch-size"] = 128
     with pytest.raises(TopoplanError, match=r"model 'dlrm': no file .*d-128\.json"):
-        cells(study_from({**comparison, "model": [model]}, "f", "f.toml"), host, prices, tmp_path)
+        run_specs(study_from({**comparison, "model": [model]}, "f", "f.toml"), host, prices, tmp_path)
 
 
 # ── The experiments of the repository ───────────────────────────────────────────────────────────────────
@@ -207,19 +228,19 @@ def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_names_what_exists(path):
     host = Host.discover()
-    one = study_from(read_toml(path), path.stem, str(path))
-    todo = cells(one, host, default_prices(), None)
+    study = study_from(read_toml(path), path.stem, str(path))
+    todo = run_specs(study, host, default_prices(), None)
     assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
     inputs(host, todo[0].experiment)
-    assert path.read_text().startswith(f"# topoplan compare experiments/{path.name} ")
+    assert path.read_text().startswith(f"# topoplan compare experiments/{path.name}\n")
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_has_its_measurements(path):
     host = Host.discover()
-    one = study_from(read_toml(path), path.stem, str(path))
-    todo = cells(one, host, default_prices(), None)
-    assert all_measured(one, None)
+    study = study_from(read_toml(path), path.stem, str(path))
+    todo = run_specs(study, host, default_prices(), None)
+    assert all_measured(study, None)
     for choice in {(choice.name, choice.options["profile"]) for choice in (cell.experiment.estimator for cell in todo)}:
         assert choice[0] == "measured"
         assert choice[1] in profiles.names()

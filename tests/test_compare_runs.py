@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pytest
-
 from topoplan import Host
-from topoplan_studies.cells import cells
 from topoplan_studies.prices import default_prices
-from topoplan_studies.store import Store, inputs
+from topoplan_studies.runspecs import run_specs
+from topoplan_studies.store import RESULTS_VERSION, Store, inputs
 from topoplan_studies.study import study_from
 
 PRICES = Path(__file__).parents[1] / "libs/studies/src/topoplan_studies/prices/default.toml"
@@ -40,10 +34,10 @@ def test_what_is_kept_is_not_run_again_and_what_is_lost_is(run, finished, tmp_pa
     lost, damaged, marked, *_ = sorted(folder.glob("*.json"))
     lost.unlink()
     damaged.write_text('{"result"')
-    kept = json.loads(marked.read_text())
-    kept["result"]["initial_iteration_time_s"] = 12345.0
-    kept["digest"] = hashlib.sha256(json.dumps(kept["result"], sort_keys=True).encode()).hexdigest()
-    marked.write_text(json.dumps(kept))
+    record = json.loads(marked.read_text())
+    record["result"]["initial_iteration_time_s"] = 12345.0
+    record["digest"] = hashlib.sha256(json.dumps(record["result"], sort_keys=True).encode()).hexdigest()
+    marked.write_text(json.dumps(record))
     _, out, _ = run("compare", "small.toml", "--json")
     after = contents(folder)
     assert {name for name in after if after[name] != before[name]} == {marked.name}
@@ -59,26 +53,18 @@ def test_another_price_repeats_only_what_it_makes_faster_or_slower(run, finished
     assert json.loads(out)["prices"]["file"] == "dear.toml"
 
 
-def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, comparison, tmp_path):
-    words = ["compare", "small.toml", "--budget", "60", "--seeds", "1", "--json"]
-    start = [sys.executable, "-c", "from topoplan.cli import main; main()"]
-    going = subprocess.Popen([*start, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    kept = tmp_path / ".topoplan-runs"
-    limit = time.monotonic() + 120
-    while not list(kept.glob("*.json")) and going.poll() is None and time.monotonic() < limit:
-        time.sleep(0.02)
-    going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=120)
-    before = contents(kept)
-    if going.returncode == 0:
-        pytest.skip("the runs were over before they could be interrupted")
-    assert going.returncode == 130, err
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, interrupted, comparison, tmp_path):
+    words = ["compare", "small.toml", "--budget", "5", "--seeds", "1", "--json"]
+    status, out, err = interrupted(*words, once=".topoplan-runs/*.json")
+    folder = tmp_path / ".topoplan-runs"
+    before = contents(folder)
+    assert status == 130, err
     assert f"interrupted: {len(before)} of 4 runs are kept in .topoplan-runs; the same command goes on" in err
     assert "Traceback" not in err
     assert out == ""
     assert 1 <= len(before) < 4
     assert run(*words)[0] == 0
-    after = contents(kept)
+    after = contents(folder)
     assert len(after) == 4
     assert before.items() <= after.items()
     assert run(*words, "--runs", "fresh")[0] == 0
@@ -94,17 +80,24 @@ def test_the_first_failure_stops_what_has_not_begun_and_is_told_with_its_run(run
     assert "Traceback" not in err
 
 
-def test_a_run_depends_on_files_by_content_and_on_code(tmp_path, comparison):
+def test_a_run_depends_on_files_by_content_and_on_versions(tmp_path, comparison, monkeypatch):
     host, prices = Host.discover(), default_prices()
     for name, text in (("a", "{}"), ("b", "{}"), ("c", "[]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "d.json").write_text(text)
     model = {"use": "dlrm", "measured": {"use": "measured", "file": "d.json"}}
-    one = study_from({**comparison, "model": [model]}, "f", "f.toml")
+    study = study_from({**comparison, "model": [model]}, "f", "f.toml")
     store = Store(tmp_path / "runs")
-    given = [inputs(host, cells(one, host, prices, tmp_path / name)[0].experiment) for name in "abc"]
-    a, b, c = map(store.key, given)
+
+    def key_of(name):
+        return store.key(inputs(host, run_specs(study, host, prices, tmp_path / name)[0].experiment))
+
+    a, b, c = map(key_of, "abc")
     assert a == b != c
-    assert {"topoplan-core", "topoplan-topology-topoopt", "topoplan-searcher-totientperm"} <= given[0]["code"].keys()
-    assert all(given[0]["code"].values())
-    assert store.key({**given[0], "code": {**given[0]["code"], "topoplan-core": "other"}}) != a
+    dependencies = inputs(host, run_specs(study, host, prices, tmp_path / "a")[0].experiment)
+    versions = {component["distribution"]: component["version"] for component in dependencies["components"]}
+    versions |= dependencies["versions"]
+    assert {"topoplan-engine", "topoplan-machine-nvidia", "topoplan-searcher-totientperm"} <= versions.keys()
+    assert all(versions.values())
+    monkeypatch.setattr("topoplan_studies.store.RESULTS_VERSION", RESULTS_VERSION + 1)
+    assert key_of("a") != a

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from topoplan.plugin.host import Host
-from topoplan.testing import checks_for, common
+from topoplan.testing import _common, checks_for
 
 HOST = Host.discover()
 
@@ -46,7 +46,7 @@ def light_imports():
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"for package in {PACKAGES!r}:\n"
         f"    __import__(package)\n"
-        f"    if {{*{common.HEAVY!r}}} & {{*sys.modules}}: break\n"
+        f"    if {{*{_common.HEAVY!r}}} & {{*sys.modules}}: break\n"
         f"    print(package)"
     )
     return set(
@@ -56,15 +56,15 @@ def light_imports():
 
 @pytest.mark.parametrize("check", CASES)
 def test_conformance(check, light_imports, monkeypatch):
-    alone = common.heavy_after_import
-    monkeypatch.setattr(common, "heavy_after_import", lambda name: "" if name in light_imports else alone(name))
+    alone = _common.heavy_after_import
+    monkeypatch.setattr(_common, "heavy_after_import", lambda name: "" if name in light_imports else alone(name))
     check()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_plugin_is_imported_alone(package):
-    assert common.heavy_after_import(package) == ""
+    assert _common.heavy_after_import(package) == ""
 
 
 def test_discovery_loads_nothing_heavy():

@@ -13,15 +13,15 @@ import pytest
 from topoplan import Candidate, Host, TopoplanError
 from topoplan.model.placement import data_parallel
 from topoplan.model.strategy import SpmdStrategy
-from topoplan.search.observed import Run
+from topoplan.search.protocol import Run
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.experiment import HostGroup
 from topoplan_engine.interrupt import Stop
+from topoplan_engine.options import HostGroup
 from topoplan_engine.packing import packed
 from topoplan_engine.search import islands as chains
 from topoplan_engine.search.driver import SearchRun, drive, first_state
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.setup import assemble
+from topoplan_engine.search.setup import set_up_search
 
 #: Small tables and layers; most of the time is communication.
 MODEL = (
@@ -90,16 +90,16 @@ def test_the_released_rules_say_what_they_cannot_wire(host):
 
 
 def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
-    made = assemble(host, job(48))
-    graph = made.problem.graph
+    assembly = set_up_search(host, job(48))
+    graph = assembly.problem.graph
     dense = [op for op, operator in enumerate(graph.operators) if operator.kind == "linear"]
-    strategy = made.strategy.with_changes({op: data_parallel(graph, op, [0, 1, 3]) for op in dense})
-    demand = made.evaluator.demand(strategy)
+    strategy = assembly.strategy.with_changes({op: data_parallel(graph, op, [0, 1, 3]) for op in dense})
+    demand = assembly.evaluator.demand(strategy)
     groups = [demand.members(group).tolist() for group in range(demand.n_groups)]
     assert [0, 1, 3] in groups
-    rng, searches = made.searches()
-    run = Run(problem=made.problem, budget=60, seed=1, searchers=())
-    network = drive(run, made.evaluator, strategy, searches[1:], rng)  # the strategy stays
+    rng, searches = assembly.searches()
+    run = Run(problem=assembly.problem, budget=60, seed=1, searchers=())
+    network = drive(run, assembly.evaluator, strategy, searches[1:], rng)  # the strategy stays
     assert network.best.strategy is strategy
     assert network.best_cost <= network.initial_cost
 
@@ -131,17 +131,17 @@ def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
     searchers = ["-s", "mcmc", *more, "-s", "relink"] if more[:1] == ["-s"] else [*TOGETHER, *more]
     status, out, err = run("optimize", name, *words, "-t", "topoopt", *searchers, "-x", "json=plan.json", "--json")
     assert status == 0, err
-    found = json.loads(out)
-    assert found["iteration_time_s"] < found["initial_iteration_time_s"]
-    assert found["fabric_lower_bound_s"] <= found["iteration_time_s"]
-    above = found["iteration_time_s"] / found["fabric_lower_bound_s"] - 1
-    assert found["above_fabric_lower_bound"] == pytest.approx(above)
+    report = json.loads(out)
+    assert report["iteration_time_s"] < report["initial_iteration_time_s"]
+    assert report["fabric_lower_bound_s"] <= report["iteration_time_s"]
+    above = report["iteration_time_s"] / report["fabric_lower_bound_s"] - 1
+    assert report["above_fabric_lower_bound"] == pytest.approx(above)
     script = "from topoplan.cli import main; main(['simulate', 'plan.json', '--json'])"
-    again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    drawn = found["draws"] or {"written_iteration_time_s": found["iteration_time_s"], "standard_deviation_s": 0.0}
-    written = drawn["written_iteration_time_s"]
-    assert json.loads(again)["iteration_time_s"] == written  # to the last bit
-    assert abs(written - found["iteration_time_s"]) <= drawn["standard_deviation_s"]
+    replay = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    draws = report["draws"] or {"written_iteration_time_s": report["iteration_time_s"], "standard_deviation_s": 0.0}
+    seconds = draws["written_iteration_time_s"]
+    assert json.loads(replay)["iteration_time_s"] == seconds  # to the last bit
+    assert abs(seconds - report["iteration_time_s"]) <= draws["standard_deviation_s"]
 
 
 def test_the_table_tells_how_far_the_bound_is(run):
@@ -152,26 +152,31 @@ def test_the_table_tells_how_far_the_bound_is(run):
 
 
 def test_a_local_search_goes_on_from_a_state(host):
-    made = assemble(host, job())
-    rng, searches = made.searches()
-    search_run = SearchRun(made.evaluator, first_state(made.evaluator, made.strategy, rng), searches[:2])
+    assembly = set_up_search(host, job())
+    rng, searches = assembly.searches()
+    search_run = SearchRun(assembly.evaluator, first_state(assembly.evaluator, assembly.strategy, rng), searches[:2])
     search_run.advance(60, Stop())
-    run = Run(problem=made.problem, budget=60, seed=1, searchers=())
-    after = drive(run, made.evaluator, search_run.best.state, made.searches(1)[1], np.random.default_rng(0))
+    run = Run(problem=assembly.problem, budget=60, seed=1, searchers=())
+    after = drive(run, assembly.evaluator, search_run.best.state, assembly.searches(1)[1], np.random.default_rng(0))
     assert after.initial_cost == search_run.best.cost
     assert after.best_cost < search_run.best.cost
 
 
 def summary(result):
     return (
-        result.best_cost, result.initial_cost, result.evaluations, result.acceptance, result.history.tolist(),
-        result.best.strategy, result.best.fabric,
-    )  # fmt: skip
+        result.best_cost,
+        result.initial_cost,
+        result.evaluations,
+        result.acceptance,
+        result.history.tolist(),
+        result.best.strategy,
+        result.best.fabric,
+    )
 
 
 def test_chains_in_processes_find_what_chains_in_one_find(host):
-    here, there = (chains.search(host, job(budget=100, run={"chains": 3, "workers": workers})) for workers in (1, 2))
-    assert summary(here) == summary(there)
+    here, parallel = (chains.search(host, job(budget=100, run={"chains": 3, "workers": workers})) for workers in (1, 2))
+    assert summary(here) == summary(parallel)
     assert here.evaluations == 100 + 3
     assert here.best_cost == here.history[-1][1] < here.initial_cost
     single = optimize(job(budget=34), host=host).result
@@ -193,7 +198,7 @@ def test_chains_give_an_outcome_like_any_other(host):
 
 def test_a_process_that_ends_early_is_an_error(host):
     crew = chains.RemoteWorkers(packed(host), job(run={"chains": 2}), None, [0], Stop())
-    crew._process.kill()
+    crew._worker._process.kill()
     with pytest.raises(TopoplanError, match="a worker process ended early"):
         crew.finish()
     crew.close()
@@ -219,9 +224,9 @@ def test_an_interrupt_keeps_what_chains_found(interrupted):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_patience_ends_a_search_that_finds_nothing(host, count):
-    found = optimize(job(searchers=["random"], topology="bigswitch", budget=400, run={"patience": 0.05}), host=host)
-    last = found.result.history[-1][0]
-    assert found.result.evaluations == last + 20 < 400
+    outcome = optimize(job(searchers=["random"], topology="bigswitch", budget=400, run={"patience": 0.05}), host=host)
+    last = outcome.result.history[-1][0]
+    assert outcome.result.evaluations == last + 20 < 400
     several = {"patience": 0.05, "chains": count}
     assert optimize(job(searchers=["random"], budget=400, run=several), host=host).result.evaluations < 400
 
@@ -235,9 +240,9 @@ def test_patience_is_a_share(run):
 
 
 def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
-    made = assemble(host, job())
-    state = first_state(made.evaluator, made.strategy, made.searches()[0])
-    copied = chains._interned(made.problem.space, pickle.loads(pickle.dumps(state)))
+    assembly = set_up_search(host, job())
+    state = first_state(assembly.evaluator, assembly.strategy, assembly.searches()[0])
+    copied = chains._interned(assembly.problem.space, pickle.loads(pickle.dumps(state)))
     assert copied.strategy == state.strategy
     assert copied.fabric == state.fabric
     assert all(a is b for a, b in zip(copied.strategy.placements, state.strategy.placements, strict=True))

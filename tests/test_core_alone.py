@@ -59,8 +59,8 @@ def python_with_plugins(python, tmp_path_factory):
 
 
 def pip(python, *words):
-    done = subprocess.run([python, "-m", "pip", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    process = subprocess.run([python, "-m", "pip", *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
 
 
 def topoplan(python, *words):
@@ -89,9 +89,9 @@ def test_plugins_keep_their_promises(python_with_plugins, tmp_path):
         lines += [f"def test_conformance_{number}(check):", "    check()"]
     test.write_text("\n".join(lines), encoding="utf-8")
     command = [python_with_plugins, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^\d+ passed", done.stdout, re.M), done.stdout
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search(r"^\d+ passed", process.stdout, re.M), process.stdout
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_plugins_keep_their_promises(python_with_plugins, tmp_path):
     ],
 )
 def test_a_word_that_is_not_there_says_which_package_has_it(python, words, message):
-    done = topoplan(python, *words)
-    assert done.returncode == 2
-    assert message in done.stderr
+    process = topoplan(python, *words)
+    assert process.returncode == 2
+    assert message in process.stderr

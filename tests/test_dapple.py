@@ -77,21 +77,21 @@ def test_speedups_are_those_of_the_released_planner(layers_from):
     for row in rows("hpgo_plans"):
         batch, devices = int(row["batch_size"]), [int(end) for end in row["devices"].split()]
         layers = layers_from(row["profile"], batch)
-        found = plan(layers, devices, batch)
-        assert found == plan(layers, devices, batch)
+        result = plan(layers, devices, batch)
+        assert result == plan(layers, devices, batch)
         if not row["speedup"]:  # the release panics: fewer layers than devices
             assert layers.count < 16
-            assert found.speedup > 1
+            assert result.speedup > 1
             continue
-        one_each = found.family == "one device each"
+        one_each = result.family == "one device each"
         where = f"{row['profile']} of {batch} on {devices}"
-        assert found.speedup == pytest.approx(float(row["speedup"]), rel=TIED if one_each else 1e-9), where
+        assert result.speedup == pytest.approx(float(row["speedup"]), rel=TIED if one_each else 1e-9), where
         compared += 1
         # Layers of gnmt-16 that can stand in any order are numbered differently.
         if not one_each and row["profile"] != "gnmt-16":
-            got = [[s.start, s.end, s.replication, list(s.devices)] for s in found.stages]
-            got[-1][1] -= 1  # the release counts the last layer of the last stage, but not of the others
-            assert got == list(stages_of(row)), where
+            stages = [[s.start, s.end, s.replication, list(s.devices)] for s in result.stages]
+            stages[-1][1] -= 1  # the release counts the last layer of the last stage, but not of the others
+            assert stages == list(stages_of(row)), where
             exact_plans += 1
     assert (compared, exact_plans) == (38, 29)
 
@@ -107,13 +107,13 @@ def families():
 def test_each_family_and_the_second_opinion_are_those_of_the_release(layers_from):
     for name, batch, machine, figures in families():
         layers = layers_from(name, batch)
-        found = shortlist(layers, machine, batch, int(figures["micro_batch"]))
-        best = best_of(found)
+        results = shortlist(layers, machine, batch, int(figures["micro_batch"]))
+        best = best_of(results)
         where = f"{name} of {batch} on {machine}"
-        wanted = [figures[key] for key in ("one_stage", "two_stages", "one_device_each", "two_stages_any")]
-        for one, speedup in zip(found, wanted, strict=True):
-            tolerance = 1e-9 if one.family in ("one stage", "two stages") else TIED
-            assert one.speedup == pytest.approx(speedup, rel=tolerance), (where, one.family)
+        speedups = [figures[key] for key in ("one_stage", "two_stages", "one_device_each", "two_stages_any")]
+        for result, speedup in zip(results, speedups, strict=True):
+            tolerance = 1e-9 if result.family in ("one stage", "two stages") else TIED
+            assert result.speedup == pytest.approx(speedup, rel=tolerance), (where, result.family)
         assert best.speedup == pytest.approx(figures["speedup"], rel=1e-9), where
         assert early_backward_speedup(best, layers, machine) == pytest.approx(figures["recursive"], rel=1e-9), where
 
@@ -149,19 +149,19 @@ def test_command_line_plans_simulates_and_reports(run):
     row = next(r for r in rows("hpgo_plans") if (r["profile"], r["batch_size"]) == ("bert-48", "64"))
     words = optimize("profile=bert-48", "--batch-size", 64, "--devices", "[8,16]", "--json")
     status, out, _ = run(*words)
-    found = json.loads(out)
+    report = json.loads(out)
     assert status == 0
-    assert found["plan"] == "constructed by hpgo"
-    assert found["estimator"] == "profile"
-    own = found["planners"]["hpgo"]
-    assert own["speedup"] == pytest.approx(float(row["speedup"]), rel=1e-9)
-    assert [[s["start"], s["devices"]] for s in own["stages"]] == [[s[0], s[3]] for s in stages_of(row)]
-    assert own["split"] == "8|8 @30"
-    assert own["planned_iteration_time_s"] == pytest.approx(own["one_device_s"] / own["speedup"])
-    assert own["baselines"]["no_overlap"] == pytest.approx(4.82224, abs=1e-4)
+    assert report["plan"] == "constructed by hpgo"
+    assert report["estimator"] == "profile"
+    estimate = report["planners"]["hpgo"]
+    assert estimate["speedup"] == pytest.approx(float(row["speedup"]), rel=1e-9)
+    assert [[s["start"], s["devices"]] for s in estimate["stages"]] == [[s[0], s[3]] for s in stages_of(row)]
+    assert estimate["split"] == "8|8 @30"
+    assert estimate["planned_iteration_time_s"] == pytest.approx(estimate["one_device_s"] / estimate["speedup"])
+    assert estimate["baselines"]["no_overlap"] == pytest.approx(4.82224, abs=1e-4)
     # HPGO estimates another speedup than its plan has as simulated; each says of which it is.
-    assert found["speedup_over_one_device"] == pytest.approx(own["one_device_s"] / found["iteration_time_s"])
-    assert found["iteration_time_s"] > found["lower_bound_s"] > 0
+    assert report["speedup_over_one_device"] == pytest.approx(estimate["one_device_s"] / report["iteration_time_s"])
+    assert report["iteration_time_s"] > report["lower_bound_s"] > 0
 
 
 #: V100 with NVLink inside hosts and 25 Gb/s Ethernet between them, as in DAPPLE's clusters.
@@ -175,36 +175,36 @@ ETHERNET = ("--interface-bandwidth-gbps", 25)
 )
 def test_pipelines_are_never_slower_than_what_they_replace(run, name, batch, ends, least):
     file = f"profile={name}"
-    given = ("--batch-size", batch, "--devices", json.dumps(ends), "--json")
-    status, out, _ = run(*optimize(file, *given, *DAPPLE, *ETHERNET, searcher="pipeline"))
-    found = json.loads(out)
+    words = ("--batch-size", batch, "--devices", json.dumps(ends), "--json")
+    status, out, _ = run(*optimize(file, *words, *DAPPLE, *ETHERNET, searcher="pipeline"))
+    report = json.loads(out)
     assert status == 0
-    own = found["planners"]["pipeline"]
-    assert own["speedup"] == pytest.approx(own["one_device_s"] / found["iteration_time_s"], rel=1e-9)
-    assert own["speedup"] == pytest.approx(found["speedup_over_one_device"], rel=1e-9)
-    assert least <= own["speedup"] < 16
-    assert own["speedup"] >= max(value for value in own["baselines"].values() if value)
-    assert found["memory_bytes"] <= 16e9
-    taken = [device for stage in own["stages"] for device in stage["devices"]]
-    assert len(set(taken)) == len(taken) <= 16
-    assert [stage["replication"] for stage in own["stages"]] == [len(stage["devices"]) for stage in own["stages"]]
-    assert own["stages"][0]["start"] == 0
-    assert all({"first", "last", "end"} <= set(stage) for stage in own["stages"])
-    status, out, _ = run(*optimize(file, *given, *DAPPLE, *ETHERNET))
+    plan = report["planners"]["pipeline"]
+    assert plan["speedup"] == pytest.approx(plan["one_device_s"] / report["iteration_time_s"], rel=1e-9)
+    assert plan["speedup"] == pytest.approx(report["speedup_over_one_device"], rel=1e-9)
+    assert least <= plan["speedup"] < 16
+    assert plan["speedup"] >= max(value for value in plan["baselines"].values() if value)
+    assert report["memory_bytes"] <= 16e9
+    devices = [device for stage in plan["stages"] for device in stage["devices"]]
+    assert len(set(devices)) == len(devices) <= 16
+    assert [stage["replication"] for stage in plan["stages"]] == [len(stage["devices"]) for stage in plan["stages"]]
+    assert plan["stages"][0]["start"] == 0
+    assert all({"first", "last", "end"} <= set(stage) for stage in plan["stages"])
+    status, out, _ = run(*optimize(file, *words, *DAPPLE, *ETHERNET))
     released = json.loads(out)
-    assert found["iteration_time_s"] <= released["iteration_time_s"]
+    assert report["iteration_time_s"] <= released["iteration_time_s"]
     assert {"first", "last", "devices", "replication"} <= set(released["planners"]["hpgo"]["stages"][0])
 
 
 def test_an_explosion_of_states_is_told_and_simplified(run):
     file = "profile=gnmt-32"
-    given = ("--batch-size", 1024, "--devices", "[8,16]", "--json")
-    status, out, err = run(*optimize(file, *given))
+    words = ("--batch-size", 1024, "--devices", "[8,16]", "--json")
+    status, out, err = run(*optimize(file, *words))
     assert (status, out) == (2, "")
     assert "more than 4000 layers" in err
     assert "hpgo:simplify=true" in err
     assert "Traceback" not in err
-    status, out, _ = run(*optimize(file, *given, searcher="hpgo:simplify=true"))
+    status, out, _ = run(*optimize(file, *words, searcher="hpgo:simplify=true"))
     assert status == 0
     assert json.loads(out)["planners"]["hpgo"]["layers"] == 157
 
@@ -212,9 +212,9 @@ def test_an_explosion_of_states_is_told_and_simplified(run):
 def test_any_model_can_be_planned_for(run):
     args = ("optimize", "alexnet", "--batch-size", 64, "--devices", "2,4", "-s", "hpgo:bandwidths=cluster", "--json")
     status, out, _ = run(*args)
-    found = json.loads(out)
-    assert (status, found["estimator"]) == (0, "roofline")
-    assert 1 < found["planners"]["hpgo"]["speedup"] <= 4
+    report = json.loads(out)
+    assert (status, report["estimator"]) == (0, "roofline")
+    assert 1 < report["planners"]["hpgo"]["speedup"] <= 4
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,14 @@ from topoplan.cli import main
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
-    for pattern in ("README.md", "ARCHITECTURE.md", "docs/*.md", "docs/decisions/*.md", "plugins/*/*/README.md")
+    for pattern in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/*.md",
+        "docs/decisions/*.md",
+        "libs/*/README.md",
+        "plugins/*/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 #: Words that follow; the last value of an option counts.
@@ -81,8 +88,10 @@ def commands(path):
     lines = [part for body in blocks for line in body.splitlines() for part in line.split("&&")]
     lines += re.findall(r"^    (.*topoplan .*)$", prose, re.M)
     lines += re.findall(r"`([^`\n]*topoplan [^`\n]*)`", prose)
-    found = (re.match(r"\s*(?:uv run )?(?:\.venv/bin/)?(topoplan .*?)\s*(?:#.*)?$", line) for line in lines)
-    return list(dict.fromkeys(one[1] for one in found if one and not re.search(r"[…<>]| [A-Z]+(\s|$)", one[1])))
+    matches = (re.match(r"\s*(?:uv run )?(?:\.venv/bin/)?(topoplan .*?)\s*(?:#.*)?$", line) for line in lines)
+    return list(
+        dict.fromkeys(match[1] for match in matches if match and not re.search(r"[…<>]| [A-Z]+(\s|$)", match[1]))
+    )
 
 
 CASES = [(path, command) for path in PAGES for command in commands(path)]
@@ -133,7 +142,8 @@ def test_what_is_left_out_is_still_there(start):
 def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    for folder in ("examples", "experiments"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
     for name, before in NEEDS.items():
         if any(name == word.split("=")[-1] for word in words) and "-x" not in words and "--taskgraph" not in words:
@@ -170,14 +180,17 @@ def test_a_python_block_runs(path, number, body, monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [["agreement.py", "--level", "coupled"], ["planning.py", "vgg-19"], ["search_speed.py"]],
+    [["agreement.py", "--level", "coupled"], ["planning.py", "vgg-19"], ["search_speed.py", "--part", "20"]],
     ids=lambda words: words[0],
 )
 def test_a_benchmark_runs(words):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPOPLAN_")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / words[0]), *words[1:]],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout

@@ -14,13 +14,13 @@ from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, judge, mean_trial
 from topoplan_engine.search.driver import first_state
-from topoplan_engine.search.setup import assemble
+from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.simulation.base import Simulation
-from topoplan_studies.cells import RunSpec
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices
-from topoplan_studies.rows import rows_of
+from topoplan_studies.results import network_results
+from topoplan_studies.runspecs import RunSpec
 
 #: Seeds that neither a search nor the choice of a plan has seen.
 FRESH = range(90_000, 90_040)
@@ -66,7 +66,7 @@ SIXTEEN = {
 
 
 def means(host, experiment, *plans):
-    evaluator = assemble(host, experiment).evaluator
+    evaluator = set_up_search(host, experiment).evaluator
     return [evaluator.makespans(State(plan.strategy, plan.fabric), FRESH).mean() for plan in plans]
 
 
@@ -77,8 +77,8 @@ def means(host, experiment, *plans):
 )
 def test_the_reported_time_is_that_of_fresh_draws_and_no_plan_is_slower_than_its_start(host, experiment):
     outcome = optimize(experiment, host=host)
-    drawn = assemble(host, experiment).evaluator.draws(State(outcome.plan.strategy, outcome.plan.fabric))
-    assert len(outcome.draws.seeds) >= 8 if drawn else not outcome.draws.seeds
+    draws = set_up_search(host, experiment).evaluator.draws(State(outcome.plan.strategy, outcome.plan.fabric))
+    assert len(outcome.draws.seeds) >= 8 if draws else not outcome.draws.seeds
     plan, start = means(host, experiment, outcome.plan, outcome.initial)
     assert outcome.seconds == pytest.approx(plan, rel=0.01)
     assert outcome.seconds <= outcome.initial_seconds
@@ -116,31 +116,31 @@ def verdict(times, *, constructed=False, aside=None, stop=None):
     origin = Origin("constructed by x", "x") if constructed else Origin("found by search")
     shortlist = [ShortlistEntry(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
     initial = attrs.evolve(shortlist[0], origin=Origin("initial strategy"))
-    given = (evaluator, shortlist[1:] or [initial], initial, initial if aside else None)
-    return judge(*given, constructed=constructed, stop=stop or Stop()), states, evaluator
+    arguments = (evaluator, shortlist[1:] or [initial], initial, initial if aside else None)
+    return judge(*arguments, constructed=constructed, stop=stop or Stop()), states, evaluator
 
 
 def test_a_lucky_draw_does_not_win():
-    found, states, evaluator = verdict([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
-    assert found.plan.entry.state is states[1]
-    assert found.plan.draws.mean == pytest.approx(0.98, rel=0.01)
+    choice, states, evaluator = verdict([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
+    assert choice.plan.entry.state is states[1]
+    assert choice.plan.draws.mean == pytest.approx(0.98, rel=0.01)
     choosing = {seed for _, seeds in evaluator.asked[:3] for seed in seeds}
     assert len(choosing) == 8
-    assert not choosing & set(found.plan.draws.seeds)  # what is reported did not choose
-    assert found.initial.draws.seeds[:8] == found.plan.draws.seeds[:8]
+    assert not choosing & set(choice.plan.draws.seeds)  # what is reported did not choose
+    assert choice.initial.draws.seeds[:8] == choice.plan.draws.seeds[:8]
 
 
 def test_the_start_wins_where_nothing_is_better_in_the_mean():
-    found, states, _ = verdict([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
-    assert found.plan.entry.state is states[0]
-    assert found.initial is found.plan
+    choice, states, _ = verdict([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
+    assert choice.plan.entry.state is states[0]
+    assert choice.initial is choice.plan
 
 
 def test_a_constructed_plan_is_kept_and_the_faster_start_told():
-    found, states, _ = verdict([(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)], constructed=True, aside=True)
-    assert found.plan.entry.state is states[1]
-    assert found.aside is found.initial
-    assert found.aside.entry.origin.name == "initial strategy"
+    choice, states, _ = verdict([(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)], constructed=True, aside=True)
+    assert choice.plan.entry.state is states[1]
+    assert choice.aside is choice.initial
+    assert choice.aside.entry.origin.name == "initial strategy"
 
 
 def test_as_many_draws_are_taken_as_the_mean_needs():
@@ -155,17 +155,17 @@ def test_as_many_draws_are_taken_as_the_mean_needs():
 
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():
-    found, states, evaluator = verdict([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
-    assert found.plan.entry.state is states[2]
-    assert (found.plan.draws.mean, found.plan.draws.seeds, found.plan.draws.nearest) == (0.8, (), None)
+    choice, states, evaluator = verdict([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
+    assert choice.plan.entry.state is states[2]
+    assert (choice.plan.draws.mean, choice.plan.draws.seeds, choice.plan.draws.nearest) == (0.8, (), None)
     assert evaluator.asked == []
 
 
 def test_one_who_wants_to_stop_waits_for_no_more_draws_than_there_must_be():
     stop = Stop()
     stop.wanted = True
-    found, states, evaluator = verdict([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
-    assert found.plan.entry.state in (states[0], states[2])
+    choice, states, evaluator = verdict([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
+    assert choice.plan.entry.state in (states[0], states[2])
     assert [len(seeds) for _, seeds in evaluator.asked] == [8, 8, 8]
 
 
@@ -176,21 +176,21 @@ def test_the_draw_that_is_written_is_nearest_to_the_mean():
 
 
 def test_a_candidate_may_cost_the_mean_of_several_draws(host):
-    one, four = (job("ncf", "topoopt", 8, 25.0, 4096, draws=draws, budget=10) for draws in (1, 4))
-    made = assemble(host, four)
-    state = first_state(made.evaluator, made.strategy, made.rng())
-    mean = made.evaluator.makespans(state, range(4)).mean()
-    assert made.evaluator.price(Candidate(base=state)).cost == pytest.approx(mean, rel=1e-12)
-    single = assemble(host, one).evaluator.price(Candidate(base=state)).cost
-    assert single == made.evaluator.makespans(state, [0])[0] != mean
+    one, mean_of_four = (job("ncf", "topoopt", 8, 25.0, 4096, draws=draws, budget=10) for draws in (1, 4))
+    assembly = set_up_search(host, mean_of_four)
+    state = first_state(assembly.evaluator, assembly.strategy, assembly.rng())
+    mean = assembly.evaluator.makespans(state, range(4)).mean()
+    assert assembly.evaluator.price(Candidate(base=state)).cost == pytest.approx(mean, rel=1e-12)
+    single = set_up_search(host, one).evaluator.price(Candidate(base=state)).cost
+    assert single == assembly.evaluator.makespans(state, [0])[0] != mean
     for factor, cost in ((0.99, float("inf")), (1.01, mean)):
-        evaluator = assemble(host, four).evaluator
+        evaluator = set_up_search(host, mean_of_four).evaluator
         assert evaluator.price(Candidate(base=state, cutoff_seconds=mean * factor)).cost == pytest.approx(
             cost, rel=1e-12
         )
-    outcome = optimize(four, host=host)
+    outcome = optimize(mean_of_four, host=host)
     assert outcome.plan.provenance["draws"] == 4
-    costs = assemble(host, four).evaluator.makespans(outcome.result.best, range(4))
+    costs = set_up_search(host, mean_of_four).evaluator.makespans(outcome.result.best, range(4))
     assert outcome.result.best_cost == pytest.approx(costs.mean(), rel=1e-12)
 
 
@@ -209,30 +209,30 @@ def test_a_switch_draws_nothing(host, monkeypatch):
 def test_what_is_written_is_one_of_the_draws(host, more):
     experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 20, **more})
     outcome = optimize(experiment, host=host)
-    told = outcome.plan.provenance["iteration_time"]
-    assert told["mean_s"] == outcome.seconds == outcome.draws.seconds.mean()
-    assert told["draws"] == len(outcome.draws.seeds)
-    evaluator = assemble(host, experiment).evaluator
-    written = evaluator.makespans(State(outcome.plan.strategy, outcome.plan.fabric), [told["timeline_seed"]])[0]
-    assert outcome.plan.timeline.makespan == written
-    assert abs(written - outcome.seconds) == np.abs(outcome.draws.seconds - outcome.seconds).min()
-    again = optimize(experiment, host=host)
-    assert (again.draws, again.plan.provenance) == (outcome.draws, outcome.plan.provenance)
+    times = outcome.plan.provenance["iteration_time"]
+    assert times["mean_s"] == outcome.seconds == outcome.draws.seconds.mean()
+    assert times["draws"] == len(outcome.draws.seeds)
+    evaluator = set_up_search(host, experiment).evaluator
+    seconds = evaluator.makespans(State(outcome.plan.strategy, outcome.plan.fabric), [times["timeline_seed"]])[0]
+    assert outcome.plan.timeline.makespan == seconds
+    assert abs(seconds - outcome.seconds) == np.abs(outcome.draws.seconds - outcome.seconds).min()
+    repeat = optimize(experiment, host=host)
+    assert (repeat.draws, repeat.plan.provenance) == (outcome.draws, outcome.plan.provenance)
 
 
 def test_tables_and_json_tell_the_spread(run):
     words = ("ncf", "--batch-size", "4096", "-t", "topoopt", "--servers", "8", "--budget", "10")
     words = (*words, "--interface-bandwidth-gbps", "25")
-    found = json.loads(run("optimize", *words, "--json", "-x", "json=p.json", "-x", "flatbuffer=p.fbuf")[1])
-    draws = found["draws"]
+    report = json.loads(run("optimize", *words, "--json", "-x", "json=p.json", "-x", "flatbuffer=p.fbuf")[1])
+    draws = report["draws"]
     assert draws["count"] >= 8
     assert draws["standard_error_s"] == pytest.approx(draws["standard_deviation_s"] / draws["count"] ** 0.5)
-    assert found["iteration_time_s"] != draws["written_iteration_time_s"]
-    again = json.loads(run("simulate", "p.json", "--json")[1])
-    assert again["iteration_time_s"] == draws["written_iteration_time_s"]
+    assert report["iteration_time_s"] != draws["written_iteration_time_s"]
+    replay = json.loads(run("simulate", "p.json", "--json")[1])
+    assert replay["iteration_time_s"] == draws["written_iteration_time_s"]
     seed = f"fluid:seed={draws['written_seed']}"
-    again = json.loads(run("simulate", "p.fbuf", "--simulator", seed, "--json")[1])
-    assert again["iteration_time_s"] == pytest.approx(draws["written_iteration_time_s"], rel=1e-3)
+    replay = json.loads(run("simulate", "p.fbuf", "--simulator", seed, "--json")[1])
+    assert replay["iteration_time_s"] == pytest.approx(draws["written_iteration_time_s"], rel=1e-3)
     out = run("optimize", *words)[1]
     assert f"over {draws['count']} draws of equal paths" in out
     assert f"(seed {draws['written_seed']})" in out
@@ -240,11 +240,14 @@ def test_tables_and_json_tell_the_spread(run):
 
 def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
     experiment = job("ncf", "topoopt", 8, 25.0, 4096, budget=10)
-    outcome, told = optimize(experiment, host=host), measure("one", experiment)
-    assert told["iteration_time_s"] == outcome.seconds
-    assert (told["draws"], told["standard_deviation_s"]) == (len(outcome.draws.seeds), outcome.draws.deviation)
-    cell = RunSpec(model="N", network="panel", at={}, experiment=experiment)
-    (note,) = notes(rows_of([cell], [told], default_prices()), default_prices())
-    assert note.startswith(f"times are means over up to {told['draws']} draws of equal paths")
-    trial = mean_trial(assemble(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
+    outcome, result = optimize(experiment, host=host), measure(host, experiment)
+    assert result["iteration_time_s"] == outcome.seconds
+    assert (result["draws"], result["standard_deviation_s"]) == (
+        len(outcome.draws.seeds),
+        outcome.draws.deviation,
+    )
+    cell = RunSpec(model="N", network="panel", settings={}, experiment=experiment)
+    (note,) = notes(network_results([cell], [result], default_prices()), default_prices())
+    assert note.startswith(f"times are means over up to {result['draws']} draws of equal paths")
+    trial = mean_trial(set_up_search(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
     assert trial.cost == pytest.approx(outcome.seconds, rel=1e-12)

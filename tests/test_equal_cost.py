@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from topoplan import Cluster, Fabric, Host, LinkKind, Topology, TopologyContext, TopoplanError
-from topoplan_studies.cells import cells
 from topoplan_studies.notes import unequal
 from topoplan_studies.prices import bill, cost, default_prices
+from topoplan_studies.runspecs import run_specs
 from topoplan_studies.study import study_from
 
 GBPS = 1e9 / 8
@@ -23,24 +23,33 @@ def build_rail(self, context):
     links = [*inside, *rails]
     links += [(b, a) for a, b in links]
     kind = ([LinkKind.INSIDE] * n + [LinkKind.NETWORK] * n) * 2
-    own = float((cluster.interfaces * cluster.interface_bandwidth).min())
+    speed = float((cluster.interfaces * cluster.interface_bandwidth).min())
     return Fabric.from_links(
-        name="rail", n_hosts=n, n_switches=servers + 4, links=links, bandwidth=([3600 * GBPS] * n + [own] * n) * 2,
-        latency=cluster.latency, kind=kind,
-    )  # fmt: skip
+        name="rail",
+        n_hosts=n,
+        n_switches=servers + 4,
+        links=links,
+        bandwidth=([3600 * GBPS] * n + [speed] * n) * 2,
+        latency=cluster.latency,
+        kind=kind,
+    )
 
 
 def build_star(self, context):
     """A tree of two switches whose trunk is as fast as it is, whatever the hosts have."""
     cluster = context.cluster
     n = cluster.n_hosts
-    own = float((cluster.interfaces * cluster.interface_bandwidth).min())
+    speed = float((cluster.interfaces * cluster.interface_bandwidth).min())
     links = [(host, n + host % 2) for host in range(n)] + [(n, n + 1)]
-    bandwidth = [own] * n + [800 * GBPS]
+    bandwidth = [speed] * n + [800 * GBPS]
     return Fabric.from_links(
-        name="star", n_hosts=n, n_switches=2, links=links + [(b, a) for a, b in links], bandwidth=bandwidth * 2,
+        name="star",
+        n_hosts=n,
+        n_switches=2,
+        links=links + [(b, a) for a, b in links],
+        bandwidth=bandwidth * 2,
         latency=cluster.latency,
-    )  # fmt: skip
+    )
 
 
 def build_dear(self, context):
@@ -76,9 +85,9 @@ class Dear(Star):
 
 @pytest.fixture(scope="module")
 def host():
-    found = Host.discover()
-    found.add([Rail, Star, Dear])
-    return found
+    registry = Host.discover()
+    registry.add([Rail, Star, Dear])
+    return registry
 
 
 def targets(host, prices, *networks, **cluster):
@@ -86,11 +95,13 @@ def targets(host, prices, *networks, **cluster):
     first, *others = networks
     tables = [{"name": first, "use": first}, *({"name": name, "use": name, "costs-as": first} for name in others)]
     document = {
-        "model": [{"use": "dlrm"}], "network": tables, "searcher": ["mcmc"],
+        "model": [{"use": "dlrm"}],
+        "network": tables,
+        "searcher": ["mcmc"],
         "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100, **cluster},
-    }  # fmt: skip
-    found = cells(study_from(document, "f", "f"), host, prices, None)
-    return {cell.network: (cell.experiment.cluster, cell.target) for cell in found}
+    }
+    specs = run_specs(study_from(document, "f", "f"), host, prices, None)
+    return {cell.network: (cell.experiment.cluster, cell.target) for cell in specs}
 
 
 def test_links_inside_a_host_stay_as_they_are_and_the_rest_costs_the_same(host):
@@ -127,15 +138,15 @@ def test_an_ideal_switch_keeps_its_bandwidth_and_says_so_when_nothing_else_is_co
 
 def test_a_catalogue_gives_the_most_that_is_listed_for_the_money(host):
     book = default_prices().catalogue()
-    found = targets(host, book, "topoopt", "fattree", "random")
+    costs = targets(host, book, "topoopt", "fattree", "random")
     for name, interfaces in (("fattree", (1, 2, 3, 4)), ("random", (4,))):
-        cluster, target = found[name]
+        cluster, target = costs[name]
         assert cluster.interface_bandwidth_gbps in book.bandwidths("nic")
         assert cluster.degree in interfaces
         assert target.planned <= target.cost
         assert target.reason == "parts that are for sale come no closer without costing more"
     # No other offer of the tree is within the sum and faster.
-    cluster, target = found["fattree"]
+    cluster, target = costs["fattree"]
     bandwidth = cluster.degree * cluster.interface_bandwidth_gbps
     component = host.make("topology", "fattree")
     for degree in (1, 2, 3, 4):
@@ -143,7 +154,7 @@ def test_a_catalogue_gives_the_most_that_is_listed_for_the_money(host):
             if degree * gbps > bandwidth:
                 other = Cluster.uniform(n_hosts=16, interfaces=degree, interface_bandwidth=gbps * GBPS)
                 fabric = component.build(TopologyContext(cluster=other, demand=None, rng=None))
-                assert cost(bill(fabric, "packet"), book) > target.cost
+                assert cost(bill(fabric), book) > target.cost
 
 
 def test_a_catalogue_has_nothing_cheap_enough_for_some(host):

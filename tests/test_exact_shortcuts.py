@@ -7,25 +7,11 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Host, State, TopologyContext
-from topoplan.model.problem import Problem
-from topoplan_engine import ClusterOptions
-from topoplan_engine.experiment import build_cluster
+from topoplan import Candidate, Host, State
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
+from topoplan_samples.models import MODELS, model_problem
 from topoplan_searcher_mcmc import Mcmc
 
-MODELS = {
-    "dlrm": {"preset": "dlrm16"},
-    "alexnet": {},
-    "vgg16": {},
-    "resnet50": {},
-    "inception-v3": {},
-    "transformer": {"num_layers": 2},
-    "ncf": {},
-    "candle-uno": {},
-    "moe": {},
-}
 TOPOLOGIES = ["bigswitch", "topoopt", "ocs", "fattree", "random", "fully-connected"]
 SIMULATORS = ["fluid", "flexnet"]
 
@@ -33,23 +19,6 @@ SIMULATORS = ["fluid", "flexnet"]
 @pytest.fixture(scope="module")
 def host():
     return Host.discover()
-
-
-def problem_of(host, model, topology, batch=64, servers=8):
-    frontend = host.make("frontend", model, MODELS[model])
-    graph = frontend.build(None if "preset" in MODELS[model] else batch)
-    cluster = build_cluster(ClusterOptions(servers=servers, gpus_per_device=2, degree=4))
-    component = host.make("estimator", "roofline")
-    costs = component.build(graph, cluster)
-    shape = host.make("topology", topology)
-
-    def build(demand, rng):
-        return shape.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
-
-    return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology=topology,
-        build_fabric=build, reconfigurable=shape.follows_demand,
-    )  # fmt: skip
 
 
 def evaluator_of(host, problem, simulator, memory="penalty"):
@@ -85,7 +54,7 @@ def searched(host, problem, evaluator, start, steps, seed, full):
 def early_rejection_leaves_the_chain_as_it_is(host, models, topology, simulator, steps):
     rejected = 0
     for model in models:
-        problem = problem_of(host, model, topology)
+        problem = model_problem(host, model, topology, degree=4)
         first, second = (evaluator_of(host, problem, simulator) for _ in range(2))
         start, seed = start_of(problem, first), list(MODELS).index(model)
         quick, left_out = searched(host, problem, first, start, steps, seed, full=False)
@@ -98,17 +67,17 @@ def early_rejection_leaves_the_chain_as_it_is(host, models, topology, simulator,
 def a_change_gives_the_timeline_of_a_fresh_start(host, model, topologies, simulator, changes):
     rng = np.random.default_rng(3)
     for topology in topologies:
-        problem = problem_of(host, model, topology)
-        kept = evaluator_of(host, problem, simulator)
-        state = start_of(problem, kept)
+        problem = model_problem(host, model, topology, degree=4)
+        evaluator = evaluator_of(host, problem, simulator)
+        state = start_of(problem, evaluator)
         for _ in range(changes):
             op = int(rng.integers(len(state.strategy.placements)))
             changed = Candidate(base=state, placements={op: problem.space.random_placement(op, rng)}).state()
             fresh = evaluator_of(host, problem, simulator)
-            delta, full = kept.plan(changed, {}), fresh.plan(changed, {})
+            delta, full = evaluator.plan(changed, {}), fresh.plan(changed, {})
             assert delta.taskgraph == full.taskgraph
             assert delta.timeline == full.timeline
-            cost = kept.price(Candidate(base=changed)).cost
+            cost = evaluator.price(Candidate(base=changed)).cost
             assert cost == fresh.price(Candidate(base=changed)).cost
             if rng.random() < 0.5:
                 state = changed

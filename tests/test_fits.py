@@ -31,19 +31,19 @@ def experiment(tmp_path):
 def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp_path):
     short = ("--set", "cluster.memory-gb=0.012", "--set", "outputs.json=plan.json", "--set", "run.budget=0")
     status, out, err = run("run", experiment, *short, "--json")
-    found = json.loads(out)
-    assert (status, found["fits"], found["speedup"]) == (1, False, None)
-    parts = found["memory"]
+    report = json.loads(out)
+    assert (status, report["fits"], report["speedup"]) == (1, False, None)
+    parts = report["memory"]
     device = parts.pop("device")
-    assert sum(parts.values()) == found["memory_bytes"] > found["memory_capacity_bytes"] == 12e6
+    assert sum(parts.values()) == report["memory_bytes"] > report["memory_capacity_bytes"] == 12e6
     assert parts["optimizer_bytes"] == 2 * parts["gradients_bytes"] > 0
     for words in (f"device {device} needs", "of 12.0 MB", "optimizer state", "what would help", "-s spmd"):
-        assert words in found["lacks"]
+        assert words in report["lacks"]
     saved = json.loads((tmp_path / "plan.json").read_text())["memory"]
     columns = ("weights", "gradients", "optimizer", "activations", "undivided")
-    assert sum(saved[name][device] for name in columns) == found["memory_bytes"]
-    again = json.loads(run("simulate", "plan.json", "--json")[1])
-    assert (again["fits"], again["memory"]) == (False, {"device": device, **parts})
+    assert sum(saved[name][device] for name in columns) == report["memory_bytes"]
+    replay = json.loads(run("simulate", "plan.json", "--json")[1])
+    assert (replay["fits"], replay["memory"]) == (False, {"device": device, **parts})
     assert "DOES NOT FIT" in run("simulate", "plan.json")[1]
     status, out, err = run("run", experiment, *short)
     assert status == 1
@@ -54,9 +54,9 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp
 
 def test_what_fits_says_so(run, experiment):
     status, out, _ = run("run", experiment, "--json")
-    found = json.loads(out)
-    assert (status, found["fits"], found["lacks"]) == (0, True, None)
-    assert found["speedup"] >= 1
+    report = json.loads(out)
+    assert (status, report["fits"], report["lacks"]) == (0, True, None)
+    assert report["speedup"] >= 1
     status, out, _ = run("run", experiment, "--set", "run.optimizer=sgd", "--json")
     assert json.loads(out)["memory"]["optimizer_bytes"] == 0
 
@@ -89,8 +89,8 @@ def test_every_searcher_says_what_would_help(run, experiment, searcher, megabyte
 @pytest.mark.filterwarnings("always::topoplan.errors.TopoplanWarning")
 def test_a_searcher_that_finds_nothing_leaves_the_others_to_search(run, experiment, tmp_path):
     """Stages keep weights whole, which takes more than a device has; programs cut them."""
-    both = MODEL.replace("[run]", '[[searcher]]\nuse = "pipeline"\n[[searcher]]\nuse = "spmd"\n[run]')
-    (tmp_path / "both.toml").write_text(both)
+    document = MODEL.replace("[run]", '[[searcher]]\nuse = "pipeline"\n[[searcher]]\nuse = "spmd"\n[run]')
+    (tmp_path / "both.toml").write_text(document)
     status, out, err = run("run", "both.toml", "--set", "cluster.memory-gb=0.0052", "--json")
     assert err.startswith("warning: searcher pipeline: model 'dlrm': no pipeline fits")
     assert "the other searchers go on" in err

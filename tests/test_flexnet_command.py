@@ -133,8 +133,8 @@ def test_a_measurement_file_of_another_batch_is_refused(flexnet, flexnet_file, t
 )
 def test_lines_of_the_scripts_give_flexnets_times(flexnet, flexnet_file, line, file, topology, milliseconds):
     """With no budget: what FlexNet prints for its initial strategy."""
-    program, _, own = line.partition(" ")
-    flags = f"{ALWAYS} {own} --mfile {flexnet_file(file)} --topology {topology} --search-budget 0"
+    program, _, arguments = line.partition(" ")
+    flags = f"{ALWAYS} {arguments} --mfile {flexnet_file(file)} --topology {topology} --search-budget 0"
     status, out, err = flexnet(f"{program} {flags}", "--json")
     assert status == 0, err
     assert json.loads(out)["iteration_time_s"] * 1e3 == pytest.approx(milliseconds, abs=1e-4)
@@ -146,10 +146,10 @@ def test_every_program_runs_on_every_topology(flexnet, tmp_path, program, topolo
     line = f"{program} {SMALL.get(program, '')} --nsimnode 4 --topology {topology} --budget 2 --taskgraph a --export b"
     status, out, err = flexnet(line, "--json")
     assert status == 0, err
-    found = json.loads(out)
-    assert found["outputs"] == {"flatbuffer": "a", "strategy": "b"}
+    report = json.loads(out)
+    assert report["outputs"] == {"flatbuffer": "a", "strategy": "b"}
     assert (tmp_path / "a").stat().st_size > 0
-    assert found["iteration_time_s"] <= found["initial_iteration_time_s"]
+    assert report["iteration_time_s"] <= report["initial_iteration_time_s"]
 
 
 def test_the_line_that_is_shown_finds_the_same(flexnet):
@@ -157,11 +157,11 @@ def test_the_line_that_is_shown_finds_the_same(flexnet):
     status, out, err = flexnet(line, "--json", "--seed", "4")
     assert status == 0, err
     (shown,) = re.findall(r"the same in one line: topoplan optimize (.*)", err)
-    status, again, err = flexnet(shown, "--json", command="optimize")
+    status, repeat, err = flexnet(shown, "--json", command="optimize")
     assert status == 0, err
     unlike = {"evaluations_per_s", "planning_seconds"}
     assert {k: v for k, v in json.loads(out).items() if k not in unlike} == {
-        k: v for k, v in json.loads(again).items() if k not in unlike
+        k: v for k, v in json.loads(repeat).items() if k not in unlike
     }
 
 
@@ -179,7 +179,7 @@ def test_errors_of_components_are_one_line_and_leave_nothing(flexnet, tmp_path):
         ("--mfile missing.json", "missing.json: cannot be read"),
         ("--import missing.txt", "missing.txt: cannot be read"),
         ("--taskgraph no/such/folder/a.fbuf", "does not exist"),
-        ("--batch-size 65", "--batch-size 65: cannot be divided over 4 devices"),
+        ("--batch-size 65", "batch size 65: cannot be divided over 4 devices"),
     ):
         status, _, err = flexnet(f"dlrmsim --nsimnode 4 --topology fc --net-opt 1 --taskgraph a.fbuf {flags}")
         assert status == 2

@@ -36,7 +36,7 @@ def test_no_reader_fails(fuzzing):
             if outcome not in ("ok", "refused"):
                 failures.append((reader.name, number, outcome, details))
     assert failures == []
-    assert all("ok" in found for name, found in outcomes.items() if name not in SLOW), outcomes
+    assert all("ok" in counts for name, counts in outcomes.items() if name not in SLOW), outcomes
 
 
 def test_a_child_that_crashes_or_hangs_is_counted_and_the_others_go_on(fuzzing, monkeypatch):
@@ -58,7 +58,7 @@ def test_a_child_that_crashes_or_hangs_is_counted_and_the_others_go_on(fuzzing, 
     monkeypatch.setattr(watch, "input_of", lambda reader, seed, number: number)
     tally = watch.watched(reader, 0, 10)
     assert (tally.inputs, tally.ok, tally.refused) == (10, 7, 0)
-    assert [(one.number, one.kind.partition(" at")[0]) for one in tally.failures] == [
+    assert [(failure.number, failure.kind.partition(" at")[0]) for failure in tally.failures] == [
         (3, "signal 6"),
         (5, "slow"),
         (7, "KeyError"),

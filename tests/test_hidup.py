@@ -9,10 +9,10 @@ import pytest
 from reference.make_results import operator_digest
 from reference.tables import rows
 
-from topoplan import Cluster, Problem
+from topoplan import Cluster
 from topoplan.cli import main
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
-from topoplan_engine.search.space import Space
+from topoplan_engine import problem_on
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
@@ -21,6 +21,7 @@ from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
 from topoplan_spmd_planning.released import released
+from topoplan_topology_bigswitch import BigSwitch
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 FRONTENDS = {frontend.name: frontend for frontend in (BertSgmoe, BertSwitch, VitSgmoe, VitSwitch)}
@@ -35,10 +36,7 @@ def solve(name, world, profile=None, rules=released, **options):
     graph = model(name, world, **options)
     cluster = Cluster.uniform(n_hosts=1, devices_per_host=world)
     costs = (profile or Hidup()).build(graph, cluster)
-    problem = Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
+    problem = problem_on(graph, cluster, costs, BigSwitch())
     program = write_down(graph, rules, world if rules is signatures else 1)
     return program, plan(program, Prices(problem), max_states=4_000_000, model=name)
 
@@ -56,18 +54,18 @@ def solve_run(run):
 def traced(graph):
     """Count nodes of the trace: instructions, and one for each output that is taken out of several."""
     program = write_down(graph, released)
-    used = sum(program.values[v].last >= 0 for i in program.instructions for v in i.outputs if len(i.outputs) > 1)
-    return len(program.instructions), len(program.instructions) + used
+    several = sum(program.values[v].last >= 0 for i in program.instructions for v in i.outputs if len(i.outputs) > 1)
+    return len(program.instructions), len(program.instructions) + several
 
 
 def collectives(program, found):
     kinds = Counter()
     for stage in found.stages:
-        for _, given, wanted in stage.conversions:
-            kinds["replicate"] += given == PENDING_GRADIENT
-            kinds["all_gather"] += given.sliced and wanted == REPLICATED
-            kinds["all_to_all"] += given.sliced and wanted.sliced
-            kinds["slice"] += given == REPLICATED or (given == PENDING_GRADIENT and wanted.sliced)
+        for _, source, target in stage.conversions:
+            kinds["replicate"] += source == PENDING_GRADIENT
+            kinds["all_gather"] += source.sliced and target == REPLICATED
+            kinds["all_to_all"] += source.sliced and target.sliced
+            kinds["slice"] += source == REPLICATED or (source == PENDING_GRADIENT and target.sliced)
     return kinds["replicate"], kinds["all_gather"], kinds["all_to_all"], kinds["slice"]
 
 
@@ -131,19 +129,19 @@ def test_operator_graph_is_the_one_that_hidup_searches(name, world):
     graph = model(name, world)
     program = write_down(graph, released)
     (row,) = [row for row in rows("hidup_graphs") if (row["model"], row["devices"]) == (name, str(world))]
-    wanted = row["operators"].split()
-    assert len(program.instructions) == len(wanted)
-    made = {v: (at, i) for at, one in enumerate(program.instructions) for i, v in enumerate(one.outputs)}
-    for at, instruction in enumerate(program.instructions):
+    digests = row["operators"].split()
+    assert len(program.instructions) == len(digests)
+    origins = {v: (index, i) for index, source in enumerate(program.instructions) for i, v in enumerate(source.outputs)}
+    for index, instruction in enumerate(program.instructions):
         rules, work = [], 0
         if instruction.verb is Verb.RUN:
             work = flops(graph.operators[instruction.op])
             for signature in instruction.signatures[:-1]:
-                inputs = [(*made[v], form) for v, form in zip(instruction.inputs, signature.inputs, strict=True)]
+                inputs = [(*origins[v], form) for v, form in zip(instruction.inputs, signature.inputs, strict=True)]
                 rules.append((inputs, signature.outputs))
-        shapes = None if at == len(wanted) - 1 else [program.values[v].shape for v in instruction.outputs]
-        digest = operator_digest(shapes, [made[v] for v in instruction.inputs], work, rules)
-        assert digest == wanted[at], (at, instruction.name)
+        shapes = None if index == len(digests) - 1 else [program.values[v].shape for v in instruction.outputs]
+        digest = operator_digest(shapes, [origins[v] for v in instruction.inputs], work, rules)
+        assert digest == digests[index], (index, instruction.name)
 
 
 # Search --------------------------------------------------------------------------------------------------------------
@@ -160,17 +158,17 @@ def test_operator_graph_is_the_one_that_hidup_searches(name, world):
     ],
 )
 def test_objectives_and_frontiers(name, world, layers, objective, stages, entries):
-    _, found = solve(name, world, layers=layers)
-    assert found.outcome.objective == pytest.approx(objective, rel=EXACT)
-    assert len(found.stages) == stages
-    assert entries in (None, found.outcome.entries)
+    _, solution = solve(name, world, layers=layers)
+    assert solution.outcome.objective == pytest.approx(objective, rel=EXACT)
+    assert len(solution.stages) == stages
+    assert entries in (None, solution.outcome.entries)
 
 
 def test_states_of_eight_layers():
-    program, found = solve("vit-sgmoe", 8)
-    assert (found.outcome.states, found.outcome.entries) == (59_605, 104_231)
-    assert max(len(stage.computations) for stage in found.stages) == 8
-    assert len(program.instructions) / len(found.stages) == pytest.approx(4.78, abs=0.005)
+    program, solution = solve("vit-sgmoe", 8)
+    assert (solution.outcome.states, solution.outcome.entries) == (59_605, 104_231)
+    assert max(len(stage.computations) for stage in solution.stages) == 8
+    assert len(program.instructions) / len(solution.stages) == pytest.approx(4.78, abs=0.005)
 
 
 @pytest.mark.parametrize("step", [pytest.param(5, id="four"), pytest.param(1, id="all", marks=pytest.mark.slow)])
@@ -178,16 +176,16 @@ def test_default_runs(step):
     runs = [run for run in rows("hidup_searches") if run["set"] == "default"]
     assert len(runs) == 16
     for run in runs[::step]:
-        program, found = solve_run(run)
+        program, solution = solve_run(run)
         where = f"{run['model']} on {run['devices']}"
-        assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
-        assert found.compute == pytest.approx(float(run["compute_s"]), rel=1e-9), where
-        assert found.forward == pytest.approx(float(run["forward_s"]), rel=1e-9), where
-        assert found.backward == pytest.approx(float(run["backward_s"]), rel=1e-9), where
-        assert len(found.stages) == int(run["stages"]), where
+        assert solution.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
+        assert solution.compute == pytest.approx(float(run["compute_s"]), rel=1e-9), where
+        assert solution.forward == pytest.approx(float(run["forward_s"]), rel=1e-9), where
+        assert solution.backward == pytest.approx(float(run["backward_s"]), rel=1e-9), where
+        assert len(solution.stages) == int(run["stages"]), where
         kinds = ("replicate", "all_gather", "all_to_all", "dynamic_slice")
-        assert collectives(program, found) == tuple(int(run[f"{kind}_count"]) for kind in kinds), where
-        empty = [k for k, stage in enumerate(found.stages) if not stage.conversions]
+        assert collectives(program, solution) == tuple(int(run[f"{kind}_count"]) for kind in kinds), where
+        empty = [k for k, stage in enumerate(solution.stages) if not stage.conversions]
         assert empty == [0], where
 
 
@@ -196,22 +194,22 @@ def test_other_profiles_depths_and_experts(step):
     runs = [run for run in rows("hidup_searches") if run["set"] != "default"]
     assert len(runs) == 132
     for run in runs[::step]:
-        _, found = solve_run(run)
+        _, solution = solve_run(run)
         where = f"{run['model']} on {run['devices']}, {run['layers']} layers"
-        assert found.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
-        assert len(found.stages) == int(run["stages"]), where
+        assert solution.outcome.objective == pytest.approx(float(run["objective"]), rel=EXACT), where
+        assert len(solution.stages) == int(run["stages"]), where
 
 
 def test_the_plan_is_that_of_gshard():
-    program, found = solve("bert-sgmoe", 8)
-    taken = {i: s for stage in found.stages for i, s in stage.computations}
-    names = {program.instructions[i].name: s for i, s in taken.items()}
+    program, solution = solve("bert-sgmoe", 8)
+    choices = {i: s for stage in solution.stages for i, s in stage.computations}
+    names = {program.instructions[i].name: s for i, s in choices.items()}
     assert names["embedding.table"].outputs == (shard(1),)
     assert names["embedding"].outputs == (shard(2),)
     assert names["layer1_gating"].outputs == (shard(0), shard(0))
     assert names["layer1_expert1"].inputs == (shard(1), shard(0))  # tokens and weights by expert
     assert names["layer1_combine"].outputs == (shard(0),)
-    converted = {program.values[v].name: (a, b) for stage in found.stages for v, a, b in stage.conversions}
+    converted = {program.values[v].name: (a, b) for stage in solution.stages for v, a, b in stage.conversions}
     assert converted["positions"] == (shard(2), shard(0))
     assert not any("expert1.w0" in name for name in converted), "experts' gradients need no sum"
     gathered = {name for name, (a, b) in converted.items() if a.sliced and b == REPLICATED}
@@ -236,13 +234,13 @@ def test_work_is_linear_in_layers_and_the_same_for_any_number_of_devices():
 
 def test_command_line(capsys):
     words = ["optimize", "bert-sgmoe", "-o", "world-size=8", "--devices", "[8]", "-e", "hidup", "-s", "hidup", "--json"]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as ending:
         main(words)
-    assert left.value.code == 0
-    found = json.loads(capsys.readouterr().out)
-    answer = found["planners"]["hidup"]
-    assert (found["plan"], found["planners_figures_are_of"]) == ("constructed by hidup", "this plan")
-    assert found["planning_seconds"] > 0
+    assert ending.value.code == 0
+    report = json.loads(capsys.readouterr().out)
+    answer = report["planners"]["hidup"]
+    assert (report["plan"], report["planners_figures_are_of"]) == ("constructed by hidup", "this plan")
+    assert report["planning_seconds"] > 0
     assert answer["objective"] == pytest.approx(2.910879204928888, rel=EXACT)
     assert answer["stages"] == 47
     assert answer["collectives"] == {"all_gather": 17, "all_to_all": 9, "dynamic_slice": 1, "replicate": 77}

@@ -11,7 +11,7 @@ from topoplan.plugin.components import Kind
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_studies import command as comparison
 from topoplan_studies.measure import measure
-from topoplan_studies.work import Done
+from topoplan_studies.runner import StudyRuns
 
 MODEL = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
 SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random", "topoopt")
@@ -22,8 +22,8 @@ def compared(run, monkeypatch):
     """Run `topoplan compare` in this process; return the rows of its networks."""
 
     def run_all(cells, host, store, jobs, report):
-        results = tuple(measure(str(cell), cell.experiment) for cell in cells)
-        return Done(results=results, kept=0, interrupted=False)
+        results = tuple(measure(host, cell.experiment) for cell in cells)
+        return StudyRuns(results=results, stored=0, interrupted=False)
 
     monkeypatch.setattr(comparison, "run_all", run_all)
 
@@ -36,8 +36,8 @@ def compared(run, monkeypatch):
 
 
 def test_every_topology_that_ships_is_tried_here():
-    found = {component.name: component.switched for component in Host.discover().components(Kind.TOPOLOGY)}
-    assert found == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False)}
+    topologies = {component.name: component.switched for component in Host.discover().components(Kind.TOPOLOGY)}
+    assert topologies == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False)}
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_optimize_and_compare_say_the_same(run, compared, networks, degree, want
         words = ["--budget", "5", "-t", name, *searchers[: 4 if wired else 2], *degree, "--json"]
         status, out, err = run("optimize", *MODEL, *words)
         assert (status, err) == (0, "")
-        one, other = json.loads(out), rows[name]
-        assert one["iteration_time_s"] == other["iteration_time_s"]["median"], name
-        assert [(told["interfaces"], told["interfaces_used"]) for told in (one, other)] == [(wanted, wanted)] * 2
+        single, row = json.loads(out), rows[name]
+        assert single["iteration_time_s"] == row["iteration_time_s"]["median"], name
+        assert [(report["interfaces"], report["interfaces_used"]) for report in (single, row)] == [(wanted, wanted)] * 2
 
 
 def test_switches_beside_direct_networks_have_as_many_interfaces(compared):
@@ -87,13 +87,13 @@ def test_simulate_and_run_use_all_interfaces(run, tmp_path):
     status, out, err = run("run", "e.toml", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out)["interfaces_used"] == 3
-    found = {}
+    reports = {}
     for words in ([], ["-t", "bigswitch"], ["-t", "fattree"], ["-t", "bigswitch", "--degree", "1"]):
         status, text, err = run("simulate", "e.fbuf", *words, "--json")
         assert (status, err) == (0, "")
-        found[" ".join(words)] = json.loads(text)
-    assert [one["interfaces_used"] for one in found.values()] == [3, 3, 3, 1]
-    times = [one["iteration_time_s"] for one in found.values()]
+        reports[" ".join(words)] = json.loads(text)
+    assert [report["interfaces_used"] for report in reports.values()] == [3, 3, 3, 1]
+    times = [report["iteration_time_s"] for report in reports.values()]
     assert times[0] == times[1] == pytest.approx(json.loads(out)["iteration_time_s"], rel=1e-6)
     assert times[3] > times[1]
     assert "1 x 100 Gbps" in run("simulate", "e.fbuf", "-t", "bigswitch", "--degree", "1")[1]

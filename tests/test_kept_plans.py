@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Candidate, Host, PlacedStrategy, Search, State, TopoplanError, Trial
+from topoplan import Candidate, Host, PlacedStrategy, Placement, Search, State, TopoplanError, Trial
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.plugin.components import Kind
-from topoplan_command_sensitivity.repeating import experiment_of
-from topoplan_command_sweep.table import cells_of, headers_of
-from topoplan_command_sweep.work import row_of
+from topoplan_command_sensitivity.provenance import experiment_of
+from topoplan_command_sweep.results import plan_batch_size
+from topoplan_command_sweep.table import sweep_table
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import experiment_from_toml
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import SearchRun
-from topoplan_engine.search.setup import assemble
-from topoplan_studies.cells import RunSpec
+from topoplan_engine.search.setup import set_up_search
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices
-from topoplan_studies.rows import rows_of
+from topoplan_studies.results import network_results
+from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.study import study_from
 
 FAST = ("--servers", "4", "--interface-bandwidth-gbps", "400")
@@ -47,15 +47,9 @@ class Planner(Search):
     def __init__(self, candidates):
         self.candidates = candidates
 
-    def adopt(self, trial):
-        self.trial = trial
-
     def ask(self):
         asked, self.candidates = self.candidates, []
         return asked
-
-    def tell(self, trials):
-        pass
 
     def report(self, strategy):
         return {"parts": [placement.parts for placement in strategy.placements]}
@@ -81,17 +75,17 @@ class Prices:
     def price(self, candidate, wanted=0.0):
         self.evaluations += 1
         state = candidate.state()
-        return Trial(state=state, cost=self.costs[id(state.strategy)], demand=lambda: None)
+        return Trial(state=state, cost=self.costs[state.strategy.key], demand=lambda: None)
 
 
 def searched(costs, *, keep, comparison=None):
     """Run a search from strategy 0 past the others, of these costs; return run, strategies and a network searcher."""
-    strategies = [PlacedStrategy(()) for _ in costs]
+    strategies = [PlacedStrategy((Placement((1,), [device]),)) for device in range(len(costs))]
     candidates = [
         Candidate(base=State(one, None), comparison="something else" if number == comparison else "")
         for number, one in enumerate(strategies[1:], 1)
     ]
-    prices = Prices({id(one): cost for one, cost in zip(strategies, costs, strict=True)})
+    prices = Prices({one.key: cost for one, cost in zip(strategies, costs, strict=True)})
     watching = Watching()
     searchers = [("strategy", Planner(candidates)), ("network", watching)]
     made = SearchRun(
@@ -108,7 +102,7 @@ def test_the_best_constructed_plan_is_kept_and_the_network_follows_it():
     shortlist, aside = made.shortlist()
     assert [one.cost for one in shortlist] == [4.0, 3.0, 2.0]
     assert {one.origin.name for one in shortlist} == {"constructed by planner"}
-    assert shortlist[-1].origin.report == {"parts": []}
+    assert shortlist[-1].origin.report == {"parts": [1]}
     assert (aside.cost, aside.origin.name) == (1.0, "initial strategy")
     assert made.history == [(1.0, 1.0), (4.0, 2.0)]
 
@@ -199,7 +193,7 @@ def test_a_local_search_beside_a_planner_keeps_the_fastest(host):
     cluster = ClusterOptions(servers=4, interface_bandwidth_gbps=400.0)
     run = RunOptions(batch_size=256, budget=20)
     both = Experiment(model="alexnet", cluster=cluster, searchers=["hpgo", "mcmc"], run=run)
-    assert not assemble(host, both).keep.constructed
+    assert not set_up_search(host, both).keep.constructed
     outcome = optimize(both, host=host)
     assert outcome.seconds <= outcome.initial_seconds
     assert outcome.aside.entry.origin.name == "constructed by hpgo"
@@ -241,31 +235,37 @@ def experiment(searcher="hpgo", **run):
 def test_a_sweep_says_of_which_plan_its_rows_are(host):
     single = optimize(experiment(), host=host)
     own = single.plan.provenance["reports"]["hpgo"]
-    row = row_of(experiment())
+    row = plan_batch_size(host, experiment())
     assert (row.plan, row.seconds) == ("constructed by hpgo", single.seconds)
     assert (row.split, row.speedup) == (own["split"], own["speedup"])
     assert row.simulated_speedup == own["one_device_s"] / single.seconds
     assert (row.aside, row.aside_seconds) == ("initial strategy", single.aside.draws.mean)
-    assert headers_of([row])[-5:] == ["best hybrid, as planned", "as simulated", "plan", "iteration", "beside it"]
+    assert sweep_table([row]).headers[-5:] == [
+        "best hybrid, as planned",
+        "as simulated",
+        "plan",
+        "iteration",
+        "beside it",
+    ]
     cells = [own["split"], f"{row.seconds * 1e3:.2f} ms", f"initial strategy: {row.aside_seconds * 1e3:.2f} ms"]
-    assert cells_of(row, [row])[-3:] == cells
-    fastest = row_of(experiment(keep="fastest"))
+    assert sweep_table([row]).cells(row)[-3:] == cells
+    fastest = plan_batch_size(host, experiment(keep="fastest"))
     assert (fastest.plan, fastest.split, fastest.speedup) == ("initial strategy", None, None)
     assert (fastest.seconds, fastest.aside_seconds) == (row.aside_seconds, row.seconds)
-    assert cells_of(fastest, [fastest])[-3] == "initial strategy"
+    assert sweep_table([fastest]).cells(fastest)[-3] == "initial strategy"
 
 
-def test_a_comparison_says_of_which_plan_its_rows_are():
-    constructed, fastest = (measure("one", experiment(keep=keep)) for keep in ("constructed", "fastest"))
+def test_a_comparison_says_of_which_plan_its_rows_are(host):
+    constructed, fastest = (measure(host, experiment(keep=keep)) for keep in ("constructed", "fastest"))
     assert (constructed["plan"], fastest["plan"]) == ("constructed by hpgo", "initial strategy")
     assert constructed["aside"] == {"plan": "initial strategy", "iteration_time_s": fastest["iteration_time_s"]}
     assert fastest["iteration_time_s"] == fastest["initial_iteration_time_s"] < constructed["iteration_time_s"]
-    cell = RunSpec(model="A", network="switch", at={}, experiment=experiment())
-    (row,) = rows_of([cell], [constructed], default_prices())
+    cell = RunSpec(model="A", network="switch", settings={}, experiment=experiment())
+    (row,) = network_results([cell], [constructed], default_prices())
     told = f"A on switch, seed 0: constructed by hpgo; initial strategy: {fastest['iteration_time_s'] * 1e3:.4g} ms"
     assert told in notes([row], default_prices())
     document = {"model": [{"use": "alexnet"}], "network": [{"use": "bigswitch"}], "keep": "fastest", "draws": 3}
     study = study_from(document, "f", "f.toml")
-    assert (study.keep, study.draws) == ("fastest", 3)
+    assert (study.run.keep, study.run.draws) == ("fastest", 3)
     with pytest.raises(TopoplanError, match=r"f.toml: keep"):
         study_from({**document, "keep": "best"}, "f", "f.toml")

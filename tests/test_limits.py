@@ -13,8 +13,9 @@ from topoplan.options import parse_component, structure
 from topoplan.plugin.host import Host
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan_engine.experiment import Choice, build_cluster, experiment_from_toml
 from topoplan_engine.exporting import read_plan, write_outputs
+from topoplan_engine.options import HostGroup
 from topoplan_engine.tomlfiles import read_toml
 
 HOST = Host.discover()
@@ -82,8 +83,8 @@ def test_options_of_components_have_upper_limits(text):
     refused(lambda: HOST.make(kind, choice), "too large|expected")
 
 
-def test_an_empty_choice_is_shown():
-    refused(lambda: HOST.make("frontend", "alexnet:preset=alex"), r"'alex' is none of \"\" \(nothing\), alexnet")
+def test_an_empty_choice_is_told_as_one_to_leave_out():
+    refused(lambda: HOST.make("frontend", "alexnet:preset=alex"), r"'alex' is none of alexnet \(or leave it out\)")
 
 
 def test_options_after_a_comma_are_told_where_they_belong():
@@ -213,7 +214,7 @@ def test_the_python_interface_says_what_it_expected(attempt):
 
 
 def test_a_component_that_is_passed_itself_is_used():
-    used = []
+    calls = []
 
     class Own(topoplan.Topology):
         """s"""
@@ -221,7 +222,7 @@ def test_a_component_that_is_passed_itself_is_used():
         name = "own"
 
         def build(self, context):
-            used.append(context)
+            calls.append(context)
             return HOST.make("topology", "bigswitch").build(context)
 
     experiment = Experiment(
@@ -232,15 +233,15 @@ def test_a_component_that_is_passed_itself_is_used():
         run=RunOptions(batch_size=8, budget=0),
     )
     plan = optimize(experiment).plan
-    assert used
-    assert [one["name"] for one in plan.provenance["components"]][:2] == ["alexnet", "own"]
+    assert calls
+    assert [component["name"] for component in plan.provenance["components"]][:2] == ["alexnet", "own"]
 
 
 def test_what_is_written_can_be_read_again(tmp_path):
     plan = reference.plan()
-    more = attrs.evolve(plan, fabric=attrs.evolve(plan.fabric, n_switches=plan.fabric.n_links + 5))
+    larger = attrs.evolve(plan, fabric=attrs.evolve(plan.fabric, n_switches=plan.fabric.n_links + 5))
     path = tmp_path / "plan.json"
-    assert not write_outputs(HOST, more, ((Choice("json"), str(path)),)).refused
+    assert not write_outputs(HOST, larger, ((Choice("json"), str(path)),)).refused
     assert read_plan(HOST, path).fabric.n_switches == plan.fabric.n_links + 5
     slow = attrs.evolve(plan.cluster, interface_bandwidth=[1.0] * plan.cluster.n_hosts)
     file = tmp_path / "plan.fbuf"

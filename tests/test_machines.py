@@ -10,7 +10,8 @@ import pytest
 
 from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions
-from topoplan_engine.experiment import HostGroup, build_cluster
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.options import HostGroup
 
 PACKAGE = '''
 from topoplan import Device, HostLink, HostModel, HostNode, Machine, hookimpl
@@ -88,6 +89,6 @@ def test_a_broken_machine_harms_only_those_who_name_it(vendor):
     host = Host.discover()
     cluster = build_cluster(ClusterOptions(servers=1), host)
     assert "mi999" not in cluster.machines
-    told = r"cluster.device: machine 'mi999' (nobody 1): build raised ValueError: no such chip"
-    with pytest.raises(TopoplanError, match=re.escape(told)):
+    message = r"cluster.device: machine 'mi999' (nobody 1): build raised ValueError: no such chip"
+    with pytest.raises(TopoplanError, match=re.escape(message)):
         build_cluster(attrs.evolve(ClusterOptions(servers=1), device="MI999"), host)

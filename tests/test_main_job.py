@@ -34,9 +34,9 @@ def searched(host):
 
 
 def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
-    found, initial = searched.plan.timeline.makespan, searched.initial.timeline.makespan
-    assert searched.plan.timeline.bounds.best <= found <= initial
-    if found == initial:
+    seconds, initial = searched.plan.timeline.makespan, searched.initial.timeline.makespan
+    assert searched.plan.timeline.bounds.best <= seconds <= initial
+    if seconds == initial:
         # With four interfaces the all-reduces of plain data parallelism hide behind the backward pass: the
         # proof is every assignment of degrees to the kinds of layer, 5^5 strategies.
         changes = {"searchers": ["exhaustive:tied=true"], "run": RunOptions(budget=10**6)}
@@ -161,7 +161,7 @@ def test_options_of_flexflows_simulator(host, simulator, option):
 
 
 def test_devices_and_hosts_may_differ(host):
-    from topoplan_engine.experiment import HostGroup
+    from topoplan_engine.options import HostGroup
 
     def time(*groups):
         experiment = Experiment(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
-from topoplan import Cluster, TopoplanError
+from topoplan import Cluster, Host, TopoplanError
 from topoplan.options import structure
+from topoplan_estimator_measured import Measured, profiles
+from topoplan_estimator_measured.curves import interpolate
+from topoplan_estimator_measured.reading import read
 
-pytest.importorskip("topoplan_estimator_measured")
+HOST = Host.discover()
 
 #: Profile -> entries, global batch, devices (counted in the published files by hand).
 PROFILES = {
@@ -67,14 +68,11 @@ FLEXNET_ONLY = {"resnet128", "vgg16", "vgg32", "vgg128"}
 
 def graph_of(name: str, dialect: str, batch: int):
     frontend_name, options = MODELS[name]
-    module = pytest.importorskip(f"topoplan_frontend_{frontend_name.replace('-', '_')}")
-    frontend = module.topoplan_frontends()
-    return structure(frontend, {**options, "dialect": dialect}, "test").build(batch)
+    return HOST.make("frontend", frontend_name, {**options, "dialect": dialect}).build(batch)
 
 
 def costs_of(name: str, graph, cluster: Cluster, **options: str):
-    estimator = importlib.import_module("topoplan_estimator_measured").topoplan_estimators()
-    return structure(estimator, {"profile": name, **options}, "test").build(graph, cluster)
+    return structure(Measured, {"profile": name, **options}, "test").build(graph, cluster)
 
 
 def samples_cut(op, parts: int) -> tuple[int, ...]:
@@ -82,17 +80,12 @@ def samples_cut(op, parts: int) -> tuple[int, ...]:
 
 
 def test_no_profile_is_forgotten():
-    from topoplan_estimator_measured.profiles import names
-
-    assert set(names()) == set(PROFILES)
+    assert set(profiles.names()) == set(PROFILES)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_profile_loads_and_is_what_a_file_of_flexnet_gives(flexnet_file, name):
-    from topoplan_estimator_measured.profiles import profile
-    from topoplan_estimator_measured.reading import read
-
-    table = profile(name)
+    table = profiles.profile(name)
     from_file = read(flexnet_file(name))
     assert (table.entries, table.batch_size, table.ngpus) == (from_file.entries, from_file.batch_size, from_file.ngpus)
     assert (sum(map(len, table.entries.values())), table.batch_size, table.ngpus) == PROFILES[name]
@@ -112,21 +105,19 @@ def test_model_is_priced(name, dialect):
     costs = costs_of(name, graph, cluster)
     for index, op in enumerate(graph.operators):
         parts = 1 if op.kind == "embedding" else n
-        got = costs.price(index, samples_cut(op, parts), np.arange(parts, dtype=np.int32))
-        for column in (got.forward, got.backward, got.memory):
+        prices = costs.price(index, samples_cut(op, parts), np.arange(parts, dtype=np.int32))
+        for column in (prices.forward, prices.backward, prices.memory):
             assert column.shape == (parts,)
             assert (np.isfinite(column) & (column > 0)).all()
 
 
 @pytest.mark.parametrize("name", ["dlrm16", "vgg16", "transformer32"])
 def test_flexnet_dialect_has_the_numbers_of_the_table(name):
-    from topoplan_estimator_measured.profiles import rows as rows_of
-
     _, batch, n = PROFILES[name]
     graph = graph_of(name, "flexnet", batch)
     costs = costs_of(name, graph, Cluster.uniform(n_hosts=n), missing="refuse")
-    rows = {(row["operator"], row["degrees"]): row for row in rows_of(name)}
-    seen = set()
+    rows = {(row["operator"], row["degrees"]): row for row in profiles.rows(name)}
+    structures = set()
     for index, op in enumerate(graph.operators):
         axes = len(op.outputs[0].axes)
         for parts in (2**k for k in range(8)):
@@ -134,12 +125,12 @@ def test_flexnet_dialect_has_the_numbers_of_the_table(name):
             degrees = samples_cut(op, parts)
             assert costs.supports(index, degrees) == (key in rows)
             if key in rows:
-                got = costs.price(index, degrees, np.zeros(parts, dtype=np.int32))
-                assert got.forward[0] == float(np.float32(rows[key]["forward_ms"])) / 1000
-                assert got.backward[0] == float(np.float32(rows[key]["backward_ms"])) / 1000
-                assert got.memory[0] == float(rows[key]["memory_bytes"])
-                seen.add(key)
-    assert seen == set(rows)
+                prices = costs.price(index, degrees, np.zeros(parts, dtype=np.int32))
+                assert prices.forward[0] == float(np.float32(rows[key]["forward_ms"])) / 1000
+                assert prices.backward[0] == float(np.float32(rows[key]["backward_ms"])) / 1000
+                assert prices.memory[0] == float(rows[key]["memory_bytes"])
+                structures.add(key)
+    assert structures == set(rows)
 
 
 def test_later_layers_of_a_name_can_be_scaled():
@@ -157,12 +148,9 @@ def test_later_layers_of_a_name_can_be_scaled():
 
 def test_a_cut_that_was_not_measured_lies_between_its_neighbours():
     """What leaving out an entry gives back, within the scatter of the measurements."""
-    from topoplan_estimator_measured.curves import interpolate
-    from topoplan_estimator_measured.profiles import profile
-
     errors = []
     for name in PROFILES:
-        table = profile(name)
+        table = profiles.profile(name)
         for kind, entries in table.entries.items():
             if len(entries) < 4 or not kind.startswith(("Dense", "Conv2D")):
                 continue

@@ -109,7 +109,7 @@ def test_networks_are_compared_in_it(run, tmp_path):
         'budget = 0\nprecision = "fp16"\nmodel = [{ use = "alexnet", batch-size = 64 }]\n'
         'network = [{ use = "bigswitch" }]\n[cluster]\nservers = 2\n'
     )
-    found = {}
+    reports = {}
     for name, given in {
         "fp32": ("alexnet", *words),
         "fp16": ("alexnet", *words, "--precision", "fp16", "--write", "page.md"),
@@ -118,10 +118,10 @@ def test_networks_are_compared_in_it(run, tmp_path):
         code, out, err = run("compare", *given, "--json")
         assert code == 0, err
         document = json.loads(out)
-        found[name] = (document["precision"], document["rows"][0]["iteration_time_s"]["median"])
-    assert found["figure"] == found["fp16"]
-    assert (found["fp32"][0], found["fp16"][0]) == ("fp32", "fp16")
-    assert found["fp16"][1] < found["fp32"][1]
+        reports[name] = (document["precision"], document["rows"][0]["iteration_time_s"]["median"])
+    assert reports["figure"] == reports["fp16"]
+    assert (reports["fp32"][0], reports["fp16"][0]) == ("fp32", "fp16")
+    assert reports["fp16"][1] < reports["fp32"][1]
     assert "Models are in fp16." in (tmp_path / "page.md").read_text()
     code, _, err = run("compare", "alexnet", *words, "--precision", "fp8")
     assert code == 2

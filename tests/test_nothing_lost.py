@@ -16,7 +16,7 @@ from idle_search import IdleSearch
 import topoplan
 from topoplan import Exporter, Host, Searcher, Simulate, Simulator, Topology, TopoplanError, hookimpl
 from topoplan.cli import main
-from topoplan.errors import TopoplanWarning
+from topoplan.errors import PluginError, TopoplanWarning
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
@@ -138,7 +138,11 @@ class Wrong(Simulate):
     ("cls", "chosen", "message"),
     [
         (component(Topology, build=boom), "topology", "topology 'bad' (plugin 'mine'): build raised ValueError: boom"),
-        (component(Topology, build=lambda *_: {}), "topology", "build returned dict {} (must return Fabric)"),
+        (
+            component(Topology, build=lambda *_: {}),
+            "topology",
+            "build returned dict {} (must return Fabric or ReconfigurableFabric)",
+        ),
         (component(Simulator, build=boom), "simulator", "build raised ValueError: boom"),
         (component(Simulator, build=lambda self: Wrong()), "simulator", "a run returned float 3.0 (must return Timel"),
         (component(Searcher, build=lambda *_: None, axis="strategy"), "searchers", "build returned None (must"),
@@ -172,6 +176,72 @@ def test_what_a_plugin_does_wrongly_is_told_with_its_name(cls, chosen, message):
     assert "\n" not in str(error.value)
 
 
+PLACED = topoplan.Placement((1, 1, 1, 1), [0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"placements": {0: 17}}, "17 for operator 0 ('conv1') (must be a Placement)"),
+        ({"placements": {0: None}}, "None for operator 0 ('conv1') (must be a Placement)"),
+        ({"placements": {0: {"degrees": 1}}}, "{'degrees': 1} for operator 0 ('conv1') (must be a Placement)"),
+        ({"placements": {1000: PLACED}}, "a placement of operator 1000 (must be an index from 0 to 12)"),
+        ({"placements": {-1: PLACED}}, "a placement of operator -1 (must be an index from 0 to 12)"),
+        ({"placements": {"conv1": PLACED}}, "a placement of operator 'conv1' (must be an index from 0 to 12)"),
+        ({"placements": [PLACED]}, "(must be a mapping of operators' indices to Placement)"),
+        ({"placements": {0: topoplan.Placement((1, 1), [0])}}, "for operator 0 ('conv1'): 2 degrees for"),
+        ({"placements": {0: None}, "base": None}, "a change to None (base must be a State"),
+        ({"fabric": "ring"}, "fabric 'ring' (must be a Fabric, a ReconfigurableFabric, or None"),
+        ({"fabric": reference.ring(9)}, "a fabric of 9 hosts (the cluster has 4)"),
+    ],
+)
+def test_what_a_search_proposes_wrongly_is_told_with_its_name(change, message):
+    def ask(self):
+        return [topoplan.Candidate(**{"base": self.state} | change)]
+
+    assert "searcher 'bad' (plugin 'mine'): ask proposed " in (line := refusal(ask))
+    assert message in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("device", [-1, 4])
+def test_a_device_that_the_cluster_lacks_is_told(device):
+    def ask(self):
+        dims = len(self.state.strategy.placements[0].degrees)
+        return [topoplan.Candidate(base=self.state, placements={0: topoplan.Placement((1,) * dims, [device])})]
+
+    assert "for operator 0 ('conv1'): the cluster has devices 0 to 3" in refusal(ask)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda placements: placements[:3], "ask proposed a strategy of 3 placements (the model has 13 operators)"),
+        (
+            lambda placements: (None, *placements[1:]),
+            "ask proposed None for operator 0 ('conv1') (must be a Placement)",
+        ),
+        (lambda placements: (PLACED, *placements[1:]), "for operator 0 ('conv1'): 4 degrees for"),
+    ],
+)
+def test_a_whole_strategy_that_is_wrong_is_told_when_pricing_it_fails(change, message):
+    def ask(self):
+        strategy = topoplan.PlacedStrategy(change(self.state.strategy.placements))
+        return [topoplan.Candidate(base=topoplan.State(strategy, self.state.fabric))]
+
+    assert message in (line := refusal(ask))
+    assert line.startswith("searcher 'bad' (plugin 'mine')")
+
+
+def refusal(ask):
+    """Return what is said of a searcher that asks so."""
+    host = Host.discover()
+    host.add(strategies(ask=ask), name="mine")
+    with pytest.raises(PluginError) as error:
+        optimize(attrs.evolve(SMALL, searchers="bad"), host=host)
+    return str(error.value)
+
+
 def test_code_that_is_called_often_is_found_in_the_traceback():
     class Costs(topoplan.CostFunction):
         calls = 0
@@ -182,8 +252,8 @@ def test_code_that_is_called_often_is_found_in_the_traceback():
         def price(self, op, degrees, devices):
             Costs.calls += 1
             if Costs.calls == 1:
-                one = [1e-3] * len(devices)
-                return topoplan.PartCosts(forward=one, backward=one, memory=one)
+                seconds = [1e-3] * len(devices)
+                return topoplan.PartCosts(forward=seconds, backward=seconds, memory=seconds)
             raise ZeroDivisionError("by zero")
 
     host = Host.discover()
@@ -205,19 +275,19 @@ def test_an_exporter_that_is_wrong_is_named(tmp_path, write, message):
     host = Host.discover()
     host.add(component(Exporter, write=write, suffix=".bad"), name="mine")
     plan = optimize(attrs.evolve(SMALL, run=RunOptions(batch_size=64, budget=0)), host=host).plan
-    written = write_outputs(host, plan, ((Choice("bad"), str(tmp_path / "a")), (Choice("dot"), str(tmp_path / "b"))))
-    assert list(written.paths) == ["dot"]
-    assert message in written.refused["bad"]
-    assert "exporter 'bad' (plugin 'mine')" in written.refused["bad"]
+    outcomes = write_outputs(host, plan, ((Choice("bad"), str(tmp_path / "a")), (Choice("dot"), str(tmp_path / "b"))))
+    assert list(outcomes.paths) == ["dot"]
+    assert message in outcomes.refused["bad"]
+    assert "exporter 'bad' (plugin 'mine')" in outcomes.refused["bad"]
 
 
 def test_a_notebook_cell_can_be_run_again():
     host = Host.discover()
 
     def cell(summary, **how):
-        own = component(Topology, "mine", summary, build=boom)
-        host.add(own, **how)
-        return own
+        topology = component(Topology, "mine", summary, build=boom)
+        host.add(topology, **how)
+        return topology
 
     first = cell("first")
     host.add(first)  # the same one again: nothing changes
@@ -257,18 +327,6 @@ def test_the_traceback_of_a_plugin_is_shown_where_it_is_asked_for(monkeypatch, c
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_page_that_is_no_text_and_a_plot_in_its_place_are_told_before_the_search(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("topoplan_studies.command.run_all", boom)
-    page = tmp_path / "page.md"
-    page.write_bytes(b"\xff")
-    words = ["compare", "alexnet", "-n", "fattree", "--budget", "0", "--runs", str(tmp_path / "runs")]
-    assert status([*words, "--write", str(page)]) == 2
-    assert "byte 0 is not UTF-8" in capsys.readouterr().err
-    page.write_text("")
-    assert status([*words, "--write", str(page), "--plot", str(tmp_path / "page-alexnet.svg")]) == 2
-    assert "both write to it" in capsys.readouterr().err
-
-
 def test_a_kept_run_that_was_changed_or_is_damaged_is_no_result(tmp_path):
     store = Store(tmp_path)
     assert store.put("key", {}, {"iteration_time_s": 0.5}) == {"iteration_time_s": 0.5}
@@ -284,8 +342,8 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path, capsys):
     path = tmp_path / "plan.json"
     plan = reference.plan()
     fabric = attrs.evolve(plan.fabric, name="[/x] :warning:")
-    written = write_outputs(Host.discover(), attrs.evolve(plan, fabric=fabric), ((Choice("json"), str(path)),))
-    assert not written.refused
+    outcomes = write_outputs(Host.discover(), attrs.evolve(plan, fabric=fabric), ((Choice("json"), str(path)),))
+    assert not outcomes.refused
     assert status(["simulate", str(path)]) in (0, None)
     assert "[/x] :warning:" in capsys.readouterr().out
 
@@ -305,6 +363,6 @@ def test_one_of_two_components_of_a_name_is_chosen_by_its_distribution():
 def test_kernels_that_are_not_compiled_are_refused():
     code = "from topoplan.cli import main; main(['optimize', 'alexnet', '--budget', '0', '--servers', '2'])"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("error: NUMBA_DISABLE_JIT is set")
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
+    assert process.stderr.startswith("error: NUMBA_DISABLE_JIT is set")

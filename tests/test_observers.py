@@ -41,18 +41,18 @@ def watcher(seen):
 
 
 def test_a_watcher_is_told_everything_and_changes_nothing():
-    seen: list[tuple] = []
+    events: list[tuple] = []
     host = Host.discover()
-    host.add(watcher(seen), name="watcher")
+    host.add(watcher(events), name="watcher")
     watched = optimize(EXPERIMENT, host=host)
     alone = optimize(EXPERIMENT, host=Host.discover())
     assert watched.plan.timeline.makespan == alone.plan.timeline.makespan
 
-    assert seen[0] == ("started", 60, 1, ("mcmc",))
-    assert seen[-1][0] == "finished"
-    assert seen[-1][1][0] is watched.plan
-    best = [entry[1] for entry in seen if entry[0] == "best"]
+    assert events[0] == ("started", 60, 1, ("mcmc",))
+    assert events[-1][0] == "finished"
+    assert events[-1][1][0] is watched.plan
+    best = [entry[1] for entry in events if entry[0] == "best"]
     assert best == sorted(best, reverse=True)
     assert best[-1] == watched.result.best_cost
-    assert [entry[1] for entry in seen if entry[0] == "evaluated"][-1] == watched.result.evaluations
+    assert [entry[1] for entry in events if entry[0] == "evaluated"][-1] == watched.result.evaluations
     assert topoplan.__version__ == watched.plan.provenance["topoplan"]

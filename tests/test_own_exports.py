@@ -1,7 +1,7 @@
 """The fluid simulator on task graphs that topoplan wrote, beside what the packet simulator made of them.
 
-The aims are a median of 0.5, 4 for the ninth of ten rows, and 9 for the largest error, in percent.  The median misses
-its aim, so limits are what holds.
+The targets are a median of 0.5, 4 for the ninth of ten rows, and 9 for the largest error, in percent.  Rows in which no
+paths are drawn meet them.  Where they are, the packet time is one draw and ours another, and limits are what holds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from reference import own_exports
 from topoplan import Host
 from topoplan_simulator_fluid import Fluid
 
-#: Median, the ninth of ten rows and the largest error of one draw of paths, in percent: what holds today.
-LIMITS = (1.45, 4.5, 6.5)
+#: Median, the ninth of ten rows and the largest error, in percent: of rows without draws, and of one draw of all rows.
+TARGETS, LIMITS = (0.5, 4.0, 9.0), (1.45, 4.5, 6.5)
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +33,23 @@ def fabric_of():
     return agreement.fabric_of
 
 
+def summary(errors):
+    """Return median, ninth of ten and largest of absolute errors."""
+    size = np.sort(np.abs(list(errors.values())))
+    return np.median(size), size[int(np.ceil(0.9 * len(size))) - 1], size[-1]
+
+
 def test_iteration_times_of_our_own_exports_agree(fabric_of):
-    host, simulate, errors = Host.discover(), Fluid().build(), {}
+    host, simulate, errors, undrawn = Host.discover(), Fluid().build(), {}, {}
     for row, plan in own_exports.rows():
         arguments = f"-nodes {row['hosts']} " + ("-rttnet 1000" if row["network"] == "fattree" else "-rtt 1000")
         fabric = fabric_of({**row, "args": arguments}, plan, host)
         cluster = attrs.evolve(plan.cluster, latency=0.0)
-        seconds = simulate.makespan(plan.taskgraph, fabric, cluster)
-        errors[row["export"], row["network"]] = 100 * (seconds * 1e3 / float(row["counts_ms"]) - 1)
-    size = np.sort(np.abs(list(errors.values())))
-    assert len(size) == 36
-    found = np.median(size), size[int(np.ceil(0.9 * len(size))) - 1], size[-1]
-    assert all(one <= limit for one, limit in zip(found, LIMITS, strict=True)), errors
+        seconds = simulate.makespans(plan.taskgraph, fabric, cluster, range(8))
+        name = row["export"], row["network"]
+        errors[name] = 100 * (seconds[0] * 1e3 / float(row["counts_ms"]) - 1)
+        if seconds.min() == seconds.max():
+            undrawn[name] = errors[name]
+    assert (len(errors), len(undrawn)) == (36, 20)
+    assert all(error <= limit for error, limit in zip(summary(errors), LIMITS, strict=True)), errors
+    assert all(error <= target for error, target in zip(summary(undrawn), TARGETS, strict=True)), undrawn

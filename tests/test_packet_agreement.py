@@ -110,8 +110,8 @@ def test_128_hosts_stepped(rows):
 def test_pure_data_parallel_bert_is_exact(rows, level):
     """Nothing contends in this one: compute, then rings one after the other."""
     simulate = Fluid(level=level).build()
-    found = {name: simulate.makespan(*given) for name, *given, _ in rows if name == "100transformer_16 flat"}
-    assert list(found.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
+    seconds = {name: simulate.makespan(*arguments) for name, *arguments, _ in rows if name == "100transformer_16 flat"}
+    assert list(seconds.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
@@ -125,8 +125,8 @@ def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, near, 
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
-    found = Fluid(level=level).build().makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
-    assert found * 1e3 == pytest.approx(milliseconds, rel=near)
+    seconds = Fluid(level=level).build().makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
+    assert seconds * 1e3 == pytest.approx(milliseconds, rel=near)
 
 
 def test_the_page_shows_every_row():

@@ -300,12 +300,12 @@ def test_search_speed_divides_by_what_searched_the_same(load, tmp_path, monkeypa
 
     monkeypatch.setattr(search_speed.beside, "measure", measure)
     monkeypatch.setattr(search_speed, "BESIDE", (("dlrm16", 16, 200),))
-    search_speed.beside_flexnet()
+    search_speed.beside_flexnet(part=1)
     alone = capsys.readouterr().out
     assert "FlexNet" not in alone
     assert "| dlrm16 | 16 | 200 | 400 | 200 | 55.000 | 55.000 |" in alone
     monkeypatch.setenv("TOPOPLAN_FLEXNET", str(program))
-    search_speed.beside_flexnet()
+    search_speed.beside_flexnet(part=1)
     out, err = capsys.readouterr()
     assert f"| 400 | 200 | 50 | 55.000 | 55.000 | 50.000 {ratios}" in out
     assert ("initially 60.0 ms of ours, 61.0 ms of FlexNet" in err) == (initial_ms == 61.0)
@@ -332,7 +332,7 @@ def test_the_packet_simulator_runs_beside_the_replays(load, tmp_path, capsys):
     with pytest.raises(SystemExit):
         agreement.packet_seconds(tmp_path, row | {"network": "fattree"}, plan, host)
     assert "no program htsim_tcp_fattree, which row a.fbuf ran in" in capsys.readouterr().err
-    replayed = agreement.Row("a.fbuf", "flat", 10.0, 1.0, (1.01,), None, 0.01, 0.005)
+    replayed = agreement.Row("a.fbuf", "flat", 10.0, (1.0,), (1.01,), None, 0.01, 0.005)
     agreement.show([replayed], "files", "coupled")
     assert "packet/first" not in capsys.readouterr().out
     agreement.show([replayed._replace(packet_cpu=2.0)], "files", "coupled")

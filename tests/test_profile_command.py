@@ -41,8 +41,8 @@ def test_measured_lines_price_as_the_same_options_do(file):
     plans = [
         optimize(experiment(**options)).plan for options in ({"file": str(file)}, {**by_hand, "latency_us": 100.0})
     ]
-    read, told = ((plan.provenance["reports"]["hidup"]["objective"], plan.timeline.makespan) for plan in plans)
-    assert read == pytest.approx(told, rel=1e-6)
+    measured, typed = ((plan.provenance["reports"]["hidup"]["objective"], plan.timeline.makespan) for plan in plans)
+    assert measured == pytest.approx(typed, rel=1e-6)
     assert list(plans[0].provenance["inputs"]) == ["measured.json"]
 
 

@@ -19,18 +19,18 @@ COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.split
 
 
 def block(kind, containing):
-    (found,) = [text for k, text in BLOCKS if k == kind and containing in text]
-    return found
+    (body,) = [text for k, text in BLOCKS if k == kind and containing in text]
+    return body
 
 
 def run(*args, cwd, site=None):
     path = os.pathsep.join(filter(None, [str(site) if site else "", os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def topoplan(*args, cwd, site=None):
@@ -61,6 +61,14 @@ def test_there_are_two_commands_and_their_quick_pair():
     assert pip[0].split("topoplan optimize")[1] == uv[0].split("topoplan optimize")[1]
 
 
+@pytest.mark.slow
+def test_the_first_command_prints_what_the_readme_shows(tmp_path):
+    words = COMMANDS[0].split("topoplan ")[-1].split()
+    printed = [line.rstrip() for line in topoplan(*words, cwd=tmp_path).splitlines()]
+    shown = [line for line in block("text", "iteration time").splitlines() if line[0] not in "…┏┡└"]
+    assert [line for line in shown if line.rstrip() not in printed] == []
+
+
 def test_install_commands_name_extras_that_exist():
     extras = re.findall(r'pip install "\.\[(\w+)\]"', README) + re.findall(r"--extra (\w+)", README)
     assert extras
@@ -69,6 +77,41 @@ def test_install_commands_name_extras_that_exist():
 
 def test_python_example_runs(tmp_path):
     assert "->" in run("-c", block("python", "outcome = optimize("), cwd=tmp_path)
+
+
+def test_searchers_run_on_a_problem(tmp_path):
+    text = block("python", "run_searchers(")
+    initial, best = map(float, re.findall(r"[\d.]+", run("-c", text, cwd=tmp_path)))
+    assert best < initial
+
+
+def test_a_fabric_is_drawn_with_a_row_for_each_kind_of_node(monkeypatch):
+    calls = {}
+    monkeypatch.setattr("networkx.draw", lambda graph, positions, **style: calls.update(graph=graph, at=positions))
+    exec(compile(block("python", "nx.draw("), "README.md", "exec"), {})
+    heights = {"host": set(), "switch": set()}
+    for node, kind in calls["graph"].nodes(data="kind"):
+        heights[kind].add(calls["at"][node][1])
+    assert [len(heights["host"]), len(heights["switch"]), len(heights["host"] | heights["switch"])] == [1, 1, 2]
+    assert len({tuple(place) for place in calls["at"].values()}) == len(calls["graph"])
+
+
+def test_a_fabric_becomes_graphml(monkeypatch, tmp_path):
+    monkeypatch.setattr("networkx.draw", lambda *args, **style: None)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(block("python", "nx.draw("), "README.md", "exec"), names)
+    exec(compile(block("python", "write_graphml("), "README.md", "exec"), names)
+    graph = names["nx"].read_graphml("fattree.graphml")
+    assert len(graph) == len(names["graph"])
+    assert {kind for _, kind in graph.nodes(data="kind")} == {"host", "switch"}
+
+
+def test_an_experiment_in_a_file_runs(tmp_path):
+    (tmp_path / "experiment.toml").write_text(block("toml", "[[searcher]]"), encoding="utf-8")
+    printed = topoplan("run", "experiment.toml", "--set", "run.budget=20", "--json", cwd=tmp_path)
+    assert '"searcher": "mcmc+totientperm"' in printed
+    assert (tmp_path / "dlrm.fbuf").stat().st_size
 
 
 @pytest.mark.slow

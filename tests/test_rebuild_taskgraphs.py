@@ -12,8 +12,8 @@ from topoplan import Host, TopoplanError
 def test_every_column_is_that_of_the_published_file(name):
     row = wanted(name)
     graph, _, _ = model_of(row["preset"])
-    found = digests(plan(name).taskgraph, [op.name for op in graph.operators])
-    assert found == {column: row[column] for column in COLUMNS}
+    table = digests(plan(name).taskgraph, [op.name for op in graph.operators])
+    assert table == {column: row[column] for column in COLUMNS}
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,17 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, PlacedStrategy, Plan, Problem, State, TopologyContext
+from topoplan import Candidate, PlacedStrategy, Plan, State
 from topoplan.cli import main
-from topoplan.model.strategy import pipeline_strategy
 from topoplan.plugin.host import Host
-from topoplan_engine.experiment import ClusterOptions, build_cluster
+from topoplan_engine import problem_on
+from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.options import ClusterOptions
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
 from topoplan_estimator_roofline import Roofline as RooflineOptions
 from topoplan_exporter_json import Json
+from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_simulator_fluid import Fluid
 
 SERVERS = 4
@@ -31,16 +32,7 @@ def problem():
     frontend = host.make("frontend", "vgg16", {})
     graph, cluster = frontend.build(64), build_cluster(ClusterOptions(servers=SERVERS))
     costs = RooflineOptions().build(graph, cluster)
-    topology = host.make("topology", "bigswitch", {})
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="bigswitch",
-        build_fabric=lambda demand, rng: topology.build(TopologyContext(cluster=cluster, demand=demand, rng=rng)),
-        reconfigurable=False,
-    )
+    return problem_on(graph, cluster, costs, host.make("topology", "bigswitch"))
 
 
 def pipeline(problem, kind="1f1b", micro_batches=8, recompute=()):
@@ -53,8 +45,8 @@ def pipeline(problem, kind="1f1b", micro_batches=8, recompute=()):
         ]
     )
     cut = int(np.searchsorted(seconds, seconds[-1] / 2))
-    stages = [(0, cut, (0, 1)), (cut + 1, len(graph.operators) - 1, (2, 3))]
-    return pipeline_strategy(graph, stages, micro_batches, kind, recompute)
+    stages = [(range(cut + 1), (0, 1)), (range(cut + 1, len(graph.operators)), (2, 3))]
+    return staged_strategy(graph, stages, micro_batches, kind, recompute)
 
 
 def evaluator_of(problem, memory="ignore"):
@@ -75,9 +67,9 @@ def saved(problem, fabric, tmp_path):
     """Write a plan with a schedule; return its file."""
     strategy = pipeline(problem, recompute=(True, False))
     taskgraph = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
-    made = Plan(cluster=problem.cluster, fabric=fabric, taskgraph=taskgraph, graph=problem.graph, strategy=strategy)
+    plan = Plan(cluster=problem.cluster, fabric=fabric, taskgraph=taskgraph, graph=problem.graph, strategy=strategy)
     file = tmp_path / "pipeline.json"
-    file.write_bytes(Json().write(made))
+    file.write_bytes(Json().write(plan))
     return str(file)
 
 
@@ -90,13 +82,13 @@ def run(capsys, *args):
 
 
 def test_a_plan_with_a_schedule_is_optimized_and_reported(saved, capsys, tmp_path):
-    again = str(tmp_path / "again.json")
-    arguments = [*MODEL, "--strategy", saved, "-x", f"json={again}"]
+    copy = str(tmp_path / "again.json")
+    arguments = [*MODEL, "--strategy", saved, "-x", f"json={copy}"]
     status, out, _ = run(capsys, *arguments, "--budget", "0", "--json")
-    found = json.loads(out)
+    report = json.loads(out)
     assert status == 0
-    schedule = found["schedule"]
-    assert schedule.pop("bubble_fraction") == pytest.approx(found_bubbles(again), abs=1e-12)
+    schedule = report["schedule"]
+    assert schedule.pop("bubble_fraction") == pytest.approx(found_bubbles(copy), abs=1e-12)
     assert schedule == {"kind": "1f1b", "micro_batches": 8, "stages": 2, "recompute": [True, False]}
     first = json.loads((tmp_path / "pipeline.json").read_text())["strategy"]
     assert json.loads((tmp_path / "again.json").read_text())["strategy"] == first
@@ -157,10 +149,10 @@ def test_a_search_keeps_the_schedule_and_leaves_out_what_does_not_fit(saved, cap
     status, out, _ = run(
         capsys, *MODEL, "--strategy", saved, "--budget", "200", "--seed", "1", "-x", f"json={file}", "--json"
     )
-    found = json.loads(out)
+    report = json.loads(out)
     assert status == 0
-    assert found["iteration_time_s"] <= found["initial_iteration_time_s"]
-    assert found["schedule"]["micro_batches"] == 8
+    assert report["iteration_time_s"] <= report["initial_iteration_time_s"]
+    assert report["schedule"]["micro_batches"] == 8
 
 
 def test_costs_are_those_of_the_schedule(problem, fabric):
@@ -171,17 +163,17 @@ def test_costs_are_those_of_the_schedule(problem, fabric):
     # The same placements, priced one after the other by one evaluator.
     assert cost(evaluator, whole, fabric) > seconds["1f1b"]
     for kind, known in seconds.items():
-        other = attrs.evolve(strategy, schedule=pipeline(problem, kind).schedule)
-        assert cost(evaluator, other, fabric) == known
-        assert evaluator.plan(State(other, fabric), {}).timeline.makespan == known
+        variant = attrs.evolve(strategy, schedule=pipeline(problem, kind).schedule)
+        assert cost(evaluator, variant, fabric) == known
+        assert evaluator.plan(State(variant, fabric), {}).timeline.makespan == known
     assert len(set(seconds.values())) == len(seconds)
 
 
 def test_a_time_to_beat_changes_no_answer(problem, fabric):
     strategy = pipeline(problem, micro_batches=4)
     seconds = cost(evaluator_of(problem), strategy, fabric)
-    for beat, wanted in ((seconds * 1.001, seconds), (seconds * 0.999, float("inf")), (seconds / 2, float("inf"))):
-        assert cost(evaluator_of(problem), strategy, fabric, beat) == wanted
+    for cutoff, answer in ((seconds * 1.001, seconds), (seconds * 0.999, float("inf")), (seconds / 2, float("inf"))):
+        assert cost(evaluator_of(problem), strategy, fabric, cutoff) == answer
 
 
 def test_a_candidate_that_breaks_its_schedule_is_infeasible(problem, fabric):
@@ -196,12 +188,12 @@ def test_memory_is_what_the_schedule_keeps(problem, fabric):
     gpipe, early = (pipeline(problem, kind) for kind in ("gpipe", "1f1b"))
     frugal = pipeline(problem, recompute=(True, True))
     evaluator = evaluator_of(problem)
-    used = [evaluator.memory(strategy) for strategy in (PlacedStrategy(gpipe.placements), gpipe, early, frugal)]
-    assert used[0] == pytest.approx(used[1], rel=1e-12)  # every activation is kept until the last forward pass
-    assert (used[2] < used[1]).all()
-    assert (used[3] < used[2]).any()
+    peaks = [evaluator.memory(strategy) for strategy in (PlacedStrategy(gpipe.placements), gpipe, early, frugal)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-12)  # every activation is kept until the last forward pass
+    assert (peaks[2] < peaks[1]).all()
+    assert (peaks[3] < peaks[2]).any()
     # A device that holds what 1F1B needs, and not what GPipe does.
-    between = (used[1].max() + used[2].max()) / 2
+    between = (peaks[1].max() + peaks[2].max()) / 2
     small = attrs.evolve(problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(SERVERS, between)))
     assert cost(evaluator_of(small, "limit"), gpipe, fabric) == float("inf")
     assert cost(evaluator_of(small, "limit"), early, fabric) < float("inf")

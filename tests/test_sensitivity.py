@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from topoplan import Host, TopoplanError
-from topoplan_command_sensitivity.repeating import experiment_of
-from topoplan_command_sensitivity.sensitivity import Row, sensitivity
+from topoplan_command_sensitivity.provenance import experiment_of
+from topoplan_command_sensitivity.sensitivity import PerturbationResult, sensitivity
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.perturbation import Perturbation
@@ -26,15 +26,31 @@ EXPERIMENT = Experiment(
     run=RunOptions(batch_size=4096, budget=100),
 )
 WORDS = (
-    "optimize", "dlrm", "-o", "arch-embedding-size=1000-1000", "--batch-size", "64", "--servers", "4",
-    "-t", "topoopt", "-s", "totientperm", "--degree", "2", "--budget", "20", "--seed", "4",
-)  # fmt: skip
+    "optimize",
+    "dlrm",
+    "-o",
+    "arch-embedding-size=1000-1000",
+    "--batch-size",
+    "64",
+    "--servers",
+    "4",
+    "-t",
+    "topoopt",
+    "-s",
+    "totientperm",
+    "--degree",
+    "2",
+    "--budget",
+    "20",
+    "--seed",
+    "4",
+)
 
 
 def test_a_search_that_proves_its_answer_loses_by_perturbation_only():
     perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=1e4)]
     study = sensitivity(EXPERIMENT, perturbations, seeds=2)
-    none, noisy, fast = study.rows
+    none, noisy, fast = study.results
     assert none.slowdowns == (1.0, 1.0)
     assert min(noisy.slowdowns) >= 1.0
     assert none.worst == 1.0 < fast.mean == fast.worst
@@ -44,7 +60,9 @@ def test_a_search_that_proves_its_answer_loses_by_perturbation_only():
 
 
 def test_a_plan_that_does_not_fit_is_no_slowdown():
-    row = Row(perturbation=Perturbation(), seeds=(0, 1), seconds=(1.0, 2.0), fits=(False, True), reference=1.0)
+    row = PerturbationResult(
+        perturbation=Perturbation(), seeds=(0, 1), seconds=(1.0, 2.0), fits=(False, True), reference=1.0
+    )
     assert row.slowdowns == (float("inf"), 2.0)
     assert row.worst == float("inf")
 
@@ -65,7 +83,7 @@ def test_every_searcher_takes_part(searcher):
         EXPERIMENT, searchers=[searcher], topology=Choice("topoopt"), run=RunOptions(batch_size=64, budget=6)
     )
     study = sensitivity(experiment, [Perturbation(compute_noise=0.3, communication_scale=0.5)], seeds=1)
-    assert study.rows[0].seconds[0] > 0
+    assert study.results[0].seconds[0] > 0
 
 
 def test_ctrl_c_keeps_what_is_finished():
@@ -76,7 +94,7 @@ def test_ctrl_c_keeps_what_is_finished():
     perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=2.0)]
     study = sensitivity(EXPERIMENT, perturbations, seeds=2, on_progress=stop)
     assert study.interrupted
-    assert [row.seeds for row in study.rows] == [(0, 1)]
+    assert [row.seeds for row in study.results] == [(0, 1)]
 
 
 def test_a_plan_gives_its_experiment_back(run):
@@ -115,11 +133,12 @@ def test_an_experiment_gives_a_table(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--compute-noise", "1"), "--compute-noise '1': '1' must be a number between 0 and 1"),
-        (("--compute-noise", "nan"), "must be a number between 0 and 1"),
-        (("--communication-scale", "2,x"), "--communication-scale '2,x': 'x' must be a number more than 0"),
-        (("--communication-scale", "inf"), "must be a number more than 0"),
-        (("--seeds", "0"), "--seeds 0: at least 1"),
+        (("--compute-noise", "1"), "--compute-noise: 1.0 is too large (less than 1)"),
+        (("--compute-noise", "nan"), "--compute-noise: expected number, got 'nan'"),
+        (("--compute-noise", "0"), "--compute-noise: 0.0 is too small (more than 0)"),
+        (("--communication-scale", "2,x"), "--communication-scale: expected number, got 'x'"),
+        (("--communication-scale", "inf"), "--communication-scale: expected number, got 'inf'"),
+        (("--seeds", "0"), "--seeds: 0 is too small (at least 1)"),
         ((), "missing.toml: cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``topoplan share`` from a file to a table, a page, a plot and JSON; twice the same."""
+"""``topoplan share`` from a file to a table, a plot and JSON; twice the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topoplan.cli import main
-from topoplan_command_share.share import share_from
+from topoplan_command_share.shared_cluster import shared_cluster_from
 
 EXAMPLE = Path(__file__).parents[1] / "experiments" / "shared-cluster.toml"
 SMALL = """
@@ -55,13 +54,6 @@ use = "totientperm"
 """
 
 
-def command(capsys, *args):
-    with pytest.raises(SystemExit) as ended:
-        main(["share", *map(str, args)])
-    out, err = capsys.readouterr()
-    return ended.value.code or 0, out, err
-
-
 @pytest.fixture
 def small(tmp_path):
     path = tmp_path / "small.toml"
@@ -69,25 +61,18 @@ def small(tmp_path):
     return path
 
 
-def test_all_outputs_and_the_same_twice(capsys, small, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Results\n\nkept\n")
-    outputs = ["--plot", tmp_path / "share.svg", "--write", page]
-    code, out, err = command(capsys, small, *outputs)
+def test_all_outputs_and_the_same_twice(run, small, tmp_path):
+    outputs = ["--plot", tmp_path / "share.svg"]
+    code, out, err = run("share", small, *outputs)
     assert code == 0, err
     assert err == "" or "compiling" in err
     assert "tree of equal cost" in out
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(first) == {"small.toml", "share.svg", "page.md", "page-small.svg"}
-    code, out, _ = command(capsys, small, *outputs, "--json")
+    assert set(first) == {"small.toml", "share.svg"}
+    code, out, _ = run("share", small, *outputs, "--json")
     found = json.loads(out)
     assert code == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
-
-    text = page.read_text()
-    assert text.startswith("# Results\n\nkept\n")
-    assert f"    topoplan share {small} --write {page}\n" in text
-    assert "partition of its own on panel" in text
 
     rows = {(row["network"], row["load"]): row for row in found["rows"]}
     assert set(rows) == {(n, load) for n in ("panel", "tree", "tree of equal cost") for load in (50, 100)}
@@ -117,35 +102,35 @@ def test_all_outputs_and_the_same_twice(capsys, small, tmp_path):
         ("budget = 20", "budget = twenty", "is not TOML"),
     ],
 )
-def test_bad_files_end_in_one_line(capsys, small, tmp_path, old, new, message):
+def test_bad_files_end_in_one_line(run, small, tmp_path, old, new, message):
     assert old in SMALL
     small.write_text(SMALL.replace(old, new, 1))
-    code, out, err = command(capsys, small, "--write", tmp_path / "page.md")
+    code, out, err = run("share", small, "--plot", tmp_path / "share.svg")
     assert code == 2
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-    assert not (tmp_path / "page.md").exists()
+    assert not (tmp_path / "share.svg").exists()
 
 
-def test_a_path_that_cannot_be_written_is_told_before_the_work(capsys, small, tmp_path):
-    code, _, err = command(capsys, small, "--write", tmp_path / "no" / "page.md")
+def test_a_path_that_cannot_be_written_is_told_before_the_work(run, small, tmp_path):
+    code, _, err = run("share", small, "--plot", tmp_path / "no" / "share.svg")
     assert code == 2
     assert "does not exist" in err
 
 
-def test_ctrl_c_writes_nothing(capsys, small, tmp_path, monkeypatch):
+def test_ctrl_c_writes_nothing(run, small, tmp_path, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("topoplan_command_share.rows.measured", stop)
-    code, _, err = command(capsys, small, "--write", tmp_path / "page.md")
+    monkeypatch.setattr("topoplan_command_share.results.job_times", stop)
+    code, _, err = run("share", small, "--plot", tmp_path / "share.svg")
     assert code == 130
     assert "interrupted" in err
-    assert not (tmp_path / "page.md").exists()
+    assert not (tmp_path / "share.svg").exists()
 
 
 def test_the_example_can_be_read():
-    share = share_from(tomllib.loads(EXAMPLE.read_text()), EXAMPLE.stem, EXAMPLE.name)
+    share = shared_cluster_from(tomllib.loads(EXAMPLE.read_text()), EXAMPLE.stem, EXAMPLE.name)
     assert share.study.cluster.servers == 128
     assert [job.servers for job in share.jobs] == [16] * 4

@@ -20,10 +20,10 @@ CLUSTER = ["--servers", "4", "--degree", "1", "--interface-bandwidth-gbps", "10"
 
 def run(capsys, *words):
     """Return the exit status, standard output and standard error of a command line."""
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as ending:
         main([str(word) for word in words])
     out, err = capsys.readouterr()
-    return left.value.code, out, err
+    return ending.value.code, out, err
 
 
 def optimized(capsys, *words):
@@ -37,19 +37,19 @@ def saved(tmp_path_factory):
     """Return a folder with a duplex plan, of HiDup, in formats that can hold it."""
     folder = tmp_path_factory.mktemp("spmd")
     words = ["-s", "hidup", "-x", f"json={folder / 'plan.json'}", "-x", f"dot={folder / 'plan.dot'}"]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as ending:
         main(["optimize", *MODEL, *CLUSTER, *words])
-    assert left.value.code == 0
+    assert ending.value.code == 0
     return folder
 
 
 def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
-    found, hidup = (optimized(capsys, "-s", name) for name in ("spmd", "hidup"))
-    said = found["planners"]["spmd"]
+    spmd, hidup = (optimized(capsys, "-s", name) for name in ("spmd", "hidup"))
+    said = spmd["planners"]["spmd"]
     assert said["simulated_s"]["hidup"] == hidup["iteration_time_s"]
     programs = {k: v for k, v in said["simulated_s"].items() if k not in ("initial strategy", "data parallelism")}
-    assert found["iteration_time_s"] == min(programs.values())
-    assert said["simulated_s"][said["chosen"]] == found["iteration_time_s"]
+    assert spmd["iteration_time_s"] == min(programs.values())
+    assert said["simulated_s"][said["chosen"]] == spmd["iteration_time_s"]
     fastest = optimized(capsys, "-s", "spmd", "--keep", "fastest")
     assert fastest["iteration_time_s"] == min(said["simulated_s"].values())
     assert hidup["schedule"]["kind"] == "duplex"
@@ -70,22 +70,22 @@ def test_a_program_survives_in_a_plan(saved):
 def test_a_saved_program_can_be_simulated(saved, capsys, simulator):
     status, out, err = run(capsys, "simulate", saved / "plan.json", "--simulator", simulator, "--json")
     assert status == 0, err
-    found = json.loads(out)
-    assert found["lower_bound_s"] <= found["iteration_time_s"] * (1 + 1e-9)
+    report = json.loads(out)
+    assert report["lower_bound_s"] <= report["iteration_time_s"] * (1 + 1e-9)
 
 
 def test_a_search_can_start_from_a_program(saved, capsys):
     words = ("--strategy", f"{saved / 'plan.json'}", "--budget", "30")
-    found = optimized(capsys, "-s", "mcmc", *words)
+    report = optimized(capsys, "-s", "mcmc", *words)
     hidup = optimized(capsys, "-s", "hidup")
-    assert found["initial_iteration_time_s"] == hidup["iteration_time_s"]
+    assert report["initial_iteration_time_s"] == hidup["iteration_time_s"]
 
 
 def test_networks_are_searched_for_a_program(capsys):
-    found = optimized(capsys, "-s", "spmd", "-s", "totientperm", "--topology", "topoopt", "--degree", "2")
-    said = found["planners"]["spmd"]["simulated_s"]  # under the one draw of paths that is searched
-    assert found["draws"]["searched_iteration_time_s"] <= said["hidup"]
-    assert found["iteration_time_s"] == pytest.approx(found["draws"]["searched_iteration_time_s"], rel=0.05)
+    report = optimized(capsys, "-s", "spmd", "-s", "totientperm", "--topology", "topoopt", "--degree", "2")
+    said = report["planners"]["spmd"]["simulated_s"]  # under the one draw of paths that is searched
+    assert report["draws"]["searched_iteration_time_s"] <= said["hidup"]
+    assert report["iteration_time_s"] == pytest.approx(report["draws"]["searched_iteration_time_s"], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_networks_are_searched_for_a_program(capsys):
 )
 def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher, topology):
     file = tmp_path / "plan.fbuf"
-    planned = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")
+    report = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")
     status, out, err = run(capsys, "simulate", file, "--json")
     assert status == 0, err
     tasks = Flatbuffer().read(file.read_bytes(), "x").taskgraph
     assert (tasks.kind == TaskKind.BARRIER).any()  # collectives written out
-    assert json.loads(out)["iteration_time_s"] == pytest.approx(planned["iteration_time_s"], rel=1e-5)
+    assert json.loads(out)["iteration_time_s"] == pytest.approx(report["iteration_time_s"], rel=1e-5)
 
 
 def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):
@@ -123,10 +123,10 @@ def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):
         (lambda p: p["rules"].pop(), r"signatures of \d+ operators"),
         (lambda p: p["rules"][0][0]["outputs"].clear(), "does not fit"),
         (lambda p: p["rules"][0][0]["outputs"][0].update(holding="gather", axis=9), "is none that computes the same"),
-        (lambda p: p["rules"][0][0]["outputs"][0].update(holding="full", axis=1), "form full has no axis"),
+        (lambda p: p["rules"][0][0]["outputs"][0].update(holding="full", axis=1), "sharding full has no axis"),
         (lambda p: p["rules"][0][0]["outputs"][0].update(holding="half"), "expected full or gather or reduce"),
         (lambda p: p.update(sharded_state=1), "expected true or false, got 1"),
-        (lambda p: p["stored"][0].pop(), "forms of 2 arguments"),
+        (lambda p: p["stored"][0].pop(), "shardings of 2 arguments"),
     ],
 )
 def test_a_damaged_program_is_named(saved, capsys, tmp_path, change, message):

@@ -55,25 +55,25 @@ def gating(x, w, start=0):
     """Send each position to its best expert, while that has slots."""
     gates = softmax(x @ w, -1)
     best = gates.argmax(-1)
-    chosen = np.eye(w.shape[1])[best]
-    place = (chosen.cumsum(1) - 1) * chosen
+    mask = np.eye(w.shape[1])[best]
+    place = (mask.cumsum(1) - 1) * mask
     slots = np.eye(4)[np.clip(place.sum(-1), 0, 3).astype(int)] * (place.sum(-1) < 4)[..., None]
-    dispatch = chosen[..., None] * slots[..., None, :]
+    dispatch = mask[..., None] * slots[..., None, :]
     return dispatch, dispatch * gates[..., None]
 
 
 def rows(indices, table, start=0):
     """Look rows up; other devices have the rest of them."""
-    at = indices.astype(int) - start
-    there = (at >= 0) & (at < len(table))
-    return (np.where(there[..., None], table[np.clip(at, 0, len(table) - 1)], 0.0),)
+    row = indices.astype(int) - start
+    present = (row >= 0) & (row < len(table))
+    return (np.where(present[..., None], table[np.clip(row, 0, len(table) - 1)], 0.0),)
 
 
 def nll(scores, targets, start=0):
-    at = targets.astype(int) - start
-    there = (at >= 0) & (at < scores.shape[1])
-    taken = np.take_along_axis(scores, np.clip(at, 0, scores.shape[1] - 1)[:, None], 1)[:, 0]
-    return (-np.where(there, taken, 0.0).sum(),)
+    column = targets.astype(int) - start
+    present = (column >= 0) & (column < scores.shape[1])
+    values = np.take_along_axis(scores, np.clip(column, 0, scores.shape[1] - 1)[:, None], 1)[:, 0]
+    return (-np.where(present, values, 0.0).sum(),)
 
 
 def patches(x, w, b, start=0):
@@ -255,15 +255,15 @@ def agrees(name: str, signature: Signature) -> bool:
     """Say whether devices that compute their shares under a signature compute what the operator does."""
     op, function = OPERATORS[name]
     rng = np.random.default_rng(0)
-    given = values(op, rng)
-    answers = function(*given)
-    per_argument = [shares(x, form, rng) for x, form in zip(given, signature.inputs, strict=True)]
+    arguments = values(op, rng)
+    answers = function(*arguments)
+    per_argument = [shares(x, form, rng) for x, form in zip(arguments, signature.inputs, strict=True)]
     dim = op.dims[signature.dim] if signature.dim >= 0 else None
     # Which rows of a table, or classes, a device has is known to it.
     step = dim.size // N if dim and dim.role is Role.REDUCTION and dim.name in ("r", "c") else 0
-    made = [function(*mine, start=k * step) for k, mine in enumerate(zip(*per_argument, strict=True))]
+    results = [function(*mine, start=k * step) for k, mine in enumerate(zip(*per_argument, strict=True))]
     return all(
-        np.allclose(whole([m[k] for m in made], form, np.shape(answer)), answer)
+        np.allclose(whole([m[k] for m in results], form, np.shape(answer)), answer)
         for k, (form, answer) in enumerate(zip(signature.outputs, answers, strict=True))
     )
 

@@ -91,15 +91,15 @@ def load(exporters):
 
     @cache
     def load(name):
-        written = exporter().read(write(exporter, plan(name)), name)
-        foreign = dict(written.taskgraph.foreign)
+        copy = exporter().read(write(exporter, plan(name)), name)
+        foreign = dict(copy.taskgraph.foreign)
         for field in ITS_OWN:
             column = foreign[f"flatbuffer.{field}"].copy()
             free = foreign["flatbuffer.tasks.type"] == MESSAGE if field == "tasks.runtime" else slice(None)
             column[free] = np.arange(len(column))[free] + 3
             foreign[f"flatbuffer.{field}"] = column
-        taskgraph = attrs.evolve(written.taskgraph, foreign=foreign)
-        data = write(exporter, attrs.evolve(written, taskgraph=taskgraph))
+        taskgraph = attrs.evolve(copy.taskgraph, foreign=foreign)
+        data = write(exporter, attrs.evolve(copy, taskgraph=taskgraph))
         return data, exporter().read(data, name)
 
     return load
@@ -122,31 +122,40 @@ def test_without_the_foreign_columns_the_meaning_stays(name, load, exporters):
     _, plan = load(name)
     exporter = exporters["flatbuffer"]
     bare = attrs.evolve(plan, taskgraph=attrs.evolve(plan.taskgraph, foreign={}))
-    again = exporter().read(write(exporter, bare), name)
+    copy = exporter().read(write(exporter, bare), name)
     for field in ("cluster", "fabric", "taskgraph"):
-        assert getattr(again, field) == getattr(plan, field), field
+        assert getattr(copy, field) == getattr(plan, field), field
 
 
 @pytest.mark.parametrize("name", ["40vgg_16", "topoopt_d4_25dlrm_16"])
 def test_json_between_loses_nothing(name, load, exporters):
     data, plan = load(name)
-    again = exporters["json"]().read(write(exporters["json"], plan), name)
-    assert again == plan
-    assert content(write(exporters["flatbuffer"], again)) == content(data)
+    copy = exporters["json"]().read(write(exporters["json"], plan), name)
+    assert copy == plan
+    assert content(write(exporters["flatbuffer"], copy)) == content(data)
 
 
 # Tasks of each kind, smallest and largest message and their sum, group sizes, sums of forward and backward ms.
 FIGURES = {
     "100candle_16": (
-        [492, 492, 456, 140], (16777216, 67108864, 18522046464), {4: 86, 8: 32, 16: 22}, (574.34, 1078.86),
+        [492, 492, 456, 140],
+        (16777216, 67108864, 18522046464),
+        {4: 86, 8: 32, 16: 22},
+        (574.34, 1078.86),
     ),
     "40candle_16": (
-        [548, 548, 632, 140], (16777216, 67108864, 19864223744), {4: 54, 8: 66, 16: 20}, (592.56, 1085.55),
+        [548, 548, 632, 140],
+        (16777216, 67108864, 19864223744),
+        {4: 54, 8: 66, 16: 20},
+        (592.56, 1085.55),
     ),
     "100dlrm_128": (
-        [2904, 2904, 16528, 110], (524288, 33554432, 10603200512), {1: 64, 8: 2, 16: 2, 128: 42}, (1023.71, 1922.30),
+        [2904, 2904, 16528, 110],
+        (524288, 33554432, 10603200512),
+        {1: 64, 8: 2, 16: 2, 128: 42},
+        (1023.71, 1922.30),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -157,8 +166,8 @@ def test_figures_of_the_files(name, load):
     assert [int((graph.kind == kind).sum()) for kind in kinds] == counts
     size = graph.size[graph.kind == TaskKind.TRANSFER]
     assert (size.min(), size.max(), size.sum()) == messages
-    found, often = np.unique(np.diff(graph.group_ptr), return_counts=True)
-    assert dict(zip(found.tolist(), often.tolist(), strict=True)) == groups
+    sizes, often = np.unique(np.diff(graph.group_ptr), return_counts=True)
+    assert dict(zip(sizes.tolist(), often.tolist(), strict=True)) == groups
     assert 1e3 * graph.seconds[graph.kind == TaskKind.FORWARD].sum() == pytest.approx(forward, abs=0.006)
     assert 1e3 * graph.seconds[graph.kind == TaskKind.BACKWARD].sum() == pytest.approx(backward, abs=0.006)
 
@@ -185,11 +194,11 @@ def test_a_fabric_without_switches_keeps_routes_and_rings(load):
 
 
 def test_fields_of_its_own_are_in_the_file(load):
-    found = content(load("topoopt_d4_25dlrm_16")[0])
-    runtimes = [(place, task[3]) for place, task in enumerate(found["tasks"]) if task[0] == MESSAGE]
+    fields = content(load("topoopt_d4_25dlrm_16")[0])
+    runtimes = [(place, task[3]) for place, task in enumerate(fields["tasks"]) if task[0] == MESSAGE]
     assert len(runtimes) > 100
     assert all(runtime == place + 3 for place, runtime in runtimes)
-    assert [op[1] for op in found["ops"]] == list(range(3, 43))
+    assert [op[1] for op in fields["ops"]] == list(range(3, 43))
 
 
 def test_foreign_columns_are_plain_arrays(load):

@@ -12,14 +12,19 @@ import time
 import types
 
 import attrs
+import cloudpickle
 import pytest
+import worker_jobs
 from idle_search import IdleSearch
 
 from topoplan import Host, Searcher, TopoplanError, hookimpl
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.packing import packed, unpacked
+from topoplan_engine.workers import run_jobs
 
+#: Other processes need not find this module: its classes are sent whole, as those of a notebook are.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SMALL = Experiment(
     model="alexnet",
     cluster=ClusterOptions(servers=2, interface_bandwidth_gbps=10.0),
@@ -94,7 +99,7 @@ def test_a_worker_that_fails_is_one_line(capfd, how, message):
 PARENT = """
 import multiprocessing, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from START import START_WORKER as start
+from topoplan_engine.workers import _start as start
 
 def pid(_):
     import os
@@ -108,16 +113,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the system for processes")
-@pytest.mark.parametrize(
-    ("start", "number"),
-    [
-        (("topoplan_studies.measure", "start_worker"), signal.SIGKILL),
-        (("topoplan_command_sweep.work", "_start_worker"), signal.SIGTERM),
-    ],
-)
-def test_no_worker_outlives_its_parent(tmp_path, start, number):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_its_parent(tmp_path, number):
     script = tmp_path / "parent.py"
-    script.write_text(textwrap.dedent(PARENT).replace("START_WORKER", start[1]).replace("START", start[0]))
+    script.write_text(textwrap.dedent(PARENT))
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
         workers = {int(word) for word in parent.stdout.readline().split()}
         parent.send_signal(number)
@@ -136,3 +135,43 @@ def _alive(pid):
         return False
     with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
         return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def jobs(work, workers):
+    """Run jobs; return their results by number, and whether it was interrupted."""
+    results = {}
+    stopped = run_jobs(Host(), worker_jobs.run, work, [f"job {job}" for job in work], workers, results.__setitem__)
+    return results, stopped
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_have_their_results_whatever_finishes_first(workers):
+    assert jobs([9, 0, 3], workers) == ({0: 81, 1: 0, 2: 9}, False)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_job_that_fails_is_named_even_if_a_later_one_fails_sooner(workers):
+    with pytest.raises(TopoplanError, match=r"^job late: is late$"):
+        jobs([1, "late", "early", 2], workers)
+
+
+def test_an_exception_of_any_class_comes_back():
+    with pytest.raises(UnicodeDecodeError, match="nothing"):
+        jobs([1, "breaks"], 2)
+
+
+def test_jobs_of_a_process_that_dies_are_named():
+    with pytest.raises(TopoplanError, match=r"^a worker process died .* during one of: job 6000, job dies$"):
+        jobs([6000, "dies"], 2)  # the first one is under way for a minute, unless it is ended
+
+
+def test_a_second_ctrl_c_ends_at_once_and_keeps_what_is_finished():
+    results = {}
+
+    def stop_twice(number, result):
+        results[number] = result
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run_jobs(Host(), worker_jobs.run, [0, 6000, 6000], ["a", "b", "c"], 2, stop_twice)
+    assert results == {0: 0}  # the others, of a minute each, would have finished

@@ -43,7 +43,7 @@ def test_components_are_those_of_the_table():
     host = Host.discover()
     names = {package.name for package in PACKAGES}
     rows = {f"{row.kind} {row.name} {row.distribution}" for row in host.listing() if row.distribution in names}
-    assert rows == {f"{one} {package.name}" for package in PACKAGES for one in package.components}
+    assert rows == {f"{component} {package.name}" for package in PACKAGES for component in package.components}
 
 
 def test_a_component_that_is_not_installed_names_its_package():
@@ -102,10 +102,10 @@ def test_a_row_becomes_a_package(checkout):
     assert {"topoplan-core", "topoplan-directconnect"} <= set(document["tool"]["uv"]["sources"])
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
     assert root["project"]["dependencies"] == [
-        "topoplan-core @ {root:uri}/core",
-        "topoplan-engine @ {root:uri}/engine",
-        "topoplan-directconnect @ {root:uri}/libs/directconnect",
-        "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs",
+        "topoplan-core @ {root:uri}/core/.",
+        "topoplan-engine @ {root:uri}/engine/.",
+        "topoplan-directconnect @ {root:uri}/libs/directconnect/.",
+        "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs/.",
     ]
     assert root["tool"]["mypy"]["strict"] is True  # what stands below the lists is left
 
@@ -205,15 +205,22 @@ def requirements(metadata):
     return re.findall(r"^Requires-Dist: (.*)$", metadata.partition("\n\n")[0], re.M)
 
 
+def test_no_address_looks_as_if_it_had_a_version():
+    """Pip keeps the wheel of such an address, and installs it again after the folder has changed."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    assert len(dependencies) > 50
+    assert not [address for address in dependencies if "-" in address.rstrip("/").rpartition("/")[2]]
+
+
 def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
     folder = ROOT / "plugins/topologies/ocs"
     backend = load(folder / "checkout_backend.py")
     monkeypatch.chdir(folder)
     name = backend.prepare_metadata_for_build_wheel(str(tmp_path))
     assert requirements((tmp_path / name / "METADATA").read_text()) == [
-        f"topoplan-core @ {(ROOT / 'core').as_uri()}",
-        f"topoplan-directconnect @ {(ROOT / 'libs/directconnect').as_uri()}",
-        f"topoplan-engine @ {(ROOT / 'engine').as_uri()}",
+        f"topoplan-core @ {ROOT.as_uri()}/core/.",
+        f"topoplan-directconnect @ {ROOT.as_uri()}/libs/directconnect/.",
+        f"topoplan-engine @ {ROOT.as_uri()}/engine/.",
         "attrs>=24.2",
         "numpy>=2.0",
     ]
@@ -231,6 +238,30 @@ def test_outside_a_checkout_metadata_is_that_of_the_wheel(tmp_path, monkeypatch)
     assert "topoplan-core>=0.1,<0.2" in requirements((tmp_path / name / "METADATA").read_text())
 
 
+def test_a_copied_package_says_what_to_install_first(tmp_path, monkeypatch):
+    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
+    monkeypatch.chdir(folder)
+    backend = load(folder / "checkout_backend.py")
+    monkeypatch.setattr(backend, "distributions", lambda path: [])
+    with pytest.raises(SystemExit, match=r"^error: topoplan-topology-ocs needs topoplan-core, topo") as caught:
+        backend.prepare_metadata_for_build_wheel(str(tmp_path))
+    assert "topoplan-engine: install them first, or install topoplan-topology-ocs from a whole checkout" in str(
+        caught.value
+    )
+    (folder / "PKG-INFO").write_text("")  # an sdist has one
+    (tmp_path / "metadata").mkdir()
+    assert backend.prepare_metadata_for_build_wheel(str(tmp_path / "metadata")).endswith(".dist-info")
+
+
+@pytest.mark.slow
+def test_pip_shows_what_a_copied_package_needs(tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
+    ended = subprocess.run([tmp_path / "venv/bin/pip", "install", folder], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "topoplan-topology-ocs needs topoplan-core, topoplan-directconnect, topoplan-engine" in ended.stderr
+
+
 @pytest.mark.slow
 def test_one_package_installs_from_a_checkout(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
@@ -238,4 +269,8 @@ def test_one_package_installs_from_a_checkout(tmp_path):
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
     listed = subprocess.run([tmp_path / "venv/bin/topoplan", "plugins"], check=True, capture_output=True, text=True)
     assert "topoplan-topology-ocs 0.1.0" in listed.stdout
-    assert "topoplan-directconnect 0.1.0" in listed.stdout
+    installed = subprocess.run([words[0], "freeze"], check=True, capture_output=True, text=True).stdout
+    assert {"topoplan-core", "topoplan-directconnect", "topoplan-topology-ocs"} <= set(
+        re.findall(r"^[\w-]+", installed, re.M)
+    )
+    assert "topoplan-topology-topoopt" not in installed

@@ -138,7 +138,9 @@ class Table:
         """Return the root's pyproject.toml with its lists of packages as they ought to be."""
         packages = self.packages.values()
         members = dict.fromkeys("plugins/*/*" if p.folder.startswith("plugins/") else p.folder for p in packages)
-        requirements = [f"{p.name} @ {{root:uri}}/{p.folder}" for p in packages]
+        # "/.": pip takes the last part of an address for a name and a version if it has a dash, and would keep the
+        # wheel of that folder for ever.
+        requirements = [f"{p.name} @ {{root:uri}}/{p.folder}/." for p in packages]
         folders = ("plugins", "libs", "engine", "core")
         alike = ([p.module for p in packages if p.folder.split("/")[0] == folder] for folder in folders)
         layers = [" | ".join(modules) for modules in alike if modules]

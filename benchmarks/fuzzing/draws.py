@@ -19,8 +19,9 @@ from topoplan import Host
 from topoplan.model.plan import Plan
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.experiment import Choice, HostGroup
+from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import write_outputs
+from topoplan_engine.options import HostGroup
 from topoplan_studies.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,15 +19,18 @@ from fuzzing.mutators import bytes_of, json_of, text_of
 from fuzzing.watch import Reader
 from topoplan import TopoplanError
 from topoplan.model.plan import Plan
-from topoplan.options import listed, pairs, parse_component, structure
+from topoplan.options import parse_component, structure
 from topoplan.testing import reference
-from topoplan_command_compare.command import _networks, _vary
-from topoplan_command_share.share import share_from
+from topoplan_command_compare.command import _networks
+from topoplan_command_share.shared_cluster import shared_cluster_from
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.experiment import Choice, HostGroup, build_cluster, experiment_from_toml
+from topoplan_engine.experiment import Choice, build_cluster, experiment_from_toml
 from topoplan_engine.exporting import read_plan, read_strategy, write_outputs
+from topoplan_engine.flags import Flags
+from topoplan_engine.options import HostGroup
 from topoplan_engine.replay import simulate_file
 from topoplan_engine.tomlfiles import read_toml
+from topoplan_engine.wordlists import listed, pairs
 from topoplan_studies.prices import read_prices
 from topoplan_studies.store import Store
 from topoplan_studies.study import study_from
@@ -128,7 +131,7 @@ def read_comparison(text: str) -> None:
 
 def read_share(text: str) -> None:
     """Read a shared cluster."""
-    share_from(read_toml(stored("share.toml", text)), "share", "share.toml")
+    shared_cluster_from(read_toml(stored("share.toml", text)), "share", "share.toml")
 
 
 def read_price_file(text: str) -> None:
@@ -187,7 +190,9 @@ def read_words(words: tuple[str, str, str]) -> None:
     """Read the networks and the numbers with commas of a comparison."""
     networks, key, values = words
     _networks([networks], True)
-    _vary({}, key, values)
+    name = key.replace("-", "_")
+    flags = Flags(of=RunOptions if name == "batch_size" else ClusterOptions, only=(name,), several=(name,))
+    flags.read({name: values})
 
 
 def read_kept(data: bytes) -> None:

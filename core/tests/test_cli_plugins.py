@@ -11,9 +11,9 @@ import types
 import attrs
 import pytest
 
-from topoplan import Topology, TopoplanError, hookimpl, option
+from topoplan import Estimator, Searcher, Topology, TopoplanError, hookimpl, option
 from topoplan.cli import main
-from topoplan.cli.doctor import remedy
+from topoplan.cli._doctor import remedy
 from topoplan.options import describe
 from topoplan.plugin.host import Broken, Conflict, Host, Provider
 from topoplan.testing import reference
@@ -86,9 +86,9 @@ def test_list_of_one_kind(host, capsys):
 
 
 def test_list_fits_eighty_columns(host, capsys, monkeypatch):
-    from topoplan.cli import plugins
+    from topoplan.cli import _plugins
 
-    monkeypatch.setattr(plugins, "_columns", lambda: 80)
+    monkeypatch.setattr(_plugins, "_columns", lambda: 80)
     _, out, _ = run(capsys, "plugins")
     assert max(map(len, out.splitlines())) <= 80
     assert "A ring" in out
@@ -142,7 +142,7 @@ def test_show_of_an_unknown_name_is_one_line_and_status_2(host, capsys):
 def test_doctor_is_content(host, capsys):
     code, out, _ = run(capsys, "plugins", "doctor")
     assert code == 0
-    assert "all plugins work" in out
+    assert "all plugins load and build" in out
 
 
 def test_doctor_names_cause_and_remedy(host, capsys):
@@ -169,13 +169,32 @@ def test_doctor_finds_what_loads_and_does_not_build(host, capsys):
         def build(self, context):
             return {}
 
+    class Absent(Searcher):
+        name = "absent"
+        axis = "strategy"
+
+        def build(self, problem, rng):
+            return None
+
+    class Zero(Estimator):
+        name = "zero"
+
+        def build(self, graph, cluster):
+            return 0
+
+    host.add([Absent, Zero], name="theirs")
     host.add(Raises, name="mine")
     host.add(Dict, name="yours")
     code, out, _ = run(capsys, "plugins", "doctor")
     assert code == 1
     assert "BROKEN topology 'raises' (plugin 'mine'): build raised ValueError: boom" in out
     assert 'raise ValueError("boom")' in out
-    assert "BROKEN topology 'dict' (plugin 'yours'): build returned dict {} (must return Fabric)" in out
+    assert (
+        "BROKEN topology 'dict' (plugin 'yours'): build returned dict {} (must return Fabric or ReconfigurableFabric)"
+        in out
+    )
+    assert "BROKEN searcher 'absent' (plugin 'theirs'): build returned None (must return Search)" in out
+    assert "BROKEN estimator 'zero' (plugin 'theirs'): build returned int 0 (must return CostFunction)" in out
 
 
 def test_the_author_of_a_plugin_is_told_where_it_is(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from topoplan import Exporter, Searcher, Topology, TopoplanError, hookimpl, option
-from topoplan.plugin.guard import bare
+from topoplan.plugin.components import unguarded
 from topoplan.plugin.host import Host
 
 
@@ -40,6 +40,14 @@ class Undecorated(Topology):
 
 class Abstract(Topology):
     name = "ring"
+
+
+class Dotless(Exporter):
+    name = "plain"
+    suffix = "txt"
+
+    def write(self, plan):
+        return b""
 
 
 class Searching(Searcher):
@@ -152,10 +160,26 @@ def test_unknown_kind_names_the_nearest():
         (plugin("ring"), r"returned str 'ring' \(must return classes of Topology\)"),
         (plugin(topology(), hook="topoplan_exporters"), r"returned Ring \(must return classes of Exporter\)"),
         (plugin(Undecorated), r"topology 'ring': its options are none yet \(write @attrs.frozen above the class\)"),
-        (plugin(topology("My Ring")), r"topology 'My Ring': is no name of a component"),
+        (
+            plugin(topology("My Ring")),
+            r"topology Ring: 'My Ring' is no name of a component \(write name = \"\.\.\.\": ",
+        ),
+        (plugin(topology(None)), r"topology Ring: None is no name of a component \(write name = "),
+        (
+            plugin(topology("ring", radix=option(1, help="ports", minimum=2))),
+            r"topology 'ring': default of radix: 1 is too small \(at least 2\)",
+        ),
+        (
+            plugin(topology("ring", radix=option(9, help="ports", maximum=8))),
+            r"topology 'ring': default of radix: 9 is too large \(at most 8\)",
+        ),
+        (plugin(Dotless, hook="topoplan_exporters"), r"exporter 'plain': suffix is 'txt' \(must begin with a dot"),
         (plugin(Abstract), "topology 'ring': has no method build"),
         (plugin(Searching, hook="topoplan_searchers"), "searcher 'walk': axis is missing"),
-        (plugin(topology(switching="magic")), "switching is 'magic' .must be one of packet, patch-panel, ocs, ideal"),
+        (
+            plugin(type("Sideways", (Searching,), {"axis": "routes"}), hook="topoplan_searchers"),
+            r"searcher 'walk': axis is 'routes' \(must be one of strategy, network\)",
+        ),
     ],
 )
 def test_bad_plugin_is_refused_and_leaves_nothing_behind(bad, message):
@@ -322,10 +346,10 @@ def test_a_component_that_a_host_hands_out_can_be_added(replace):
     host.add(topology())
     found = host.get("topology", "ring")
     host.add(found, replace=replace)  # it is the one that is there
-    assert bare(host.get("topology", "ring")) is bare(found)
+    assert unguarded(host.get("topology", "ring")) is unguarded(found)
     other = Host()
     other.add(found)
-    assert bare(other.get("topology", "ring")) is bare(found)
+    assert unguarded(other.get("topology", "ring")) is unguarded(found)
 
 
 def test_a_subclass_is_another_component():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, LinkKind, Phases, TopoplanError
-from topoplan.model.interfaces import check_fabric, host_links, used_interfaces
+from topoplan import Cluster, Fabric, LinkKind, ReconfigurableFabric, TopoplanError
+from topoplan.model.interfaces import check_fabric
 
 GBPS = 1e9 / 8
 CLUSTER = Cluster.uniform(n_hosts=4, interfaces=2, interface_bandwidth=25 * GBPS)
@@ -21,10 +21,6 @@ def fabric(links=RING, gbps=25.0, switches=0, **given):
 
 def test_a_ring_uses_two_interfaces_of_each_host():
     check_fabric(fabric(rings={4: ((1,), (3,)), 2: ((1, 1),)}), CLUSTER)
-    assert used_interfaces(fabric(), CLUSTER).tolist() == [2] * 4
-    assert host_links(fabric(), CLUSTER) == "2 x 25 Gbps"
-    four = Cluster.uniform(n_hosts=4, interfaces=4, interface_bandwidth=25 * GBPS)
-    assert host_links(fabric(), four) == "2 of 4 x 25 Gbps"
 
 
 REFUSED = {
@@ -66,7 +62,7 @@ def test_what_hosts_do_not_have_is_refused(given, message):
 def test_one_phase_that_needs_too_much_is_enough():
     ring, full = fabric(), fabric([(a, b) for a in range(4) for b in range(4) if a != b], 10.0)
     with pytest.raises(TopoplanError, match="3 links of 30 Gbps"):
-        check_fabric(Fabric.from_phases(Phases(forward=ring, backward=ring, reduce=full, delay=0.0)), CLUSTER)
+        check_fabric(ReconfigurableFabric(forward=ring, backward=ring, reduce=full, delay=0.0), CLUSTER)
 
 
 def test_links_inside_a_host_take_no_interface():
@@ -77,7 +73,6 @@ def test_links_inside_a_host_take_no_interface():
     gbps = [25.0] * len(RING) + [3600.0] * len(inside)
     made = fabric([*RING, *inside], gbps, switches=2, kind=kind)
     check_fabric(made, CLUSTER)
-    assert used_interfaces(made, CLUSTER).tolist() == [2] * 4
     with pytest.raises(TopoplanError, match=r"links inside a host are declared as LinkKind\.INSIDE"):
         check_fabric(fabric([*RING, *inside], gbps, switches=2), CLUSTER)
 
@@ -85,8 +80,6 @@ def test_links_inside_a_host_take_no_interface():
 def test_lanes_share_interfaces():
     made = fabric([(a, b) for a in range(4) for b in range(4) if a != b], 10.0, kind=LinkKind.LANE)
     check_fabric(made, CLUSTER)
-    assert used_interfaces(made, CLUSTER).tolist() == [2] * 4  # 30 Gbps on interfaces of 25
-    assert host_links(made, CLUSTER) == "2 x 25 Gbps"
 
 
 def test_cables_and_links_inside_a_host_do_not_mix():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("attr", "cattrs", "networkx", "numba", "numpy", "pydantic", "rich")
+import topoplan
+
+HEAVY = ("attr", "cattrs", "networkx", "numba", "numpy", "packaging", "pydantic", "rich")
 
 
 def loaded(script):
@@ -23,8 +25,28 @@ def test_loading_all_plugins_compiles_draws_and_converts_nothing():
     assert loaded("from topoplan import Host\nHost.discover()") <= {"attr", "numpy"}
 
 
+def test_commands_take_text_without_a_library_that_converts_it():
+    script = "from topoplan.cli import main\ntry:\n    main(['run', 'missing.toml'])\nexcept SystemExit:\n    pass"
+    assert loaded(script) <= {"attr", "numba", "numpy", "rich"}
+
+
+def test_a_command_ends_without_a_search_for_garbage():
+    script = (
+        "import gc, sys, topoplan.__main__ as program\nsys.argv = ['topoplan', '--version']\ntry:\n    program.main()\n"
+    )
+    script += "except SystemExit:\n    print(gc.get_freeze_count() > 10_000, gc.get_threshold()[0])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True 100000"
+
+
 def test_a_commands_own_help_loads_no_other_plugin():
     script = "import sys\nfrom topoplan.cli import main\ntry:\n    main(['optimize', '--help'])\nfinally:\n"
     script += "    print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not [name for name in done.stdout.split() if name.startswith(("topoplan_topology", "topoplan_searcher"))]
+
+
+def test_public_names_are_where_the_stub_says():
+    assert len(topoplan.__all__) > 50
+    for name in topoplan.__all__:
+        assert getattr(topoplan, name) is not None

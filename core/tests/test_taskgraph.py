@@ -19,9 +19,17 @@ def joined(**columns):
     }
     none = [-1, -1, -1]
     return TaskGraph(
-        device=[0, 1, -1], seconds=[1.0, 1.0, 0.0], src=none, dst=none, group=[-1, -1, 0], succ_ptr=[0, 1, 2, 2],
-        succ=[2, 2], op=none, n_devices=2, **given,
-    )  # fmt: skip
+        device=[0, 1, -1],
+        seconds=[1.0, 1.0, 0.0],
+        src=none,
+        dst=none,
+        group=[-1, -1, 0],
+        succ_ptr=[0, 1, 2, 2],
+        succ=[2, 2],
+        op=none,
+        n_devices=2,
+        **given,
+    )
 
 
 def test_collectives_are_all_reduces_unless_said_otherwise():

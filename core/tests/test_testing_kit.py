@@ -18,7 +18,8 @@ from topoplan import (
     Frontend,
     HostModel,
     Machine,
-    Phases,
+    Placement,
+    ReconfigurableFabric,
     Search,
     Searcher,
     Simulate,
@@ -64,6 +65,11 @@ def build_graph(options, batch_size):
     return reference.OperatorGraph(name="m", operators=operators, edges=[(0, 0, 1, 0)], batch_size=batch_size or 64)
 
 
+def faster(fabric: Fabric, bandwidth: float) -> Fabric:
+    """Return a fabric all of whose links have so many bytes/s."""
+    return attrs.evolve(fabric, link_bandwidth=np.full(fabric.n_links, bandwidth))
+
+
 def build_ring(options, context):
     return reference.ring(context.cluster.n_hosts)
 
@@ -90,13 +96,18 @@ class Ideal(Simulate):
     """A network without limits."""
 
     def __call__(self, taskgraph, fabric, cluster):
-        if fabric.phases is not None:
+        if not isinstance(fabric, Fabric):
             raise TopoplanError("cannot rebuild")
-        pairs = set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
         for a, b in zip(taskgraph.src.tolist(), taskgraph.dst.tolist(), strict=True):
-            if a >= 0 and (a, b) not in pairs:
-                raise TopoplanError(f"no link {a} -> {b}")
-        if any(a >= b for a, b in reference.edges_of(taskgraph)):
+            if a >= 0 and b not in reference.hops(fabric, a):
+                raise TopoplanError(f"no path {a} -> {b}")
+        waits, queue = taskgraph.predecessor_counts(), []
+        queue += np.flatnonzero(waits == 0).tolist()
+        for task in queue:
+            for after in taskgraph.successors(task).tolist():
+                waits[after] -= 1
+                queue += [after] if waits[after] == 0 else []
+        if len(queue) < taskgraph.n_tasks:
             raise TopoplanError("cycle")
         times = reference.timeline(taskgraph, fabric.n_links)
         return attrs.evolve(times, link_bytes=np.full(fabric.n_links, taskgraph.size.sum() / fabric.n_links / 2))
@@ -199,7 +210,7 @@ def full_mesh(options, context):
 
 
 def fast_ring(options, context):
-    return reference.faster(build_ring(options, context), 1e15)
+    return faster(build_ring(options, context), 1e15)
 
 
 def ring_of_lost_links(options, context):
@@ -212,7 +223,7 @@ def ring_of_half_the_hosts(options, context):
 
 def broken_ring(bandwidth):
     def build(options, context):
-        return reference.faster(build_ring(options, context), bandwidth)
+        return faster(build_ring(options, context), bandwidth)
 
     return build
 
@@ -231,11 +242,7 @@ def torus(options, context):
 
 def mesh_in_between(options, context):
     ring, mesh = build_ring(options, context), full_mesh(options, context)
-    return Fabric.from_phases(Phases(forward=ring, backward=mesh, reduce=ring, delay=0.0))
-
-
-def mesh_throughout(options, context):
-    return [build_ring(options, context), full_mesh(options, context)]
+    return ReconfigurableFabric(forward=ring, backward=mesh, reduce=ring, delay=0.0)
 
 
 def negative_costs(options, graph, cluster):
@@ -278,7 +285,69 @@ class Instant(Ideal):
 
 class Patient(Simulate):
     def __call__(self, taskgraph, fabric, cluster):
-        return reference.timeline(taskgraph, fabric.n_links)
+        return reference.timeline(taskgraph, fabric.links.n_links)
+
+
+class Hasty(Ideal):
+    def makespan(self, taskgraph, fabric, cluster, cutoff_seconds=np.inf):
+        return 0.9 * self(taskgraph, fabric, cluster).makespan
+
+
+class Clamped(Ideal):
+    def makespan(self, taskgraph, fabric, cluster, cutoff_seconds=np.inf):
+        return min(self(taskgraph, fabric, cluster).makespan, cutoff_seconds)
+
+
+class Faint(Ideal):
+    """Gives up at half its cutoff."""
+
+    def makespan(self, taskgraph, fabric, cluster, cutoff_seconds=np.inf):
+        time = self(taskgraph, fabric, cluster).makespan
+        return time if time < cutoff_seconds / 2 or cutoff_seconds == np.inf else np.inf
+
+
+class Boaster(Ideal):
+    lower_bounds = True
+
+
+class Overloaded(Ideal):
+    def link_seconds(self, taskgraph, fabric, cluster):
+        return np.full((1, fabric.n_links), 2 * self(taskgraph, fabric, cluster).makespan)
+
+
+class Repeating(Ideal):
+    """Has the times of its first seed for all of them."""
+
+    seed = 0
+
+    def __call__(self, taskgraph, fabric, cluster):
+        times = super().__call__(taskgraph, fabric, cluster)
+        return attrs.evolve(times, makespan=times.makespan + self.seed)
+
+    def draws(self, taskgraph, fabric, cluster):
+        return True
+
+    def with_seed(self, seed):
+        other = type(self)()
+        other.seed = seed
+        return other
+
+    def makespans(self, taskgraph, fabric, cluster, seeds):
+        return np.full(len(seeds), self(taskgraph, fabric, cluster).makespan)
+
+
+class Secretive(Repeating):
+    """Draws, and says that it does not."""
+
+    draws = Ideal.draws
+
+    def makespans(self, taskgraph, fabric, cluster, seeds):
+        return [self.with_seed(seed)(taskgraph, fabric, cluster).makespan for seed in seeds]
+
+
+class Misspelt(Ideal):
+    def link_second(self, taskgraph, fabric, cluster):
+        return np.zeros((0, fabric.n_links))
 
 
 class Outside(Walk):
@@ -307,6 +376,19 @@ class Proud(Walk):
         assert all(trial.cost < float("inf") for trial in trials)
 
 
+class Following(Walk):
+    @property
+    def follow(self):
+        return True
+
+
+class Assuming(Picky):
+    def assumption(self):
+        return {}
+
+
+PLACED = Placement((1, 1, 1), [0])
+
 CHEATS = [
     ("frontend", {"build": varying_graph}, "check_same_graph_twice"),
     ("frontend", {"build": fixed_batch}, "check_batch_size_is_kept"),
@@ -323,7 +405,6 @@ CHEATS = [
     ("topology", {"build": demand_ring}, "check_demand_is_ignored_unless_declared"),
     ("topology", {"build": full_mesh, "follows_demand": True}, "check_links_stay_within_interfaces"),
     ("topology", {"build": mesh_in_between, "follows_demand": True}, "check_links_stay_within_interfaces"),
-    ("topology", {"static": mesh_throughout, "follows_demand": True}, "check_links_stay_within_interfaces"),
     ("topology", {"build": full_mesh}, "check_links_stay_within_interfaces"),
     ("topology", {"build": fast_ring}, "check_links_stay_within_interfaces"),
     ("topology", {"build": ring_of_lost_links}, "check_rings_have_their_links"),
@@ -335,15 +416,24 @@ CHEATS = [
     ("exporter", {"write": clock_writer}, "check_same_bytes_twice"),
     ("exporter", {"write": place_writer}, "check_bytes_name_no_place"),
     ("exporter", {"write": ascii_writer}, "check_any_operator_name_is_written"),
-    ("exporter", {"suffix": "txt"}, "check_suffix_is_one"),
+    ("exporter", {"suffix": "txt"}, "check_class"),
+    ("exporter", {"suffix": "../a.txt"}, "check_class"),
     ("exporter", {"read": read_anything}, "check_garbage_is_refused_by_name"),
     ("exporter", {"read": read_anything}, "check_phases_survive_or_are_refused"),
     ("exporter", {"read": read_anything}, "check_a_schedule_survives_or_is_refused"),
     ("simulator", {"build": lambda self: Instant()}, "check_never_below_bounds"),
+    ("topology", {"build": mesh_in_between}, "check_fabric_has_the_hosts_of_the_cluster"),
     ("simulator", {"build": lambda self: Instant()}, "check_a_device_runs_one_task_at_a_time"),
     ("simulator", {"build": lambda self: Patient()}, "check_an_unreachable_host_is_an_error"),
     ("simulator", {"build": lambda self: Patient()}, "check_traffic_is_counted"),
     ("simulator", {"build": lambda self: Patient()}, "check_a_rebuilt_fabric_takes_its_time"),
+    ("simulator", {"build": lambda self: Hasty()}, "check_makespan_is_that_of_a_run"),
+    ("simulator", {"build": lambda self: Clamped()}, "check_makespan_is_that_of_a_run"),
+    ("simulator", {"build": lambda self: Faint()}, "check_makespan_is_that_of_a_run"),
+    ("simulator", {"build": lambda self: Boaster()}, "check_makespan_is_that_of_a_run"),
+    ("simulator", {"build": lambda self: Overloaded()}, "check_link_seconds_are_no_more_than_a_run"),
+    ("simulator", {"build": lambda self: Repeating()}, "check_makespans_are_those_of_each_seed"),
+    ("simulator", {"build": lambda self: Secretive()}, "check_makespans_are_those_of_each_seed"),
     ("searcher", {"build": lambda o, p, r: Outside(p, r)}, "check_candidates_can_be_built"),
     ("searcher", {"build": lambda o, p, r: Still(p, r)}, "check_beats_chance"),
     ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_only_its_axis_moves"),
@@ -357,6 +447,94 @@ CHEATS = [
 def test_cheat_is_caught(kind, change, check):
     with pytest.raises((AssertionError, TopoplanError, UnicodeError)):
         checks_for(changed(HONEST[kind], **change))[check]()
+
+
+def test_a_simulator_that_knows_one_network_alone_is_told_what_to_do():
+    class Narrow(Simulate):
+        def __call__(self, taskgraph, fabric, cluster):
+            return reference.timeline(taskgraph, fabric.n_links)
+
+    cheat = changed(HONEST["simulator"], build=lambda self: Narrow())
+    with pytest.raises(AssertionError, match="simulate its phases, or refuse what is no Fabric"):
+        checks_for(cheat)["check_a_rebuilt_fabric_takes_its_time"]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "build", "message"),
+    [
+        ("simulator", lambda self: Misspelt(), "Misspelt.link_second is none .*Simulate.*link_seconds"),
+        ("searcher", lambda o, p, r: Following(p, r), "Following.follow is none .*Search.*follows"),
+        ("estimator", lambda *_: Assuming(), "Assuming.assumption is none .*CostFunction.*assumptions"),
+    ],
+)
+def test_a_misspelt_method_is_named_with_the_right_one(kind, build, message):
+    with pytest.raises(AssertionError, match=message):
+        checks_for(changed(HONEST[kind], build=build))["check_no_optional_name_is_misspelt"]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "right"),
+    [
+        ("exporter", "raed", "read"),
+        ("exporter", "reads", "read"),
+        ("exporter", "read_strategie", "read_strategy"),
+        ("topology", "follow_demand", "follows_demand"),
+        ("topology", "exemple_cluster", "example_cluster"),
+        ("searcher", "whole_batches", "whole_batch"),
+    ],
+)
+def test_a_misspelt_name_of_the_class_is_told_with_the_right_one(kind, name, right):
+    check = checks_for(changed(HONEST[kind], **{name: True}))["check_no_optional_name_is_misspelt"]
+    with pytest.raises(AssertionError, match=rf"Changed\.{name} is none of .* \(did you mean '{right}'\?\)"):
+        check()
+
+
+def test_an_option_may_resemble_an_attribute_of_the_class():
+    members = {"__annotations__": {"switches": int}, "switches": option(2, help="how many")}
+    wired = changed(HONEST["topology"], decorated=attrs.frozen(kw_only=True), **members)
+    checks_for(wired)["check_no_optional_name_is_misspelt"]()
+
+
+@pytest.mark.parametrize(
+    ("placements", "message"),
+    [
+        ({1: 17}, r"placements \{1: 17\} \(must map indices from 0 to 1 to Placement\)"),
+        ({0: None}, r"placements \{0: None\}"),
+        ({1000: PLACED}, r"placements \{1000: Placement\("),
+        ({-1: PLACED}, r"placements \{-1: Placement\("),
+        ({0: Placement((1,), [0])}, "for operator 0: 1 degrees for 3 dimensions"),
+    ],
+)
+def test_one_check_tells_that_a_candidate_is_none(placements, message):
+    class Astray(Walk):
+        def ask(self):
+            return [Candidate(base=self.state, placements=placements)]
+
+    reasons = []
+    for name, check in checks_for(changed(HONEST["searcher"], build=lambda o, p, r: Astray(p, r))).items():
+        if name not in BY_NAME:
+            try:
+                check()
+            except Exception as error:
+                reasons.append((name, error))
+    ((name, error),) = reasons
+    assert name == "check_candidates_can_be_built"
+    with pytest.raises(AssertionError, match=message):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (changed(Topology, build=build_ring), r'topology Changed: None is no name of a component \(write name = "'),
+        (made(Exporter, "names", write=write_names), "exporter 'names': suffix is missing"),
+        (changed(HONEST["searcher"], axis="strat"), "searcher 'walk': axis is 'strat' .must be one of strategy, net"),
+    ],
+)
+def test_a_class_that_cannot_be_registered_has_one_check_that_says_so(cls, message):
+    (case,) = parametrize_with_checks(cls).mark.args[1]
+    with pytest.raises(TopoplanError, match=message):
+        case.values[0]()
 
 
 @pytest.mark.parametrize("bandwidth", [-1e6, float("nan"), 0.0, float("inf")])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pickle
 
+import attrs
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import star_problem
 
 from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
 from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.islands import _interned
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
+from topoplan_pipeline_planning.stages import staged_strategy
+from topoplan_samples.problems import star_problem
 from topoplan_simulator_fluid import Fluid
 
 
@@ -61,8 +62,8 @@ def placed(draw):
 def scheduled(draw):
     cut = draw(st.integers(1, N_OPS - 1))
     kind, recompute = draw(st.sampled_from(["gpipe", "1f1b", "1f1b-deep", "zero-bubble"])), draw(st.booleans())
-    stages = [(0, cut - 1, [0, 1]), (cut, N_OPS - 1, [2, 3])]
-    return pipeline_strategy(GRAPH, stages, draw(st.sampled_from([1, 2, 4, 8])), kind, (recompute, False))
+    stages = [(range(cut), [0, 1]), (range(cut, N_OPS), [2, 3])]
+    return staged_strategy(GRAPH, stages, draw(st.sampled_from([1, 2, 4, 8])), kind, (recompute, False))
 
 
 @st.composite
@@ -72,9 +73,9 @@ def spmd(draw, duplex):
         tuple(draw(st.sampled_from([s for s in signatures(op) if PARTIAL not in s.inputs])) for _ in mesh)
         for op in GRAPH.operators
     )
-    made = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
+    edge_inputs = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
     stored = tuple(
-        tuple(() if (index, k) in made else (REPLICATED,) * len(mesh) for k in range(len(arguments(op))))
+        tuple(() if (index, k) in edge_inputs else (REPLICATED,) * len(mesh) for k in range(len(arguments(op))))
         for index, op in enumerate(GRAPH.operators)
     )
     program = SpmdProgram(mesh=mesh, rules=rules, stored=stored, sharded_state=draw(st.booleans()))
@@ -83,7 +84,7 @@ def spmd(draw, duplex):
         return strategy
     begins = {move.users[0] for move in reshards_of(program, GRAPH) if move.output >= 0}
     stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
-    return strategy.overlapped(Schedule(kind="duplex", micro_batches=2, stage=stage))
+    return attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=2, stage=stage))
 
 
 KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "duplex": spmd(True)}
@@ -97,27 +98,27 @@ def price(of, state):
 @settings(max_examples=40)
 def test_every_kind_of_strategy_arrives_as_it_left(data, kind):
     strategy = data.draw(KINDS[kind].filter(lambda s: why_invalid(s, GRAPH, 4) is None))
-    given = State(strategy, HERE.build_fabric(None, None))
-    copied = pickle.loads(pickle.dumps(given))
-    taken = _interned(THERE.space, copied)
-    for other in (copied, taken):
+    original = State(strategy, HERE.build_fabric(None, None))
+    copied = pickle.loads(pickle.dumps(original))
+    arrival = _interned(THERE.space, copied)
+    for other in (copied, arrival):
         assert other.strategy == strategy
-        assert other.fabric == given.fabric
-    cost = price(HERE, given)
+        assert other.fabric == original.fabric
+    cost = price(HERE, original)
     assert 0 < cost < float("inf")
-    assert price(THERE, copied) == price(THERE, taken) == cost
-    assert all(a is THERE.space.intern(a) for a in taken.strategy.placements)
-    again = _interned(HERE.space, pickle.loads(pickle.dumps(taken)))  # and back
-    assert again.strategy == strategy
-    assert price(HERE, again) == cost
+    assert price(THERE, copied) == price(THERE, arrival) == cost
+    assert all(a is THERE.space.intern(a) for a in arrival.strategy.placements)
+    homecoming = _interned(HERE.space, pickle.loads(pickle.dumps(arrival)))  # and back
+    assert homecoming.strategy == strategy
+    assert price(HERE, homecoming) == cost
 
 
 def test_placements_are_not_bounded_by_the_sums_of_a_program():
     """A change to a program leaves placements, whose bound must not be told from the program's sums."""
     rules = tuple((signatures(op)[-1],) for op in GRAPH.operators)  # every device computes everything
-    made = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
+    edge_inputs = {(op, argument) for _, _, op, argument in GRAPH.edges.tolist()}
     stored = tuple(
-        tuple(() if (op, k) in made else (REPLICATED,) for k in range(len(arguments(operator))))
+        tuple(() if (op, k) in edge_inputs else (REPLICATED,) for k in range(len(arguments(operator))))
         for op, operator in enumerate(GRAPH.operators)
     )
     program = SpmdStrategy.of(SpmdProgram(mesh=(4,), rules=rules, stored=stored), GRAPH)

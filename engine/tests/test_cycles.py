@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
+from topoplan import Cluster, Fabric, TopoplanError
 from topoplan.model.interfaces import check_rings
+from topoplan_engine.network.rings import cycles_of
+from topoplan_samples.tasks import collective, task_graph
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -28,21 +28,10 @@ def circle(hosts, steps, **rings):
     return fabric(hosts, [(host, (host + step) % hosts) for host in range(hosts) for step in steps], **rings)
 
 
-def reduces(groups, hosts, size=10_000_000):
-    """Return a task graph of one all-reduce for each group, all at once."""
-    n = len(groups)
-    return TaskGraph(
-        kind=np.full(n, 5), device=np.full(n, -1), seconds=np.zeros(n), size=np.full(n, size), src=np.full(n, -1),
-        dst=np.full(n, -1), group=np.arange(n), group_ptr=np.cumsum([0, *map(len, groups)]),
-        group_members=list(itertools.chain(*groups)), succ_ptr=np.zeros(n + 1), succ=[], op=np.zeros(n),
-        op_names=("a",), n_devices=hosts,
-    )  # fmt: skip
-
-
 def seconds(simulator, made, groups):
-    return SIMULATORS[simulator](
-        reduces(groups, made.n_hosts), made, Cluster.uniform(n_hosts=made.n_hosts, latency=1e-6)
-    ).makespan
+    """Return the seconds of one all-reduce for each group, all at once."""
+    tasks = task_graph([collective(group, 10_000_000) for group in groups], n_devices=made.n_hosts)
+    return SIMULATORS[simulator](tasks, made, Cluster.uniform(n_hosts=made.n_hosts, latency=1e-6)).makespan
 
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
@@ -75,10 +64,10 @@ SNAKE = [4 * i + (j + 3 * i) % 4 for i in range(4) for j in range(4)]
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_rows_and_columns_of_a_torus_run_at_once_and_both_ways(simulator):
     one_row = seconds(simulator, circle(4, (1, 3), rings={4: ((1,), (3,))}), [[0, 1, 2, 3]])
-    made = torus(cycles=BOTH_WAYS)
-    assert seconds(simulator, made, [*ROWS, *COLUMNS]) == pytest.approx(one_row, rel=1e-9)
+    network = torus(cycles=BOTH_WAYS)
+    assert seconds(simulator, network, [*ROWS, *COLUMNS]) == pytest.approx(one_row, rel=1e-9)
     # Members may be listed in any order, and hosts without cycles of their own run one ring over the routes.
-    assert seconds(simulator, made, [[2, 0, 3, 1]]) == pytest.approx(one_row, rel=1e-9)
+    assert seconds(simulator, network, [[2, 0, 3, 1]]) == pytest.approx(one_row, rel=1e-9)
     assert seconds(simulator, torus(), ROWS) > 1.5 * one_row
 
 
@@ -93,11 +82,11 @@ def test_a_circle_through_all_hosts_is_faster_than_rings_over_routes():
 
 def test_places_of_receivers():
     made = torus(cycles=[SNAKE, *BOTH_WAYS])
-    assert made.cycles_of(np.array([2, 0, 3, 1])).tolist() == [[2, 3, 1, 0], [3, 2, 0, 1]]
-    assert made.cycles_of(np.arange(16)).shape == (1, 16)
+    assert cycles_of(made, np.array([2, 0, 3, 1])).tolist() == [[2, 3, 1, 0], [3, 2, 0, 1]]
+    assert cycles_of(made, np.arange(16)).shape == (1, 16)
     for none in ([0, 1], [0, 1, 2, 5], [0, 1, 2, 3, 3], [7]):
-        assert made.cycles_of(np.array(none)).size == 0
-    assert circle(4, (1, 3), rings={4: ((1,),)}, cycles=[(3, 2, 1, 0)]).cycles_of(np.arange(4)).size == 0
+        assert cycles_of(made, np.array(none)).size == 0
+    assert cycles_of(circle(4, (1, 3), rings={4: ((1,),)}, cycles=[(3, 2, 1, 0)]), np.arange(4)).size == 0
 
 
 @pytest.mark.parametrize("cycle", [(0,), (), (0, 1, 1), (0, 1, 16), (-1, 0)])

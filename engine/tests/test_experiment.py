@@ -6,7 +6,8 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan_engine import ClusterOptions, Experiment
-from topoplan_engine.experiment import HostGroup, build_cluster, experiment_from_toml
+from topoplan_engine.experiment import build_cluster, experiment_from_toml
+from topoplan_engine.options import HostGroup
 
 TEXT = """
 [model]

@@ -10,12 +10,12 @@ from topoplan.model.placement import data_parallel
 from topoplan.model.plan import Plan
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import pipeline_strategy
 from topoplan.testing import reference
 from topoplan_engine.layout import groups_of
 from topoplan_engine.reporting.strategy import print_strategy, ranges, strategy_json
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
+from topoplan_pipeline_planning.stages import staged_strategy
 
 
 def model(layers=3):
@@ -66,10 +66,10 @@ def test_degrees_are_told_by_what_is_cut():
 def test_weights_of_a_program_are_where_they_are_stored():
     """A mesh named data x model, on which all operators cut samples, is data parallelism with weights in slices."""
     graph = model()
-    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
 
     def forms(index, k):
-        if (index, k) in made:
+        if (index, k) in edge_inputs:
             return ()
         return (PENDING_GRADIENT, shard(0)) if k >= len(graph.operators[index].inputs) else (REPLICATED, REPLICATED)
 
@@ -85,16 +85,16 @@ def test_weights_of_a_program_are_where_they_are_stored():
     assert weighted.weights == ("Replicate", "Shard(0)")
     assert weighted.gathered
     assert (weighted.cuts.data, weighted.cuts.tensor, pointwise.weights) == (8, (), ())
-    told = strategy_json(plan_of(graph, strategy))["strategy"]
-    assert (told["mesh"], told["sharded_state"]) == ([2, 4], True)
-    assert told["groups"][0]["weights"] == ["Replicate", "Shard(0)"]
-    assert sum(len(group["operators"]) for group in told["groups"]) == len(graph.operators)
+    description = strategy_json(plan_of(graph, strategy))["strategy"]
+    assert (description["mesh"], description["sharded_state"]) == ([2, 4], True)
+    assert description["groups"][0]["weights"] == ["Replicate", "Shard(0)"]
+    assert sum(len(group["operators"]) for group in description["groups"]) == len(graph.operators)
 
 
 def test_stages_are_told_one_by_one(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     graph = model()
-    strategy = pipeline_strategy(graph, [(0, 3, range(4)), (4, 8, range(4, 8))], 4, "1f1b", (True, False))
+    strategy = staged_strategy(graph, [(range(4), range(4)), (range(4, 9), range(4, 8))], 4, "1f1b", (True, False))
     reports = {"reports": {"pipeline": {"split": "4|4 @4"}}}
     print_strategy(plan_of(graph, strategy, reports))
     out = capsys.readouterr().out

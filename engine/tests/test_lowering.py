@@ -74,9 +74,9 @@ def test_equals_the_reference(model, dialect, seed, per_host, gpus_per_device):
     for _ in range(2):  # the second one meets the pieces that the first one left
         strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
         strategy.check(graph, cluster.n_devices)
-        lowered = lowering.lower(strategy)
-        lowered.check()
-        columns_equal(lowered, reference_lower(graph, strategy, costs, cluster))
+        tasks = lowering.lower(strategy)
+        tasks.check()
+        columns_equal(tasks, reference_lower(graph, strategy, costs, cluster))
 
 
 @settings(max_examples=20, deadline=None)
@@ -95,12 +95,12 @@ def test_uneven_parts_on_any_devices(seed):
 def test_data_parallel_layers_exchange_no_activations():
     graph = convolutional()[1].build()
     cluster, costs = Cluster.uniform(n_hosts=4), NumberedCosts()
-    lowered = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
-    assert not (lowered.kind == TaskKind.TRANSFER).any()
-    rings = np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
+    tasks = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
+    assert not (tasks.kind == TaskKind.TRANSFER).any()
+    rings = np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
     assert len(rings) == sum(len(op.weights) for op in graph.operators)
-    assert all(lowered.members(t).tolist() == [0, 1, 2, 3] for t in rings)
-    assert lowered.size[rings].sum() == graph.parameter_bytes
+    assert all(tasks.members(t).tolist() == [0, 1, 2, 3] for t in rings)
+    assert tasks.size[rings].sum() == graph.parameter_bytes
 
 
 def test_demand_counts_what_the_task_graph_moves():
@@ -110,21 +110,21 @@ def test_demand_counts_what_the_task_graph_moves():
     space = Space(graph, cluster, costs)
     for _ in range(10):
         strategy = PlacedStrategy(tuple(space.random_placement(op, rng) for op in range(len(graph.operators))))
-        lowered, demand = lowering.lower(strategy), lowering.demand(strategy)
+        tasks, demand = lowering.lower(strategy), lowering.demand(strategy)
         matrix, forward = np.zeros((2, 2)), np.zeros((2, 2))
         host = cluster.device_host
-        for t in np.flatnonzero(lowered.kind == TaskKind.TRANSFER):
-            if host[lowered.src[t]] != host[lowered.dst[t]]:
-                matrix[host[lowered.src[t]], host[lowered.dst[t]]] += lowered.size[t]
-                if lowered.kind[lowered.successors(t)[0]] == TaskKind.FORWARD:
-                    forward[host[lowered.src[t]], host[lowered.dst[t]]] += lowered.size[t]
+        for t in np.flatnonzero(tasks.kind == TaskKind.TRANSFER):
+            if host[tasks.src[t]] != host[tasks.dst[t]]:
+                matrix[host[tasks.src[t]], host[tasks.dst[t]]] += tasks.size[t]
+                if tasks.kind[tasks.successors(t)[0]] == TaskKind.FORWARD:
+                    forward[host[tasks.src[t]], host[tasks.dst[t]]] += tasks.size[t]
         assert np.array_equal(demand.matrix, matrix)
         assert np.array_equal(demand.forward, forward)
-        assert phased_demand(lowered, cluster) == demand
+        assert phased_demand(tasks, cluster) == demand
         apart = [
-            lowered.size[t]
-            for t in np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
-            if len(set(host[lowered.members(t)])) > 1
+            tasks.size[t]
+            for t in np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
+            if len(set(host[tasks.members(t)])) > 1
         ]
         assert demand.group_bytes.sum() == sum(apart)
 
@@ -135,7 +135,7 @@ def test_gpus_per_device_adds_an_all_reduce_inside_the_host():
     graph = b.build()
     cluster = Cluster.uniform(n_hosts=4, gpus_per_device=4, inside_bandwidth=25e9)
     costs = NumberedCosts()
-    lowered = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
-    rings = np.flatnonzero(lowered.kind == TaskKind.COLLECTIVE)
+    tasks = Lowering(graph, cluster, costs).lower(Space(graph, cluster, costs).initial())
+    rings = np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
     # FlexNet's numbers at 200 Gb/s: 67,108,864 B take 1.342177 ms.
-    assert lowered.seconds[rings[0]] * 1e3 == pytest.approx(1.342177, abs=1e-6)
+    assert tasks.seconds[rings[0]] * 1e3 == pytest.approx(1.342177, abs=1e-6)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from problems import star_problem
 
 from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate, SpmdStrategy
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import pipeline_strategy
-from topoplan.search.observed import Run
-from topoplan_engine.fitting import check_fits_somewhere, least_memory, no_plan_fits
+from topoplan.search.protocol import Run
+from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, least_memory, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import in_precision, optimizer_of, weight_states
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_operators import GraphBuilder, losses
+from topoplan_pipeline_planning.stages import staged_strategy
+from topoplan_samples.graphs import linear_chain
+from topoplan_samples.problems import star_problem
 
 
 class Costs(CostFunction):
@@ -47,13 +47,8 @@ class Costs(CostFunction):
         )
 
 
-def model(batch=16, width=24, dialect="standard"):
-    b = GraphBuilder("small", batch, dialect)
-    x = b.input((width,))
-    for _ in range(4):
-        x = b.relu(b.linear(x, width, bias=False))
-    b.append(losses.total(x), [x], "loss")
-    return b.build()
+def model(dialect="standard"):
+    return linear_chain(layers=4, width=24, batch=16, dialect=dialect)
 
 
 def lowering(graph, costs=None, devices=4):
@@ -61,8 +56,8 @@ def lowering(graph, costs=None, devices=4):
 
 
 def whole_stages(graph, kind, micro_batches, recompute=()):
-    ends = [(0, 3, [0, 1]), (4, len(graph.operators) - 1, [2, 3])]
-    return pipeline_strategy(graph, ends, micro_batches, kind, recompute)
+    stages = [(range(4), [0, 1]), (range(4, len(graph.operators)), [2, 3])]
+    return staged_strategy(graph, stages, micro_batches, kind, recompute)
 
 
 def check_sums(made, strategy):
@@ -72,16 +67,16 @@ def check_sums(made, strategy):
     assert np.abs(use.total - total).max() <= 0.5
     assert all((column >= 0).all() and np.array_equal(column, np.rint(column)) for column in columns)
     for device in range(len(total)):
-        assert sum(use.on(device).values()) == use.total[device]
+        assert sum(bytes_by_purpose(use, device).values()) == use.total[device]
     return use
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_parts_add_up_and_are_those_of_adam(precision):
     graph = in_precision(model(), precision)
-    made = lowering(graph)
+    lowerer = lowering(graph)
     strategy = whole_stages(graph, "1f1b", 4)
-    use = check_sums(made, strategy)
+    use = check_sums(lowerer, strategy)
     weights = 2 * 24 * 24 * 4  # two layers on each device, in fp32
     half = 1 if precision == "fp32" else 2
     assert use.weights.tolist() == use.gradients.tolist() == [weights / half] * 4
@@ -102,10 +97,10 @@ def test_parts_add_up_under_schedules(kind, recompute, known):
 
 def data_parallel_program(graph, stored, sharded):
     """Return the program that cuts samples over four devices; matrices are stored in the form ``stored``."""
-    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
 
     def forms(index, k):
-        if (index, k) in made:
+        if (index, k) in edge_inputs:
             return ()
         return (stored,) if k >= len(graph.operators[index].inputs) else (REPLICATED,)
 
@@ -172,9 +167,6 @@ class Proposing(Search):
 
     def __init__(self, changes):
         self.changes, self.told = list(changes), []
-
-    def adopt(self, trial):
-        self.state = trial.state
 
     def ask(self):
         if not self.changes:
@@ -256,12 +248,12 @@ def test_what_fits_nowhere_is_refused_before_the_search():
     check_fits_somewhere(search_problem(enough), whole_batch=True)
     short = search_problem(enough * 0.99)
     check_fits_somewhere(short, whole_batch=False)
-    told = (
+    message = (
         r"its weights take 9.2 kB, with gradients and optimizer state 36.9 kB, and the activations of 16 samples "
         r".* but the 4 devices hold .* together; what would help: \(1\) micro-batches and recomputation \(-s pipeline; "
         r"states take at least .* a device\); \(2\) at least 5 devices of .* \(now 4; --servers\); \(3\) devices of"
     )
-    with pytest.raises(NoPlanFitsError, match=told):
+    with pytest.raises(NoPlanFitsError, match=message):
         check_fits_somewhere(short, whole_batch=True)
 
 
@@ -269,13 +261,13 @@ def test_what_a_plan_lacks_is_said_with_what_would_help():
     problem = search_problem(ROOM)
     made, strategy = Lowering(problem.graph, problem.cluster, problem.costs), problem.space.initial()
     use = made.memory_use(strategy)
-    told = no_plan_fits(problem, strategy, use)
+    error = no_plan_fits(problem, strategy, use)
     needed = use.total[0]
     assert needed == 16 * 4 * 24 * 24 + use.activations[0] > ROOM
-    assert "device 0 needs 39.9 kB of 25.0 kB, 14.9 kB too much (weights 9.2 kB, gradients 9.2 kB," in told
+    assert "device 0 needs 39.9 kB of 25.0 kB, 14.9 kB too much (weights 9.2 kB, gradients 9.2 kB," in error
     for way in ("-s spmd; at least 12.3 kB a device", "-s pipeline; states take at least 9.2 kB", "devices of 40.0 kB"):
-        assert way in told
-    assert "a batch of at most" not in told  # the states alone do not fit
+        assert way in error
+    assert "a batch of at most" not in error  # the states alone do not fit
     assert "-s pipeline" not in no_plan_fits(search_problem(9_000.0), strategy, use)  # nor those of one operator
     with_room = attrs.evolve(
         problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(4, needed - use.activations[0] / 2))

@@ -75,8 +75,8 @@ def test_every_element_of_the_consumer_arrives_once_from_each_holder(edge):
     moved = transfers(u, u.outputs[0], du, v, v.inputs[0], dv)
     # Each consumer part gets exactly its slice, once for every holder of partial sums.
     holders = replica_groups(u, u.outputs[0], du).shape[1]
-    got = np.bincount(moved.dst, weights=moved.elements, minlength=int(np.prod(dv)))
-    assert got.tolist() == (slice_elements(v, v.inputs[0], dv) * holders).tolist()
+    arrivals = np.bincount(moved.dst, weights=moved.elements, minlength=int(np.prod(dv)))
+    assert arrivals.tolist() == (slice_elements(v, v.inputs[0], dv) * holders).tolist()
     # No two pieces of one consumer part, from one holder each, overlap.
     source = boxes(u, u.outputs[0], du)
     for group in zip(*replica_groups(u, u.outputs[0], du).tolist(), strict=True):

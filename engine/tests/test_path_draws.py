@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, TaskGraph
+from topoplan import Cluster, Fabric
 from topoplan_engine.simulation.base import Simulation
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -31,28 +33,8 @@ def spines(count=4):
     )
 
 
-def star():
-    links = [(h, HOSTS) for h in range(HOSTS)] + [(HOSTS, h) for h in range(HOSTS)]
-    return Fabric.from_links(name="star", n_hosts=HOSTS, n_switches=1, links=links, bandwidth=1e9, latency=1e-6)
-
-
 def transfers(pairs):
-    count = len(pairs)
-    return TaskGraph(
-        kind=[4] * count,
-        device=[-1] * count,
-        seconds=[0.0] * count,
-        size=[SIZE] * count,
-        src=[a for a, _ in pairs],
-        dst=[b for _, b in pairs],
-        group=[-1] * count,
-        group_ptr=[0],
-        group_members=[],
-        succ_ptr=[0] * (count + 1),
-        succ=[],
-        op=[-1] * count,
-        n_devices=HOSTS,
-    )
+    return task_graph([transfer(a, b, SIZE) for a, b in pairs], n_devices=HOSTS)
 
 
 def carried(pairs):
@@ -91,7 +73,7 @@ def test_times_under_several_seeds_are_those_of_as_many_simulators(level):
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_on_a_switch_nothing_is_drawn(level):
-    taskgraph, fabric = transfers([(0, 1), (2, 3)]), star()
+    taskgraph, fabric = transfers([(0, 1), (2, 3)]), star(HOSTS)
     simulate = Fluid(level=level).build()
     assert not simulate.draws(taskgraph, fabric, CLUSTER)
     assert set(simulate.makespans(taskgraph, fabric, CLUSTER, range(8)).tolist()) == {
@@ -101,22 +83,7 @@ def test_on_a_switch_nothing_is_drawn(level):
 
 def rings(groups):
     """All-reduces at once, one for each group."""
-    count = len(groups)
-    return TaskGraph(
-        kind=[5] * count,
-        device=[-1] * count,
-        seconds=[0.0] * count,
-        size=[SIZE] * count,
-        src=[-1] * count,
-        dst=[-1] * count,
-        group=list(range(count)),
-        group_ptr=np.cumsum([0, *(len(group) for group in groups)]),
-        group_members=[host for group in groups for host in group],
-        succ_ptr=[0] * (count + 1),
-        succ=[],
-        op=[-1] * count,
-        n_devices=HOSTS,
-    )
+    return task_graph([collective(group, SIZE) for group in groups], n_devices=HOSTS)
 
 
 def test_small_rings_side_by_side_meet_at_both_levels():
@@ -124,14 +91,14 @@ def test_small_rings_side_by_side_meet_at_both_levels():
     seconds = {}
     for level in ("coupled", "stepped"):
         simulate = Fluid(level=level).build()
-        given = (rings([(0, 1), (2, 3)]), spines(), CLUSTER)
-        assert simulate.draws(*given)
-        seconds[level] = simulate.makespans(*given, range(16))
+        arguments = (rings([(0, 1), (2, 3)]), spines(), CLUSTER)
+        assert simulate.draws(*arguments)
+        seconds[level] = simulate.makespans(*arguments, range(16))
     np.testing.assert_array_equal(seconds["coupled"], seconds["stepped"])
     assert seconds["coupled"].max() > 1.4 * seconds["coupled"].min()
 
 
-@pytest.mark.parametrize(("groups", "fabric"), [([(0, 1, 2, 3)], spines()), ([(0, 1), (2, 3)], star())])
+@pytest.mark.parametrize(("groups", "fabric"), [([(0, 1, 2, 3)], spines()), ([(0, 1), (2, 3)], star(HOSTS))])
 def test_rings_of_all_hosts_and_of_single_paths_are_coupled(groups, fabric):
     simulate = Fluid().build()
     assert not simulate.draws(rings(groups), fabric, CLUSTER)
@@ -145,6 +112,6 @@ def test_another_seed_shares_the_networks(monkeypatch):
 
 
 def test_flexnet_takes_the_first_path():
-    simulate, given = Flexnet().build(), (transfers([(0, 1), (0, 3)]), spines(), CLUSTER)
-    assert not simulate.draws(*given)
-    assert len(set(simulate.makespans(*given, range(3)).tolist())) == 1
+    simulate, arguments = Flexnet().build(), (transfers([(0, 1), (0, 3)]), spines(), CLUSTER)
+    assert not simulate.draws(*arguments)
+    assert len(set(simulate.makespans(*arguments, range(3)).tolist())) == 1

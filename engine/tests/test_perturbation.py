@@ -8,24 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan.model.fabric import Fabric
-from topoplan.model.problem import Problem
 from topoplan.testing import reference
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.perturbed import at_bandwidth, perturbed
-from topoplan_engine.search.space import Space
+from topoplan_engine.search.problems import problem_on_fabric
 
 
 def problem():
     graph, cluster, costs = reference.graph(), reference.cluster(), reference.Costs()
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology="ring",
-        build_fabric=lambda demand, rng: reference.ring(),
-        reconfigurable=False,
-    )
+    return problem_on_fabric(graph, cluster, costs, reference.ring())
 
 
 def test_no_perturbation_changes_nothing():
@@ -34,8 +25,8 @@ def test_no_perturbation_changes_nothing():
     rng = np.random.default_rng(0)
     assert seen.build_fabric(None, rng) == true.build_fabric(None, rng)
     for op in range(3):
-        given = (op, (2, 1, 1), np.arange(2))
-        assert (seen.costs.price(*given).forward == true.costs.price(*given).forward).all()
+        arguments = (op, (2, 1, 1), np.arange(2))
+        assert (seen.costs.price(*arguments).forward == true.costs.price(*arguments).forward).all()
 
 
 @given(noise=st.floats(0, 0.99), scale=st.floats(0.01, 100), seed=st.integers(0, 1000))

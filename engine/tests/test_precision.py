@@ -44,12 +44,12 @@ def test_fp32_is_the_model_itself():
 def test_all_tensors_but_training_data_have_half_the_bytes():
     graph, half = model(), in_precision(model(), "bf16")
     assert half.precision == "bf16"
-    given = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
     for index, (one, other) in enumerate(zip(graph.operators, half.operators, strict=True)):
         assert [2 * t.nbytes for t in other.outputs] == [t.nbytes for t in one.outputs]
         assert [2 * t.nbytes for t in other.weights] == [t.nbytes for t in one.weights]
         for k, (before, after) in enumerate(zip(one.inputs, other.inputs, strict=True)):
-            assert after.nbytes * (2 if (index, k) in given else 1) == before.nbytes
+            assert after.nbytes * (2 if (index, k) in edge_inputs else 1) == before.nbytes
 
 
 def test_the_traffic_of_indices_stays():
@@ -102,8 +102,8 @@ def test_messages_of_a_strategy_are_half_as_long():
     placements = tuple(Placement(cut, rng.permutation(4)) for cut in degrees)
     sizes = []
     for precision in ("fp32", "bf16"):
-        made = in_precision(graph, precision)
-        tasks = Lowering(made, cluster, reference.Costs()).lower(PlacedStrategy(placements))
+        model = in_precision(graph, precision)
+        tasks = Lowering(model, cluster, reference.Costs()).lower(PlacedStrategy(placements))
         sizes.append({kind: tasks.size[tasks.kind == kind] for kind in (TaskKind.TRANSFER, TaskKind.COLLECTIVE)})
     for kind, before in sizes[0].items():
         assert before.sum() > 0
@@ -124,8 +124,8 @@ def test_seconds_are_scaled_and_bytes_stay():
     scaled = scaled_costs(costs, factors)
     assert not isinstance(scaled, CollectiveCosts)
     for op, factor in enumerate(factors):
-        given = (op, (2, 1, 1), np.arange(2))
-        before, after = costs.price(*given), scaled.price(*given)
+        arguments = (op, (2, 1, 1), np.arange(2))
+        before, after = costs.price(*arguments), scaled.price(*arguments)
         assert (after.forward == before.forward * factor).all()
         assert (after.backward == before.backward * factor).all()
         assert (after.memory == before.memory).all()
@@ -148,8 +148,8 @@ def estimator(**given):
 def test_times_of_fp32_are_divided_by_the_stated_factor():
     graph, costs = in_precision(reference.graph(), "bf16"), reference.Costs()
     fast = at_speed(estimator(), costs, graph, 4.0)
-    given = (0, (2, 1, 1), np.arange(2))
-    assert (fast.price(*given).forward == costs.price(*given).forward / 4).all()
+    arguments = (0, (2, 1, 1), np.arange(2))
+    assert (fast.price(*arguments).forward == costs.price(*arguments).forward / 4).all()
 
 
 def test_an_estimator_that_knows_is_left_alone():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from routes_from_nodes import routes_from_nodes
 
 from topoplan import Fabric, Routes, TopoplanError
-from topoplan.model.routes import link_index, routes_from_nodes
 from topoplan_engine.network.routing import full_routes, paths
 
 MASK = (1 << 64) - 1
@@ -95,19 +95,19 @@ def fabrics(draw):
 def test_matches_reference(fabric, data):
     host = st.integers(0, fabric.n_hosts - 1)
     pairs = data.draw(st.lists(st.tuples(host, host), min_size=1, max_size=20))
-    found = paths(fabric, [p[0] for p in pairs], [p[1] for p in pairs])
-    assert answers(found) == [reference(fabric, *pair) for pair in pairs]
-    for first, last in zip(found.pair_ptr[:-1], found.pair_ptr[1:], strict=True):
-        assert first == last or found.weight[first:last].sum() == pytest.approx(1)
+    routes = paths(fabric, [p[0] for p in pairs], [p[1] for p in pairs])
+    assert answers(routes) == [reference(fabric, *pair) for pair in pairs]
+    for first, last in zip(routes.pair_ptr[:-1], routes.pair_ptr[1:], strict=True):
+        assert first == last or routes.weight[first:last].sum() == pytest.approx(1)
 
 
 def test_shortest_lengths_and_continuity_on_a_circulant():
     fabric = circulant(24, (1, 23, 5, 19), max_paths=3)
-    found = full_routes(fabric)
-    assert found.pairs.tolist() == [[a, b] for a in range(24) for b in range(24) if a != b]
-    for (src, dst), kept in zip(found.pairs.tolist(), answers(found), strict=True):
-        assert len({tuple(path) for path in kept}) == len(kept) == min(3, len(all_shortest(fabric, src, dst)))
-        for path in kept:
+    routes = full_routes(fabric)
+    assert routes.pairs.tolist() == [[a, b] for a in range(24) for b in range(24) if a != b]
+    for (src, dst), ways in zip(routes.pairs.tolist(), answers(routes), strict=True):
+        assert len({tuple(path) for path in ways}) == len(ways) == min(3, len(all_shortest(fabric, src, dst)))
+        for path in ways:
             nodes = [src, *fabric.link_dst[path].tolist()]
             assert nodes[:-1] == fabric.link_src[path].tolist()
             assert nodes[-1] == dst
@@ -120,16 +120,16 @@ def test_more_paths_than_kept_load_parallel_links_alike():
     links += [(side, hosts + 2 + m) for side in (left, right) for m in range(middle)]
     fabric = make(hosts, 2 + middle, links + [(b, a) for a, b in links], max_paths=1)
     src, dst = np.divmod(np.arange(400), 20)
-    found = paths(fabric, src, dst + 20)
-    used = np.bincount(fabric.link_dst[found.links], minlength=fabric.n_nodes)[hosts + 2 :]
-    assert used.sum() == 400
-    assert used.min() > 25  # 50 on average; always the first would be 400 and 0
+    routes = paths(fabric, src, dst + 20)
+    load = np.bincount(fabric.link_dst[routes.links], minlength=fabric.n_nodes)[hosts + 2 :]
+    assert load.sum() == 400
+    assert load.min() > 25  # 50 on average; always the first would be 400 and 0
 
 
 def test_itself_and_unreachable_have_no_path():
     fabric = make(3, 0, [(0, 1)])
-    found = paths(fabric, [0, 0, 1, 0], [0, 1, 0, 2])
-    assert answers(found) == [[], [[0]], [], []]
+    routes = paths(fabric, [0, 0, 1, 0], [0, 1, 0, 2])
+    assert answers(routes) == [[], [[0]], [], []]
 
 
 def test_two_hosts_on_each_other():
@@ -137,8 +137,8 @@ def test_two_hosts_on_each_other():
 
 
 def test_nothing_asked_and_no_links():
-    found = paths(make(2, 0, []), [], [])
-    assert found.pair_ptr.tolist() == [0]
+    routes = paths(make(2, 0, []), [], [])
+    assert routes.pair_ptr.tolist() == [0]
     assert answers(paths(make(2, 0, []), [0], [1])) == [[]]
 
 
@@ -154,9 +154,9 @@ def test_explicit_routes_win():
     assert rows[2] == []
     assert len(rows[0]) == 1
     assert found.weight.tolist() == [1, 0.25, 0.75, 0.25, 0.75]
-    again = full_routes(fabric)
-    row = again.pairs.tolist().index([0, 1])
-    assert answers(again)[row] == rows[1]
+    table = full_routes(fabric)
+    row = table.pairs.tolist().index([0, 1])
+    assert answers(table)[row] == rows[1]
 
 
 @pytest.mark.parametrize(
@@ -179,15 +179,15 @@ def test_unknown_host():
 
 def test_a_large_star_costs_what_is_asked():
     fabric = star(20000)
-    found = paths(fabric, np.arange(20000), np.roll(np.arange(20000), 1))
-    assert len(found.links) == 40000
-    assert (fabric.link_dst[found.links[0::2]] == 20000).all()
+    routes = paths(fabric, np.arange(20000), np.roll(np.arange(20000), 1))
+    assert len(routes.links) == 40000
+    assert (fabric.link_dst[routes.links[0::2]] == 20000).all()
 
 
-def test_link_index():
+def test_link_rows():
     fabric = circulant(5, (1,))
-    assert link_index(fabric, [[0, 4]], [[1, 1]]).tolist() == [[0, -1]]
-    assert link_index(make(2, 0, []), [0], [1]).tolist() == [-1]
+    assert fabric.link_rows([[0, 4]], [[1, 1]]).tolist() == [[0, -1]]
+    assert make(2, 0, []).link_rows([0], [1]).tolist() == [-1]
 
 
 def test_routes_of_an_empty_mapping():

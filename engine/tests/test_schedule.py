@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from topoplan import (
     Cluster,
     CostFunction,
-    Fabric,
     PartCosts,
     PipelineStrategy,
     PlacedStrategy,
@@ -24,18 +23,20 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.model.schedule import ScheduleKind
-from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.fragments import Fragments
+from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory import memory_curve
 from topoplan_engine.lowering.order import Pass, blocks_of, steps_under
-from topoplan_engine.lowering.pipeline import scheduled
+from topoplan_engine.lowering.pipeline import scheduled_taskgraph
+from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_operators import GraphBuilder
+from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
+from topoplan_samples.fabrics import star
 from topoplan_simulator_fluid import Fluid
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.DUPLEX]
-LETTER = {Pass.FORWARD: "F", Pass.AGAIN: "A", Pass.BACKWARD: "B", Pass.WEIGHTS: "W"}
+LETTER = {Pass.FORWARD: "F", Pass.RECOMPUTE: "A", Pass.BACKWARD: "B", Pass.WEIGHTS: "W"}
 
 
 class Numbered(CostFunction):
@@ -96,10 +97,10 @@ def pipelines(draw, kinds=tuple(KINDS), recompute=True):
     return graph, cluster, PipelineStrategy(tuple(placements), schedule)
 
 
-def joined_of(lowering, strategy):
-    fragments = Fragments(lowering.graph, lowering.cluster, lowering.costs)
-    gradients = [piece.weight_gradient for piece in fragments.operators(strategy.placements)]
-    return fragments.joined(strategy.placements), np.concatenate(gradients)
+def table_of(lowering, strategy):
+    fragments = FragmentCache(lowering.graph, lowering.cluster, lowering.costs)
+    gradients = [fragment.weight_gradient for fragment in fragments.operators(strategy.placements)]
+    return fragments.part_table(strategy.placements), np.concatenate(gradients)
 
 
 def sorted_rows(taskgraph):
@@ -112,11 +113,6 @@ def between(taskgraph):
     matrix = np.zeros((taskgraph.n_devices,) * 2, dtype=np.int64)
     np.add.at(matrix, (taskgraph.src[rows], taskgraph.dst[rows]), taskgraph.size[rows])
     return matrix
-
-
-def star(n_hosts, bandwidth=1e15):
-    links = [(h, n_hosts) for h in range(n_hosts)] + [(n_hosts, h) for h in range(n_hosts)]
-    return Fabric.from_links(name="star", n_hosts=n_hosts, n_switches=1, links=links, bandwidth=bandwidth, latency=0.0)
 
 
 def is_acyclic(taskgraph):
@@ -137,8 +133,8 @@ def test_blocks_equal_the_reference(kind, depth):
     for rounds in (1, 2, 3) if kind is ScheduleKind.INTERLEAVED else (1,):
         for count in (depth, 2 * depth, 4 * depth) if kind is ScheduleKind.INTERLEAVED else (1, 2, 3, 4, 7, 12):
             for position in range(depth):
-                found = blocks_of(kind, depth, rounds, count, position, ())
-                listed = [(LETTER[p], s, m) for p, s, m in zip(*map(np.ndarray.tolist, found), strict=True)]
+                blocks = blocks_of(kind, depth, rounds, count, position, ())
+                listed = [(LETTER[p], s, m) for p, s, m in zip(*map(np.ndarray.tolist, blocks), strict=True)]
                 assert listed == reference_blocks(kind, depth, rounds, count, position)
 
 
@@ -165,17 +161,17 @@ def test_equals_the_reference(drawn):
     graph, cluster, strategy = drawn
     strategy.check(graph, cluster.n_devices)
     lowering = Lowering(graph, cluster, Numbered())
-    joined, gradient = joined_of(lowering, strategy)
+    table, gradient = table_of(lowering, strategy)
     names = tuple(op.name for op in graph.operators)
-    found = scheduled(joined, strategy.schedule, gradient, names, cluster.n_devices)
-    found.check()
-    wanted = reference_scheduled(joined, strategy.schedule, gradient.tolist(), names, cluster.n_devices)
+    tasks = scheduled_taskgraph(table, strategy.schedule, gradient, names, cluster.n_devices)
+    tasks.check()
+    reference_tasks = reference_scheduled(table, strategy.schedule, gradient.tolist(), names, cluster.n_devices)
     for field in attrs.fields(TaskGraph):
         if field.name not in ("foreign", "succ", "seconds"):
-            mine, theirs = getattr(found, field.name), getattr(wanted, field.name)
+            mine, theirs = getattr(tasks, field.name), getattr(reference_tasks, field.name)
             assert np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs, field.name
-    np.testing.assert_allclose(found.seconds, wanted.seconds, rtol=1e-15)
-    assert sorted_rows(found) == sorted_rows(wanted)
+    np.testing.assert_allclose(tasks.seconds, reference_tasks.seconds, rtol=1e-15)
+    assert sorted_rows(tasks) == sorted_rows(reference_tasks)
 
 
 @settings(max_examples=120, deadline=None)
@@ -183,12 +179,12 @@ def test_equals_the_reference(drawn):
 def test_edges_left_out_are_in_the_order_of_their_device(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
-    joined, gradient = joined_of(lowering, strategy)
-    found = scheduled(joined, strategy.schedule, gradient, (), cluster.n_devices)
-    assert is_acyclic(found)
-    finish = simulate(found, cluster).finish
-    task = steps_under(strategy.schedule, strategy.schedule.stage[joined.op], gradient).task
-    first = np.searchsorted(found.micro_batch[: (found.micro_batch >= 0).sum()], range(strategy.schedule.micro_batches))
+    table, gradient = table_of(lowering, strategy)
+    tasks = scheduled_taskgraph(table, strategy.schedule, gradient, (), cluster.n_devices)
+    assert is_acyclic(tasks)
+    finish = simulate(tasks, cluster).finish
+    task = steps_under(strategy.schedule, strategy.schedule.stage[table.op], gradient).task
+    first = np.searchsorted(tasks.micro_batch[: (tasks.micro_batch >= 0).sum()], range(strategy.schedule.micro_batches))
 
     def ascend(before, after):
         """Assert that tasks end in this order, in every micro-batch; -1 is no task."""
@@ -198,17 +194,17 @@ def test_edges_left_out_are_in_the_order_of_their_device(drawn):
 
     for one, other in ((0, 1), (1, 2), (0, 2), (2, 3)):
         ascend(task[:, one], task[:, other])
-    pairs = np.diff(joined.edge_ptr)
-    source = (joined.src + np.repeat(joined.op_base[joined.edge_src_op], pairs))[joined.local]
-    target = (joined.dst + np.repeat(joined.op_base[joined.edge_dst_op], pairs))[joined.local]
+    pairs = np.diff(table.edge_ptr)
+    source = (table.src + np.repeat(table.op_base[table.edge_src_op], pairs))[table.local]
+    target = (table.dst + np.repeat(table.op_base[table.edge_dst_op], pairs))[table.local]
     ascend(task[source, Pass.FORWARD], task[target, Pass.FORWARD])
-    same = strategy.schedule.stage[joined.op[source]] == strategy.schedule.stage[joined.op[target]]
-    ascend(task[source[same], Pass.AGAIN], task[target[same], Pass.AGAIN])
+    same = strategy.schedule.stage[table.op[source]] == strategy.schedule.stage[table.op[target]]
+    ascend(task[source[same], Pass.RECOMPUTE], task[target[same], Pass.RECOMPUTE])
     ascend(task[target, Pass.BACKWARD], task[source, Pass.BACKWARD])
 
 
 def simulate(taskgraph, cluster):
-    return Fluid().build()(taskgraph, star(cluster.n_hosts), cluster)
+    return Fluid().build()(taskgraph, star(cluster.n_hosts, 1e15, 0.0), cluster)
 
 
 @settings(max_examples=100, deadline=None)
@@ -216,23 +212,23 @@ def simulate(taskgraph, cluster):
 def test_as_much_work_as_without_a_schedule(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
-    found, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
+    tasks, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
     count = strategy.schedule.micro_batches
     for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE):
-        mine, theirs = found.kind == kind, whole.kind == kind
-        assert found.size[mine].sum() == whole.size[theirs].sum()
+        mine, theirs = tasks.kind == kind, whole.kind == kind
+        assert tasks.size[mine].sum() == whole.size[theirs].sum()
         for op in range(len(graph.operators)):
-            assert found.seconds[mine & (found.op == op)].sum() == pytest.approx(
+            assert tasks.seconds[mine & (tasks.op == op)].sum() == pytest.approx(
                 whole.seconds[theirs & (whole.op == op)].sum(), rel=1e-12
             )
-    forward = found.kind == TaskKind.FORWARD
-    ran = Counter(zip(found.op[forward], found.device[forward], strict=True))
+    forward = tasks.kind == TaskKind.FORWARD
+    ran = Counter(zip(tasks.op[forward], tasks.device[forward], strict=True))
     parts = Counter((op, d) for op, p in enumerate(strategy.placements) for d in p.devices.tolist())
     assert ran == {key: times * count for key, times in parts.items()}
     if count > 1:
-        each = Counter(zip(found.op[forward], found.device[forward], found.micro_batch[forward], strict=True))
+        each = Counter(zip(tasks.op[forward], tasks.device[forward], tasks.micro_batch[forward], strict=True))
         assert each == {(op, d, m): times for (op, d), times in parts.items() for m in range(count)}
-    assert np.array_equal(between(found), between(whole))
+    assert np.array_equal(between(tasks), between(whole))
     assert lowering.demand(strategy) == lowering.demand(PlacedStrategy(strategy.placements))
 
 
@@ -276,9 +272,9 @@ def test_recomputed_stages_run_and_send_again(drawn):
 
 def test_a_schedule_that_does_not_fit_is_refused():
     graph = branching(12)
-    devices = [0, 1]
-    stages = [(0, 3, [0, 1]), (4, len(graph.operators) - 1, [2, 3])]
-    good = pipeline_strategy(graph, stages, 3)
+    rest = range(4, len(graph.operators))
+    stages = [(range(4), [0, 1]), (rest, [2, 3])]
+    good = staged_strategy(graph, stages, 3)
     good.check(graph, 4)
 
     def refused(message, **changes):
@@ -304,23 +300,26 @@ def test_a_schedule_that_does_not_fit_is_refused():
         attrs.evolve(good.schedule, recompute=[True])
     with pytest.raises(TopoplanError, match="0 micro-batches"):
         attrs.evolve(good.schedule, micro_batches=0)
-    with pytest.raises(TopoplanError, match=r"stage 1 has operators 5 to 9 on 1 devices \(must start at 4"):
-        pipeline_strategy(graph, [(0, 3, devices), (5, 9, [2])], 3)
-    with pytest.raises(TopoplanError, match="stages end at operator 3 of"):
-        pipeline_strategy(graph, [(0, 3, devices)], 3)
+    with pytest.raises(TopoplanError, match=f"operator {graph.operators[4].name!r} is in no stage"):
+        staged_strategy(graph, [(range(4), [0, 1]), (rest[1:], [2])], 3)
+    with pytest.raises(TopoplanError, match=f"operator {graph.operators[4].name!r} is in stages 0 and 1"):
+        staged_strategy(graph, [(range(5), [0, 1]), (rest, [2])], 3)
+    with pytest.raises(TopoplanError, match="stage 1 has no device"):
+        staged_strategy(graph, [(range(4), [0, 1]), (rest, [])], 3)
     with pytest.raises(TopoplanError, match="device 1 has operators of stages 0 and 1"):
-        pipeline_strategy(graph, [(0, 3, [0, 1]), (4, len(graph.operators) - 1, [1, 2])], 3)
-    five = [(0, 1, [0]), (2, 3, [1]), (4, 5, [0]), (6, 7, [1]), (8, len(graph.operators) - 1, [0])]
+        staged_strategy(graph, [(range(4), [0, 1]), (rest, [1, 2])], 3).check(graph, 4)
+    five = [(range(2), [0]), (range(2, 4), [1]), (range(4, 6), [0]), (range(6, 8), [1]), (rest[4:], [0])]
     with pytest.raises(TopoplanError, match="5 chunks on 2 groups of devices"):
-        pipeline_strategy(graph, five, 4, "interleaved")
-    crossed = [*five[:3], (6, len(graph.operators) - 1, [0])]
+        staged_strategy(graph, five, 4, "interleaved").check(graph, 4)
+    crossed = [*five[:3], (rest[2:], [0])]
     with pytest.raises(TopoplanError, match="with 2 groups of devices, chunks 2 apart share one"):
-        pipeline_strategy(graph, crossed, 4, "interleaved")
+        staged_strategy(graph, crossed, 4, "interleaved").check(graph, 4)
 
 
 def test_changes_keep_the_schedule():
     graph = branching(12)
-    strategy = pipeline_strategy(graph, [(0, 3, [0, 1]), (4, len(graph.operators) - 1, [2])], 3, "gpipe", (True, False))
+    stages = [(range(4), [0, 1]), (range(4, len(graph.operators)), [2])]
+    strategy = staged_strategy(graph, stages, 3, "gpipe", (True, False))
     changed = strategy.with_changes({0: Placement((1,) * len(graph.operators[0].dims), [1])})
     assert changed.schedule is strategy.schedule
     assert hash(changed) != hash(strategy)
@@ -333,10 +332,10 @@ def test_changes_keep_the_schedule():
 def test_uneven_stages_wait_for_the_slowest(drawn):
     graph, cluster, strategy = drawn
     taskgraph = Lowering(graph, cluster, Numbered()).lower(strategy)
-    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts), cluster)
+    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts, 1e15, 0.0), cluster)
     assert timeline.device_busy.max() <= timeline.makespan * (1 + 1e-12)
     assert timeline.makespan <= taskgraph.seconds.sum() + 1e-6
-    assert 0 <= timeline.bubble_fraction < 1
+    assert 0 <= bubble_fraction(timeline) < 1
 
 
 @settings(max_examples=80, deadline=None)
@@ -346,7 +345,7 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
     costs = Numbered()
     lowering = Lowering(graph, cluster, costs)
     taskgraph = lowering.lower(strategy)
-    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts, 1e9), cluster)
+    timeline = Fluid().build()(taskgraph, star(cluster.n_hosts, 1e9, 0.0), cluster)
     curve = memory_curve(taskgraph, timeline, strategy, graph, costs)
     if not strategy.schedule.trivial:  # without a schedule, memory is what all parts keep
         assert curve.peak == pytest.approx(lowering.memory(strategy), rel=1e-9)
@@ -356,7 +355,7 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
     for device in set(curve.device.tolist()):
         rows = curve.device == device
         assert (np.diff(curve.time[rows]) >= 0).all()
-        assert curve.used[rows][-1] == pytest.approx(curve.kept[device], rel=1e-9)
+        assert curve.used[rows][-1] == pytest.approx(curve.persistent[device], rel=1e-9)
 
 
 def more_inputs(lowering, strategy):

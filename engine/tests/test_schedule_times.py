@@ -18,12 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, Fabric, PartCosts
+from topoplan import Cluster, CostFunction, PartCosts
 from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import pipeline_strategy
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.memory import memory_curve
+from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_operators import GraphBuilder
+from topoplan_pipeline_planning.stages import staged_strategy
+from topoplan_samples.fabrics import star
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -54,12 +56,6 @@ class Even(CostFunction):
         )
 
 
-def star(n_hosts):
-    """Return a network that takes no time."""
-    links = [(h, n_hosts) for h in range(n_hosts)] + [(n_hosts, h) for h in range(n_hosts)]
-    return Fabric.from_links(name="star", n_hosts=n_hosts, n_switches=1, links=links, bandwidth=1e18, latency=0.0)
-
-
 def chain(stages, batch):
     b = GraphBuilder("chain", batch)
     x = b.input((4,))
@@ -72,12 +68,12 @@ def run(kind, depth, count, costs, rounds=1, simulation=None, recompute=()):
     """Simulate a pipeline on one device per group, with a network that takes no time."""
     stages = depth * rounds
     graph, cluster = chain(stages, 2 * count), Cluster.uniform(n_hosts=max(depth, 2), latency=0.0)
-    parts = [(PER_STAGE * s, PER_STAGE * s + PER_STAGE - 1, [s % depth]) for s in range(stages)]
-    strategy = pipeline_strategy(graph, parts, count, kind, recompute)
+    parts = [(range(PER_STAGE * s, PER_STAGE * (s + 1)), [s % depth]) for s in range(stages)]
+    strategy = staged_strategy(graph, parts, count, kind, recompute)
     lowering = Lowering(graph, cluster, costs)
     taskgraph = lowering.lower(strategy)
     simulate = simulation or Fluid().build()
-    timeline = simulate(taskgraph, star(cluster.n_hosts), cluster)
+    timeline = simulate(taskgraph, star(cluster.n_hosts, bandwidth=1e18, latency=0.0), cluster)
     return graph, lowering, strategy, taskgraph, timeline
 
 
@@ -93,9 +89,9 @@ TIMES = st.sampled_from([1.0, 0.7, 1.3, 2.0, 0.25])
 @given(st.sampled_from(["gpipe", "1f1b", "1f1b-deep"]), st.integers(1, 6), st.integers(1, 9), TIMES, TIMES)
 def test_gpipe_and_1f1b(kind, depth, count, f, b):
     timeline = run(kind, depth, count, per_micro_batch(f, b, count))[-1]
-    wanted = (count + depth - 1) * (f + b)
-    assert timeline.makespan == pytest.approx(wanted, rel=1e-12)
-    assert timeline.bubble_fraction == pytest.approx((depth - 1) / (count + depth - 1), abs=1e-12)
+    passes = (count + depth - 1) * (f + b)
+    assert timeline.makespan == pytest.approx(passes, rel=1e-12)
+    assert bubble_fraction(timeline) == pytest.approx((depth - 1) / (count + depth - 1), abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,16 +152,16 @@ def test_recomputation_adds_a_forward_pass(kind, depth, count):
 )
 def test_micro_batches_in_flight(kind, flying):
     graph, lowering, strategy, taskgraph, timeline = run(kind, 4, 8, per_micro_batch(1.0, 2.0, 8))
-    wanted = 3 * 1000.0 + 600.0 / 8 * np.array(flying)
-    assert lowering.memory(strategy) == pytest.approx(wanted, rel=1e-12)
-    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(wanted, rel=1e-12)
+    expected = 3 * 1000.0 + 600.0 / 8 * np.array(flying)
+    assert lowering.memory(strategy) == pytest.approx(expected, rel=1e-12)
+    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(expected, rel=1e-12)
 
 
 def test_interleaving_keeps_more_in_flight():
     _, lowering, strategy, *_ = run("interleaved", 4, 8, per_micro_batch(1.0, 2.0, 8, 2), rounds=2)
     # Warm-up of 2 (S - s - 1) + (v - 1) S passes of a chunk, and the one that follows.
-    wanted = 6 * 1000.0 + 600.0 / 8 * np.array([11, 9, 7, 5])
-    assert lowering.memory(strategy) == pytest.approx(wanted, rel=1e-12)
+    expected = 6 * 1000.0 + 600.0 / 8 * np.array([11, 9, 7, 5])
+    assert lowering.memory(strategy) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_stage_that_recomputes_keeps_its_inputs():
@@ -173,9 +169,9 @@ def test_a_stage_that_recomputes_keeps_its_inputs():
         "gpipe", 2, 4, per_micro_batch(1.0, 2.0, 4), recompute=(True, True)
     )
     # Eight samples of four floats enter the second stage; the first one takes training data, which nobody counts.
-    wanted = 3 * 1000.0 + np.array([600.0 / 4, 600.0 / 4 + 8 * 4 * 4])
-    assert lowering.memory(strategy) == pytest.approx(wanted, rel=1e-12)
-    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(wanted, rel=1e-12)
+    expected = 3 * 1000.0 + np.array([600.0 / 4, 600.0 / 4 + 8 * 4 * 4])
+    assert lowering.memory(strategy) == pytest.approx(expected, rel=1e-12)
+    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(expected, rel=1e-12)
 
 
 def test_outputs_come_and_go_unless_costs_say_otherwise():
@@ -185,7 +181,7 @@ def test_outputs_come_and_go_unless_costs_say_otherwise():
 
     graph = chain(2, 8)
     schedule = Schedule(kind="gpipe", micro_batches=4, stage=[0] * 3 + [1] * 3)
-    strategy = attrs.evolve(pipeline_strategy(graph, [(0, 2, [0]), (3, 5, [1])], 4, "1f1b"))
+    strategy = attrs.evolve(staged_strategy(graph, [(range(3), [0]), (range(3, 6), [1])], 4, "1f1b"))
     lowering = Lowering(graph, Cluster.uniform(n_hosts=2), Silent(1.0, 1.0))
     whole = 3 * 1000.0 + 600.0
     outputs = 3 * 8 * 4 * 4.0

@@ -6,30 +6,16 @@ import signal
 
 import numpy as np
 import pytest
-from problems import star_problem
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate, TopoplanError
-from topoplan.search.observed import Run
+from topoplan import Candidate, Cluster, Search, Simulate, TopoplanError
+from topoplan.search.protocol import Run
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_operators import GraphBuilder
-
-
-class FlatCosts(CostFunction):
-    """Every part costs the same; only what ``allowed`` accepts can be priced."""
-
-    def __init__(self, allowed=lambda op, degrees: True, memory=1.0):
-        self.allowed, self.memory = allowed, memory
-
-    def supports(self, op, degrees):
-        return self.allowed(op, degrees)
-
-    def price(self, op, degrees, devices):
-        if not self.allowed(op, degrees):
-            raise TopoplanError(f"operator {op}: {degrees} is not measured")
-        ones = np.ones(len(devices))
-        return PartCosts(forward=ones, backward=ones, memory=self.memory * ones)
+from topoplan_samples.costs import FlatCosts
+from topoplan_samples.graphs import two_linears
+from topoplan_samples.problems import star_problem
 
 
 class CountTransfers(Simulate):
@@ -42,25 +28,15 @@ class CountTransfers(Simulate):
         return float(taskgraph.n_tasks)
 
 
-def small_graph(batch=8):
-    b = GraphBuilder("small", batch)
-    x = b.linear(b.input((4,)), 6)
-    b.linear(b.relu(x), 2)
-    return b.build()
-
-
 def small_problem(graph=None, costs=None, cluster=None):
-    return star_problem(graph or small_graph(), cluster or Cluster.uniform(n_hosts=4), costs or FlatCosts())
+    return star_problem(graph or two_linears(), cluster or Cluster.uniform(n_hosts=4), costs or FlatCosts())
 
 
 class Scripted(Search):
     """Asks for the uncut placement of one operator after the other."""
 
     def __init__(self, problem):
-        self.problem, self.told, self.state, self.next = problem, [], None, 0
-
-    def adopt(self, trial):
-        self.state = trial.state
+        self.problem, self.told, self.next = problem, [], 0
 
     def ask(self):
         if self.next == len(self.problem.graph.operators):
@@ -182,12 +158,12 @@ def test_patience_counts_proposals_without_a_better_state():
     problem = small_problem()
     mover = Mover(changes=[lambda state: Candidate(base=state)] * 50)
     evaluator = Evaluator(problem, CountTransfers(), "ignore")
-    for share, priced in ((0.2, 8), (0.01, 1), (1.0, 40)):
+    for share, count in ((0.2, 8), (0.01, 1), (1.0, 40)):
         run = Run(problem=problem, budget=40, seed=0, searchers=(), patience=share)
         mover.changes = [lambda state: Candidate(base=state)] * 50
         evaluator.evaluations = 0
         result = drive(run, evaluator, problem.space.initial(), [("strategy", mover)], np.random.default_rng(0))
-        assert result.evaluations == 1 + priced
+        assert result.evaluations == 1 + count
 
 
 def test_initial_strategy_is_data_parallel_with_tables_round_robin():
@@ -201,8 +177,8 @@ def test_initial_strategy_is_data_parallel_with_tables_round_robin():
 
 
 def test_batch_that_cannot_be_divided_names_the_nearest():
-    with pytest.raises(TopoplanError, match=r"--batch-size 10: cannot be divided over 4 devices \(nearest: 8 or 12\)"):
-        small_problem(small_graph(batch=10)).space.initial()
+    with pytest.raises(TopoplanError, match=r"batch size 10: cannot be divided over 4 devices \(nearest: 8 or 12\)"):
+        small_problem(two_linears(batch=10)).space.initial()
 
 
 def test_space_holds_only_what_can_be_priced():

@@ -6,8 +6,10 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, Plan, TaskGraph
+from topoplan import Cluster, Plan, TaskKind
 from topoplan_engine.simulation.gradients import as_simulated, server_origin, with_barriers, with_parameter_server
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -15,40 +17,14 @@ HOSTS = 3
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
 
 
-def star():
-    links = [(h, HOSTS) for h in range(HOSTS)] + [(HOSTS, h) for h in range(HOSTS)]
-    return Fabric.from_links(name="star", n_hosts=HOSTS, n_switches=1, links=links, bandwidth=1e9, latency=0.0)
-
-
 def data_parallel(size=30_000_000):
     """Two layers on three devices: forward 0, 1, backward 1, 0, and an all-reduce behind each backward."""
-    kind, device, seconds, edges = [], [], [], []
-    for step in range(4):
-        for d in range(HOSTS):
-            kind.append(0 if step < 2 else 1)
-            device.append(d)
-            seconds.append(1e-3)
-            if step:
-                edges.append(((step - 1) * HOSTS + d, step * HOSTS + d))
-    reduces = [12, 13]
+    passes = [(TaskKind.FORWARD, 0), (TaskKind.FORWARD, 1), (TaskKind.BACKWARD, 1), (TaskKind.BACKWARD, 0)]
+    tasks = [compute(device, kind=kind, op=op) for kind, op in passes for device in range(HOSTS)]
+    tasks += [collective([0, 1, 2], size, op=1), collective([1, 2, 0], size, op=0)]
+    edges = [(task, task + HOSTS) for task in range(9)]
     edges += [(6 + d, 12) for d in range(HOSTS)] + [(9 + d, 13) for d in range(HOSTS)]
-    edges.sort(key=lambda edge: edge[0])
-    return TaskGraph(
-        kind=[*kind, 5, 5],
-        device=[*device, -1, -1],
-        seconds=[*seconds, 0.0, 0.0],
-        size=[0] * 12 + [size, size],
-        src=[-1] * 14,
-        dst=[-1] * 14,
-        group=[-1] * 12 + [0, 1],
-        group_ptr=[0, HOSTS, 2 * HOSTS],
-        group_members=[0, 1, 2, 1, 2, 0],
-        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(len(kind) + len(reduces) + 1)),
-        succ=[t for _, t in edges],
-        op=[0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0],
-        op_names=("a", "b"),
-        n_devices=HOSTS,
-    )
+    return task_graph(tasks, edges, HOSTS, op_names=("a", "b"))
 
 
 def edges_of(taskgraph):
@@ -69,25 +45,22 @@ def test_barriers_follow_all_backwards():
 
 def test_an_allreduce_inside_the_computation_stays():
     """An all-reduce of the backward pass that another backward waits for must not wait for a barrier."""
-    tasks = TaskGraph(
-        kind=[1, 5, 1], device=[0, -1, 0], seconds=[1e-3, 0, 1e-3], size=[0, 1000, 0], src=[-1] * 3, dst=[-1] * 3,
-        group=[-1, 0, -1], group_ptr=[0, 2], group_members=[0, 1], succ_ptr=[0, 1, 2, 2], succ=[1, 2],
-        op=[-1] * 3, n_devices=2,
-    )  # fmt: skip
+    tasks = [compute(0, kind=TaskKind.BACKWARD), collective([0, 1], 1000), compute(0, kind=TaskKind.BACKWARD)]
+    tasks = task_graph(tasks, [(0, 1), (1, 2)], n_devices=2)
     rewritten = with_barriers(tasks)
     assert rewritten is tasks  # and where none waits, there is none
 
 
 def test_server_gathers_and_scatters():
-    given = data_parallel()
-    tasks = with_parameter_server(given)
+    original = data_parallel()
+    tasks = with_parameter_server(original)
     tasks.check()
     assert tasks.kind[[12, 13]].tolist() == [2, 2]
     assert tasks.device[[12, 13]].tolist() == [0, 1]
     assert tasks.src[14:].tolist() == [1, 2, 2, 0, 0, 0, 1, 1]
     assert tasks.dst[14:].tolist() == [0, 0, 1, 1, 1, 2, 2, 0]
     assert (tasks.size[14:] == 30_000_000).all()
-    assert server_origin(given)[14:].tolist() == [12, 12, 13, 13, 12, 12, 13, 13]
+    assert server_origin(original)[14:].tolist() == [12, 12, 13, 13, 12, 12, 13, 13]
     edges = edges_of(tasks)
     # Backward of the second layer on device 0 is the server's own; 1 and 2 send.
     assert {(6, 12), (7, 14), (8, 15), (14, 12), (15, 12), (12, 18), (12, 19)} <= edges
@@ -96,20 +69,26 @@ def test_server_gathers_and_scatters():
 
 def test_server_keeps_successors_waiting():
     """What follows the all-reduce on a device waits for the transfer back to it; what runs nowhere, for all."""
-    tasks = TaskGraph(
-        kind=[1, 5, 2, 2, 4], device=[0, -1, 0, 1, -1], seconds=[1e-3, 0, 0, 0, 0], size=[0, 1000, 0, 0, 5],
-        src=[-1, -1, -1, -1, 1], dst=[-1, -1, -1, -1, 2], group=[-1, 0, -1, -1, -1], group_ptr=[0, 3],
-        group_members=[0, 1, 2], succ_ptr=[0, 1, 4, 4, 4, 4], succ=[1, 2, 3, 4], op=[-1] * 5, n_devices=3,
-    )  # fmt: skip
+    updates = [compute(device, 0.0, TaskKind.UPDATE) for device in (0, 1)]
+    tasks = [compute(0, kind=TaskKind.BACKWARD), collective(range(3), 1000), *updates, transfer(1, 2, 5)]
+    tasks = task_graph(tasks, [(0, 1), (1, 2), (1, 3), (1, 4)], n_devices=3)
     up, down = [5, 6], [7, 8]
     assert edges_of(with_parameter_server(tasks)) == {
-        (0, 1), (up[0], 1), (up[1], 1), (1, down[0]), (1, down[1]), (1, 2), (down[0], 3), (down[0], 4), (down[1], 4),
-    }  # fmt: skip
+        (0, 1),
+        (up[0], 1),
+        (up[1], 1),
+        (1, down[0]),
+        (1, down[1]),
+        (1, 2),
+        (down[0], 3),
+        (down[0], 4),
+        (down[1], 4),
+    }
 
 
 @pytest.mark.parametrize("simulator", [Fluid, Flexnet])
 def test_what_the_options_do(simulator):
-    tasks, fabric = data_parallel(), star()
+    tasks, fabric = data_parallel(), star(HOSTS, latency=0.0)
     one_way = {"ring_direction": "forward"} if simulator is Flexnet else {}  # the closed form below needs it
 
     def run(**given):
@@ -134,10 +113,10 @@ def test_what_the_options_do(simulator):
 
 def plan_under(**options):
     """A plan of `data_parallel` with the timeline of a simulator with these options."""
-    tasks, fabric = data_parallel(), star()
-    told = {"components": [{"kind": "simulator", "name": "fluid", "options": options}]}
+    tasks, fabric = data_parallel(), star(HOSTS, latency=0.0)
+    provenance = {"components": [{"kind": "simulator", "name": "fluid", "options": options}]}
     line = Fluid(**options).build()(tasks, fabric, CLUSTER)
-    return Plan(cluster=CLUSTER, fabric=fabric, taskgraph=tasks, timeline=line, provenance=told)
+    return Plan(cluster=CLUSTER, fabric=fabric, taskgraph=tasks, timeline=line, provenance=provenance)
 
 
 OPTIONS = [
@@ -152,15 +131,15 @@ OPTIONS = [
 def test_what_was_simulated_takes_as_long_under_the_defaults(options):
     plan = plan_under(**options)
     tasks, origin = as_simulated(plan)
-    found = Fluid().build()(tasks, plan.fabric, CLUSTER)
-    assert found.makespan == plan.timeline.makespan
+    timeline = Fluid().build()(tasks, plan.fabric, CLUSTER)
+    assert timeline.makespan == plan.timeline.makespan
     assert (tasks is plan.taskgraph) == (not options)
     assert origin[:14].tolist() == list(range(14))
     assert set(origin[14:].tolist()) <= {-1, 12, 13}
     # The time of an all-reduce is that of all its tasks.
     for reduce in (12, 13):
-        assert plan.timeline.finish[reduce] == found.finish[origin == reduce].max()
-        assert plan.timeline.start[reduce] == found.start[origin == reduce].min()
+        assert plan.timeline.finish[reduce] == timeline.finish[origin == reduce].max()
+        assert plan.timeline.start[reduce] == timeline.start[origin == reduce].min()
     again, _ = as_simulated(attrs.evolve(plan, taskgraph=tasks))
     assert again is tasks
 

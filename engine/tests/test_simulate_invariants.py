@@ -6,12 +6,13 @@ import numba
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import networks, taskgraphs
 
 from topoplan_engine.network.tables import LOAD
+from topoplan_samples.random_graphs import networks, taskgraphs
 from topoplan_simulator_flexnet.kernel import advance, initial_state
 from topoplan_simulator_flexnet.model import Model
 from topoplan_simulator_fluid import kernel as fluid
+from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.model import Model as Fluid
 
 SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -133,7 +134,7 @@ def check_rings(prepared, state):
     """Invariants 5 and 6 of the fluid kernel."""
     flowing = state.sharing.flows["bottleneck"] >= 0
     assert (state.bytes_left[flowing] == 0).all()
-    leaders = np.flatnonzero(prepared.entities.mates > 0)
+    leaders = np.flatnonzero(prepared.entities.ring_size > 0)
     to_go = leaders[state.rounds_left[leaders] > 0]
     assert (state.flows_left[to_go] > 0).all()
     task = prepared.entities.task[to_go]
@@ -144,23 +145,39 @@ def check_rows(sharing):
     """Invariants 7 to 12 of the fluid kernel."""
     links, flows, slots = sharing.links, sharing.flows, sharing.slots
     assert sharing.counts[:3].tolist() == [0, 0, 0]
-    assert not links["mark"].any()
+    assert not links["work_marks"].any()
     for number, link in enumerate(links):
         row = range(link["row"], link["row"] + link["length"])
-        own = row[: link["own"]]
+        here = row[: link["bottlenecked_here"]]
         for place in row:
-            slot, flow = sharing.over[place]["slot"], sharing.over[place]["flow"]
+            slot, flow = sharing.incidence[place]["slot"], sharing.incidence[place]["flow"]
             assert slots[slot]["position"] == place
-            assert (flows[flow]["bottleneck"] == number) == (place in own)
-            assert sharing.near[place] == flows[flow]["bottleneck"]
+            assert (flows[flow]["bottleneck"] == number) == (place in here)
+            assert sharing.flow_bottleneck[place] == flows[flow]["bottleneck"]
             assert sharing.share[flows[flow]["bottleneck"]] <= sharing.share[number]
-        assert sharing.tags[own].tolist() == flows["tag"][sharing.over["flow"][own]].tolist()
-        assert slots["load"][sharing.over["slot"][row]].sum() == link["load"]
+        finish = flows["virtual_finish"][sharing.incidence["flow"][here]]
+        assert sharing.virtual_finish[here].tolist() == finish.tolist()
+        assert slots["load"][sharing.incidence["slot"][row]].sum() == link["load"]
         share = link["capacity"] * LOAD / link["load"] if link["load"] else np.inf
         assert sharing.share[number] == share
-        if own:
-            assert sharing.limit[number] == max(share, link["safe"])
-            assert link["stale"] or link["soonest"] == sharing.tags[own].min()
+        if here:
+            assert sharing.limit[number] == max(share, link["reuse_threshold"])
+            assert link["soonest_outdated"] or link["soonest"] == finish.min()
+
+
+def check_bursts(prepared, state):
+    """Invariant 13 of the fluid kernel."""
+    bursts, entities, now = state.bursts, prepared.entities, state.now[0]
+    sent = bursts.link >= 0
+    assert (bursts.answered[sent] <= bursts.queued[sent]).all()
+    assert (bursts.latest[sent] < bursts.queued[sent]).all()
+    first = len(prepared.tasks.kind)
+    begins = dict(zip(state.timed.ids.tolist(), state.timed.times.tolist()[: state.timed.counts[0]], strict=False))
+    for e in np.flatnonzero(state.bytes_left > 0):  # on its way to its first link
+        row, flow = entities.path_set[e], state.sharing.flows[e]
+        if row >= 0 and sent[row] and first + e in begins:
+            same = entities.volume[e] <= BURST and state.sharing.slots[flow["slot"]]["link"] == bursts.link[row]
+            assert now == np.inf or not same or begins[first + e] <= bursts.latest[row]
 
 
 @SETTINGS
@@ -179,5 +196,6 @@ def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
         check_tasks(prepared, state)
         check_rings(prepared, state)
         check_rows(state.sharing)
+        check_bursts(prepared, state)
     outcome = model.simulate(prepared)
     assert (outcome.makespan, outcome.events) == (state.makespan[0], events)

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import networks, taskgraphs
 
-from topoplan import Cluster, Fabric, TaskGraph
+from topoplan import Cluster
 from topoplan_engine.network.tables import Network
-from topoplan_engine.simulation import flows as entities
+from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.bounds import bounds
 from topoplan_engine.simulation.columns import device_busy
-from topoplan_engine.simulation.critical_path import Uses, look_ahead
-from topoplan_reference.critical_path import look_ahead_reference
+from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_reference.critical_path import reference_critical_path_bound
 from topoplan_reference.flexnet import flexnet_reference
 from topoplan_reference.fluid import fluid_reference
+from topoplan_samples.fabrics import star
+from topoplan_samples.random_graphs import networks, taskgraphs
+from topoplan_samples.tasks import task_graph, transfer
 from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_fluid import model as fluid
 
@@ -34,7 +36,7 @@ def check(model, reference, network, taskgraph):
     assert fast.events == slow.events
     assert (fast.finish >= fast.start).all()
     busy = device_busy(taskgraph, model.run_times(prepared), network.cluster.n_devices)
-    lower = bounds(prepared.tasks, model.alone(prepared), busy, fast.link_bytes / network.paths.bandwidth)
+    lower = bounds(prepared.tasks, model.processing_times(prepared), busy, fast.link_bytes / network.paths.bandwidth)
     assert lower.best <= fast.makespan * (1 + 1e-9) + 1e-12
 
 
@@ -55,28 +57,28 @@ def test_fluid_equals_its_reference(data, stepped, seed):
 
 
 def check_early_stop(model, network, taskgraph, share):
-    """A run that must beat a time gives the full answer when it does, and never gives up on one that does."""
+    """A run below a cutoff gives the full answer, and never gives up on one that stays below it."""
     prepared = model.prepare(taskgraph, network)
     whole = model.simulate(prepared)
-    slower = model.beats(prepared, whole.makespan * (1 + 1e-6) + 1e-12)
+    slower = model.simulate_below(prepared, whole.makespan * (1 + 1e-6) + 1e-12)
     assert slower is not None
     np.testing.assert_array_equal(slower.finish, whole.finish)
     assert slower.makespan == whole.makespan
-    sooner = model.beats(prepared, whole.makespan * share)
+    sooner = model.simulate_below(prepared, whole.makespan * share)
     assert sooner is None or sooner.makespan == whole.makespan
 
 
 @SETTINGS
 @given(st.data(), st.booleans())
-def test_what_must_follow_a_task_equals_its_reference(data, stepped):
+def test_bounds_of_the_critical_path_equal_their_reference(data, stepped):
     network = data.draw(networks())
     model = fluid.Model(stepped)
     prepared = model.prepare(data.draw(taskgraphs(network.cluster.n_devices)), network)
-    alone = model.alone(prepared)
-    uses = Uses(*entities.sure_uses(prepared.entities, prepared.paths, prepared.rings))
-    bound, behind = look_ahead(prepared.tasks, alone, uses, network.n_links, prepared.n_devices)
-    slow_bound, slow_behind = look_ahead_reference(prepared.tasks, alone, uses)
-    np.testing.assert_array_equal(behind, slow_behind)
+    times = model.processing_times(prepared)
+    uses = flows.link_uses(prepared.entities, prepared.paths, prepared.rings)
+    bound, time_to_end = critical_path_bound(prepared.tasks, times, uses, network.n_links, prepared.n_devices)
+    slow_bound, slow_time_to_end = reference_critical_path_bound(prepared.tasks, times, uses)
+    np.testing.assert_array_equal(time_to_end, slow_time_to_end)
     assert bound == slow_bound
 
 
@@ -98,20 +100,11 @@ def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share):
 
 def test_equal_flows_share_and_order_of_pairs_does_not_matter():
     """Two equal flows into one host take twice as long as one, in both models."""
-    fabric = Fabric.from_links(
-        name="star", n_hosts=3, n_switches=1, links=[(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)],
-        bandwidth=1e9, latency=0.0,
-    )  # fmt: skip
-    network = Network(fabric, Cluster.uniform(n_hosts=3))
+    network = Network(star(3, latency=0.0), Cluster.uniform(n_hosts=3))
     size = 8936 * 10_000
 
     def makespan(model, pairs):
-        count = len(pairs)
-        taskgraph = TaskGraph(
-            kind=[4] * count, device=[-1] * count, seconds=[0.0] * count, size=[size] * count,
-            src=[a for a, _ in pairs], dst=[b for _, b in pairs], group=[-1] * count, group_ptr=[0],
-            group_members=[], succ_ptr=[0] * (count + 1), succ=[], op=[-1] * count, n_devices=3,
-        )  # fmt: skip
+        taskgraph = task_graph([transfer(a, b, size) for a, b in pairs], n_devices=3)
         return model.simulate(model.prepare(taskgraph, network)).makespan
 
     for model in (flexnet.Model(), fluid.Model()):

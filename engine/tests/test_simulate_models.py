@@ -9,9 +9,11 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
+from topoplan import Cluster, Fabric, TopoplanError
 from topoplan.options import structure
 from topoplan_engine.network.tables import Network, NetworkCache
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_flexnet.model import flexnet_task_count
 from topoplan_simulator_fluid import Fluid
@@ -20,39 +22,13 @@ from topoplan_simulator_fluid import kernel as fluid_kernel
 GBPS = 1e9 / 8
 
 
-def graph(rows, edges=(), groups=(), n_devices=4):
-    """Rows of (kind, device, seconds, size, src, dst, group)."""
-    edges = sorted(edges, key=lambda edge: edge[0])
-    names = ("kind", "device", "seconds", "size", "src", "dst", "group")
-    return TaskGraph(
-        **dict(zip(names, zip(*rows, strict=True), strict=True)),
-        group_ptr=np.cumsum([0, *(len(g) for g in groups)]),
-        group_members=[m for g in groups for m in g],
-        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(len(rows) + 1)),
-        succ=[t for _, t in edges],
-        op=[0] * len(rows),
-        op_names=("conv1",),
-        n_devices=n_devices,
-    )
+def graph(tasks, edges=(), n_devices=4):
+    """Return the graph of tasks that belong to one operator."""
+    return task_graph([task._replace(op=0) for task in tasks], edges, n_devices, op_names=("conv1",))
 
 
-def compute(device, seconds, kind=0):
-    return (kind, device, seconds, 0, -1, -1, -1)
-
-
-def transfer(src, dst, size):
-    return (4, -1, 0.0, size, src, dst, -1)
-
-
-def reduce(group, size, seconds=0.0):
-    return (5, -1, seconds, size, -1, -1, group)
-
-
-def star(hosts=4, gbps=100.0, latency=1e-6):
-    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
-    return Fabric.from_links(
-        name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=gbps * GBPS, latency=latency
-    )
+def fast_star(hosts=4):
+    return star(hosts, 100 * GBPS)
 
 
 def circle(hosts=4, rings=None):
@@ -71,16 +47,43 @@ def flexnet(**options):
 CLUSTER = Cluster.uniform(n_hosts=4)
 
 
-def test_the_fluid_loop_is_compiled_ahead_for_just_the_arrays_that_it_is_given():
-    fluid()(graph([transfer(0, 1, 1000)]), star(), CLUSTER)
-    fluid_kernel.compile_ahead()
+def test_the_fluid_loop_is_compiled_once_for_all_that_it_runs():
+    taskgraph = graph([transfer(0, 1, 1000), collective(range(4), 50_000_000)])
+    for simulate in (fluid(), fluid(level="stepped", seed=3)):
+        makespan = simulate(taskgraph, fast_star(), CLUSTER).makespan
+        assert simulate.makespan(taskgraph, fast_star(), CLUSTER, 2 * makespan) == makespan
     assert len(fluid_kernel._run.signatures) == 1
 
 
 def test_fluid_lone_transfer_takes_what_store_and_forward_of_packets_takes():
     # h (d + 8/C) + h d + (packets + h - 1) 8936 * 8/C: 12.5 MB at 100 Gbit/s over two links of 1 us
-    timeline = fluid()(graph([transfer(0, 1, 12_500_000)]), star(), CLUSTER)
+    timeline = fluid()(graph([transfer(0, 1, 12_500_000)]), fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(1.00483216e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_bursts_between_two_hosts_are_served_in_turn(level):
+    """The second of two messages of 50 packets ends 50 packets later; of two of 102, both share the link to the end."""
+    packet = 8936 * 8e-11
+    alone = 4e-6 + 2 * 8e-11 + 51 * packet
+    bursts = fluid(level=level)(graph([transfer(0, 1, 50 * 8936)] * 2), fast_star(), CLUSTER)
+    assert bursts.finish == pytest.approx([alone, alone + 50 * packet], rel=1e-9)
+    longer = fluid(level=level)(graph([transfer(0, 1, 102 * 8936)] * 2), fast_star(), CLUSTER)
+    assert longer.finish == pytest.approx([alone + 154 * packet] * 2, rel=1e-9)
+
+
+def test_a_burst_waits_to_be_asked_for_behind_the_one_before():
+    """Its first packet is sent behind a burst that is queued, and answered after two latencies."""
+    packet = 8936 * 8e-11
+    tasks = [compute(0, 20e-6), transfer(0, 1, 50 * 8936), transfer(0, 1, 50 * 8936)]
+    timeline = fluid()(graph(tasks, [(0, 2)]), fast_star(), CLUSTER)
+    opened = 2e-6 + 2 * 8e-11
+    assert timeline.finish[2] == pytest.approx(2 * opened + 2e-6 + 101 * packet, rel=1e-9)
+
+
+def test_bursts_to_different_hosts_share_the_link():
+    timeline = fluid()(graph([transfer(0, 1, 50 * 8936), transfer(0, 2, 50 * 8936)]), fast_star(), CLUSTER)
+    assert timeline.finish[0] == timeline.finish[1]
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
@@ -88,15 +91,15 @@ def test_fluid_ring_of_four(level):
     """Six rounds of 12.5 MB over one link of 100 Gbit/s and 1 us: 6.0127 ms in the packet simulator."""
     links = [(a, b) for a in range(4) for b in range(4) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=4, links=links, bandwidth=100 * GBPS, latency=1e-6)
-    timeline = fluid(level=level)(graph([reduce(0, 50_000_000)], groups=[range(4)]), mesh, CLUSTER)
+    timeline = fluid(level=level)(graph([collective(range(4), 50_000_000)]), mesh, CLUSTER)
     assert timeline.makespan == pytest.approx(6.0127e-3, abs=5e-8)
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_fluid_small_allreduce_is_one_round(level):
     simulate = fluid(level=level)
-    below = simulate(graph([reduce(0, 54_000)], groups=[range(4)]), star(), CLUSTER).makespan
-    above = simulate(graph([reduce(0, 54_001)], groups=[range(4)]), star(), CLUSTER).makespan
+    below = simulate(graph([collective(range(4), 54_000)]), fast_star(), CLUSTER).makespan
+    above = simulate(graph([collective(range(4), 54_001)]), fast_star(), CLUSTER).makespan
     # Measured with the packet simulator: 3.4 us plus latency and 20.6 us plus latency for six rounds.
     assert above == pytest.approx(6 * below, rel=1e-6)
 
@@ -106,10 +109,10 @@ def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
     """FlexNetPacket: the ring ends at 16.45 ms, the transfers at 20.42 ms; with equal shares they would at 10.7 ms."""
     hosts = 16
     rows = [transfer(h, (h + 5) % hosts, 67_000_000) for h in range(hosts)]
-    rows.append(reduce(0, 100_000_000))
-    taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
+    rows.append(collective(range(hosts), 100_000_000))
+    taskgraph = graph(rows, n_devices=hosts)
     simulate = Fluid(level=level).build()
-    finish = simulate(taskgraph, star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
+    finish = simulate(taskgraph, fast_star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
     assert finish[:-1] == pytest.approx(20.42, rel=0.01)
     assert finish[-1] == pytest.approx(16.45, rel=0.07)
 
@@ -122,30 +125,32 @@ def test_a_long_transfer_starves_beside_a_ring_on_a_full_mesh():
     hosts = 16
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=25 * GBPS, latency=1e-6)
-    rows = [transfer(8, 9, 8_585_216), reduce(0, hosts * 4_393_212)]
-    taskgraph = graph(rows, groups=[range(hosts)], n_devices=hosts)
+    rows = [transfer(8, 9, 8_585_216), collective(range(hosts), hosts * 4_393_212)]
+    taskgraph = graph(rows, n_devices=hosts)
     finish = fluid()(taskgraph, mesh, Cluster.uniform(n_hosts=hosts)).finish * 1e3
     assert finish == pytest.approx([27.51, 44.99], rel=0.08)
 
 
 def test_flexnet_latency_is_paid_per_hop():
-    timeline = flexnet(segment_bytes=64 << 20)(graph([transfer(0, 1, 4_194_304)]), star(), CLUSTER)
+    timeline = flexnet(segment_bytes=64 << 20)(graph([transfer(0, 1, 4_194_304)]), fast_star(), CLUSTER)
     assert timeline.makespan * 1e3 == pytest.approx(0.337544, abs=1e-6)
     assert timeline.events == 1
 
 
 def test_flexnet_latency_is_paid_per_segment():
     size = 4 << 20
-    timeline = flexnet()(graph([transfer(0, 1, size)]), star(), CLUSTER)
+    timeline = flexnet()(graph([transfer(0, 1, size)]), fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(size / (100 * GBPS) + 5e-6, rel=1e-6)
     assert timeline.events == 4
 
 
 def test_flexnet_ring_is_concurrent_flows():
     simulate = flexnet(segment_bytes=64 << 20)
-    tasks = graph([reduce(0, 4_000_000, seconds=1e-3)], groups=[range(4)])
-    assert simulate(tasks, star(), CLUSTER).makespan == pytest.approx(1e-3 + 6_000_000 / (100 * GBPS) + 2e-6, rel=1e-6)
-    assert flexnet_task_count(tasks, Network(star(), CLUSTER)) == 1 + 4 + 1
+    tasks = graph([collective(range(4), 4_000_000, seconds=1e-3)])
+    assert simulate(tasks, fast_star(), CLUSTER).makespan == pytest.approx(
+        1e-3 + 6_000_000 / (100 * GBPS) + 2e-6, rel=1e-6
+    )
+    assert flexnet_task_count(tasks, Network(fast_star(), CLUSTER)) == 1 + 4 + 1
 
 
 def test_flexnet_random_directions_are_seeded():
@@ -153,17 +158,17 @@ def test_flexnet_random_directions_are_seeded():
     fabric = circle()
     forward = (fabric.link_dst - fabric.link_src) % 4 == 1
     fabric = attrs.evolve(fabric, link_bandwidth=np.where(forward, GBPS, GBPS / 2))
-    tasks = graph([reduce(0, 1_000_000)], groups=[range(4)])
+    tasks = graph([collective(range(4), 1_000_000)])
     results = [flexnet(ring_direction="random", seed=s).makespan(tasks, fabric, CLUSTER) for s in range(8)]
-    again = [flexnet(ring_direction="random", seed=s).makespan(tasks, fabric, CLUSTER) for s in range(8)]
-    assert results == again
+    repeats = [flexnet(ring_direction="random", seed=s).makespan(tasks, fabric, CLUSTER) for s in range(8)]
+    assert results == repeats
     assert len(set(results)) == 2
     assert min(results) == flexnet().makespan(tasks, fabric, CLUSTER)
 
 
 def test_two_devices_of_a_host_talk_inside_it():
     cluster = Cluster.uniform(n_hosts=2, devices_per_host=2, inside_bandwidth=1e10)
-    fabric = star(2)
+    fabric = fast_star(2)
     inside = flexnet(segment_bytes=1 << 30)(graph([transfer(0, 1, 10_000_000)]), fabric, cluster)
     assert inside.makespan == pytest.approx(1e-3, rel=1e-6)
     assert not inside.link_bytes.any()
@@ -174,15 +179,15 @@ def test_two_devices_of_a_host_talk_inside_it():
 
 @pytest.mark.parametrize("build", [fluid, flexnet])
 def test_a_transfer_to_its_own_device_takes_no_time(build):
-    timeline = build()(graph([compute(1, 2e-3), transfer(1, 1, 10**9)], [(0, 1)]), star(), CLUSTER)
+    timeline = build()(graph([compute(1, 2e-3), transfer(1, 1, 10**9)], [(0, 1)]), fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(2e-3)
     assert timeline.finish[1] == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("build", [fluid, flexnet])
 def test_allreduce_of_one_member_takes_no_time_and_frees_its_successors(build):
-    tasks = graph([compute(1, 2e-3), reduce(0, 10**10, 5.0), compute(1, 1e-3)], [(0, 1), (1, 2)], groups=[[1]])
-    timeline = build()(tasks, star(), CLUSTER)
+    tasks = graph([compute(1, 2e-3), collective([1], 10**10, 5.0), compute(1, 1e-3)], [(0, 1), (1, 2)])
+    timeline = build()(tasks, fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(3e-3)
 
 
@@ -190,7 +195,7 @@ def test_allreduce_of_one_member_takes_no_time_and_frees_its_successors(build):
 def test_devices_run_first_in_first_out(build):
     """The long task is ready first and keeps the short one waiting."""
     rows = [compute(0, 1e-3), compute(1, 2e-3), compute(2, 5e-3), compute(2, 1e-3)]
-    timeline = build()(graph(rows, [(0, 2), (1, 3)]), star(), CLUSTER)
+    timeline = build()(graph(rows, [(0, 2), (1, 3)]), fast_star(), CLUSTER)
     assert timeline.start.tolist() == pytest.approx([0, 0, 1e-3, 6e-3])
     assert timeline.device_busy.tolist() == pytest.approx([1e-3, 2e-3, 6e-3, 0])
 
@@ -198,7 +203,7 @@ def test_devices_run_first_in_first_out(build):
 @pytest.mark.parametrize("build", [fluid, flexnet])
 def test_rings_of_the_fabric_carry_an_allreduce(build):
     """Two rings around a circle halve the time of one; all links are used."""
-    tasks = graph([reduce(0, 40_000_000)], groups=[range(4)])
+    tasks = graph([collective(range(4), 40_000_000)])
     one = build()(tasks, circle(), CLUSTER)
     two = build()(tasks, circle(rings={4: ((1,), (3,))}), CLUSTER)
     assert two.makespan == pytest.approx(one.makespan / 2, rel=1e-3)
@@ -208,18 +213,22 @@ def test_rings_of_the_fabric_carry_an_allreduce(build):
 
 def test_a_ring_of_several_jumps_walks_the_second_first():
     fabric = Fabric.from_links(
-        name="jumps", n_hosts=6, links=[(h, (h + j) % 6) for h in range(6) for j in (1, 2, 5)],
-        bandwidth=GBPS, latency=0.0, rings={2: ((1, 2),)},
-    )  # fmt: skip
+        name="jumps",
+        n_hosts=6,
+        links=[(h, (h + j) % 6) for h in range(6) for j in (1, 2, 5)],
+        bandwidth=GBPS,
+        latency=0.0,
+        rings={2: ((1, 2),)},
+    )
     cluster = Cluster.uniform(n_hosts=6)
-    timeline = flexnet()(graph([reduce(0, 6_000)], groups=[[0, 3]], n_devices=6), fabric, cluster)
-    used = {(int(fabric.link_src[i]), int(fabric.link_dst[i])) for i in np.flatnonzero(timeline.link_bytes)}
-    assert used == {(0, 2), (2, 3), (3, 5), (5, 0)}
+    timeline = flexnet()(graph([collective([0, 3], 6_000)], n_devices=6), fabric, cluster)
+    pairs = {(int(fabric.link_src[i]), int(fabric.link_dst[i])) for i in np.flatnonzero(timeline.link_bytes)}
+    assert pairs == {(0, 2), (2, 3), (3, 5), (5, 0)}
 
 
 def test_a_group_that_is_no_coset_uses_one_ring_over_the_routes():
     fabric = circle(rings={2: ((1, 1),)})
-    timeline = flexnet()(graph([reduce(0, 8_000)], groups=[[0, 1]]), fabric, CLUSTER)
+    timeline = flexnet()(graph([collective([0, 1], 8_000)]), fabric, CLUSTER)
     assert timeline.link_bytes.sum() == 2 * 8_000
 
 
@@ -229,14 +238,14 @@ class TestErrors:
         rows = [compute(0, 1e-3), compute(1, 1e-3), compute(2, 1e-3)]
         tasks = graph(rows, [(0, 1), (1, 2), (2, 1)])
         with pytest.raises(TopoplanError, match=r"task 1 \(forward of conv1 on device 1\), task 2 .*cycle"):
-            build()(tasks, star(), CLUSTER)
+            build()(tasks, fast_star(), CLUSTER)
         with pytest.raises(TopoplanError, match="cycle"):
-            build().makespan(tasks, star(), CLUSTER)
+            build().makespan(tasks, fast_star(), CLUSTER)
 
     def test_only_three_are_named(self, build):
         rows = [compute(0, 1e-3) for _ in range(6)]
         with pytest.raises(TopoplanError, match=r"task 2 \([^)]*\) and 3 more never run"):
-            build()(graph(rows, [(t, (t + 1) % 6) for t in range(6)]), star(), CLUSTER)
+            build()(graph(rows, [(t, (t + 1) % 6) for t in range(6)]), fast_star(), CLUSTER)
 
     def test_unreachable_transfer(self, build):
         fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
@@ -246,7 +255,7 @@ class TestErrors:
 
     def test_unreachable_ring(self, build):
         fabric = Fabric.from_links(name="cut", n_hosts=4, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=0.0)
-        tasks = graph([reduce(0, 5), reduce(1, 5)], groups=[[0, 1], [0, 1, 2]])
+        tasks = graph([collective([0, 1], 5), collective([0, 1, 2], 5)])
         with pytest.raises(TopoplanError, match=r"no path from host 1 to host 2 for task 1 \(all-reduce of conv1"):
             build()(tasks, fabric, CLUSTER)
 
@@ -255,29 +264,35 @@ class TestErrors:
         simulate = build()
         for _ in range(2):
             with pytest.raises(TopoplanError, match="no path"):
-                simulate(graph([reduce(0, 5), reduce(1, 5)], groups=[[1, 0], [0, 1, 2]]), fabric, CLUSTER)
-        good = graph([reduce(0, 10**6), reduce(1, 10**6)], groups=[[1, 0], [0, 1]])
+                simulate(graph([collective([1, 0], 5), collective([0, 1, 2], 5)]), fabric, CLUSTER)
+        good = graph([collective([1, 0], 10**6), collective([0, 1], 10**6)])
         assert simulate.makespan(good, fabric, CLUSTER) == build().makespan(good, fabric, CLUSTER)
 
     def test_ring_without_its_link(self, build):
         fabric = circle(rings={4: ((2, 3),)})
         with pytest.raises(TopoplanError, match=r"ring \(2, 3\) of groups of 4 needs a link from host 3 to host 1"):
-            build()(graph([reduce(0, 5)], groups=[range(4)]), fabric, CLUSTER)
+            build()(graph([collective(range(4), 5)]), fabric, CLUSTER)
 
     def test_wrong_sizes(self, build):
         with pytest.raises(TopoplanError, match="5 hosts, the cluster 4"):
-            build()(graph([compute(0, 1.0)]), star(5), CLUSTER)
+            build()(graph([compute(0, 1.0)]), fast_star(5), CLUSTER)
         with pytest.raises(TopoplanError, match="9 devices, but the cluster has 4"):
-            build()(graph([compute(0, 1.0)], n_devices=9), star(), CLUSTER)
+            build()(graph([compute(0, 1.0)], n_devices=9), fast_star(), CLUSTER)
 
 
 def test_several_paths_are_drawn_by_seed():
     fabric = Fabric.from_links(
-        name="spines", n_hosts=4, n_switches=4,
-        links=[(h, 4 + h // 2) for h in range(4)] + [(4 + h // 2, h) for h in range(4)]
-        + [(4 + a, 6 + b) for a in range(2) for b in range(2)] + [(6 + b, 4 + a) for a in range(2) for b in range(2)],
-        bandwidth=1e9, latency=0.0, max_paths=4,
-    )  # fmt: skip
+        name="spines",
+        n_hosts=4,
+        n_switches=4,
+        links=[(h, 4 + h // 2) for h in range(4)]
+        + [(4 + h // 2, h) for h in range(4)]
+        + [(4 + a, 6 + b) for a in range(2) for b in range(2)]
+        + [(6 + b, 4 + a) for a in range(2) for b in range(2)],
+        bandwidth=1e9,
+        latency=0.0,
+        max_paths=4,
+    )
     tasks = graph([transfer(0, 2, 10**7), transfer(1, 3, 10**7)])
     times = [fluid(seed=s).makespan(tasks, fabric, CLUSTER) for s in range(16)]
     assert max(times) == pytest.approx(2 * min(times), rel=0.01)  # on one spine, or on two
@@ -286,7 +301,7 @@ def test_several_paths_are_drawn_by_seed():
 
 def test_networks_are_kept_and_bounded():
     cache = NetworkCache(size=2)
-    fabrics = [star(gbps=g) for g in (1, 2, 3)]
+    fabrics = [star(4, g * GBPS) for g in (1, 2, 3)]
     first = cache.get(fabrics[0], CLUSTER)
     assert cache.get(fabrics[0], CLUSTER) is first
     cache.get(fabrics[1], CLUSTER)
@@ -295,10 +310,10 @@ def test_networks_are_kept_and_bounded():
 
 
 def test_known_pairs_are_not_routed_again():
-    network = Network(star(), CLUSTER)
-    network.lower(graph([transfer(0, 1, 1), reduce(0, 1)], groups=[range(4)]))
+    network = Network(fast_star(), CLUSTER)
+    network.lower(graph([transfer(0, 1, 1), collective(range(4), 1)]))
     paths, rings = network.paths, network.rings_in_full
-    network.lower(graph([reduce(0, 9), transfer(0, 1, 7), transfer(2, 3, 7)], groups=[range(4)]))
+    network.lower(graph([collective(range(4), 9), transfer(0, 1, 7), transfer(2, 3, 7)]))
     assert network.paths is paths
     assert network.rings_in_full is rings
 

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import starmap
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, TaskGraph
+from topoplan import Cluster
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.tables import Network
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_fluid import model as fluid
-
-
-def star(hosts, bandwidth=1e9):
-    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
-    return Fabric.from_links(name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=bandwidth, latency=1e-6)
 
 
 def graph(devices, transfers=(), groups=()):
     """Transfers (src, dst, bytes) and all-reduces (members, bytes), all at once."""
-    rows = len(transfers) + len(groups)
-    pad = [-1] * len(groups)
-    return TaskGraph(
-        kind=[4] * len(transfers) + [5] * len(groups),
-        device=[-1] * rows,
-        seconds=[0.0] * rows,
-        size=[t[2] for t in transfers] + [g[1] for g in groups],
-        src=[t[0] for t in transfers] + pad,
-        dst=[t[1] for t in transfers] + pad,
-        group=[-1] * len(transfers) + list(range(len(groups))),
-        group_ptr=np.cumsum([0, *(len(g[0]) for g in groups)]),
-        group_members=[m for g in groups for m in g[0]],
-        succ_ptr=[0] * (rows + 1),
-        succ=[],
-        op=[-1] * rows,
-        n_devices=devices,
-    )
+    return task_graph([*starmap(transfer, transfers), *starmap(collective, groups)], n_devices=devices)
 
 
 @given(st.lists(st.lists(st.integers(0, 2**40), unique=True, max_size=40), max_size=6))
@@ -85,7 +67,7 @@ def test_links_under_the_same_rings_are_listed_once():
     assert len(network.rings.load_links) == 2 + 1  # in the second ring, or not
     network.lower(graph(8, [(6, 7, 1)]))
     assert len(network.rings.load_links) == 4 + 1  # the transfer's two links stand alone
-    assert network.rings.twin[network.rings.twin].tolist() == network.rings.twin.tolist()
+    assert network.rings.representative[network.rings.representative].tolist() == network.rings.representative.tolist()
 
 
 def test_links_of_other_bandwidth_are_no_twins():

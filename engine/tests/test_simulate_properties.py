@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Fabric, TaskGraph, TaskKind
+from topoplan import Cluster, Fabric
 from topoplan_engine.simulation.bounds import collective_bound
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -30,13 +32,6 @@ every = pytest.mark.parametrize("simulate", SIMULATORS.values(), ids=SIMULATORS)
 sizes = st.integers(1, 200_000_000)
 speeds = st.sampled_from([1.25e8, 1.25e9, 3.1e9, 1.25e10])
 ALMOST = 1 + 1e-9
-
-
-def star(hosts, bandwidth, latency=1e-6):
-    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
-    return Fabric.from_links(
-        name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=bandwidth, latency=latency
-    )
 
 
 def mesh(hosts, bandwidth, latency=1e-6):
@@ -70,55 +65,29 @@ def spines(hosts, bandwidth, latency=1e-6):
 fabrics = st.sampled_from([star, mesh, circle, spines])
 
 
-def graph(tasks, edges=(), groups=(), devices=8):
-    """Tasks as dictionaries of the columns that they fill."""
-    empty = {"kind": 0, "device": -1, "seconds": 0.0, "size": 0, "src": -1, "dst": -1, "group": -1, "op": -1}
-    edges = sorted(edges, key=lambda edge: edge[0])
-    return TaskGraph(
-        **{name: [{**empty, **task}[name] for task in tasks] for name in empty},
-        group_ptr=np.cumsum([0, *(len(group) for group in groups)]),
-        group_members=[member for group in groups for member in group],
-        succ_ptr=np.searchsorted([s for s, _ in edges], np.arange(len(tasks) + 1)),
-        succ=[t for _, t in edges],
-        n_devices=devices,
-    )
-
-
-def send(src, dst, size):
-    return {"kind": int(TaskKind.TRANSFER), "src": src, "dst": dst, "size": size}
-
-
-def reduce(group, size, seconds=0.0):
-    return {"kind": int(TaskKind.COLLECTIVE), "group": group, "size": size, "seconds": seconds}
-
-
-def compute(device, seconds):
-    return {"kind": int(TaskKind.FORWARD), "device": device, "seconds": seconds}
-
-
 @st.composite
 def work(draw, devices, most=12):
     """A random task graph; every task may wait for earlier ones."""
-    tasks, groups, edges = [], [], []
+    tasks, edges = [], []
     device = st.integers(0, devices - 1)
     for t in range(draw(st.integers(1, most))):
-        kind = draw(st.sampled_from(["compute", "send", "send", "reduce", "reduce"]))
+        kind = draw(st.sampled_from(["compute", "transfer", "transfer", "collective", "collective"]))
         size = draw(st.sampled_from([1, 8936, 60_000, 1_000_000, 20_000_000]))
         if kind == "compute":
             tasks.append(compute(draw(device), draw(st.sampled_from([0.0, 1e-5, 1e-3]))))
-        elif kind == "send":
-            tasks.append(send(draw(device), draw(device), size))
+        elif kind == "transfer":
+            tasks.append(transfer(draw(device), draw(device), size))
         else:
-            tasks.append(reduce(len(groups), size, draw(st.sampled_from([0.0, 1e-4]))))
-            groups.append(sorted(draw(st.sampled_from([range(devices)]) | st.sets(device, min_size=1))))
+            seconds = draw(st.sampled_from([0.0, 1e-4]))
+            members = draw(st.sampled_from([range(devices)]) | st.sets(device, min_size=1))
+            tasks.append(collective(sorted(members), size, seconds))
         edges += [(s, t) for s in draw(st.sets(st.integers(0, t - 1), max_size=2))] if t else []
-    return graph(tasks, edges, groups, devices)
+    return task_graph(tasks, edges, devices)
 
 
 def single(kind, hosts, size):
-    if kind == "transfer":
-        return graph([send(0, hosts - 1, size)], devices=hosts)
-    return graph([reduce(0, size)], groups=[range(hosts)], devices=hosts)
+    task = transfer(0, hosts - 1, size) if kind == "transfer" else collective(range(hosts), size)
+    return task_graph([task], n_devices=hosts)
 
 
 @every
@@ -148,7 +117,7 @@ def test_faster_links_take_no_more_time(simulate, kind, shape, hosts, size, spee
 def test_an_allreduce_takes_no_less_than_its_alpha_beta_bound(simulate, shape, hosts, per_host, size, speed, data):
     device = st.integers(0, hosts * per_host - 1)
     members = sorted(data.draw(st.sets(device, min_size=2) | st.just(range(hosts * per_host))))
-    tasks = graph([reduce(0, size)], groups=[members], devices=hosts * per_host)
+    tasks = task_graph([collective(members, size)], n_devices=hosts * per_host)
     fabric = shape(hosts, speed)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=per_host, inside_bandwidth=2e10)
     bound = collective_bound(tasks, fabric, cluster)
@@ -158,7 +127,7 @@ def test_an_allreduce_takes_no_less_than_its_alpha_beta_bound(simulate, shape, h
 
 def test_the_alpha_beta_bound_is_the_known_one():
     """1 us to the switch, 1 us from it, and 2 (m-1)/m S/b."""
-    tasks = graph([reduce(0, 80_000_000)], groups=[range(8)])
+    tasks = task_graph([collective(range(8), 80_000_000)], n_devices=8)
     expected = 2e-6 + 2 * 7 / 8 * 80e6 / 1.25e9
     assert collective_bound(tasks, star(8, 1.25e9), Cluster.uniform(n_hosts=8)) == pytest.approx(expected, rel=1e-9)
     timeline = SIMULATORS["stepped"](tasks, star(8, 1.25e9), Cluster.uniform(n_hosts=8))
@@ -168,16 +137,17 @@ def test_the_alpha_beta_bound_is_the_known_one():
 
 def test_alpha_beta_bounds_of_one_group_add_up_and_those_of_disjoint_groups_do_not():
     cluster, fabric = Cluster.uniform(n_hosts=8), star(8, 1.25e9, latency=0.0)
-    halves = [range(4), range(4, 8)]
-    once = collective_bound(graph([reduce(0, 10**8)], groups=[range(4)]), fabric, cluster)
-    same = collective_bound(graph([reduce(0, 10**8)] * 2, groups=[range(4)]), fabric, cluster)
-    apart = collective_bound(graph([reduce(0, 10**8), reduce(1, 10**8)], groups=halves), fabric, cluster)
+    half, other = collective(range(4), 10**8), collective(range(4, 8), 10**8)
+    once, same, apart = (
+        collective_bound(task_graph(tasks, n_devices=8), fabric, cluster)
+        for tasks in ([half], [half, half], [half, other])
+    )
     assert same == pytest.approx(2 * once)
     assert apart == pytest.approx(once)
 
 
 def test_a_group_without_anything_to_send_bounds_nothing():
-    tasks = graph([reduce(0, 10**9), reduce(1, 0)], groups=[[3], range(8)])
+    tasks = task_graph([collective([3], 10**9), collective(range(8), 0)], n_devices=8)
     assert collective_bound(tasks, star(8, 1.25e9), Cluster.uniform(n_hosts=8)) == 0.0
 
 
@@ -198,7 +168,8 @@ def test_no_task_graph_takes_less_than_its_bounds(simulate, shape, hosts, per_ho
 def test_a_reduce_scatter_takes_no_longer_than_an_allreduce(name, hosts, size, speed):
     """The first half of an all-reduce, sent directly, on one switch; sizes beyond those sent in one round."""
     share = size // hosts
-    scatter = graph([send(a, b, share) for a in range(hosts) for b in range(hosts) if a != b], devices=hosts)
+    pairs = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+    scatter = task_graph([transfer(a, b, share) for a, b in pairs], n_devices=hosts)
     fabric, cluster = star(hosts, speed), Cluster.uniform(n_hosts=hosts)
     whole = SIMULATORS[name].makespan(single("all-reduce", hosts, size), fabric, cluster)
     assert SIMULATORS[name].makespan(scatter, fabric, cluster) <= whole * ALMOST
@@ -229,9 +200,9 @@ def test_other_names_of_hosts_change_nothing(simulate, hosts, speed, data):
 @given(st.integers(2, 6), sizes, speeds)
 def test_equal_parts_of_a_task_graph_end_together(simulate, hosts, size, speed):
     """Every host sends to its neighbour and computes the same."""
-    tasks = [send(a, (a + 1) % hosts, size) for a in range(hosts)] + [compute(a, 1e-4) for a in range(hosts)]
+    tasks = [transfer(a, (a + 1) % hosts, size) for a in range(hosts)] + [compute(a, 1e-4) for a in range(hosts)]
     edges = [(a, hosts + (a + 1) % hosts) for a in range(hosts)]
-    timeline = simulate(graph(tasks, edges, devices=hosts), star(hosts, speed), Cluster.uniform(n_hosts=hosts))
+    timeline = simulate(task_graph(tasks, edges, hosts), star(hosts, speed), Cluster.uniform(n_hosts=hosts))
     for first, last in ((0, hosts), (hosts, 2 * hosts)):
         finish = timeline.finish[first:last]
         np.testing.assert_allclose(finish, finish[0], rtol=1e-12)
@@ -245,7 +216,7 @@ def test_a_link_that_nothing_uses_changes_nothing(simulate, shape, hosts, speed,
     tasks, fabric = data.draw(work(hosts)), shape(hosts, speed)
     cluster = Cluster.uniform(n_hosts=hosts)
     switch, host = fabric.n_nodes, data.draw(st.integers(0, hosts - 1))
-    more = attrs.evolve(
+    larger = attrs.evolve(
         fabric,
         n_switches=fabric.n_switches + 1,
         link_src=np.append(fabric.link_src, [host, switch]),
@@ -255,7 +226,7 @@ def test_a_link_that_nothing_uses_changes_nothing(simulate, shape, hosts, speed,
         link_latency=np.append(fabric.link_latency, [0.0, 0.0]),
         link_kind=np.append(fabric.link_kind, [0, 0]),
     )
-    before, after = simulate(tasks, fabric, cluster), simulate(tasks, more, cluster)
+    before, after = simulate(tasks, fabric, cluster), simulate(tasks, larger, cluster)
     np.testing.assert_array_equal(after.start, before.start)
     np.testing.assert_array_equal(after.finish, before.finish)
     np.testing.assert_array_equal(after.link_bytes, [*before.link_bytes, 0.0, 0.0])

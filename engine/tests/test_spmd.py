@@ -5,23 +5,23 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, Fabric, PartCosts, Schedule, SpmdStrategy, TopoplanError
+from topoplan import Cluster, CostFunction, PartCosts, Schedule, SpmdStrategy, TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
-from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.spmd import device_costs
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
-from topoplan_engine.sharding.programs import check_strategy, reshards_of, why_invalid
+from topoplan_engine.sharding.programs import check_strategy, reshards_of
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_operators import GraphBuilder, losses
-from topoplan_reference.spmd import members_of, reference_program
+from topoplan_reference.spmd import members_of
+from topoplan_samples.fabrics import star
+from topoplan_samples.graphs import linear_chain
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -45,18 +45,13 @@ class Costs(CostFunction):
 
 
 def model(layers=3, width=16, batch=16):
-    b = GraphBuilder("small", batch)
-    x = b.input((width,))
-    for _ in range(layers):
-        x = b.relu(b.linear(x, width, bias=False))
-    b.append(losses.total(x), [x], "loss")
-    return b.build()
+    return linear_chain(layers, width, batch)
 
 
 def cut(op, dim):
     """Return the signature of an operator that cuts the dimension at a position; None for the whole one."""
-    *found, whole = signatures(op)
-    return whole if dim is None else next(s for s in found if s.dim == dim and PARTIAL not in s.inputs)
+    *cuts, whole = signatures(op)
+    return whole if dim is None else next(s for s in cuts if s.dim == dim and PARTIAL not in s.inputs)
 
 
 def programs(graph, mesh):
@@ -68,12 +63,12 @@ def programs(graph, mesh):
             good = [s for s in signatures(op) if PARTIAL not in s.inputs]
             axes.append(st.sampled_from([s for s in good if s.dim < 0 or op.dims[s.dim].size % size == 0]))
         rules.append(st.tuples(*axes))
-    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
 
     def stored(op, index):
         args = []
         for k, tensor in enumerate(arguments(op)):
-            if (index, k) in made:
+            if (index, k) in edge_inputs:
                 args.append(st.just(()))
             else:
                 forms = (
@@ -100,41 +95,7 @@ CLUSTER = Cluster.uniform(n_hosts=4, devices_per_host=2, latency=1e-6)
 
 
 def switch(cluster, bandwidth=1e9):
-    n = cluster.n_hosts
-    links = [(h, n) for h in range(n)] + [(n, h) for h in range(n)]
-    return Fabric.from_links(
-        name="switch", n_hosts=n, n_switches=1, links=links, bandwidth=bandwidth, latency=cluster.latency
-    )
-
-
-def rows(taskgraph):
-    return [sorted(taskgraph.successors(task).tolist()) for task in range(taskgraph.n_tasks)]
-
-
-@given(st.data(), st.sampled_from([(8,), (2, 4), (4, 2)]), st.sampled_from([0, 1, 2, 4]))
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-def test_task_graphs_are_those_of_the_reference(data, mesh, copies):
-    program = data.draw(programs(GRAPH, mesh))
-    strategy = SpmdStrategy.of(program, GRAPH)
-    if copies and not why_invalid(strategy, GRAPH, 8):
-        schedule = Schedule(kind="duplex", micro_batches=copies, stage=stages(GRAPH, program))
-        strategy = strategy.overlapped(schedule)
-    if why_invalid(strategy, GRAPH, 8):
-        with pytest.raises(TopoplanError):
-            check_strategy(strategy, GRAPH, 8)
-        return
-    lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
-    prices = [device_costs(program, op, GRAPH, CLUSTER, Costs(GRAPH)) for op in range(len(GRAPH.operators))]
-    made, wanted = lowering.lower(strategy), reference_program(GRAPH, program, strategy.schedule, prices)
-    made.check()
-    assert rows(made) == rows(wanted)
-    same = {"succ": wanted.succ, "succ_ptr": wanted.succ_ptr}
-    assert attrs.evolve(made, **same) == wanted
-    assert made.seconds.sum() == pytest.approx(3 * 8 * sum(1 / np.prod(p.degrees) for p in strategy.placements))
-    timeline = Fluid().build()(made, switch(CLUSTER), CLUSTER)  # no cycle, and no bound is above it
-    assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
-    assert lowering.memory(strategy).shape == (8,)
-    lowering.demand(strategy)
+    return star(cluster.n_hosts, bandwidth, cluster.latency)
 
 
 @pytest.mark.parametrize(
@@ -145,41 +106,27 @@ def test_groups_are_those_of_equal_coordinates(mesh, axes):
 
 
 def alone(kind, nbytes, cluster, fabric, build, **options):
-    """Return the seconds of one collective of all devices, that a task on each device waits for."""
-    n = cluster.n_devices
+    """Return the seconds of one collective of all devices."""
+    devices = range(cluster.n_devices)
     size = nbytes if kind is Collective.ALL_REDUCE else nbytes // 2
-    taskgraph = TaskGraph(
-        kind=[TaskKind.COLLECTIVE], device=[-1], seconds=[0.0], size=[size], src=[-1], dst=[-1],
-        group=[0],
-        group_ptr=[0, n], group_members=range(n), succ_ptr=[0, 0], succ=[], op=[0], op_names=("x",), n_devices=n,
-        collective=[kind],
-    )  # fmt: skip
-    return build(taskgraph, fabric, cluster).makespan
+    tasks = task_graph([collective(devices, size, kind=kind)], n_devices=cluster.n_devices)
+    return build(tasks, fabric, cluster).makespan
 
 
 def round_by_round(nbytes, rounds, cluster, fabric, build):
     """Return the seconds of a ring as transfers: every member sends a share to the next one, round by round."""
-    n, tails, heads = cluster.n_devices, [], []
-    for step in range(rounds - 1):
-        for d in range(n):
-            tails += [step * n + d] * n
-            heads += [(step + 1) * n + e for e in range(n)]
-    count = rounds * n
-    taskgraph = TaskGraph(
-        kind=[TaskKind.TRANSFER] * count, device=[-1] * count, seconds=[0.0] * count, size=[nbytes // n] * count,
-        src=np.tile(np.arange(n), rounds), dst=np.tile((np.arange(n) + 1) % n, rounds), group=[-1] * count,
-        group_ptr=[0], group_members=[], succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=count))]),
-        succ=heads, op=[0] * count, op_names=("x",), n_devices=n,
-    )  # fmt: skip
-    return build(taskgraph, fabric, cluster).makespan
+    n = cluster.n_devices
+    tasks = [transfer(device, (device + 1) % n, nbytes // n) for _ in range(rounds) for device in range(n)]
+    edges = [(task, task // n * n + n + after) for task in range((rounds - 1) * n) for after in range(n)]
+    return build(task_graph(tasks, edges, n), fabric, cluster).makespan
 
 
 @pytest.mark.parametrize("level", ["stepped", "coupled"])
 @pytest.mark.parametrize(("kind", "turns"), [(Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)])
 def test_a_collective_takes_what_its_rounds_take(kind, turns, level):
     build, nbytes = Fluid(level=level).build(), 8 * 8936 * 40
-    wanted = round_by_round(nbytes, turns * 7, CLUSTER, switch(CLUSTER), build)
-    assert alone(kind, nbytes, CLUSTER, switch(CLUSTER), build) == pytest.approx(wanted, rel=1e-9)
+    seconds = round_by_round(nbytes, turns * 7, CLUSTER, switch(CLUSTER), build)
+    assert alone(kind, nbytes, CLUSTER, switch(CLUSTER), build) == pytest.approx(seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("nbytes", [100, 60_000, 200_000, 1 << 24])
@@ -205,15 +152,15 @@ def test_slices_of_slices_are_put_together_from_within():
 
 
 def test_the_gradient_of_a_replicated_parameter_is_summed_over_the_whole_mesh_at_once():
-    found = mesh_steps((PENDING_GRADIENT, PENDING_GRADIENT), (REPLICATED, REPLICATED), (2, 4))
-    assert found is not None
-    assert found[1] == (MeshStep(CollectiveStep(Collective.ALL_REDUCE), (0, 1), 1.0),)
+    steps = mesh_steps((PENDING_GRADIENT, PENDING_GRADIENT), (REPLICATED, REPLICATED), (2, 4))
+    assert steps is not None
+    assert steps[1] == (MeshStep(CollectiveStep(Collective.ALL_REDUCE), (0, 1), 1.0),)
 
 
 def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
-    found = mesh_steps((PENDING_GRADIENT, shard(0)), (REPLICATED, REPLICATED), (2, 4))
-    assert found is not None
-    assert [(s.step.collective, s.axes, s.share) for s in found[1]] == [
+    steps = mesh_steps((PENDING_GRADIENT, shard(0)), (REPLICATED, REPLICATED), (2, 4))
+    assert steps is not None
+    assert [(s.step.collective, s.axes, s.share) for s in steps[1]] == [
         (Collective.REDUCE_SCATTER, (1,), 1.0),
         (Collective.ALL_REDUCE, (0,), 1 / 4),
     ]
@@ -221,10 +168,10 @@ def test_the_gradient_of_a_stored_slice_is_scattered_before_it_is_summed():
 
 def data_parallel_program(graph, size, stored=PENDING_GRADIENT, sharded_state=False):
     rules = tuple((cut(op, op.sample_dim if op.sample_dim >= 0 else None),) for op in graph.operators)
-    made = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
     held = tuple(
         tuple(
-            () if (i, k) in made else ((shard(0),) if k < len(op.inputs) else (stored,))
+            () if (i, k) in edge_inputs else ((shard(0),) if k < len(op.inputs) else (stored,))
             for k in range(len(arguments(op)))
         )
         for i, op in enumerate(graph.operators)
@@ -248,7 +195,7 @@ def test_memory_of_storage():
 def refused(match, program, graph=GRAPH, schedule=None, devices=8):
     strategy = SpmdStrategy.of(program, graph)
     if schedule is not None:
-        strategy = strategy.overlapped(schedule)
+        strategy = attrs.evolve(strategy, schedule=schedule)
     with pytest.raises(TopoplanError, match=match):
         check_strategy(strategy, graph, devices)
 
@@ -274,11 +221,11 @@ class TestRefused:
 
     def test_other_schedules(self):
         stage = np.zeros(len(GRAPH.operators))
-        other = Schedule(kind="gpipe", micro_batches=2, stage=stage)
-        refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=other)
+        schedule = Schedule(kind="gpipe", micro_batches=2, stage=stage)
+        refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=schedule)
         placements = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH).placements
         duplex = Schedule(kind="duplex", micro_batches=2, stage=stage)
-        with pytest.raises(TopoplanError, match="duplex: needs a program"):
+        with pytest.raises(TopoplanError, match="duplex: needs an SPMD program"):
             PipelineStrategy(placements, duplex).check(GRAPH, 8)
 
     def test_a_stage_that_converts_what_it_makes(self):
@@ -302,8 +249,8 @@ class Uneven(Costs):
     """The same, but a device takes as many times as long as its number says."""
 
     def price(self, op, degrees, devices):
-        priced = super().price(op, degrees, devices)
-        return attrs.evolve(priced, forward=priced.forward * (1 + devices))
+        prices = super().price(op, degrees, devices)
+        return attrs.evolve(prices, forward=prices.forward * (1 + devices))
 
 
 def test_devices_that_differ_are_priced_one_by_one():

@@ -41,21 +41,21 @@ def test_throughput_of_a_model_with_sequences():
     graph = in_precision(decoder(), "bf16")
     cluster = hosts(n_hosts=2, devices_per_host=4, device_preset="H100")
     assert peak_flops(cluster, "bf16") == 8 * 989.4e12
-    made = throughput(graph, cluster, 0.5)
-    assert (made.samples_per_s, made.sequence_length, made.tokens_per_s) == (16.0, 32, 512.0)
-    assert made.mfu == pytest.approx(model_flops(graph) / (0.5 * 8 * 989.4e12))
-    assert "bf16 peak of all H100" in made.assumption
+    rates = throughput(graph, cluster, 0.5)
+    assert (rates.samples_per_s, rates.sequence_length, rates.tokens_per_s) == (16.0, 32, 512.0)
+    assert rates.mfu == pytest.approx(model_flops(graph) / (0.5 * 8 * 989.4e12))
+    assert "bf16 peak of all H100" in rates.assumption
     slow = attrs.evolve(cluster, device_speed=np.full(8, 0.5))
-    assert throughput(graph, slow, 0.5).mfu == pytest.approx(2 * made.mfu)
-    assert throughput(graph, attrs.evolve(cluster, gpus_per_device=4), 0.5).mfu == pytest.approx(made.mfu / 4)
+    assert throughput(graph, slow, 0.5).mfu == pytest.approx(2 * rates.mfu)
+    assert throughput(graph, attrs.evolve(cluster, gpus_per_device=4), 0.5).mfu == pytest.approx(rates.mfu / 4)
 
 
 def test_what_is_not_known_is_not_said():
     b = GraphBuilder("images", 4)
     b.pool2d(b.input((3, 8, 8)), 2, stride=2)
-    made = throughput(b.build(), hosts(n_hosts=1), 1.0)
-    assert (made.samples_per_s, made.sequence_length, made.tokens_per_s) == (4.0, None, None)
-    assert (made.mfu, made.assumption) == (None, "")
+    rates = throughput(b.build(), hosts(n_hosts=1), 1.0)
+    assert (rates.samples_per_s, rates.sequence_length, rates.tokens_per_s) == (4.0, None, None)
+    assert (rates.mfu, rates.assumption) == (None, "")
     strange = attrs.evolve(hosts(n_hosts=1), device_preset=("TPU",))
     assert throughput(decoder(), strange, 1.0).mfu is None
     assert throughput(decoder(), hosts(n_hosts=1, device_preset="V100"), 1.0, precision="bf16").mfu is None

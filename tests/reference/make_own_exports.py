@@ -39,8 +39,8 @@ def main(folder: Path) -> None:
     """Write both tables, then compare."""
     exporter = Host.discover().get("exporter", "flatbuffer")
     paths = sorted((folder / "own_exports").glob("*.fbuf"))
-    read = {path.stem: exporter.read(path.read_bytes(), path.name) for path in paths}
-    columns = {f"{name}/{key}": column for name, one in read.items() for key, column in columns_of(one).items()}
+    plans = {path.stem: exporter.read(path.read_bytes(), path.name) for path in paths}
+    columns = {f"{name}/{key}": column for name, one in plans.items() for key, column in columns_of(one).items()}
     packed = io.BytesIO()
     np.savez(packed, **columns)
     preset = 9 | lzma.PRESET_EXTREME
@@ -49,12 +49,15 @@ def main(folder: Path) -> None:
         times = [[Path(row["file"]).stem, *(row[column] for column in TIMES)] for row in csv.DictReader(source)]
     with (HERE / "own_exports.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([["export", *TIMES.values()], *times])
-    for name, given in read.items():
-        made = own_exports.plan(name)
-        assert made.fabric == given.fabric, name
-        assert made.cluster.n_devices == given.cluster.n_devices, name
+    for name, original in plans.items():
+        copy = own_exports.plan(name)
+        assert copy.fabric == original.fabric, name
+        assert copy.cluster.n_devices == original.cluster.n_devices, name
         for column in (*PLAIN, "seconds", "group_ptr", "succ_ptr", "succ"):
-            assert np.array_equal(getattr(made.taskgraph, column), getattr(given.taskgraph, column)), (name, column)
+            assert np.array_equal(getattr(copy.taskgraph, column), getattr(original.taskgraph, column)), (
+                name,
+                column,
+            )
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--accept", action="store_true", help="take files of other hashes than those that are noted")
-    given = parser.parse_args()
-    measured(given.folder / "measures", given.accept)
-    layers(given.folder / "layer_profiles", given.accept)
+    arguments = parser.parse_args()
+    measured(arguments.folder / "measures", arguments.accept)
+    layers(arguments.folder / "layer_profiles", arguments.accept)
 
 
 def measured(folder: Path, accept: bool) -> None:
@@ -125,11 +125,11 @@ def source(path: Path, origin: dict[str, str]) -> dict[str, str]:
 def write(folder: Path, columns: tuple[str, ...], rows: list[Any], sources: dict[str, Any], accept: bool) -> None:
     """Write a table and its sources into the package of a plugin."""
     noted = folder / "sources.toml"
-    known = tomllib.loads(noted.read_text()) if noted.exists() else {}
-    other = [name for name in known if name in sources and known[name]["sha256"] != sources[name]["sha256"]]
-    missing = sorted(known.keys() - sources.keys())
-    if (other or missing) and not accept:
-        raise SystemExit(f"not the noted files (--accept takes them): {', '.join(other + missing)}")
+    record = tomllib.loads(noted.read_text()) if noted.exists() else {}
+    conflicts = [name for name in record if name in sources and record[name]["sha256"] != sources[name]["sha256"]]
+    missing = sorted(record.keys() - sources.keys())
+    if (conflicts or missing) and not accept:
+        raise SystemExit(f"not the noted files (--accept takes them): {', '.join(conflicts + missing)}")
     with (folder / "profiles.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
     lines = ["# Where the figures of profiles.csv come from; written by tests/reference/make_profiles.py."]

@@ -67,15 +67,36 @@ def hpgo_plans(runs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
 def hpgo_families(runs: Iterable[dict[str, Any]]) -> Iterable[Sequence[Any]]:
     """Speedups of each family of plans, and of the baselines, from a build of the sources."""
     yield (
-        "profile", "batch_size", "micro_batch", "machine", "optimizer", "sample_bytes", "speedup", "one_stage",
-        "two_stages", "one_device_each", "two_stages_any", "recursive", "dp", "dp_p3", "ga_inner", "ga_p3",
-    )  # fmt: skip
+        "profile",
+        "batch_size",
+        "micro_batch",
+        "machine",
+        "optimizer",
+        "sample_bytes",
+        "speedup",
+        "one_stage",
+        "two_stages",
+        "one_device_each",
+        "two_stages_any",
+        "recursive",
+        "dp",
+        "dp_p3",
+        "ga_inner",
+        "ga_p3",
+    )
     for run in runs:
         yield (
-            profile(run["name"]), run["gbs"], run["mbs"], {"H": "two hosts", "F": "flat"}[run["dev"]], run["opt"],
-            run["papb"], run["speedup"], run["best_pseudo_dp"], *(candidate[0] for candidate in run["cands"]),
+            profile(run["name"]),
+            run["gbs"],
+            run["mbs"],
+            {"H": "two hosts", "F": "flat"}[run["dev"]],
+            run["opt"],
+            run["papb"],
+            run["speedup"],
+            run["best_pseudo_dp"],
+            *(candidate[0] for candidate in run["cands"]),
             *(run[key] for key in ("recursive", "dp", "dp_p3", "ga_inner", "ga_p3")),
-        )  # fmt: skip
+        )
 
 
 def profile(file: str) -> str:
@@ -89,19 +110,35 @@ def hidup_searches(document: dict[str, Any]) -> Iterable[Sequence[Any]]:
     rates = ("device_flops", "all_gather", "all_reduce", "reduce_scatter", "all_to_all")
     kinds = ("replicate", "all_gather", "all_to_all", "dynamic_slice")
     yield (
-        "set", "model", "devices", "layers", "experts", *(f"{rate}_per_s" for rate in rates), "objective", "compute_s",
-        "forward_s", "backward_s", "stages", *(f"{kind}_count" for kind in kinds),
-    )  # fmt: skip
+        "set",
+        "model",
+        "devices",
+        "layers",
+        "experts",
+        *(f"{rate}_per_s" for rate in rates),
+        "objective",
+        "compute_s",
+        "forward_s",
+        "backward_s",
+        "stages",
+        *(f"{kind}_count" for kind in kinds),
+    )
     sets = {"matrix_default_profile": "default", "layers_x_gpus_default_profile": "layers"}
     for key in ("matrix_default_profile", "layers_x_gpus_default_profile", "sweep2", "sweep3"):
         for run in document[key]:
             if "noise" not in run["kv"]:
-                found = run["ev"]
+                outcome = run["ev"]
                 yield (
-                    sets.get(key, key), MODELS[run["model"]], run["world"], run["nlayers"], run["n_expert"],
-                    *(run["prof"][rate] for rate in rates), *(found[name] for name in ("est", "fc", "fm", "bm")),
-                    run["stages"], *(run["colls"].get(kind, 0) for kind in kinds),
-                )  # fmt: skip
+                    sets.get(key, key),
+                    MODELS[run["model"]],
+                    run["world"],
+                    run["nlayers"],
+                    run["n_expert"],
+                    *(run["prof"][rate] for rate in rates),
+                    *(outcome[name] for name in ("est", "fc", "fm", "bm")),
+                    run["stages"],
+                    *(run["colls"].get(kind, 0) for kind in kinds),
+                )
 
 
 def hidup_graphs(paths: Iterable[Path]) -> Iterable[Sequence[Any]]:
@@ -152,8 +189,8 @@ def operator_digest(
         sorted({tuple(map(int, place)) for place in inputs}),
         int(flops),
         sorted(
-            (sorted({(int(a), int(b), str(form)) for a, b, form in given}), list(map(str, made)))
-            for given, made in signatures
+            (sorted({(int(a), int(b), str(form)) for a, b, form in given}), list(map(str, outputs)))
+            for given, outputs in signatures
         ),
     )
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]

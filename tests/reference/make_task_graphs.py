@@ -63,15 +63,15 @@ def network(given: Plan) -> tuple[str, str, str]:
 
 def compare(name: str, given: Plan) -> None:
     """Compare what the tables give with what the file holds."""
-    made = plan(name)
+    copy = plan(name)
     for column in COLUMNS:
-        mine, theirs = (getattr(one.taskgraph, column) for one in (made, given))
+        mine, theirs = (getattr(one.taskgraph, column) for one in (copy, given))
         if column == "seconds":
             assert np.allclose(mine, theirs, rtol=2e-7, atol=0), name
         else:
             assert np.array_equal(mine, theirs), (name, column)
-    assert made.fabric == given.fabric, name
-    assert digests(made.taskgraph, made.taskgraph.op_names) == digests(given.taskgraph, given.taskgraph.op_names), name
+    assert copy.fabric == given.fabric, name
+    assert digests(copy.taskgraph, copy.taskgraph.op_names) == digests(given.taskgraph, given.taskgraph.op_names), name
 
 
 def write(table: str, found: Sequence[Sequence[Any]]) -> None:

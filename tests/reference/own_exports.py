@@ -19,7 +19,7 @@ import numpy as np
 
 from reference import tables
 from topoplan import Cluster, Fabric, Plan, Routes, TaskGraph
-from topoplan.csr import row_of_entry
+from topoplan_engine.csr import row_of_entry
 
 __all__ = ["columns_of", "names", "plan", "rows"]
 
@@ -30,9 +30,9 @@ ENDS = ("link_src", "link_dst", "link_count")
 
 def rows() -> Iterator[tuple[dict[str, str], Plan]]:
     """Yield rows and task graphs, with ``counts_ms``: the corrected time, or the raw one where there is none."""
-    known = set(names())
+    exports = set(names())
     for row in tables.rows("own_exports"):
-        if row["export"] in known:
+        if row["export"] in exports:
             yield (
                 {**row, "counts_ms": row["members_honoured_ms"] or row["staggered_ms"] or row["packet_ms"]},
                 plan(row["export"]),
@@ -47,29 +47,29 @@ def names() -> list[str]:
 @cache
 def plan(name: str) -> Plan:
     """Return a task graph with its network, and a cluster of its hosts."""
-    own = {key.partition("/")[2]: column for key, column in _columns().items() if key.startswith(f"{name}/")}
-    hosts, switches, devices = own["nodes"].tolist()
-    bandwidth = float(own["bandwidth"][0])
-    sources = np.repeat(np.arange(len(own["kind"])), own["successors"])
+    columns = {key.partition("/")[2]: column for key, column in _columns().items() if key.startswith(f"{name}/")}
+    hosts, switches, devices = columns["nodes"].tolist()
+    bandwidth = float(columns["bandwidth"][0])
+    sources = np.repeat(np.arange(len(columns["kind"])), columns["successors"])
     taskgraph = TaskGraph(
-        **{column: own[column].astype(np.int64) for column in PLAIN},
-        seconds=own["ms"].astype(np.float64) / 1e3,
-        group_ptr=_starts(own["members"]),
-        succ_ptr=_starts(own["successors"]),
-        succ=own["succ"].astype(np.int64) + sources,
-        op=np.full(len(own["kind"]), -1),
+        **{column: columns[column].astype(np.int64) for column in PLAIN},
+        seconds=columns["ms"].astype(np.float64) / 1e3,
+        group_ptr=_starts(columns["members"]),
+        succ_ptr=_starts(columns["successors"]),
+        succ=columns["succ"].astype(np.int64) + sources,
+        op=np.full(len(columns["kind"]), -1),
         n_devices=devices,
     )
     cluster = Cluster.uniform(n_hosts=hosts, interface_bandwidth=bandwidth, latency=LATENCY)
-    more = devices - hosts  # such as a parameter server's, which compute and send nothing
+    n_others = devices - hosts  # such as a parameter server's, which compute and send nothing
     cluster = attrs.evolve(
         cluster,
-        device_host=np.append(cluster.device_host, np.full(more, hosts - 1)),
-        device_preset=cluster.device_preset + ("CPU",) * more,
-        device_speed=np.append(cluster.device_speed, np.ones(more)),
-        device_memory=np.append(cluster.device_memory, np.full(more, cluster.device_memory[-1])),
+        device_host=np.append(cluster.device_host, np.full(n_others, hosts - 1)),
+        device_preset=cluster.device_preset + ("CPU",) * n_others,
+        device_speed=np.append(cluster.device_speed, np.ones(n_others)),
+        device_memory=np.append(cluster.device_memory, np.full(n_others, cluster.device_memory[-1])),
     )
-    return Plan(cluster=cluster, fabric=_fabric(own, hosts, switches, bandwidth), taskgraph=taskgraph)
+    return Plan(cluster=cluster, fabric=_fabric(columns, hosts, switches, bandwidth), taskgraph=taskgraph)
 
 
 def _fabric(own: Mapping[str, Any], hosts: int, switches: int, bandwidth: float) -> Fabric:
@@ -79,9 +79,14 @@ def _fabric(own: Mapping[str, Any], hosts: int, switches: int, bandwidth: float)
     for ring in np.split(own["ring_jumps"], np.cumsum(own["ring_lengths"])[:-1]) if len(own["ring_lengths"]) else []:
         rings.setdefault(int(ring[0]), []).append(tuple(ring[1:].tolist()))
     bare = Fabric.from_links(
-        name="file", n_hosts=hosts, n_switches=switches, links=links, bandwidth=bandwidth, latency=LATENCY,
+        name="file",
+        n_hosts=hosts,
+        n_switches=switches,
+        links=links,
+        bandwidth=bandwidth,
+        latency=LATENCY,
         rings={size: tuple(of) for size, of in rings.items()},
-    )  # fmt: skip
+    )
     if "pairs" not in own:
         return bare
     routes = Routes(
@@ -99,9 +104,9 @@ def columns_of(given: Plan) -> dict[str, Any]:
     graph, fabric = given.taskgraph, given.fabric
     sources = row_of_entry(graph.succ_ptr)
     rings = [(size, *jumps) for size, of in fabric.rings.items() for jumps in of]
-    found = {column: _narrow(getattr(graph, column)) for column in PLAIN}
-    found |= {end: _narrow(getattr(fabric, end)) for end in ENDS}
-    found |= {
+    columns = {column: _narrow(getattr(graph, column)) for column in PLAIN}
+    columns |= {end: _narrow(getattr(fabric, end)) for end in ENDS}
+    columns |= {
         "nodes": np.array([fabric.n_hosts, fabric.n_switches, graph.n_devices]),
         "bandwidth": np.array([fabric.link_bandwidth[0] / fabric.link_count[0]]),
         "ms": (graph.seconds * 1e3).astype(np.float32),
@@ -113,9 +118,9 @@ def columns_of(given: Plan) -> dict[str, Any]:
     }
     if fabric.routes is not None:
         routes = fabric.routes
-        found |= {"pairs": _narrow(routes.pairs), "links": _narrow(routes.links), "weight": routes.weight}
-        found |= {"paths": _narrow(np.diff(routes.pair_ptr)), "hops": _narrow(np.diff(routes.path_ptr))}
-    return found
+        columns |= {"pairs": _narrow(routes.pairs), "links": _narrow(routes.links), "weight": routes.weight}
+        columns |= {"paths": _narrow(np.diff(routes.pair_ptr)), "hops": _narrow(np.diff(routes.path_ptr))}
+    return columns
 
 
 def _narrow(column: Any) -> Any:

@@ -30,9 +30,19 @@ __all__ = ["COLUMNS", "digests", "model_of", "names", "plan", "read_strategy", "
 
 FRONTENDS = {"candle": "candle-uno", "dlrm": "dlrm", "transformer": "transformer", "vgg": "vgg16"}
 COLUMNS = (
-    "op_names", "kind", "device", "seconds", "size", "src", "dst", "group", "group_ptr", "group_members", "succ_ptr",
+    "op_names",
+    "kind",
+    "device",
+    "seconds",
+    "size",
+    "src",
+    "dst",
+    "group",
+    "group_ptr",
+    "group_members",
+    "succ_ptr",
     "succ",
-)  # fmt: skip
+)
 LATENCY = 1e-6
 
 
@@ -140,7 +150,7 @@ def spell_strategy(strategy: Strategy, graph: OperatorGraph) -> str:
 
 def digests(graph: TaskGraph, op_names: Sequence[str]) -> dict[str, str]:
     """Return eight digits for each column; seconds count to six digits, since the last one of float32 may differ."""
-    found = {}
+    table = {}
     for column in COLUMNS:
         if column == "op_names":
             content = "\n".join(op_names).encode()
@@ -148,5 +158,5 @@ def digests(graph: TaskGraph, op_names: Sequence[str]) -> dict[str, str]:
             content = "\n".join(f"{value:.5e}" for value in graph.seconds.tolist()).encode()
         else:
             content = np.asarray(getattr(graph, column)).astype("<i8").tobytes()
-        found[column] = hashlib.sha256(content).hexdigest()[:8]
-    return found
+        table[column] = hashlib.sha256(content).hexdigest()[:8]
+    return table

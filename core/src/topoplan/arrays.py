@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "digest", "f64", "i8", "i32", "i64", "u64"]
-
-V = TypeVar("V")
+__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "digest", "f64", "i8", "i32", "i64", "ints"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -29,17 +27,12 @@ ARRAY_EQ: Any = attrs.cmp_using(eq=np.array_equal)
 
 
 def _frozen(value: ArrayLike, dtype: Any) -> NDArray[Any]:
-    given = np.asarray(value)
-    if (
-        isinstance(value, np.ndarray)
-        and given.dtype == dtype
-        and not given.flags.writeable
-        and given.flags.c_contiguous
-    ):
-        return given
-    array = np.array(given, dtype=dtype, order="C")
-    array.setflags(write=False)
-    return array
+    array = np.asarray(value)
+    if array is value and array.dtype == dtype and array.flags.c_contiguous and not array.flags.writeable:
+        return array
+    copy = np.array(array, dtype=dtype, order="C")
+    copy.setflags(write=False)
+    return copy
 
 
 def f64(value: ArrayLike) -> F64:
@@ -62,20 +55,20 @@ def i8(value: ArrayLike) -> I8:
     return _frozen(value, np.int8)
 
 
-def u64(value: ArrayLike) -> U64:
-    """Return ``value`` as a read-only uint64 array."""
-    return _frozen(value, np.uint64)
+def ints(values: Iterable[Any]) -> tuple[int, ...]:
+    """Return ``values`` as Python's own ints."""
+    return tuple(int(value) for value in values)
 
 
-class FrozenMapping(Mapping[str, V]):
+class FrozenMapping(Mapping[str, Any]):
     """A mapping that nobody can change, and that can be hashed and pickled."""
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Mapping[str, V]) -> None:
+    def __init__(self, items: Mapping[str, Any]) -> None:
         self._items = dict(items)
 
-    def __getitem__(self, key: str) -> V:
+    def __getitem__(self, key: str) -> Any:
         return self._items[key]
 
     def __iter__(self) -> Iterator[str]:

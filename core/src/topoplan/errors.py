@@ -7,10 +7,21 @@ traceback and exits with status 2.  Anything that is not a `TopoplanError` is a 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["NoPlanFitsError", "TopoplanError", "TopoplanWarning", "nearest", "shown"]
+__all__ = [
+    "NoPlanFitsError",
+    "PluginError",
+    "TopoplanError",
+    "TopoplanWarning",
+    "calling",
+    "exception_line",
+    "expect",
+    "nearest",
+    "shown",
+]
 
 #: Characters of the longest message; of a longer one the middle is left out.
 _LONGEST = 1000
@@ -38,6 +49,10 @@ class NoPlanFitsError(TopoplanError):
     status = 1
 
 
+class PluginError(TopoplanError):
+    """Code of a plugin returned what it must not, or raised what is no `TopoplanError`, and the cause of this one."""
+
+
 class TopoplanWarning(UserWarning):
     """Something went wrong that does not end the run: an observer of a plugin that raised, for example."""
 
@@ -51,18 +66,40 @@ def shown(value: Any, longest: int = 60) -> str:
     return _cut(text, longest)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or some of what exists, each name cut."""
-    names = sorted(known)
-    # What is much longer than every name resembles none; to compare it would take long.
+def exception_line(error: BaseException) -> str:
+    """Return one line for an exception of somebody else's code."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Name ``what`` (``searcher 'x' (plugin 'y'): ask``) in the place of what its code raises meanwhile."""
+    try:
+        yield
+    except TopoplanError:
+        raise
+    except (Exception, SystemExit) as error:  # a plugin may raise anything at all
+        raise PluginError(f"{what} raised {exception_line(error)}") from error
+
+
+def expect(value: Any, kind: Any, what: str, right: str = "") -> None:
+    """Raise `PluginError` where ``what`` returned no value of a type."""
+    if not isinstance(value, kind):
+        returned = "None" if value is None else f"{type(value).__name__} {shown(value, 40)}"
+        raise PluginError(f"{what} returned {returned} (must return {right or kind.__name__})")
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest of ``choices``, or some of what exists, each name cut."""
+    names = sorted(choices)
     key = name.lower()
-    lower = {one.lower(): one for one in names}
-    longer = [one for low, one in lower.items() if low.startswith(f"{key}-")]
-    close = difflib.get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 and not longer else []
-    if longer:
-        names = longer
-    if close:
+    lower = {each.lower(): each for each in names}
+    longer = [each for low, each in lower.items() if low.startswith(f"{key}-")]
+    # What is much longer than every name resembles none; to compare it would take long.
+    if not longer and len(name) <= 200 and (close := difflib.get_close_matches(key, lower, n=1, cutoff=0.6)):
         return f"; did you mean {shown(lower[close[0]])}?"
+    names = longer or names
     listed = [_cut(name, 60) for name in names[:_LISTED]]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f" (have: {', '.join(listed) or 'none'}{more})"

@@ -15,33 +15,25 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import attrs
 
 from topoplan.errors import TopoplanError, nearest, shown
 
-__all__ = [
-    "SEEDS",
-    "OptionInfo",
-    "check",
-    "describe",
-    "listed",
-    "listed_components",
-    "option",
-    "pairs",
-    "parse_component",
-    "structure",
-]
+__all__ = ["SEEDS", "OptionInfo", "check", "check_defaults", "describe", "option", "parse_component", "structure"]
 
 T = TypeVar("T")
 
 #: Largest numbers where an option says nothing else; what is larger is a slip, and overflows somewhere.
 _LARGEST_INTEGER = 10**15
 _LARGEST_NUMBER = 1e15
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 #: `option(maximum=SEEDS)`: random generators take any number of this size.
 SEEDS = 2**63 - 1
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 @attrs.frozen
@@ -64,8 +56,10 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
+    short: str = "",
+    metavar: str = "",
 ) -> Any:
-    """Declare an option of a component.
+    """Declare an option of a component, or of commands.
 
     Args:
         default: value when the user says nothing.
@@ -73,55 +67,62 @@ def option(
         unit: unit of the value, if it has one (``Gbps``, ``us``, ``bytes``).
         minimum, maximum: inclusive range of a number.
         above: exclusive lower bound of a number.
+        short: letter of a command's option (``-t``).
+        metavar: what stands for the value in a command's help, in place of its type.
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above}
-    return attrs.field(default=default, metadata={"help": help, "unit": unit, **bounds})
+    words = {"help": help, "unit": unit, "short": short, "metavar": metavar}
+    return attrs.field(default=default, metadata={**words, **bounds})
 
 
-def structure(cls: type[T], given: Mapping[str, Any], where: str) -> T:
+def structure(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """Make options from what a user wrote.
 
     Args:
         cls: a frozen attrs class whose fields were made with `option`.
-        given: key -> text or TOML value.
+        table: key -> text or TOML value.
         where: what the message names before the key, e.g. ``"topology fattree"``; ``"--"`` makes a flag of the key.
 
     Raises:
         TopoplanError: an unknown key, a value of the wrong type, or one out of range.
     """
-    if not isinstance(given, Mapping):
-        raise TopoplanError(f"{where}: expected a table of options, got {shown(given)}")
-    hints = _hints(typing.cast("Any", cls))
+    if not isinstance(table, Mapping):
+        raise TopoplanError(f"{where}: expected a table of options, got {shown(table)}")
+    hints = _hints(cls)
     fields = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
-    for key, raw in given.items():
+    for key, raw in table.items():
         name = key.replace("-", "_")
         if name not in fields:
             raise TopoplanError(f"{where}: no option {shown(key)}{nearest(key, (n.replace('_', '-') for n in fields))}")
-        at = f"--{key}" if where == "--" else f"{where}: {key}"
+        place = f"--{key}" if where == "--" else f"{where}: {key}"
         if name in values:
-            raise TopoplanError(f"{at}: is given twice (with dashes and with underscores)")
-        value = _coerce(raw, hints[name], at)
-        _check_range(value, fields[name].metadata, at)
+            raise TopoplanError(f"{place}: is given twice (with dashes and with underscores)")
+        value = _coerce(raw, hints[name], place)
+        _check_range(value, fields[name].metadata, place)
         values[name] = value
     return cls(**values)
 
 
 def check(options: Any, where: str) -> None:
     """Raise `TopoplanError` if a value of ``options``, however made, is of a wrong type or out of its range."""
-    hints = _hints(typing.cast("Any", type(options)))
+    hints = _hints(type(options))
     for field in attrs.fields(type(options)):
-        value, hint = getattr(options, field.name), hints[field.name]
+        value, hint, place = getattr(options, field.name), hints[field.name], f"{where}: {field.name.replace('_', '-')}"
         if not _fits(value, hint):
-            raise TopoplanError(
-                f"{where}: {field.name.replace('_', '-')}: expected {_type_name(hint)}, got {shown(value)}"
-            )
-        _check_range(getattr(options, field.name), field.metadata, f"{where}: {field.name.replace('_', '-')}")
+            raise TopoplanError(f"{place}: expected {_type_name(hint)}, got {shown(value)}")
+        _check_range(value, field.metadata, place)
+
+
+def check_defaults(cls: type[Any], where: str) -> None:
+    """Raise `TopoplanError` if an option's default is out of its range."""
+    for field in attrs.fields(cls):
+        _check_range(field.default, field.metadata, f"{where}: default of {field.name.replace('_', '-')}")
 
 
 def describe(cls: type[Any]) -> list[OptionInfo]:
     """List the options of a class with their types, defaults, units and help."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return [
         OptionInfo(
             key=field.name.replace("_", "-"),
@@ -137,12 +138,12 @@ def describe(cls: type[Any]) -> list[OptionInfo]:
 
 def parse_component(text: str, where: str) -> tuple[str, dict[str, str]]:
     """Split ``name`` or ``name:key=value,key=value`` into its name and options."""
-    name, _, rest = text.partition(":")
+    name, _, option_text = text.partition(":")
     if "," in name and "=" in name:
-        right = name.replace(",", ":", 1) + (f",{rest}" if rest else "")
+        right = name.replace(",", ":", 1) + (f",{option_text}" if option_text else "")
         raise TopoplanError(f"{where} {shown(text)}: options follow a colon (write {shown(right)})")
     options: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in rest.split(","))):
+    for item in filter(None, (part.strip() for part in option_text.split(","))):
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise TopoplanError(
@@ -154,11 +155,6 @@ def parse_component(text: str, where: str) -> tuple[str, dict[str, str]]:
     return name.strip(), options
 
 
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
 def _fits(value: Any, hint: Any) -> bool:
     """Say whether a value is of the type that a field states; a bool is no number."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -168,33 +164,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in arguments
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    wanted: Any = {int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}.get(hint, hint)
-    return isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
-
-
-def listed_components(texts: Sequence[str], flag: str) -> list[str]:
-    """Split components that an option takes several of: given again, or with commas between, or both.
-
-    ``a:k=1,l=2,b`` is two of them: a piece without ``=``, or with ``:`` before it, begins one.
-
-    Raises:
-        TopoplanError: there is nothing between two commas, or an option where a name is expected.
-    """
-    words: list[str] = []
-    for text in texts:
-        first = len(words)
-        for piece in (part.strip() for part in text.split(",")):
-            if not piece:
-                raise TopoplanError(f"{flag} {shown(text)}: nothing stands before or behind a comma (write NAME,NAME)")
-            if ":" in piece.partition("=")[0] or "=" not in piece:
-                words.append(piece)
-            elif len(words) > first and ":" in words[-1]:
-                words[-1] += f",{piece}"
-            else:
-                name = words[-1] if len(words) > first else "NAME"
-                right = shown(f"{name}:{piece}")[1:-1]
-                raise TopoplanError(f"{flag} {shown(text)}: options follow a colon ({right})")
-    return words
+    classes: Any = {int: numbers.Integral, float: numbers.Real, str: (str, os.PathLike)}.get(hint, hint)
+    return isinstance(value, classes) and (hint is bool or not isinstance(value, bool))
 
 
 def _coerce(raw: Any, hint: Any, where: str) -> Any:
@@ -206,7 +177,8 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         return _coerce(raw, next(a for a in arguments if a is not type(None)), where)
     if origin is Literal:
         if raw not in arguments:
-            raise TopoplanError(f"{where}: {shown(raw)} is none of {_words(arguments)}")
+            words = ", ".join(str(word) for word in arguments if word) + " (or leave it out)" * ("" in arguments)
+            raise TopoplanError(f"{where}: {shown(raw)} is none of {words}")
         return raw
     if origin is tuple:
         items = raw.split("-") if isinstance(raw, str) else raw
@@ -215,31 +187,25 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         return tuple(_coerce(item, arguments[0], where) for item in items)
     if attrs.has(hint):
         return structure(hint, raw, where)
+    if hint not in (bool, int, float, str, Path):
+        raise TypeError(f"option type {hint!r} is not supported")
     try:
-        if hint is bool:
-            return (
-                raw
-                if isinstance(raw, bool)
-                else {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[str(raw).lower()]
-            )
-        if isinstance(raw, bool):
-            raise ValueError
-        if hint is int:
-            if isinstance(raw, float) and not raw.is_integer():
-                raise ValueError
-            return int(raw)
-        if hint is float:
-            number = float(raw)
-            if not math.isfinite(number):
-                raise ValueError
-            return number
-        if hint is str:
-            if not isinstance(raw, str | int | float):
-                raise ValueError
-            return str(raw)
+        return _scalar(raw, hint)
     except (ValueError, KeyError, TypeError, OverflowError):
         raise TopoplanError(f"{where}: expected {_type_name(hint)}, got {shown(raw)}") from None
-    raise TypeError(f"option type {hint!r} is not supported")
+
+
+def _scalar(raw: Any, hint: type[Any]) -> Any:
+    """Convert ``raw`` to a type without parts; where it is none, some error is raised."""
+    if hint is bool:
+        return raw if isinstance(raw, bool) else _TRUTH[str(raw).lower()]
+    fraction = hint is int and isinstance(raw, float) and not raw.is_integer()
+    if isinstance(raw, bool) or fraction or (hint is str and not isinstance(raw, str | int | float)):
+        raise ValueError
+    value = hint(raw)
+    if hint is float and not math.isfinite(value):
+        raise ValueError
+    return value
 
 
 def _check_range(value: Any, metadata: Mapping[str, Any], where: str) -> None:
@@ -255,11 +221,6 @@ def _check_range(value: Any, metadata: Mapping[str, Any], where: str) -> None:
             raise TopoplanError(f"{where}: {shown(number)} is too {side} ({limit})")
         if metadata.get("above") is not None and number <= metadata["above"]:
             raise TopoplanError(f"{where}: {shown(number)} is too small (more than {metadata['above']})")
-
-
-def _words(known: Sequence[Any]) -> str:
-    """List what may stand there; nothing at all as quotes."""
-    return ", ".join(str(word) or '"" (nothing)' for word in known)
 
 
 def _range_name(metadata: Mapping[str, Any]) -> str:
@@ -279,7 +240,7 @@ def _type_name(hint: Any) -> str:
         return "|".join(str(word) or '""' for word in arguments)
     if origin is tuple:
         return f"{_type_name(arguments[0])}-{_type_name(arguments[0])}-..."
-    return {int: "integer", float: "number", str: "text", bool: "true|false"}.get(hint, str(hint))
+    return {int: "integer", float: "number", str: "text", Path: "path", bool: "true|false"}.get(hint, str(hint))
 
 
 def _spell(value: Any) -> str:
@@ -288,25 +249,3 @@ def _spell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
-
-
-def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    """Split ``KEY=VALUE`` texts of the command line.
-
-    Raises:
-        TopoplanError: one is no such text, or its key was there before; the message begins with ``flag``.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key or not value:
-            raise TopoplanError(f"{flag} {shown(text)}: expected KEY=VALUE")
-        if key in found:
-            raise TopoplanError(f"{flag} {shown(text)}: {shown(key)} is given twice")
-        found[key] = value
-    return found
-
-
-def listed(text: str) -> list[str]:
-    """Split a list of the command line, with brackets or without."""
-    return [word.strip() for word in text.strip("[] ").split(",")]

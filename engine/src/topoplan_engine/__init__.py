@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 _PUBLIC = {
     "Choice": "experiment",
-    "ClusterOptions": "experiment",
+    "ClusterOptions": "options",
     "Experiment": "experiment",
-    "RunOptions": "experiment",
+    "RunOptions": "options",
+    "build_cluster": "experiment",
     "optimize": "search.optimize",
+    "problem_on": "search.problems",
+    "problem_on_fabric": "search.problems",
     "run_and_report": "reporting.report",
+    "run_searchers": "search.searching",
     "simulate_file": "replay",
 }
 
@@ -25,12 +29,16 @@ __all__ = sorted(_PUBLIC)
 
 if TYPE_CHECKING:
     from topoplan_engine.experiment import Choice as Choice
-    from topoplan_engine.experiment import ClusterOptions as ClusterOptions
     from topoplan_engine.experiment import Experiment as Experiment
-    from topoplan_engine.experiment import RunOptions as RunOptions
+    from topoplan_engine.experiment import build_cluster as build_cluster
+    from topoplan_engine.options import ClusterOptions as ClusterOptions
+    from topoplan_engine.options import RunOptions as RunOptions
     from topoplan_engine.replay import simulate_file as simulate_file
     from topoplan_engine.reporting.report import run_and_report as run_and_report
     from topoplan_engine.search.optimize import optimize as optimize
+    from topoplan_engine.search.problems import problem_on as problem_on
+    from topoplan_engine.search.problems import problem_on_fabric as problem_on_fabric
+    from topoplan_engine.search.searching import run_searchers as run_searchers
 
 
 def __getattr__(name: str) -> Any:

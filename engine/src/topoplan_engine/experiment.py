@@ -1,14 +1,13 @@
 """An experiment: everything that one run needs, as a frozen value that a TOML file or the command line fills.
 
-Units carry their names here (``interface_bandwidth_gbps``), because this is the edge: `build_cluster`
-converts them to seconds and bytes/s.  `topoplan_engine.optimize` runs an experiment.
+`build_cluster` converts users' units to seconds and bytes/s.  `topoplan_engine.optimize` runs an experiment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import numpy as np
@@ -16,30 +15,35 @@ import numpy as np
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostModel
-from topoplan.options import SEEDS, check, option, parse_component, structure
-from topoplan.plugin.components import Component, Kind, Machine, Topology
-from topoplan.plugin.guard import bare
+from topoplan.options import parse_component, structure
+from topoplan.plugin.components import Component, Kind, Machine, Topology, unguarded
 from topoplan.plugin.host import Host
+from topoplan_engine.options import (
+    MOST_DEVICES,
+    MOST_HOSTS,
+    ClusterOptions,
+    ComponentOptions,
+    HostGroup,
+    RunOptions,
+)
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
+from topoplan_engine.wordlists import listed_components, pairs
 
 __all__ = [
     "Choice",
-    "ClusterOptions",
     "Experiment",
-    "HostGroup",
-    "RunOptions",
     "build_cluster",
     "choice_from",
+    "experiment_from_options",
     "experiment_from_toml",
     "interfaces_unless_given",
+    "outputs_from",
 ]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
-#: Larger clusters than anybody has; what is beyond would take hours and memory without end.
-_MOST_HOSTS, _MOST_GPUS, _MOST_INTERFACES = 65_536, 1024, 1024
-_MOST_DEVICES = 262_144
 #: Interfaces of a host where nobody says: one to a switch, several where hosts are wired to each other.
 _ON_SWITCHES, _ON_HOSTS = 1, 4
+_COMPONENTS = ComponentOptions()
 
 
 @attrs.frozen
@@ -60,134 +64,54 @@ class Choice:
         return cls(*parse_component(text, where))
 
 
-def _choice_of(given: Any, kind: Kind) -> Choice:
+def _choice_of(value: Any, kind: Kind) -> Choice:
     """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
-    if isinstance(given, str):
-        return Choice.parse(given, kind.value)
-    cls = bare(given if isinstance(given, type) else type(given))
+    if isinstance(value, str):
+        return Choice.parse(value, kind.value)
+    cls = unguarded(value if isinstance(value, type) else type(value))
     if issubclass(cls, Component) and cls.kind is kind:
-        return Choice(cls.name, _options_of(given), component=cls)
-    if not isinstance(given, Choice):
-        found = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(given)
+        return Choice(cls.name, _options_of(value), component=cls)
+    if not isinstance(value, Choice):
+        actual = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(value)
         raise TopoplanError(
-            f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {found}"
+            f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {actual}"
         )
-    return given
+    return value
 
 
-def _options_of(given: Any) -> dict[str, Any]:
+def _options_of(component: Any) -> dict[str, Any]:
     """Return the options of a component that are not their defaults; none for a class."""
-    fields = () if isinstance(given, type) else attrs.fields(type(given))
-    return {field.name: value for field in fields if (value := getattr(given, field.name)) != field.default}
+    fields = () if isinstance(component, type) else attrs.fields(type(component))
+    return {field.name: value for field in fields if (value := getattr(component, field.name)) != field.default}
 
 
-def _frontend_of(given: Any) -> Choice:
-    return _choice_of(given, Kind.FRONTEND)
+def _frontend_of(value: Any) -> Choice:
+    return _choice_of(value, Kind.FRONTEND)
 
 
-def _topology_of(given: Any) -> Choice:
-    return _choice_of(given, Kind.TOPOLOGY)
+def _topology_of(value: Any) -> Choice:
+    return _choice_of(value, Kind.TOPOLOGY)
 
 
-def _estimator_of(given: Any) -> Choice | None:
-    return None if given is None else _choice_of(given, Kind.ESTIMATOR)
+def _estimator_of(value: Any) -> Choice | None:
+    return None if value is None else _choice_of(value, Kind.ESTIMATOR)
 
 
-def _simulator_of(given: Any) -> Choice:
-    return _choice_of(given, Kind.SIMULATOR)
+def _simulator_of(value: Any) -> Choice:
+    return _choice_of(value, Kind.SIMULATOR)
 
 
-def _searchers_of(given: Any) -> tuple[Choice, ...]:
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return tuple(_choice_of(one, Kind.SEARCHER) for one in several)
+def _searchers_of(value: Any) -> tuple[Choice, ...]:
+    several = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return tuple(_choice_of(searcher, Kind.SEARCHER) for searcher in several)
 
 
-def _instance_of(wanted: type[Any]) -> Callable[[Any, Any, Any], None]:
+def _instance_of(cls: type[Any]) -> Callable[[Any, Any, Any], None]:
     def check_type(experiment: object, attribute: Any, value: Any) -> None:
-        if not isinstance(value, wanted):
-            raise TopoplanError(f"experiment: {attribute.name}: expected {wanted.__name__}, got {shown(value)}")
+        if not isinstance(value, cls):
+            raise TopoplanError(f"experiment: {attribute.name}: expected {cls.__name__}, got {shown(value)}")
 
     return check_type
-
-
-@attrs.frozen(kw_only=True)
-class HostGroup:
-    """Some equal hosts of a cluster whose hosts differ; what is unset is as in `ClusterOptions`."""
-
-    servers: int = option(1, help="how many hosts", minimum=1, maximum=_MOST_HOSTS)
-    gpus_per_server: int | None = option(None, help="devices of each host", minimum=1, maximum=_MOST_GPUS)
-    degree: int | None = option(None, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
-    interface_bandwidth_gbps: float | None = option(None, help="of one interface", unit="Gbps", above=0, maximum=1e9)
-    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=1e9)
-    device: str | None = option(None, help="kind of device, as in the cluster")
-    speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
-    memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=1e9)
-
-    def __attrs_post_init__(self) -> None:
-        check(self, "cluster.hosts")
-
-
-@attrs.frozen(kw_only=True)
-class ClusterOptions:
-    """The cluster, in users' units."""
-
-    servers: int = option(16, help="number of hosts", minimum=1, maximum=_MOST_HOSTS)
-    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
-    gpus_per_device: int = option(
-        1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
-    )
-    inter_gpu_bandwidth_gbps: float = option(
-        2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=1e9
-    )
-    interface_bandwidth_gbps: float = option(100.0, help="of one network interface", unit="Gbps", above=0, maximum=1e9)
-    degree: int | None = option(
-        None,
-        help="network interfaces of each host, all of them used; unset: 1 to a switch, 4 between hosts",
-        minimum=1,
-        maximum=_MOST_INTERFACES,
-    )
-    latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=1e9)
-    device: str = option("A100-40", help="kind of device: a machine that `topoplan plugins` lists")
-    memory_gb: float | None = option(
-        None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=1e9
-    )
-    devices: tuple[int, ...] = option((), help="where each host's devices end (8, 16: two of eight); sets the hosts")
-    hosts: tuple[HostGroup, ...] = attrs.field(default=(), metadata={"help": "groups of hosts that differ"})
-
-    def __attrs_post_init__(self) -> None:
-        check(self, "cluster")
-
-
-@attrs.frozen(kw_only=True)
-class RunOptions:
-    """How long to search, and from where."""
-
-    batch_size: int | None = option(None, help="samples per iteration over all devices", minimum=1, maximum=2**31 - 1)
-    budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
-    seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
-    strategy: str | None = option(None, help="FILE, or EXPORTER=FILE, with the strategy to start from")
-    patience: float | None = option(
-        None, help="share of the budget after which to stop if nothing was better", above=0, maximum=1
-    )
-    keep: Literal["constructed", "fastest"] = option(
-        "constructed",
-        help="of searchers that construct a plan: the best that they constructed, or whatever simulates fastest",
-    )
-    draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
-    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
-    workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
-    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
-    precision_speedup: float | None = option(
-        None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
-    )
-    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
-        None,
-        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
-        "unset: the model's, which is adam but in the flexnet dialect (momentum)",
-    )
-
-    def __attrs_post_init__(self) -> None:
-        check(self, "run")
 
 
 @attrs.frozen(kw_only=True)
@@ -205,10 +129,10 @@ class Experiment:
 
     model: Choice = attrs.field(converter=_frontend_of)
     cluster: ClusterOptions = attrs.field(factory=ClusterOptions, validator=_instance_of(ClusterOptions))
-    topology: Choice = attrs.field(default=Choice("bigswitch"), converter=_topology_of)
+    topology: Choice = attrs.field(default=Choice(_COMPONENTS.topology), converter=_topology_of)
     estimator: Choice | None = attrs.field(default=None, converter=_estimator_of)
-    simulator: Choice = attrs.field(default=Choice("fluid"), converter=_simulator_of)
-    searchers: tuple[Choice, ...] = attrs.field(default=(Choice("mcmc"),), converter=_searchers_of)
+    simulator: Choice = attrs.field(default=Choice(_COMPONENTS.simulator), converter=_simulator_of)
+    searchers: tuple[Choice, ...] = attrs.field(default=_COMPONENTS.searcher, converter=_searchers_of)
     run: RunOptions = attrs.field(factory=RunOptions, validator=_instance_of(RunOptions))
     outputs: tuple[tuple[Choice, str], ...] = ()
 
@@ -243,10 +167,9 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
     n_hosts = sum(group.servers for group in groups)
     n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
-    if n_hosts > _MOST_HOSTS or n_devices > _MOST_DEVICES:
+    if n_hosts > MOST_HOSTS or n_devices > MOST_DEVICES:
         raise TopoplanError(
-            f"cluster: {n_hosts} hosts with {n_devices} devices "
-            f"(at most {_MOST_HOSTS} hosts and {_MOST_DEVICES} devices)"
+            f"cluster: {n_hosts} hosts with {n_devices} devices (at most {MOST_HOSTS} hosts and {MOST_DEVICES} devices)"
         )
     machines = _machines(host or Host.discover(), {group.device or options.device for group in groups})
     hosts: list[int] = []
@@ -289,11 +212,11 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
         TopoplanError: a name is not known, or of a broken one.
     """
     chosen = {name.lower(): name for name in named}
-    known = {machine.name for machine in host.components(Machine)}
+    installed = {machine.name for machine in host.components(Machine)}
     machines: dict[str, HostModel] = {}
-    for name in sorted(known | set(chosen)):
+    for name in sorted(installed | set(chosen)):
         try:
-            machines[name] = host.make(Machine, name if name in known else chosen[name]).build()
+            machines[name] = host.make(Machine, name if name in installed else chosen[name]).build()
         except TopoplanError as error:
             if name in chosen:
                 raise TopoplanError(f"cluster.device: {error}") from error.__cause__
@@ -311,6 +234,41 @@ def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
             )
         groups.append(HostGroup(gpus_per_server=end - start))
     return tuple(groups)
+
+
+def experiment_from_options(
+    model: str,
+    components: ComponentOptions,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    outputs: Sequence[str] = (),
+) -> Experiment:
+    """Make the experiment that a command line describes; ``outputs`` are texts ``EXPORTER=PATH``.
+
+    Raises:
+        TopoplanError: a text is not what its option takes.
+    """
+    frontend = Choice.parse(model, "model")
+    return Experiment(
+        model=Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")}),
+        cluster=cluster,
+        topology=components.topology,
+        estimator=components.estimator,
+        simulator=components.simulator,
+        searchers=listed_components(components.searcher, "-s"),
+        run=run,
+        outputs=outputs_from(outputs),
+    )
+
+
+def outputs_from(texts: Sequence[str]) -> tuple[tuple[Choice, str], ...]:
+    """Read the files that ``-x EXPORTER=PATH`` asks for.
+
+    Raises:
+        TopoplanError: a text is something else.
+    """
+    paths = pairs(texts, "-x", "EXPORTER=PATH, such as flatbuffer=plan.fbuf")
+    return tuple((Choice.parse(name, "exporter"), path) for name, path in paths.items())
 
 
 _SECTIONS = ("model", "cluster", "topology", "estimator", "simulator", "searcher", "run", "outputs")
@@ -361,6 +319,9 @@ def _apply(document: dict[str, Any], change: str) -> None:
 
 
 def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
+    if "network" in document:
+        command = "share" if "share" in document else "compare"
+        raise TopoplanError(f"{where}: compares networks ([[network]]): `topoplan {command} {where}` reads it")
     for section in document:
         if section not in _SECTIONS:
             raise TopoplanError(f"{where}: no section {shown(section)}{nearest(section, _SECTIONS)}")
@@ -377,8 +338,8 @@ def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
         if section in document
     }
     if "searcher" in document:
-        given = document["searcher"]
-        tables = given if isinstance(given, list) else [given]
+        searchers = document["searcher"]
+        tables = searchers if isinstance(searchers, list) else [searchers]
         chosen["searchers"] = tuple(choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
     outputs = _table(document, "outputs", where)
     for name, output in outputs.items():

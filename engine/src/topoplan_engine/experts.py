@@ -16,35 +16,35 @@ __all__ = ["expert_dims"]
 
 
 def expert_dims(graph: OperatorGraph) -> tuple[int, ...]:
-    """(n_ops) the dimension of experts in each operator; -1 where it has none."""
-    found = [_counted(op) for op in graph.operators]
-    edges = graph.edges.reshape(-1, 4).tolist()
-    beside: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in graph.operators]
-    for u, out, v, into in edges:
-        made, read = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
-        beside[u].append((v, made, read))
-        beside[v].append((u, read, made))
-    queue = deque(op for op, dim in enumerate(found) if dim >= 0)
+    """(n_ops) the dimension of experts in each operator; -1 if it has none."""
+    expert_dim = [_counted(op) for op in graph.operators]
+    neighbours: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in graph.operators]
+    for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
+        src, dst = graph.operators[u].outputs[output], graph.operators[v].inputs[argument]
+        neighbours[u].append((v, src, dst))
+        neighbours[v].append((u, dst, src))
+    queue = deque(op for op, dim in enumerate(expert_dim) if dim >= 0)
     while queue:
         op = queue.popleft()
-        for other, here, there in beside[op]:
-            dims = [b.dim for a, b in zip(here.axes, there.axes, strict=True) if a.dim == found[op]]
-            if found[other] < 0 and dims and dims[0] >= 0:
-                found[other] = dims[0]
-                queue.append(other)
-    return tuple(found)
+        for neighbour, tensor, same_tensor in neighbours[op]:
+            axes = zip(tensor.axes, same_tensor.axes, strict=True)
+            dims = [target.dim for source, target in axes if source.dim == expert_dim[op]]
+            if expert_dim[neighbour] < 0 and dims and dims[0] >= 0:
+                expert_dim[neighbour] = dims[0]
+                queue.append(neighbour)
+    return tuple(expert_dim)
 
 
 def _counted(op: Operator) -> int:
     """Return the dimension for each index of which an operator has a matrix of weights, or -1."""
-    read, made = _followed(op.inputs), _followed(op.outputs)
+    input_dims, output_dims = _dims(op.inputs), _dims(op.outputs)
     for weight in op.weights:
-        dims = _followed([weight])
-        if dims & (read - made):
-            for dim in sorted(dims & read & made - {op.sample_dim}):
+        dims = _dims([weight])
+        if dims & (input_dims - output_dims):
+            for dim in sorted(dims & input_dims & output_dims - {op.sample_dim}):
                 return dim
     return -1
 
 
-def _followed(tensors: Iterable[Tensor]) -> set[int]:
+def _dims(tensors: Iterable[Tensor]) -> set[int]:
     return {axis.dim for tensor in tensors for axis in tensor.axes if axis.dim >= 0}

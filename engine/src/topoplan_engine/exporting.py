@@ -12,14 +12,15 @@ from pathlib import Path
 import attrs
 
 from topoplan.errors import TopoplanError
-from topoplan.files import check_different, check_writable, read_file, write_file
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
+from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice
+from topoplan_engine.files import check_different, check_readable, check_writable, read_file, write_file
 from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
@@ -34,7 +35,7 @@ def read_plan(host: Host, path: Path) -> Plan:
         TopoplanError: no installed format has this suffix, or the file is not right.
     """
     exporter = _reader(host, path, "read")
-    with host.naming_plugins():
+    with naming_plugins(host):
         plan = exporter.read(read_file(path), str(path))
     if plan.strategy is not None and plan.graph is not None:
         try:
@@ -54,25 +55,27 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     named, path = _strategy_source(host, text)
     exporter = named or _reader(host, path, "read_strategy", "read")
     if exporter.overrides("read_strategy"):
-        with host.naming_plugins():
+        with naming_plugins(host):
             return exporter.read_strategy(read_file(path), str(path), graph)
     plan = read_plan(host, path)
     if plan.strategy is None or plan.graph is None:
         raise TopoplanError(f"{path}: holds a task graph but no strategy")
-    held = {op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)}
-    missing = [op.name for op in graph.operators if op.name not in held]
+    placement_of = {
+        op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)
+    }
+    missing = [op.name for op in graph.operators if op.name not in placement_of]
     if missing:
         raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
-    placements = tuple(held[op.name] for op in graph.operators)
+    placements = tuple(placement_of[op.name] for op in graph.operators)
     match plan.strategy:
         case SpmdStrategy(program=program, schedule=schedule):
-            if list(held) != [op.name for op in graph.operators]:
+            if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
             return SpmdStrategy(placements, program, schedule)
         case PipelineStrategy(schedule=schedule):
-            if len(held) > len(graph.operators):
+            if len(placement_of) > len(graph.operators):
                 raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
-            stage = dict(zip(held, schedule.stage.tolist(), strict=True))
+            stage = dict(zip(placement_of, schedule.stage.tolist(), strict=True))
             stages = [stage[op.name] for op in graph.operators]
             return PipelineStrategy(placements, attrs.evolve(schedule, stage=stages))
     return PlacedStrategy(placements)
@@ -133,5 +136,6 @@ def _reader(host: Host, path: Path, *ways: str) -> Exporter:
     for exporter in readable:
         if path.name.endswith(exporter.suffix):
             return exporter()
-    known = ", ".join(sorted(e.suffix for e in readable)) or "none"
-    raise TopoplanError(f"{path}: no installed format reads this suffix (have: {known})")
+    check_readable(path)
+    suffixes = ", ".join(sorted(e.suffix for e in readable)) or "none"
+    raise TopoplanError(f"{path}: no installed format reads this suffix (have: {suffixes})")

@@ -13,18 +13,21 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from topoplan.arrays import F64
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Problem
 from topoplan.model.strategy import SpmdStrategy, Strategy
-from topoplan.plugin.components import CostFunction
 
 __all__ = [
     "LeastMemory",
     "at_least",
+    "bytes_by_purpose",
     "check_fits_somewhere",
+    "fullest_device",
     "lacking",
     "least_memory",
     "needs_more",
@@ -61,16 +64,16 @@ def least_memory(graph: OperatorGraph, costs: CostFunction) -> LeastMemory:
     """Sum what every operator keeps when it is not cut; cuts and replicas only add to it."""
     states = activations = largest = 0.0
     for index, op in enumerate(graph.operators):
-        weights, one = sum(tensor.nbytes for tensor in op.weights), (1,) * len(op.dims)
-        price = costs.price(index, one, np.zeros(1, dtype=np.int32)) if costs.supports(index, one) else None
+        weights, uncut = sum(tensor.nbytes for tensor in op.weights), (1,) * len(op.dims)
+        price = costs.price(index, uncut, np.zeros(1, dtype=np.int32)) if costs.supports(index, uncut) else None
         if price is None or price.states is None:
             states += weights
             largest = max(largest, float(weights))
             continue
-        kept = float(price.states.sum())
-        states += kept
-        largest = max(largest, kept)
-        activations += max(0.0, float(price.memory[0]) - kept)
+        persistent = float(price.states.sum())
+        states += persistent
+        largest = max(largest, persistent)
+        activations += max(0.0, float(price.memory[0]) - persistent)
     return LeastMemory(weights=float(graph.parameter_bytes), states=states, activations=activations, largest=largest)
 
 
@@ -82,27 +85,44 @@ def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
         whole_batch: no plan that is searched for cuts the batch into micro-batches that come and go.
     """
     graph, cluster = problem.graph, problem.cluster
-    least, devices = least_memory(graph, problem.costs), cluster.n_devices
+    minimum, devices = least_memory(graph, problem.costs), cluster.n_devices
     room = float(cluster.device_memory.sum()) * cluster.gpus_per_device
-    if least.needed(whole_batch=whole_batch) <= room:
+    if minimum.needed(whole_batch=whole_batch) <= room:
         return
-    more = _micro_batches(least, cluster) if whole_batch else []
-    told = [f"its weights take {size_text(least.weights)}"]
-    if least.states > least.weights:
-        told.append(f"with gradients and optimizer state {size_text(least.states)}")
-    if least.states * (1 - _SLACK) <= room:
-        told.append(f"and the activations of {graph.batch_size} samples {size_text(least.activations)}")
+    more = _micro_batches(minimum, cluster) if whole_batch else []
+    parts = [f"its weights take {size_text(minimum.weights)}"]
+    if minimum.states > minimum.weights:
+        parts.append(f"with gradients and optimizer state {size_text(minimum.states)}")
+    if minimum.states * (1 - _SLACK) <= room:
+        parts.append(f"and the activations of {graph.batch_size} samples {size_text(minimum.activations)}")
     raise NoPlanFitsError(
-        f"model {graph.name!r}: no plan fits: {', '.join(told)}, but the {devices} devices hold "
-        f"{size_text(room)} together; what would help: {_joined([*more, *_ways_out(least, cluster, whole_batch)])}"
+        f"model {graph.name!r}: no plan fits: {', '.join(parts)}, but the {devices} devices hold "
+        f"{size_text(room)} together; what would help: {_joined([*more, *_ways_out(minimum, cluster, whole_batch)])}"
     )
+
+
+def fullest_device(use: MemoryUse, capacity: F64) -> int:
+    """Return the device that lacks the most bytes, or has the fewest left, of its (D,) ``capacity``."""
+    return int(np.argmax(use.total - capacity))
+
+
+def bytes_by_purpose(use: MemoryUse, device: int) -> dict[str, float]:
+    """Return the bytes on one device by what they are for, without what there is none of, in a fixed order."""
+    columns = {
+        "weights": use.weights,
+        "gradients": use.gradients,
+        "optimizer": use.optimizer,
+        "activations": use.activations,
+        "undivided": use.undivided,
+    }
+    return {name: float(column[device]) for name, column in columns.items() if name != "undivided" or column.any()}
 
 
 def lacking(use: MemoryUse, cluster: Cluster) -> str:
     """Say which device needs how much more than it has, and for what."""
-    device = use.fullest(cluster.device_memory)
+    device = fullest_device(use, cluster.device_memory)
     needed, room = float(use.total[device]), float(cluster.device_memory[device])
-    parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in use.on(device).items())
+    parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in bytes_by_purpose(use, device).items())
     return (
         f"device {device} needs {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much ({parts})"
     )
@@ -116,53 +136,53 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
         strategy: the best that was found.
         use: what it keeps; some device holds less.
     """
-    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
-    device = use.fullest(cluster.device_memory)
+    minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    device = fullest_device(use, cluster.device_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.device_memory, use.total, use.activations))
     whole_batch = strategy.keeps_whole_batch
     sharded_state = isinstance(strategy, SpmdStrategy) and strategy.program.sharded_state
     helps = []
-    shared = (least.states + least.activations) / cluster.n_devices
+    shared = (minimum.states + minimum.activations) / cluster.n_devices
     if not sharded_state and shared <= room:
         helps.append(
             "sharding weights, gradients and optimizer state over devices "
             f"(ZeRO; -s spmd; at least {size_text(shared)} a device with the activations)"
         )
     if whole_batch:
-        helps += _micro_batches(least, cluster)
+        helps += _micro_batches(minimum, cluster)
     elif needed - activations < room and not all(strategy.schedule.recompute or (False,)):
         helps.append("recomputation (-s pipeline, unless its recompute=false)")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
     if 0 < samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
-    helps += _ways_out(least, cluster, whole_batch)
+    helps += _ways_out(minimum, cluster, whole_batch)
     helps.append(f"devices of {at_least(needed)} for this plan (--device, --memory-gb)")
     return f"{lacking(use, cluster)}; what would help: {_joined(helps)}"
 
 
 def needs_more(problem: Problem, needed: float) -> str:
     """Say the same of all plans of a searcher that keeps whole batches; ``needed`` bytes a device at least."""
-    least, cluster = least_memory(problem.graph, problem.costs), problem.cluster
+    minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     room, devices = float(cluster.device_memory.min()), cluster.n_devices
     helps = [
-        *_micro_batches(least, cluster),
-        *_ways_out(least, cluster, whole_batch=True),
+        *_micro_batches(minimum, cluster),
+        *_ways_out(minimum, cluster, whole_batch=True),
         f"devices of at least {at_least(needed)} (--device, --memory-gb)",
         "more devices (--servers), or a smaller batch (--batch-size)",
     ]
     return (
         f"each needs at least {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much "
-        f"(of which {size_text(least.states / devices)} are its share of weights, gradients and optimizer state and "
-        f"{size_text(least.activations / devices)} of the activations, were everything shared; the rest is what "
+        f"(of which {size_text(minimum.states / devices)} are its share of weights, gradients and optimizer state and "
+        f"{size_text(minimum.activations / devices)} of the activations, were everything shared; the rest is what "
         f"operators need whole); what would help: {_joined(helps)}"
     )
 
 
-def _micro_batches(least: LeastMemory, cluster: Cluster) -> list[str]:
+def _micro_batches(minimum: LeastMemory, cluster: Cluster) -> list[str]:
     """Say what micro-batches leave: the states alone."""
-    states, room = least.states / cluster.n_devices, float(cluster.device_memory.min())
-    told = f"micro-batches and recomputation (-s pipeline; states take at least {size_text(states)} a device)"
-    return [told] if max(states, least.largest) <= room else []
+    states, room = minimum.states / cluster.n_devices, float(cluster.device_memory.min())
+    advice = f"micro-batches and recomputation (-s pipeline; states take at least {size_text(states)} a device)"
+    return [advice] if max(states, minimum.largest) <= room else []
 
 
 def at_least(nbytes: float) -> str:
@@ -171,14 +191,14 @@ def at_least(nbytes: float) -> str:
     return size_text(math.ceil(nbytes / step) * step)
 
 
-def _ways_out(least: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
+def _ways_out(minimum: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
     """Say how many devices of this kind hold what all devices together hold at least."""
     room = float(cluster.device_memory.min()) * cluster.gpus_per_device
-    devices = math.ceil(least.needed(whole_batch=whole_batch) / room)
+    devices = math.ceil(minimum.needed(whole_batch=whole_batch) / room)
     ways = []
     if devices > cluster.n_devices:
         ways.append(f"at least {devices} devices of {size_text(room)} (now {cluster.n_devices}; --servers)")
-        each = least.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.gpus_per_device
+        each = minimum.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.gpus_per_device
         ways.append(f"devices of at least {at_least(each)} (--device, --memory-gb)")
     return ways
 

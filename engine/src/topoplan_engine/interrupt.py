@@ -7,15 +7,13 @@ what it has asks `Stop` once per step.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Stop", "end_with_parent", "interruptible"]
+__all__ = ["Stop", "interruptible"]
 
 
 class Stop:
@@ -45,19 +43,3 @@ def interruptible() -> Iterator[Stop]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def end_with_parent() -> None:
-    """End this worker process as soon as the one that started it is gone, however it went.
-
-    A worker that waits for work at a queue does not notice that nobody is left to give it any.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -14,9 +14,12 @@ import numpy as np
 
 from topoplan.model.graph import Operator, OperatorGraph, Role
 from topoplan.model.sharding import Sharding, arguments
+
+# X
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, SpmdStrategy, Strategy
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.sharding.programs import pieces
 
 __all__ = ["Cuts", "Group", "groups_of", "names_of"]
 
@@ -64,19 +67,19 @@ class Group:
 
 
 def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
-    """Put operators together that run alike, in the order of their first ones."""
+    """Group the operators that run in the same way; groups are in the order of their first operators."""
     experts, stages = expert_dims(graph), strategy.schedule.stage.tolist()
     pipelined = isinstance(strategy, PipelineStrategy)
     program = strategy.program if isinstance(strategy, SpmdStrategy) else None
-    found: dict[tuple[object, ...], list[int]] = {}
+    operators_of: dict[tuple[object, ...], list[int]] = {}
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
         copies = 1 if program is None else program.n_devices // placement.parts
         cuts = _cuts(op, placement.degrees, experts[index], copies)
         weights = ((), False) if program is None else _weights(program, index, op)
         stage = stages[index] if pipelined else -1
-        found.setdefault((stage, cuts, *weights), []).append(index)
+        operators_of.setdefault((stage, cuts, *weights), []).append(index)
     groups = []
-    for (stage, cuts, weights, gathered), operators in found.items():  # type: ignore[assignment]
+    for (stage, cuts, weights, gathered), operators in operators_of.items():  # type: ignore[assignment]
         sets = {tuple(np.unique(strategy.placements[op].devices).tolist()) for op in operators}
         if program is not None:
             sets = {tuple(range(program.n_devices))}
@@ -117,7 +120,7 @@ def _weights(program: SpmdProgram, index: int, op: Operator) -> tuple[tuple[str,
         return (), False
     most = max(numbers, key=lambda k: arguments(op)[k].nbytes)
     stored = program.stored[index][most]
-    gathered = program.pieces(program.wanted(index, most)) < program.pieces(stored)
+    gathered = pieces(program, program.wanted(index, most)) < pieces(program, stored)
     return tuple(map(_said, stored)), gathered
 
 

@@ -6,8 +6,7 @@ import importlib.util
 import pickle
 import sys
 
-from topoplan.errors import TopoplanError
-from topoplan.plugin.guard import told
+from topoplan.errors import TopoplanError, exception_line
 from topoplan.plugin.host import Host
 
 __all__ = ["INSTALLED", "packed", "sendable", "unpacked"]
@@ -34,12 +33,12 @@ def packed(host: Host) -> bytes:
         if module is not None and name != "__main__" and not _importable(name):
             cloudpickle.register_pickle_by_value(module)
     sent = []
-    for one in added:
+    for plugin in added:
         try:
-            sent.append((cloudpickle.dumps(one.plugin), one.name, one.replace))
+            sent.append((cloudpickle.dumps(plugin.plugin), plugin.name, plugin.replace))
         except Exception as error:  # whatever its values do when they are pickled
             raise TopoplanError(
-                f"plugin {one.name!r} cannot be sent to a worker process: {told(error)} {_INSTEAD}"
+                f"plugin {plugin.name!r} cannot be sent to a worker process: {exception_line(error)} {_INSTEAD}"
             ) from error
     return pickle.dumps((host.discovered, sent))
 
@@ -57,7 +56,7 @@ def unpacked(data: bytes) -> Host:
             host.add(pickle.loads(plugin), name=name, replace=replace)
         except Exception as error:
             raise TopoplanError(
-                f"plugin {name!r} cannot be used in a worker process: {told(error)} {_INSTEAD}"
+                f"plugin {name!r} cannot be used in a worker process: {exception_line(error)} {_INSTEAD}"
             ) from error
     return host
 
@@ -67,7 +66,7 @@ def sendable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # of a plugin, perhaps
-        return TopoplanError(f"a worker process: {told(error)}")
+        return TopoplanError(f"a worker process: {exception_line(error)}")
     return error
 
 

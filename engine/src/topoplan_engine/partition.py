@@ -20,8 +20,8 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64
-from topoplan.csr import expand
 from topoplan.model.graph import Axis, Operator, Tensor
+from topoplan_engine.csr import expand
 
 __all__ = ["Transfers", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
 
@@ -73,10 +73,10 @@ def replica_groups(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I6
     Returns:
         (G, R) int64: each row one group, parts ascending; rows ascending by their first part.
     """
-    held = [axis.dim for axis in tensor.axes if axis.dim >= 0]
+    cut = [axis.dim for axis in tensor.axes if axis.dim >= 0]
     parts = np.arange(int(np.prod(degrees, dtype=np.int64))).reshape(degrees)
-    order = sorted(held) + [d for d in range(len(degrees)) if d not in held]
-    groups = int(np.prod([degrees[d] for d in held], dtype=np.int64))
+    order = sorted(cut) + [d for d in range(len(degrees)) if d not in cut]
+    groups = int(np.prod([degrees[d] for d in cut], dtype=np.int64))
     return parts.transpose(order).reshape(groups, -1)
 
 
@@ -85,35 +85,37 @@ def transfers(
     output: Tensor,
     producer_degrees: tuple[int, ...],
     consumer: Operator,
-    into: Tensor,
+    argument: Tensor,
     consumer_degrees: tuple[int, ...],
 ) -> Transfers:
     """Return the elements that every part of the consumer needs from every part of the producer.
 
-    The overlap of two parts is the product over the tensor's axes of the overlap of two intervals, so the
-    whole answer is an outer product of small sparse matrices, one per axis; the work is proportional to
-    the number of pairs that do overlap.
+    ``output`` and ``argument`` are the same tensor, with the axis maps of the producer and of the consumer.
+
+    The overlap of two parts is the product over the tensor's axes of the overlap of two intervals, so the whole
+    answer is an outer product of small sparse matrices, one per axis; the work is proportional to the number of pairs
+    that do overlap.
     """
     src = np.zeros(1, dtype=np.int64)
     dst = np.zeros(1, dtype=np.int64)
     elements = np.ones(1, dtype=np.int64)
     src_stride, dst_stride = _strides(producer_degrees), _strides(consumer_degrees)
-    src_left, dst_left = set(range(len(producer_degrees))), set(range(len(consumer_degrees)))
-    for given, wanted in zip(output.axes, into.axes, strict=True):
+    src_free, dst_free = set(range(len(producer_degrees))), set(range(len(consumer_degrees)))
+    for src_axis, dst_axis in zip(output.axes, argument.axes, strict=True):
         a, b, overlap = _overlaps(
-            _axis_slices(given, producer, producer_degrees), _axis_slices(wanted, consumer, consumer_degrees)
+            _axis_slices(src_axis, producer, producer_degrees), _axis_slices(dst_axis, consumer, consumer_degrees)
         )
-        a *= src_stride[given.dim] if given.dim >= 0 else 0
-        b *= dst_stride[wanted.dim] if wanted.dim >= 0 else 0
-        src_left.discard(given.dim)
-        dst_left.discard(wanted.dim)
+        a *= src_stride[src_axis.dim] if src_axis.dim >= 0 else 0
+        b *= dst_stride[dst_axis.dim] if dst_axis.dim >= 0 else 0
+        src_free.discard(src_axis.dim)
+        dst_free.discard(dst_axis.dim)
         src = (src[:, None] + a).ravel()
         dst = (dst[:, None] + b).ravel()
         elements = (elements[:, None] * overlap).ravel()
-    # What the tensor does not name: every holder of a partial sum sends, every replica of the consumer gets.
-    for dim in src_left:
+    # Dimensions without an axis: every part with a partial sum sends, every replica of the consumer receives.
+    for dim in src_free:
         src, dst, elements = _copies(src, dst, elements, producer_degrees[dim], src_stride[dim], 0)
-    for dim in dst_left:
+    for dim in dst_free:
         src, dst, elements = _copies(src, dst, elements, consumer_degrees[dim], 0, dst_stride[dim])
     order = np.lexsort((src, dst))
     return Transfers(src[order].astype(np.int32), dst[order].astype(np.int32), elements[order])
@@ -129,14 +131,14 @@ def _axis_slices(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> tuple[I6
     return low, high
 
 
-def _overlaps(given: tuple[I64, I64], wanted: tuple[I64, I64]) -> tuple[I64, I64, I64]:
-    """Return (given index, wanted index, overlap) of the intervals that overlap; both lists ascend."""
-    (given_low, given_high), (low, high) = given, wanted
-    first = np.searchsorted(given_high, low, side="right")
-    last = np.searchsorted(given_low, high, side="left")
+def _overlaps(src: tuple[I64, I64], dst: tuple[I64, I64]) -> tuple[I64, I64, I64]:
+    """Return (source index, target index, overlap) of the intervals that overlap; both lists ascend."""
+    (src_low, src_high), (low, high) = src, dst
+    first = np.searchsorted(src_high, low, side="right")
+    last = np.searchsorted(src_low, high, side="left")
     counts = np.where(high > low, np.maximum(last - first, 0), 0)
     b, a = expand(first, counts)
-    overlap = np.minimum(given_high[a], high[b]) - np.maximum(given_low[a], low[b])
+    overlap = np.minimum(src_high[a], high[b]) - np.maximum(src_low[a], low[b])
     keep = overlap > 0
     return a[keep], b[keep], overlap[keep]
 

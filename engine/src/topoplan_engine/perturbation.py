@@ -26,6 +26,6 @@ class Perturbation:
     seed: int = 0
 
     def __str__(self) -> str:
-        told = [f"compute x {1 - self.compute_noise:g}..{1 + self.compute_noise:g}"] if self.compute_noise else []
-        told += [f"bandwidth x {self.communication_scale:g}"] if self.communication_scale != 1 else []
-        return ", ".join(told) or "none"
+        parts = [f"compute x {1 - self.compute_noise:g}..{1 + self.compute_noise:g}"] if self.compute_noise else []
+        parts += [f"bandwidth x {self.communication_scale:g}"] if self.communication_scale != 1 else []
+        return ", ".join(parts) or "none"

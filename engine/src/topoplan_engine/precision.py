@@ -22,8 +22,9 @@ import attrs
 import numpy as np
 
 from topoplan.errors import TopoplanError
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
-from topoplan.plugin.components import CostFunction, Estimator
+from topoplan.plugin.components import Estimator
 from topoplan_engine.scaling import scaled_costs
 
 __all__ = ["OPTIMIZERS", "at_speed", "in_precision", "optimizer_of", "weight_states"]
@@ -48,9 +49,10 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
     """
     if precision == graph.precision:
         return graph
-    given = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
+    computed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
     operators = tuple(
-        _smaller(op, [(index, k) in given for k in range(len(op.inputs))]) for index, op in enumerate(graph.operators)
+        _smaller(op, [(index, k) in computed for k in range(len(op.inputs))])
+        for index, op in enumerate(graph.operators)
     )
     return attrs.evolve(graph, operators=operators, precision=precision)
 
@@ -67,8 +69,8 @@ def weight_states(graph: OperatorGraph, copies: int | None = None, *, gradient: 
         In mixed precision the state is in fp32, and with it counts one more copy of the weight, which the optimizer
         updates.
     """
-    kept = OPTIMIZERS[optimizer_of(graph)] if copies is None else copies
-    return 1, int(gradient), kept if graph.precision == "fp32" else _SMALLER * (1 + kept)
+    count = OPTIMIZERS[optimizer_of(graph)] if copies is None else copies
+    return 1, int(gradient), count if graph.precision == "fp32" else _SMALLER * (1 + count)
 
 
 def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, speedup: float | None) -> CostFunction:
@@ -103,15 +105,15 @@ def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, sp
     return scaled_costs(costs, np.full(len(graph.operators), 1 / speedup))
 
 
-def _smaller(op: Operator, given: list[bool]) -> Operator:
-    """Halve everything but training data; ``given`` says of each input whether an operator gives it."""
-    data = [tensor for tensor, is_given in zip(op.inputs, given, strict=True) if not is_given]
+def _smaller(op: Operator, computed: list[bool]) -> Operator:
+    """Halve everything but training data; ``computed`` says of each input whether an operator makes it."""
+    data = [tensor for tensor, is_computed in zip(op.inputs, computed, strict=True) if not is_computed]
     # A term over just the dimensions of training data is their traffic.
     reads = {frozenset(axis.dim for axis in tensor.axes if axis.dim >= 0) for tensor in data}
     return attrs.evolve(
         op,
         inputs=tuple(
-            _halved(tensor) if is_given else tensor for tensor, is_given in zip(op.inputs, given, strict=True)
+            _halved(tensor) if is_computed else tensor for tensor, is_computed in zip(op.inputs, computed, strict=True)
         ),
         weights=tuple(map(_halved, op.weights)),
         outputs=tuple(map(_halved, op.outputs)),

@@ -10,7 +10,7 @@ import attrs
 from topoplan.options import structure
 from topoplan.plugin.components import Component
 from topoplan.plugin.host import Host
-from topoplan_engine.experiment import ClusterOptions, HostGroup
+from topoplan_engine.options import ClusterOptions, HostGroup
 
 __all__ = ["cluster_options", "cluster_record", "component_record", "json_ready"]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import numpy as np
@@ -12,14 +10,18 @@ import numpy as np
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
-from topoplan.model.interfaces import built
 from topoplan.model.plan import Plan
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
+from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import read_plan
+from topoplan_engine.guarded import build_simulate
+from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
+from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 
 __all__ = ["between_ends", "simulate_file", "simulator_of"]
@@ -57,86 +59,90 @@ def simulate_file(
     host = host or Host.discover()
     plan = read_plan(host, Path(path))
     plan.taskgraph.check(str(path))
+    plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
+    if topology is not None:
+        plan = _on_topology(plan, topology, host, seed)
+    selected = simulator_of(plan) if simulator is None else simulator
+    choice = Choice.parse(selected, "simulator") if isinstance(selected, str) else selected
+    component = host.make(Simulator, choice.name, choice.options)
+    try:
+        with naming_plugins(host):
+            timeline = build_simulate(component)(plan.taskgraph, plan.fabric, plan.cluster)
+    except TopoplanError as error:
+        raise TopoplanError(f"{path}: {error}") from None
+    components = [part for part in recorded_components(plan) if part.get("kind") != Kind.SIMULATOR.value]
+    provenance = {**plan.provenance, "components": [*components, component_record(host, component)]}
+    return attrs.evolve(plan, timeline=timeline, provenance=provenance)
+
+
+def _with_links(
+    plan: Plan, interface_bandwidth_gbps: float | None, latency_us: float | None, degree: int | None
+) -> Plan:
+    """Return a plan with other interfaces, and with the same network of other links; what is None stays."""
     cluster, fabric = plan.cluster, plan.fabric
     if interface_bandwidth_gbps is not None:
         if not 0 < interface_bandwidth_gbps < float("inf"):
             raise TopoplanError(f"--interface-bandwidth-gbps {interface_bandwidth_gbps}: must be positive and finite")
-        speed = np.full(cluster.n_hosts, interface_bandwidth_gbps * 1e9 / 8)
-        # The file's network keeps its shape: every physical link runs at the new speed, but for those inside hosts.
-        fabric = _evolved(
-            fabric,
-            lambda part: {
-                "link_bandwidth": np.where(
-                    part.link_kind == LinkKind.INSIDE, part.link_bandwidth, part.link_count * speed[0]
-                )
-            },
-        )
-        cluster = attrs.evolve(cluster, interface_bandwidth=speed)
+        speed = interface_bandwidth_gbps * 1e9 / 8
+        fabric = fabric.map_wirings(lambda wiring: _at_speed(wiring, speed))
+        cluster = attrs.evolve(cluster, interface_bandwidth=np.full(cluster.n_hosts, speed))
     if latency_us is not None:
         if not 0 <= latency_us < float("inf"):
             raise TopoplanError(f"--latency-us {latency_us}: must be finite and not negative")
         seconds = latency_us * 1e-6
-        fabric = _evolved(fabric, lambda part: {"link_latency": np.full(part.n_links, seconds)})
-        cluster = attrs.evolve(cluster, latency=latency_us * 1e-6)
+        fabric = fabric.map_wirings(lambda wiring: attrs.evolve(wiring, link_latency=np.full(wiring.n_links, seconds)))
+        cluster = attrs.evolve(cluster, latency=seconds)
     if degree is not None:
         cluster = attrs.evolve(cluster, interfaces=np.full(cluster.n_hosts, degree))
-    if topology is not None:
-        plan = attrs.evolve(plan, taskgraph=between_ends(plan.taskgraph, plan.fabric, plan.cluster))
-        choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
-        wired = host.make(Topology, choice.name, choice.options)
-        demand = phased_demand(plan.taskgraph, cluster) if wired.follows_demand else None
-        fabric = built(wired, TopologyContext(cluster=cluster, demand=demand, rng=np.random.default_rng(seed)))
-    given = simulator_of(plan) if simulator is None else simulator
-    choice = Choice.parse(given, "simulator") if isinstance(given, str) else given
-    component = host.make(Simulator, choice.name, choice.options)
-    try:
-        with host.naming_plugins():
-            timeline = component.build()(plan.taskgraph, fabric, cluster)
-    except TopoplanError as error:
-        raise TopoplanError(f"{path}: {error}") from None
-    others = [part for part in plan.components if part.get("kind") != Kind.SIMULATOR.value]
-    told = {**plan.provenance, "components": [*others, component_record(host, component)]}
-    return attrs.evolve(plan, cluster=cluster, fabric=fabric, timeline=timeline, provenance=told)
+    return attrs.evolve(plan, cluster=cluster, fabric=fabric)
+
+
+def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> Plan:
+    """Return a plan on a network that is built for its cluster."""
+    taskgraph = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
+    choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
+    wired = host.make(Topology, choice.name, choice.options)
+    demand = phased_demand(taskgraph, plan.cluster) if wired.follows_demand else None
+    context = TopologyContext(cluster=plan.cluster, demand=demand, rng=np.random.default_rng(seed))
+    return attrs.evolve(plan, taskgraph=taskgraph, fabric=build_fabric(wired, context))
 
 
 def simulator_of(plan: Plan) -> Choice:
     """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none."""
     record = plan.provenance
     try:
-        made = next(one for one in record.get("components", ()) if one["kind"] == Kind.SIMULATOR.value)
-        drawn = record.get("iteration_time", {}).get("timeline_seed")
-        return Choice(str(made["name"]), {**made["options"], **({} if drawn is None else {"seed": drawn})})
+        component = next(part for part in record.get("components", ()) if part["kind"] == Kind.SIMULATOR.value)
+        seed = record.get("iteration_time", {}).get("timeline_seed")
+        return Choice(str(component["name"]), {**component["options"], **({} if seed is None else {"seed": seed})})
     except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
         return Choice("fluid")
 
 
-def _evolved(fabric: Fabric, columns: Callable[[Fabric], dict[str, Any]]) -> Fabric:
-    """Change columns of a fabric, or of those of its phases."""
-    if fabric.phases is None:
-        return attrs.evolve(fabric, **columns(fabric))
-    forward, backward, reduce = (attrs.evolve(part, **columns(part)) for part in fabric.phases.fabrics)
-    return Fabric.from_phases(attrs.evolve(fabric.phases, forward=forward, backward=backward, reduce=reduce))
+def _at_speed(fabric: Fabric, speed: float) -> Fabric:
+    """Return a fabric whose cables run at ``speed`` bytes/s each; links inside hosts stay."""
+    inside = fabric.link_kind == LinkKind.INSIDE
+    return attrs.evolve(fabric, link_bandwidth=np.where(inside, fabric.link_bandwidth, fabric.link_count * speed))
 
 
-def between_ends(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> TaskGraph:
+def between_ends(taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> TaskGraph:
     """Return the task graph with every transfer between the hosts that its path joins.
 
     A route may list paths of other hosts than its own (`topoplan_exporter_flatbuffer.pins`): there a pair is no more
     than a name for them.  On another fabric the name means something else.
     """
-    routes = fabric.routes
-    if routes is None or not len(routes.links):
+    if not isinstance(fabric, Fabric) or fabric.routes is None or not len(fabric.routes.links):
         return taskgraph
+    routes = fabric.routes
     have = np.flatnonzero(np.diff(routes.pair_ptr) > 0)
     path = routes.pair_ptr[have]  # all paths of a pair have the same ends
     first, last = routes.links[routes.path_ptr[path]], routes.links[routes.path_ptr[path + 1] - 1]
     ends = np.stack([fabric.link_src[first], fabric.link_dst[last]], axis=1)
-    other = (ends != routes.pairs[have]).any(axis=1)
-    if not other.any():
+    foreign = (ends != routes.pairs[have]).any(axis=1)
+    if not foreign.any():
         return taskgraph
     hosts, device_host = fabric.n_hosts, cluster.device_host
     meant = np.arange(hosts * hosts)
-    named, ends = routes.pairs[have][other].astype(np.int64), ends[other].astype(np.int64)
+    named, ends = routes.pairs[have][foreign].astype(np.int64), ends[foreign].astype(np.int64)
     meant[named[:, 0] * hosts + named[:, 1]] = ends[:, 0] * hosts + ends[:, 1]
     moved = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
     pair = device_host[taskgraph.src[moved]].astype(np.int64) * hosts + device_host[taskgraph.dst[moved]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import attrs
 
 from topoplan.arrays import F64, I32, f64
+from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.taskgraph import Collective
-from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_engine.sharding.resharding import CollectiveCosts
 
 __all__ = ["scaled_costs"]

@@ -54,15 +54,15 @@ def throughput(
     samples, length = graph.batch_size / seconds if seconds else 0.0, sequence_length(graph)
     precision = precision or graph.precision
     flops, peak = model_flops(graph), peak_flops(cluster, precision, device)
-    known = flops > 0 and peak is not None and seconds > 0
+    has_mfu = flops > 0 and peak is not None and seconds > 0
     kinds = ", ".join(sorted({device} if device else set(cluster.device_preset)))
     return Throughput(
         samples_per_s=samples,
         sequence_length=length,
         tokens_per_s=None if length is None else samples * length,
-        mfu=flops / (seconds * peak) if known and peak is not None else None,
+        mfu=flops / (seconds * peak) if has_mfu and peak is not None else None,
         assumption=f"{_PASSES} x forward FLOPs of matrix products over the {precision} peak of all {kinds}"
-        if known
+        if has_mfu
         else "",
     )
 

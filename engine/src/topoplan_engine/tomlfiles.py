@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topoplan.errors import TopoplanError
-from topoplan.files import read_text
+from topoplan_engine.files import read_text
 
 __all__ = ["MOST_PARTS", "read_toml", "toml_value"]
 

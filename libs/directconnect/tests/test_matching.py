@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan_directconnect.matching import add_matchings, fill_free, heaviest_matching, hops
+from topoplan_directconnect.matching import add_matchings, bridges, fill_free, heaviest_matching, hops
 
 
 def brute(weight, hosts):
@@ -105,6 +105,21 @@ def test_fill_keeps_rings():
     fill_free(count, free, np.zeros_like(ring), np.zeros((4, 4)), np.random.default_rng(0))
     assert count.sum() == 8
     assert free.sum() == 0
+
+
+@given(n=st.integers(1, 9), seed=st.integers(0, 200))
+def test_a_bridge_is_a_link_without_which_its_ends_are_apart(n, seed):
+    rng = np.random.default_rng(seed)
+    count = np.triu(rng.integers(0, 3, (n, n)) * (rng.random((n, n)) < 0.4), 1)
+    count += count.T
+    expected = set()
+    for a, b in zip(*np.nonzero(np.triu(count)), strict=True):
+        without = count.copy()
+        without[a, b] -= 1
+        without[b, a] -= 1
+        if hops(without)[a, b] == n:
+            expected.add(frozenset((int(a), int(b))))
+    assert bridges(count) == expected
 
 
 def test_hops():

@@ -52,12 +52,12 @@ def test_the_released_search_finds_nothing_better_or_else(layers, sizes, batch, 
     micro_batch = min(micro_batch, batch)
     machine = Machine.split(np.cumsum(sizes).tolist())
     speedup, spans, pipelines = reference_best(layers, machine, batch, micro_batch)
-    planned = plan(layers, np.cumsum(sizes).tolist(), batch, micro_batch=micro_batch)
-    assert planned.speedup == pytest.approx(speedup, rel=1e-12)
+    result = plan(layers, np.cumsum(sizes).tolist(), batch, micro_batch=micro_batch)
+    assert result.speedup == pytest.approx(speedup, rel=1e-12)
     best = [c for c in reference_candidates(layers, machine, batch, micro_batch) if c[0] == speedup]
     if len(best) == 1:
-        assert [(s.start, s.end - 1, s.replication, s.devices) for s in planned.stages] == spans
-        assert planned.pipelines == pipelines
+        assert [(s.start, s.end - 1, s.replication, s.devices) for s in result.stages] == spans
+        assert result.pipelines == pipelines
 
 
 @settings(max_examples=30)
@@ -86,8 +86,8 @@ def test_equal_times_without_communication_split_evenly():
 
 def test_a_host_without_a_neighbour_is_one_device():
     layers = layers_of(CHAIN_4, 1)
-    planned = plan(layers, [1], 8)
-    assert (planned.split, planned.speedup) == ("1", pytest.approx(1.0))
+    result = plan(layers, [1], 8)
+    assert (result.split, result.speedup) == ("1", pytest.approx(1.0))
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,7 @@ def slow_states(children):
     before = [{u for u in range(count) if v in after[u]} for v in range(count)]
 
     def augmented(antichain):
-        more = {
-            p
-            for a in antichain
-            for p in before[a]
-            if any(v != a and v not in before[a] for v in children[p])
-        }  # fmt: skip
+        more = {p for a in antichain for p in before[a] if any(v != a and v not in before[a] for v in children[p])}
         return set(antichain) | more
 
     states, queue, following = {}, [frozenset({0})], {}

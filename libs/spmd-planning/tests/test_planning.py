@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 
 import attrs
@@ -12,18 +11,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, Problem, TopoplanError
+from topoplan import TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
-from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.resharding import convert
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.hidup import search
+from topoplan_samples.problems import program_problem, star_problem
 from topoplan_spmd_planning import counting, planning
 from topoplan_spmd_planning.columns import LONGEST, columns_of
 from topoplan_spmd_planning.kernel import CROWDED, expand, stack_for
 from topoplan_spmd_planning.planning import plan
-from topoplan_spmd_planning.prices import Prices
-from topoplan_spmd_planning.program import Instruction, Program, Value, Verb, write_down
+from topoplan_spmd_planning.prices import Prices, shares_work
+from topoplan_spmd_planning.program import Instruction, Program, Value, Verb, fits, write_down
 from topoplan_spmd_planning.proposing import plan_of
 from topoplan_spmd_planning.released import released
 from topoplan_spmd_planning.tables import EACH, STATES, empty_tables, thin
@@ -41,7 +40,7 @@ class Prize:
         return hash((self.seed, *what)) % 1009 / 64
 
     def compute(self, instruction, signature):
-        return self._draw(instruction.outputs, len(signature.inputs), signature.outputs[0].axis, signature.sliced)
+        return self._draw(instruction.outputs, len(signature.inputs), signature.outputs[0].axis, shares_work(signature))
 
     def conversion(self, nbytes, source, target):
         if convert(source, target) is None:
@@ -109,6 +108,13 @@ def replay(program, prices, planned):
         debt, previous = compute, length
     assert here == len(program.instructions)
     return time + debt
+
+
+def test_only_slices_need_an_even_axis():
+    assert fits(shard(1), (3, 8), 4)
+    assert not fits(shard(0), (3, 8), 4)
+    assert not fits(shard(2), (3, 8), 1)
+    assert all(fits(form, (3,), 4) for form in (REPLICATED, PARTIAL, PENDING_GRADIENT))
 
 
 @given(program=programs(), seed=st.integers(0, 99))
@@ -187,32 +193,9 @@ def test_thinning_keeps_the_fastest(program, seed, states):
     assert there() == {state: sorted(before[state])[:EACH] for state in sorted(fastest)}
 
 
-class Costs(CostFunction):
-    """A second for every operator; collectives are rings."""
-
-    def supports(self, op, degrees):
-        return True
-
-    def price(self, op, degrees, devices):
-        return PartCosts(forward=[1.0 / math.prod(degrees)], backward=[2.0], memory=[1.0])
-
-
-def problem_of(width=8, layers=2, batch=16):
-    b = GraphBuilder("small", batch)
-    x = b.input((width,))
-    for _ in range(layers):
-        x = b.linear(x, width, bias=False)
-    b.append(losses.total(x), [x], "loss")
-    graph, cluster = b.build(), Cluster.uniform(n_hosts=4, latency=0.0)
-    return Problem(
-        graph=graph, cluster=cluster, costs=Costs(), space=Space(graph, cluster, Costs()), topology="none",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
-
-
 class TestProgram:
     def test_weights_are_read_before_their_operator(self):
-        program = write_down(problem_of().graph, released)
+        program = write_down(program_problem().graph, released)
         verbs = [instruction.verb for instruction in program.instructions]
         assert verbs == [Verb.TAKE, Verb.READ, Verb.RUN, Verb.READ, Verb.RUN, Verb.RUN, Verb.LOSS]
         assert program.values[0].last == 2
@@ -224,7 +207,7 @@ class TestProgram:
         assert [str(s) for s in program.instructions[-1].signatures] == ["(reduce) -> ()"]
 
     def test_slices_that_devices_cannot_share_evenly_are_left_out(self):
-        program = write_down(problem_of(width=6).graph, released, n_devices=4)
+        program = write_down(program_problem(width=6).graph, released, n_devices=4)
         forms = {str(form) for i in program.instructions for s in i.signatures for form in (*s.inputs, *s.outputs)}
         assert forms == {"full", "gather_0", "reduce", "replicate"}
         read = program.instructions[1]
@@ -234,14 +217,14 @@ class TestProgram:
 class TestSearch:
     def test_too_many_states_are_refused(self):
         with pytest.raises(TopoplanError, match="more than 5 states"):
-            plan_of(problem_of(), "released", 5)
+            plan_of(program_problem(), "released", 5)
 
     def test_a_model_with_too_many_states_is_refused_before_the_search(self, monkeypatch):
         monkeypatch.setattr(planning, "solve", None)  # would fail if it were called
         b = GraphBuilder("wide", 16)
         x = b.concat([b.relu(b.input((8,))) for _ in range(30)])
         b.append(losses.total(x), [x], "loss")
-        problem = attrs.evolve(problem_of(), graph=b.build())
+        problem = attrs.evolve(program_problem(), graph=b.build())
         with pytest.raises(TopoplanError) as refused:
             plan_of(problem, "released", 4_000_000)
         # Data is taken first, each tensor of it whole or sliced.
@@ -249,11 +232,11 @@ class TestSearch:
         assert float(counted[1]) >= 2**30
 
     def test_a_model_that_ends_in_no_number_needs_no_sum(self):
-        problem = problem_of()
+        problem = program_problem()
         b = GraphBuilder("no loss", 16)
         b.linear(b.input((8,)), 8)
         graph = b.build()
         program = write_down(graph, released)
         assert Verb.LOSS not in [instruction.verb for instruction in program.instructions]
-        fields = {"graph": graph, "space": Space(graph, problem.cluster, Costs())}
-        assert plan(program, Prices(attrs.evolve(problem, **fields)), max_states=100, model="m").stages
+        without_loss = star_problem(graph, problem.cluster, problem.costs)
+        assert plan(program, Prices(without_loss), max_states=100, model="m").stages

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from topoplan import Fabric, Host, LinkKind, Topology, TopoplanError
-from topoplan.model.fabric import Phases
+from topoplan import Fabric, LinkKind, ReconfigurableFabric, TopoplanError
 from topoplan_studies.prices import Basis, Item, affordable, bill, cost, default_prices, read_prices, scaled
 from topoplan_studies.prices.book import PARTS
 from topoplan_studies.prices.reach import reached_links
@@ -50,11 +50,13 @@ def prices(tmp_path):
     return read_prices(path)
 
 
-def fabric(links, hosts, switches=0, gbps=10.0, both=True):
+def fabric(links, hosts, switches=0, gbps=10.0, both=True, switching=None):
     ends = [*links, *((b, a) for a, b in links)] if both else links
     speed = np.resize(np.asarray(gbps), len(links)) * GBPS
     speed = np.concatenate([speed, speed]) if both else speed
-    return Fabric.from_links(name="x", n_hosts=hosts, n_switches=switches, links=ends, bandwidth=speed, latency=0)
+    return Fabric.from_links(
+        name="x", n_hosts=hosts, n_switches=switches, links=ends, bandwidth=speed, latency=0, switching=switching
+    )
 
 
 def counts(items):
@@ -63,53 +65,64 @@ def counts(items):
 
 def test_two_hosts_behind_a_switch():
     star = fabric([(0, 2), (1, 2)], hosts=2, switches=1)
-    assert counts(bill(star, "packet")) == {
-        ("nic", 10): 2, ("switch-port", 10): 2, ("transceiver", 10): 4, ("fibre", 10): 2,
-    }  # fmt: skip
+    assert counts(bill(star)) == {
+        ("nic", 10): 2,
+        ("switch-port", 10): 2,
+        ("transceiver", 10): 4,
+        ("fibre", 10): 2,
+    }
     # A panel stands between hosts only.
-    assert bill(star, "patch-panel") == bill(star, "packet")
+    assert bill(attrs.evolve(star, switching="patch-panel")) == bill(star)
 
 
 @pytest.mark.parametrize(
     ("switching", "wanted"),
     [
+        (None, {("fibre", 10): 3}),
         ("packet", {("fibre", 10): 3}),
         ("patch-panel", {("fibre", 10): 6, ("patch-panel-port", 10): 6}),
         ("ocs", {("fibre", 10): 6, ("ocs-port", 10): 6}),
     ],
 )
 def test_a_triangle_of_hosts(switching, wanted):
-    triangle = fabric([(0, 1), (1, 2), (2, 0)], hosts=3)
-    assert counts(bill(triangle, switching)) == {("nic", 10): 6, ("transceiver", 10): 6, **wanted}
+    triangle = fabric([(0, 1), (1, 2), (2, 0)], hosts=3, switching=switching)
+    assert counts(bill(triangle)) == {("nic", 10): 6, ("transceiver", 10): 6, **wanted}
 
 
 def test_parallel_links_count_each_and_speeds_stay_apart():
-    found = counts(bill(fabric([(0, 1), (0, 1), (1, 2)], hosts=3, gbps=[10, 10, 40]), "packet"))
-    assert found == {
-        ("nic", 10): 4, ("nic", 40): 2, ("transceiver", 10): 4, ("transceiver", 40): 2,
-        ("fibre", 10): 2, ("fibre", 40): 1,
-    }  # fmt: skip
+    items = counts(bill(fabric([(0, 1), (0, 1), (1, 2)], hosts=3, gbps=[10, 10, 40])))
+    assert items == {
+        ("nic", 10): 4,
+        ("nic", 40): 2,
+        ("transceiver", 10): 4,
+        ("transceiver", 40): 2,
+        ("fibre", 10): 2,
+        ("fibre", 40): 1,
+    }
 
 
 def test_a_one_way_ring_uses_both_halves_of_each_port():
-    ring = fabric([(0, 1), (1, 2), (2, 3), (3, 0)], hosts=4, both=False)
-    assert counts(bill(ring, "patch-panel")) == {
-        ("nic", 10): 4, ("transceiver", 10): 4, ("patch-panel-port", 10): 4, ("fibre", 10): 4,
-    }  # fmt: skip
+    ring = fabric([(0, 1), (1, 2), (2, 3), (3, 0)], hosts=4, both=False, switching="patch-panel")
+    assert counts(bill(ring)) == {
+        ("nic", 10): 4,
+        ("transceiver", 10): 4,
+        ("patch-panel-port", 10): 4,
+        ("fibre", 10): 4,
+    }
 
 
 def test_an_ideal_switch_is_a_clos_network(prices):
-    star = fabric([(0, 2), (1, 2)], hosts=2, switches=1)
-    items = bill(star, "ideal")
+    star = fabric([(0, 2), (1, 2)], hosts=2, switches=1, switching="ideal")
+    items = bill(star)
     assert counts(items) == {("nic", 10): 2, ("ideal-switch-port", 10): 2, ("transceiver", 10): 2, ("fibre", 10): 2}
     # Two levels: three ports and a fibre inside for each port outside.
     assert cost(items, prices) == 2 * (100 + 3) + 2 * (3 * 50 + 3)
 
 
 def test_a_fabric_in_phases_is_built_of_what_they_need_at_most():
-    one, two = fabric([(0, 1), (0, 1)], hosts=3), fabric([(0, 1), (1, 2), (2, 0)], hosts=3)
-    rebuilt = Fabric.from_phases(Phases(forward=one, backward=two, reduce=two, delay=0.01))
-    assert bill(rebuilt, "ocs") == bill(two, "ocs")
+    one, two = (fabric(links, hosts=3, switching="ocs") for links in ([(0, 1), (0, 1)], [(0, 1), (1, 2), (2, 0)]))
+    rebuilt = ReconfigurableFabric(forward=one, backward=two, reduce=two, delay=0.01)
+    assert bill(rebuilt) == bill(two)
 
 
 def test_switches_that_no_host_reaches_are_not_bought():
@@ -117,7 +130,7 @@ def test_switches_that_no_host_reaches_are_not_bought():
     tree = [(0, 2), (1, 3), (2, 4), (4, 3)]
     idle = [(4, 5), (5, 6), (6, 3)]
     with_idle = fabric([*tree, *idle], hosts=2, switches=5)
-    assert bill(with_idle, "packet") == bill(fabric(tree, hosts=2, switches=5), "packet")
+    assert bill(with_idle) == bill(fabric(tree, hosts=2, switches=5))
 
 
 def shortest(fabric):
@@ -203,9 +216,9 @@ BAD = [
 def test_bad_price_files_are_told_by_file_and_key(tmp_path, text, message):
     path = tmp_path / "prices.toml"
     path.write_text(text + ("" if text == "[[nic" else "\n[clos]\nlevels = 3\nsource = 'x'\n"))
-    with pytest.raises(TopoplanError, match=message) as told:
+    with pytest.raises(TopoplanError, match=message) as error:
         read_prices(path)
-    assert str(path) in str(told.value)
+    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -252,13 +265,23 @@ def test_what_ships_lists_400_and_800_gbps():
 def test_links_inside_a_host_are_no_interfaces_and_do_not_become_faster():
     ends = [(0, 2), (1, 2), (2, 0), (2, 1), (0, 1), (1, 0)]
     made = Fabric.from_links(
-        name="x", n_hosts=2, n_switches=1, links=ends, bandwidth=[3600 * GBPS] * 4 + [25 * GBPS] * 2, latency=0,
+        name="x",
+        n_hosts=2,
+        n_switches=1,
+        links=ends,
+        bandwidth=[3600 * GBPS] * 4 + [25 * GBPS] * 2,
+        latency=0,
         kind=[LinkKind.INSIDE] * 4 + [LinkKind.NETWORK] * 2,
-    )  # fmt: skip
-    items = bill(made, "patch-panel")
+        switching="patch-panel",
+    )
+    items = bill(made)
     assert counts(items) == {
-        ("inside-link", 3600): 2, ("nic", 25): 2, ("transceiver", 25): 2, ("fibre", 25): 2, ("patch-panel-port", 25): 2,
-    }  # fmt: skip
+        ("inside-link", 3600): 2,
+        ("nic", 25): 2,
+        ("transceiver", 25): 2,
+        ("fibre", 25): 2,
+        ("patch-panel-port", 25): 2,
+    }
     assert counts(scaled(items, 2))["inside-link", 3600] == 2
     assert counts(scaled(items, 2))["nic", 50] == 2
 
@@ -307,11 +330,12 @@ def test_a_network_whose_cost_knows_no_bandwidth(prices):
 # ── What topologies say ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_topology_that_says_nothing_is_cables_and_packet_switches():
-    assert Topology.switching == "packet"
+def test_a_fabric_cannot_invent_a_way_of_switching():
+    with pytest.raises(TopoplanError, match=r"switching is 'magic' \(must be one of packet, patch-panel, ocs, ideal\)"):
+        fabric([(0, 1)], hosts=2, switching="magic")
 
 
-def test_a_topology_cannot_invent_a_way_of_switching():
-    members = {"name": "x", "build": lambda self, context: None, "switching": "magic"}
-    with pytest.raises(TopoplanError, match="switching is 'magic'"):
-        Host().add(type(Topology)("X", (Topology,), members))
+def test_what_links_pass_is_no_part_of_what_a_fabric_is():
+    plain, panel = (fabric([(0, 1)], hosts=2, switching=switching) for switching in (None, "patch-panel"))
+    assert plain == panel
+    assert plain.key == panel.key

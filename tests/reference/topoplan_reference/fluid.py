@@ -35,7 +35,7 @@ class _Flow:
 
     def __init__(self, number: int, task: int, volume: float) -> None:
         self.number, self.task, self.volume, self.unit = number, task, volume, LOAD
-        self.row, self.lead, self.trail, self.fastest = -1, 0.0, 0.0, math.inf
+        self.path_set, self.setup_latency, self.drain_latency, self.max_rate = -1, 0.0, 0.0, math.inf
         self.links: dict[int, int] = {}
         self.mates: list[_Flow] = [self]
         self.rounds, self.arrived = 1, 0
@@ -48,6 +48,7 @@ class _Fluid:
         self.taskgraph, self.network, self.model = taskgraph, network, model
         self.traffic = network.lower(taskgraph)
         self.drawn: Counter[int] = Counter()
+        self.bursts: dict[int, tuple[int, float, float, float]] = {}
         self.flows: dict[int, list[_Flow]] = {}
         self.numbers = taskgraph.n_tasks
         self.timed: list[tuple[float, int]] = []
@@ -93,7 +94,7 @@ class _Fluid:
         if kind == TaskKind.TRANSFER:
             flow = _Flow(self._number(), t, _wire(size))
             flow.unit = self._unit(_wire(size))
-            flow.row = int(self.traffic.row[t])
+            flow.path_set = int(self.traffic.row[t])
             return [flow]
         if kind != TaskKind.COLLECTIVE:
             return []
@@ -112,10 +113,10 @@ class _Fluid:
         for r in range(k):
             first = int(rings.first[ring]) + r * m
             rows = rings.rows[first : first + m].tolist()
-            if self.model.stepped or rings.drawn[ring]:
+            if self.model.stepped or rings.stepped[ring]:
                 mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
                 for flow, row in zip(mates, rows, strict=True):
-                    flow.row, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)
+                    flow.path_set, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)
                 made += mates
                 continue
             flow = _Flow(self._number(), t, _wire(share / k) * rounds)
@@ -124,12 +125,13 @@ class _Fluid:
             raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
             flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
             for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
-                lead, trail = self._times(path)
-                flow.lead, flow.trail = max(flow.lead, rounds * lead), max(flow.trail, rounds * trail)
-                flow.fastest = min(flow.fastest, float(paths.slowest[path]))
-            if flow.fastest < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
+                setup, drain = self._times(path)
+                flow.setup_latency = max(flow.setup_latency, rounds * setup)
+                flow.drain_latency = max(flow.drain_latency, rounds * drain)
+                flow.max_rate = min(flow.max_rate, float(paths.slowest[path]))
+            if flow.max_rate < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
                 own = len(self.capacity)  # a link of its own, as fast as the slowest path
-                self.capacity[own], flow.links[own] = flow.fastest, flow.unit
+                self.capacity[own], flow.links[own] = flow.max_rate, flow.unit
             made.append(flow)
         return made
 
@@ -181,7 +183,7 @@ class _Fluid:
                     flow.left = 0.0
                     del self.active[flow.number]
                     self._load(flow, -1)
-                    heapq.heappush(self.timed, (self.now + flow.trail, flow.number))
+                    heapq.heappush(self.timed, (self.now + flow.drain_latency, flow.number))
             while self.timed and self.timed[0][0] <= limit:
                 self.events += 1
                 self._happen(heapq.heappop(self.timed)[1])
@@ -263,17 +265,32 @@ class _Fluid:
     def _go(self, flows: list[_Flow]) -> None:
         paths = self.network.paths
         for flow in flows:
-            if flow.row >= 0:
-                path, last = int(paths.row_ptr[flow.row]), int(paths.row_ptr[flow.row + 1]) - 1
+            if flow.path_set >= 0:
+                path, last = int(paths.row_ptr[flow.path_set]), int(paths.row_ptr[flow.path_set + 1]) - 1
                 if last > path:
-                    draw = self._uniform(int(paths.pair[flow.row]))
-                    while paths.upto[path] <= draw:
+                    draw = self._uniform(int(paths.pair[flow.path_set]))
+                    while paths.cumulative_weight[path] <= draw:
                         path += 1
-                flow.lead, flow.trail = self._times(path)
+                flow.setup_latency, flow.drain_latency = self._times(path)
                 links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
                 flow.links = {link: flow.unit * n for link, n in Counter(links).items()}
             flow.left = flow.volume * LOAD / flow.unit if flow.links else 0.0
-            heapq.heappush(self.timed, (self.now + flow.lead, flow.number))
+            begins = self.now + flow.setup_latency
+            if flow.path_set >= 0 and paths.pair[flow.path_set] >= 0 and flow.volume <= 101 * _PACKET:
+                begins = self._burst(flow, links[0])
+            heapq.heappush(self.timed, (begins, flow.number))
+
+    def _burst(self, flow: _Flow, link: int) -> float:
+        """Begin a message within one window when the one before it, from the same host to the same, has left."""
+        before, served, latest, answered = self.bursts.get(flow.path_set, (-1, 0.0, 0.0, 0.0))
+        if before != link:
+            served = answered = self.now
+        elif latest <= self.now:
+            answered = served
+        begins = max(max(self.now, answered) + flow.setup_latency, served)
+        seconds = flow.volume / float(self.network.paths.bandwidth[link])
+        self.bursts[flow.path_set] = link, begins + seconds, begins, answered
+        return begins
 
     def _load(self, flow: _Flow, sign: int) -> None:
         for link, load in flow.links.items():

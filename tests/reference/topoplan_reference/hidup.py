@@ -96,7 +96,7 @@ def _grown(program: Program[Signature], prices: Prices, start: int, branch: _Bra
             value, there = program.values[number], forms[number]
             if wanted in there:
                 continue
-            if len(there) > 1 or value.born >= start:
+            if len(there) > 1 or value.producer >= start:
                 break
             (given,) = there
             price = prices.conversion(value.nbytes, given, wanted)

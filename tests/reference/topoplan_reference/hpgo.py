@@ -42,9 +42,9 @@ def reference_candidates(layers: Layers, machine: Machine, batch_size: int, micr
     candidates: list[Candidate] = []
     for stages, straight in tried:
         pipelines = count // stages
-        found = _dynamic_program(layers, machine, stages, pipelines, straight=straight)
-        if found is not None:
-            value, spans = found
+        candidate = _dynamic_program(layers, machine, stages, pipelines, straight=straight)
+        if candidate is not None:
+            value, spans = candidate
             candidates.append(
                 (_score(layers, machine, spans, pipelines, value, batch_size, micro_batch), spans, pipelines)
             )

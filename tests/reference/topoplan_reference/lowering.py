@@ -1,4 +1,4 @@
-"""Lowering task by task in plain Python: what `partition`, `pieces` and `assemble` are compared with.
+"""Lowering task by task in plain Python; tests compare `topoplan_engine.partition` and `.lowering` with it.
 
 Slow and obvious on purpose: every part of every operator gets the box of each tensor that it touches, every
 pair of parts is intersected, every task and edge is appended in the order that the task graph promises.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.plugin.components import CostFunction
 
 __all__ = ["boxes", "reference_lower", "reference_transfers"]
 
@@ -64,11 +64,11 @@ def reference_transfers(
     consumer_degrees: tuple[int, ...],
 ) -> list[tuple[int, int, int]]:
     """Return (producer part, consumer part, elements) by consumer part, then producer part."""
-    given, wanted = boxes(producer, output, producer_degrees), boxes(consumer, into, consumer_degrees)
+    producer_boxes, consumer_boxes = boxes(producer, output, producer_degrees), boxes(consumer, into, consumer_degrees)
     return [
         (s, d, overlap(source, target))
-        for d, target in enumerate(wanted)
-        for s, source in enumerate(given)
+        for d, target in enumerate(consumer_boxes)
+        for s, source in enumerate(producer_boxes)
         if overlap(source, target)
     ]
 
@@ -88,10 +88,10 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
 
     for index, placement in enumerate(strategy.placements):
         first.append(len(rows))
-        priced = costs.price(index, placement.degrees, placement.devices)
+        prices = costs.price(index, placement.degrees, placement.devices)
         for part, device in enumerate(placement.devices.tolist()):
-            f = add(TaskKind.FORWARD, index, device=device, seconds=priced.forward[part])
-            b = add(TaskKind.BACKWARD, index, device=device, seconds=priced.backward[part])
+            f = add(TaskKind.FORWARD, index, device=device, seconds=prices.forward[part])
+            b = add(TaskKind.BACKWARD, index, device=device, seconds=prices.backward[part])
             successors[f].append(b)
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
         inside = cluster.gpus_per_device > 1 and op.kind != "embedding"

@@ -68,22 +68,23 @@ def _stages(
     for number, rule in enumerate(instruction.signatures):
         row = int(columns.signature_at[cut]) + number
         reached, taken = dict(forms), np.array(sums)
-        taken[[0, 1, 3, 6]] += columns.seconds[row], columns.back[row], columns.sums[row], columns.held[row]
+        taken[[0, 1, 3, 6]] += columns.seconds[row], columns.back[row], columns.sums[row], columns.signature_bytes[row]
         legal = True
         for value, form in zip(instruction.inputs, rule.inputs, strict=True):
             there = reached[value]
             if form in there:
                 continue
             at = value, codes[value][there[0]], codes[value][form]
-            legal = legal and len(there) == 1 and program.values[value].born < start and columns.forward[at] < np.inf
+            legal = legal and len(there) == 1 and program.values[value].producer < start
+            legal = legal and columns.forward[at] < np.inf
             if not legal:
                 break
             taken[2:7] += [
                 columns.forward[at],
                 columns.backward[at],
-                columns.again_forward[at],
-                columns.again_backward[at],
-                columns.put_together[at],
+                columns.second_forward[at],
+                columns.second_backward[at],
+                columns.gathered_bytes[at],
             ]
             reached[value] = (there[0], form)
         if legal:

@@ -1,5 +1,6 @@
-"""The slow, exact counterpart of `topoplan_engine.lowering.refine`: colours are nested tuples, numbered anew in each
-round.
+"""The slow, exact counterpart of `topoplan_engine.lowering.symmetry.refinement`: colors are nested tuples.
+
+They are numbered anew in each round.
 """
 
 from __future__ import annotations
@@ -7,43 +8,42 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
-from topoplan_engine.lowering.refine import Columns
+from topoplan_engine.lowering.symmetry.refinement import ColoredGraph
 
 __all__ = ["part_classes"]
 
 
-def part_classes(columns: Columns, n_devices: int) -> list[int]:
+def part_classes(graph: ColoredGraph, n_devices: int) -> list[int]:
     """Return the class of each part, classes numbered by their first members."""
-    n = len(columns.device)
-    colours = _numbered(columns.hash.tolist())
+    n = len(graph.device)
+    colors = _numbered(graph.part_color.tolist())
     groups = [
-        columns.group_parts[columns.part_ptr[g] : columns.part_ptr[g + 1]].tolist()
-        for g in range(len(columns.group_hash))
+        graph.group_parts[graph.part_ptr[g] : graph.part_ptr[g + 1]].tolist() for g in range(len(graph.group_color))
     ]
-    pairs = list(zip(columns.src.tolist(), columns.dst.tolist(), columns.pair_hash.tolist(), strict=True))
+    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), graph.pair_color.tolist(), strict=True))
     while True:
         lists: list[list[int]] = [[] for _ in range(n_devices)]
         places = []
         for part in range(n):
-            on = lists[columns.device[part]]
+            on = lists[graph.device[part]]
             places.append(len(on))
-            on.append(colours[part])
+            on.append(colors[part])
         met: dict[int, list[Hashable]] = defaultdict(list)
         for g, members in enumerate(groups):
-            inside = tuple(sorted(colours[part] for part in members))
+            inside = tuple(sorted(colors[part] for part in members))
             for part in members:
-                met[part].append(("all-reduce", int(columns.group_hash[g]), inside))
+                met[part].append(("all-reduce", int(graph.group_color[g]), inside))
         for a, b, label in pairs:
-            met[a].append(("to", label, colours[b]))
-            met[b].append(("from", label, colours[a]))
-        found = [
-            (colours[part], places[part], tuple(lists[columns.device[part]]), tuple(sorted(met[part], key=repr)))
+            met[a].append(("to", label, colors[b]))
+            met[b].append(("from", label, colors[a]))
+        classes = [
+            (colors[part], places[part], tuple(lists[graph.device[part]]), tuple(sorted(met[part], key=repr)))
             for part in range(n)
         ]
-        new = _numbered(found)
-        if max(new) == max(colours):
+        new = _numbered(classes)
+        if max(new) == max(colors):
             return new
-        colours = new
+        colors = new
 
 
 def _numbered(keys: Sequence[Hashable]) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from topoplan.model.schedule import Schedule
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.lowering.join import Joined
+from topoplan_engine.lowering.parts import PartTable
 
 __all__ = ["reference_blocks", "reference_scheduled"]
 
@@ -52,12 +52,12 @@ def reference_blocks(kind: str, depth: int, rounds: int, count: int, position: i
 
 
 def reference_scheduled(
-    joined: Joined, schedule: Schedule, weight_gradient: list[float], op_names: tuple[str, ...], n_devices: int
+    table: PartTable, schedule: Schedule, weight_gradient: list[float], op_names: tuple[str, ...], n_devices: int
 ) -> TaskGraph:
-    """Return the same task graph as `topoplan_engine.lowering.pipeline.scheduled`, rows of successors ascending."""
-    count, parts = schedule.micro_batches, range(len(joined.device))
-    stage = [int(schedule.stage[op]) for op in joined.op]
-    device = [int(d) for d in joined.device]
+    """Return the same task graph as `pipeline.scheduled_taskgraph`, rows of successors ascending."""
+    count, parts = schedule.micro_batches, range(len(table.device))
+    stage = [int(schedule.stage[op]) for op in table.op]
+    device = [int(d) for d in table.device]
     recompute = schedule.recompute or (False,) * schedule.n_stages
     depth = schedule.n_stages
     if schedule.kind == "interleaved":
@@ -77,21 +77,21 @@ def reference_scheduled(
         successors.append(set())
         return len(rows) - 1
 
-    base = [int(b) for b in joined.op_base]
+    base = [int(b) for b in table.op_base]
     pairs = []
-    for edge, (u, v) in enumerate(zip(joined.edge_src_op, joined.edge_dst_op, strict=True)):
-        for k in range(joined.edge_ptr[edge], joined.edge_ptr[edge + 1]):
-            if not joined.local[k]:
-                pairs.append((base[u] + int(joined.src[k]), base[v] + int(joined.dst[k]), int(joined.size[k])))
+    for edge, (u, v) in enumerate(zip(table.edge_src_op, table.edge_dst_op, strict=True)):
+        for k in range(table.edge_ptr[edge], table.edge_ptr[edge + 1]):
+            if not table.local[k]:
+                pairs.append((base[u] + int(table.src[k]), base[v] + int(table.dst[k]), int(table.size[k])))
     for m in range(count):
         for p in parts:
             gradient = weight_gradient[p] if split[p] else 0.0
-            runs = [("F", joined.forward[p]), ("B", joined.backward[p] - gradient)]
-            runs[1:1] = [("A", joined.forward[p])] if recompute[stage[p]] else []
+            runs = [("F", table.forward[p]), ("B", table.backward[p] - gradient)]
+            runs[1:1] = [("A", table.forward[p])] if recompute[stage[p]] else []
             runs += [("W", gradient)] if split[p] else []
             for name, seconds in runs:
                 kind = TaskKind.FORWARD if name in "FA" else TaskKind.BACKWARD
-                common = {"op": int(joined.op[p]), "micro_batch": m}
+                common = {"op": int(table.op[p]), "micro_batch": m}
                 task[name, p, m] = add(kind, device=device[p], seconds=float(seconds) / count, **common)
         for name in "FAB":
             for a, b, size in pairs:
@@ -103,16 +103,16 @@ def reference_scheduled(
                     size=size * (m + 1) // count - size * m // count,
                     src=device[start],
                     dst=device[end],
-                    op=int(joined.op[b]),
+                    op=int(table.op[b]),
                     micro_batch=m,
                 )
                 successors[task[name, start, m]].add(moved)
                 successors[moved].add(task[name, end, m])
-    for g in range(len(joined.group_bytes)):
-        op, size = int(joined.group_op[g]), int(joined.group_bytes[g])
-        ring = add(TaskKind.COLLECTIVE, op=op, size=size, seconds=float(joined.group_seconds[g]), group=g)
-        for k in range(joined.part_ptr[g], joined.part_ptr[g + 1]):
-            p = base[op] + int(joined.group_parts[k])
+    for g in range(len(table.group_bytes)):
+        op, size = int(table.group_op[g]), int(table.group_bytes[g])
+        ring = add(TaskKind.COLLECTIVE, op=op, size=size, seconds=float(table.group_seconds[g]), group=g)
+        for k in range(table.part_ptr[g], table.part_ptr[g + 1]):
+            p = base[op] + int(table.group_parts[k])
             successors[task["W" if split[p] else "B", p, count - 1]].add(ring)
     for d in set(device):
         position = stage[device.index(d)] % depth
@@ -127,8 +127,8 @@ def reference_scheduled(
             successors[one].add(next_one)
     return TaskGraph(
         **{name: [row[name] for row in rows] for name in rows[0]},  # type: ignore[arg-type]
-        group_ptr=joined.device_ptr,
-        group_members=joined.group_devices,
+        group_ptr=table.device_ptr,
+        group_members=table.group_devices,
         succ_ptr=np.cumsum([0, *map(len, successors)]),
         succ=[task for row in successors for task in sorted(row)],
         op_names=op_names,

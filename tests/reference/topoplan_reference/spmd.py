@@ -75,22 +75,22 @@ def reference_program(
         if copy >= 0:
             nbytes = nbytes * (copy + 1) // copies - nbytes * copy // copies
         common = {"op": move.users[0], "micro_batch": copy}
-        found = members_of(program.mesh, step.axes)
+        groups = members_of(program.mesh, step.axes)
         what = step.step.collective
         if what != Collective.ALL_TO_ALL:
             size = nbytes if what == Collective.ALL_REDUCE else (nbytes + 1) // 2
-            tasks = [add(TaskKind.COLLECTIVE, collective=what, size=size, group=number(g), **common) for g in found]
-            return [(g, (task, task)) for g, task in zip(found, tasks, strict=True)]
+            tasks = [add(TaskKind.COLLECTIVE, collective=what, size=size, group=number(g), **common) for g in groups]
+            return [(g, (task, task)) for g, task in zip(groups, tasks, strict=True)]
         joins = {**common, "collective": Collective.JOIN}
-        begins = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in found]
-        pairs = [[(a, b) for a in g for b in g if a != b] for g in found]
-        each = -(-nbytes // len(found[0]) ** 2)
+        begins = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in groups]
+        pairs = [[(a, b) for a in g for b in g if a != b] for g in groups]
+        each = -(-nbytes // len(groups[0]) ** 2)
         sent = [[add(TaskKind.TRANSFER, size=each, src=a, dst=b, **common) for a, b in row] for row in pairs]
-        ends = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in found]
+        ends = [add(TaskKind.COLLECTIVE, group=number(g[:1]), **joins) for g in groups]
         for begin, tasks, end in zip(begins, sent, ends, strict=True):
             edges.update((begin, task) for task in tasks)
             edges.update((task, end) for task in tasks)
-        return list(zip(found, zip(begins, ends, strict=True), strict=True))
+        return list(zip(groups, zip(begins, ends, strict=True), strict=True))
 
     def number(group: list[int]) -> int:
         if group not in groups:
@@ -132,7 +132,7 @@ def reference_program(
 
 def members_of(mesh: tuple[int, ...], axes: tuple[int, ...]) -> list[list[int]]:
     """Return the devices of each group along some axes: those whose other coordinates are equal."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for device, place in enumerate(itertools.product(*map(range, mesh))):
-        found.setdefault(tuple(at for axis, at in enumerate(place) if axis not in axes), []).append(device)
-    return list(found.values())
+        groups.setdefault(tuple(at for axis, at in enumerate(place) if axis not in axes), []).append(device)
+    return list(groups.values())

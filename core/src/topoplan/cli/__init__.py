@@ -1,6 +1,6 @@
 """The command line: thin commands over the Python API.
 
-``topoplan plugins`` is its own; every other command comes with a plugin (`topoplan.cli.command_group`).  Modules are
+``topoplan plugins`` is its own; every other command comes with a plugin (`topoplan.cli._command_group`).  Modules are
 imported inside the commands, so that ``topoplan --help`` loads neither plugins nor numpy.
 
 What a user caused ends as one line on standard
@@ -19,8 +19,8 @@ from pathlib import Path
 import typer
 
 from topoplan import __version__
-from topoplan.cli import plugins
-from topoplan.cli.command_group import OneValue, Words, debugging
+from topoplan.cli import _plugins
+from topoplan.cli._command_group import Words, debugging
 from topoplan.errors import TopoplanError
 
 __all__ = ["application", "main"]
@@ -38,9 +38,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_topoplan)
-    plugins.register(app)
-    for command in app.registered_commands:
-        command.cls = OneValue
+    _plugins.register(app)
     return app
 
 
@@ -77,8 +75,8 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: objec
         typer.echo(_traceback_of(cause), err=True)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(version: bool) -> None:
+    if version:
         typer.echo(f"topoplan {__version__}")
         raise typer.Exit
 

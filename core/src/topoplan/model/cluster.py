@@ -20,16 +20,6 @@ from topoplan.model.machine import Device, HostModel
 __all__ = ["Cluster"]
 
 _MOST_GPUS = 1_000_000
-_UNITS = {
-    "inside_bandwidth": "bytes/s ",
-    "interface_bandwidth": "bytes/s ",
-    "device_memory": "bytes ",
-    "device_speed": "",
-}
-
-
-def _frozen(machines: Mapping[str, HostModel]) -> Mapping[str, HostModel]:
-    return FrozenMapping(machines)
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +50,7 @@ class Cluster:
     interface_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     latency: float = 0.0
     gpus_per_device: int = 1
-    machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=_frozen, eq=False, repr=False)
+    machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=FrozenMapping, eq=False, repr=False)
 
     @functools.cached_property
     def key(self) -> bytes:
@@ -73,21 +63,20 @@ class Cluster:
             raise TopoplanError(f"cluster: {hosts} hosts with {devices} devices (at least one of each)")
         if (np.diff(self.device_host) < 0).any() or set(self.device_host.tolist()) != set(range(hosts)):
             raise TopoplanError("cluster: device_host must be ascending and every host needs a device")
-        for field in ("device_speed", "device_memory"):
-            _positive(field, getattr(self, field), devices)
-        for field in ("inside_bandwidth", "interfaces", "interface_bandwidth"):
-            _positive(field, getattr(self, field), hosts)
-        for field, low, high in (
-            ("device_speed", 1e-6, 1e6),
-            ("device_memory", 1.0, 1e18),
-            ("inside_bandwidth", SLOWEST, FASTEST),
-            ("interface_bandwidth", SLOWEST, FASTEST),
+        for field, rows, low, high, unit in (
+            ("device_speed", devices, 1e-6, 1e6, ""),
+            ("device_memory", devices, 1.0, 1e18, "bytes "),
+            ("inside_bandwidth", hosts, SLOWEST, FASTEST, "bytes/s "),
+            ("interfaces", hosts, 1, 2**31 - 1, ""),
+            ("interface_bandwidth", hosts, SLOWEST, FASTEST, "bytes/s "),
         ):
             column = getattr(self, field)
-            bad = np.flatnonzero((column < low) | (column > high))
+            if len(column) != rows:
+                raise TopoplanError(f"cluster: {field} has {len(column)} rows, not {rows}")
+            bad = np.flatnonzero(~((column >= low) & (column <= high)))  # what is no number is bad, too
             if len(bad):
                 raise TopoplanError(
-                    f"cluster: {field}[{bad[0]}] is {column[bad[0]]:g} {_UNITS[field]}(must be {low:g} to {high:g})"
+                    f"cluster: {field}[{bad[0]}] is {column[bad[0]]} {unit}(must be {low:g} to {high:g})"
                 )
         if len(self.device_preset) != devices:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
@@ -132,10 +121,10 @@ class Cluster:
         Raises:
             TopoplanError: nothing is known of it; the message names the nearest one or all of them.
         """
-        machine = self.machines.get(name.lower())
-        if machine is None:
-            known = [other.device.name for other in self.machines.values()]
-            raise TopoplanError(f"device {name!r}: no such machine{nearest(name.upper(), known)}")
+        if (machine := self.machines.get(name.lower())) is None:
+            names = [host_model.device.name for host_model in self.machines.values()]
+            have = nearest(name.upper(), names) if names else " here (topoplan_engine.build_cluster knows them)"
+            raise TopoplanError(f"device {name!r}: no such machine{have}")
         return machine.device
 
     @property
@@ -147,11 +136,3 @@ class Cluster:
     def n_devices(self) -> int:
         """Number of devices."""
         return len(self.device_host)
-
-
-def _positive(field: str, values: F64 | I32, count: int) -> None:
-    if len(values) != count:
-        raise TopoplanError(f"cluster: {field} has {len(values)} rows, not {count}")
-    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
-    if len(bad):
-        raise TopoplanError(f"cluster: {field}[{bad[0]}] is {values[bad[0]]} (must be positive and finite)")

@@ -3,16 +3,15 @@
 A topology plugin builds a `Fabric`; simulators ask `topoplan_engine.network.routing` for the paths of the pairs that
 communicate; exporters write it down.  Hosts are nodes ``0 .. n_hosts-1``, switches follow.
 
-A fabric that is rebuilt between the phases of an iteration has `Phases`: the fabric of each of them.
+A fabric that is rebuilt between the phases of an iteration is a `topoplan.model.reconfigurable.ReconfigurableFabric`.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, get_args
 
 import attrs
 import numpy as np
@@ -24,11 +23,14 @@ from topoplan.errors import TopoplanError
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "LinkKind", "Phases", "Routes"]
+__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "LinkKind", "Routes", "Switching"]
 
 #: Nodes of the largest fabric; bytes/s of the slowest and the fastest link, and seconds of its latency.
 MOST_NODES = 2**22
 SLOWEST, FASTEST, LONGEST_LATENCY = 1.0, 1e18, 1e3
+#: What links pass: nothing but cables and packet switches; at either end of a link between two hosts a port of a
+#: patch panel or of an optical circuit switch; or switches that are not for sale.
+Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
 
 
 class LinkKind(IntEnum):
@@ -65,6 +67,10 @@ class Routes:
     weight: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
 
 
+def _rows(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, row)) for row in rows)
+
+
 @attrs.frozen(kw_only=True)
 class Fabric:
     """Links, routes and rings.
@@ -87,8 +93,8 @@ class Fabric:
         cycles: rings that no jumps can say, as in a torus: hosts in the order in which data goes round, each over a
             direct link to the next one, and from the last to the first.  A group on exactly the hosts of some cycles
             runs all of these at a time, unless it has ``rings``.
-        phases: the fabrics that take turns, where it is rebuilt during the iteration.  The links above are then
-            those of all phases, each as fast as it ever is: a list for reports, and no network to route in.
+        switching: what its links pass, for pricing them; None where the topology does not say.  No part of the fabric's
+            identity: fabrics that differ in nothing else are equal.
     """
 
     name: str
@@ -103,8 +109,8 @@ class Fabric:
     routes: Routes | None = None
     max_paths: int = 1
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
-    cycles: tuple[tuple[int, ...], ...] = ()
-    phases: Phases | None = None
+    cycles: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_rows)
+    switching: Switching | None = attrs.field(default=None, eq=False)
 
     @link_kind.default
     def _all_of_the_network(self) -> I8:
@@ -115,56 +121,39 @@ class Fabric:
         for field in ("link_dst", "link_count", "link_bandwidth", "link_latency", "link_kind"):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"fabric {self.name!r}: {field} has {len(getattr(self, field))} rows, not {count}")
+        if not (self.n_hosts >= 0 and self.n_switches >= 0 and self.n_nodes <= MOST_NODES):
+            raise TopoplanError(
+                f"fabric {self.name!r}: {self.n_hosts} hosts and {self.n_switches} switches "
+                f"(at most {MOST_NODES} together)"
+            )
+        if self.switching not in (None, *get_args(Switching)):
+            words = ", ".join(get_args(Switching))
+            raise TopoplanError(f"fabric {self.name!r}: switching is {self.switching!r} (must be one of {words})")
         if count and (
             min(self.link_src.min(), self.link_dst.min()) < 0
             or max(self.link_src.max(), self.link_dst.max()) >= self.n_nodes
             or (self.link_src == self.link_dst).any()
         ):
             raise TopoplanError(f"fabric {self.name!r}: a link joins a node to itself or to one that does not exist")
-        if not (self.n_hosts >= 0 and self.n_switches >= 0 and self.n_nodes <= MOST_NODES):
-            raise TopoplanError(
-                f"fabric {self.name!r}: {self.n_hosts} hosts and {self.n_switches} switches "
-                f"(at most {MOST_NODES} together)"
-            )
-        bad = np.flatnonzero(~((self.link_bandwidth > 0) & np.isfinite(self.link_bandwidth)))
-        if len(bad):
-            raise TopoplanError(
-                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has bandwidth "
-                f"{self.link_bandwidth[bad[0]]} bytes/s (must be positive and finite)"
-            )
-        bad = np.flatnonzero(~((self.link_bandwidth >= SLOWEST) & (self.link_bandwidth <= FASTEST)))
-        if len(bad):
-            raise TopoplanError(
-                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has bandwidth "
-                f"{self.link_bandwidth[bad[0]]:g} bytes/s (must be {SLOWEST:g} to {FASTEST:g})"
-            )
-        bad = np.flatnonzero(~((self.link_latency >= 0) & (self.link_latency <= LONGEST_LATENCY)))
-        if len(bad):
-            raise TopoplanError(
-                f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has latency "
-                f"{self.link_latency[bad[0]]} s (must be 0 to {LONGEST_LATENCY:g})"
-            )
-        self._check_rings()
-        for field, least, most in (("link_count", 1, 2**31 - 1), ("link_kind", min(LinkKind), max(LinkKind))):
-            values = getattr(self, field)
-            bad = np.flatnonzero((values < least) | (values > most))
+        for field, low, high, unit in (
+            ("bandwidth", SLOWEST, FASTEST, " bytes/s"),
+            ("latency", 0, LONGEST_LATENCY, " s"),
+            ("count", 1, 2**31 - 1, ""),
+            ("kind", min(LinkKind), max(LinkKind), ""),
+        ):
+            values = getattr(self, f"link_{field}")
+            bad = np.flatnonzero(~((values >= low) & (values <= high)))  # what is no number is bad, too
             if len(bad):
                 raise TopoplanError(
                     f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has {field} "
-                    f"{values[bad[0]]} (must be {least} to {most})"
+                    f"{values[bad[0]]}{unit} (must be {low:g} to {high:g})"
                 )
-        key = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
-        ordered = np.sort(key, kind="stable")
+        ordered = np.sort(self.link_src.astype(np.int64) * self.n_nodes + self.link_dst, kind="stable")
         if (ordered[1:] == ordered[:-1]).any():
             raise TopoplanError(
                 f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)"
             )
-        if self.phases is not None and any(
-            (part.n_hosts, part.n_switches) != (self.n_hosts, self.n_switches)
-            or not np.isin(part.link_src.astype(np.int64) * self.n_nodes + part.link_dst, key).all()
-            for part in self.phases.fabrics
-        ):
-            raise TopoplanError(f"fabric {self.name!r}: a phase has other nodes or links (make it with from_phases)")
+        self._check_rings()
 
     def _check_rings(self) -> None:
         """Raise where rings are of more members than there are hosts, or lead nowhere."""
@@ -196,6 +185,7 @@ class Fabric:
         max_paths: int = 1,
         rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
         cycles: Sequence[Sequence[int]] = (),
+        switching: Switching | None = None,
     ) -> Fabric:
         """Make a fabric from physical links; rows for the same ordered pair are merged.
 
@@ -211,19 +201,15 @@ class Fabric:
             TopoplanError: a link to a node that does not exist, or links of both kinds from one node to another.
         """
         rows = np.asarray(links, dtype=np.int64).reshape(-1, 2)
-        speed = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), len(rows))
-        delay = np.broadcast_to(np.asarray(latency, dtype=np.float64), len(rows))
-        sort = np.broadcast_to(np.asarray(kind, dtype=np.int64), len(rows))
         nodes = n_hosts + n_switches
         if len(rows) and (rows.min() < 0 or rows.max() >= nodes):
             raise TopoplanError(f"fabric {name!r}: link to node {rows.max()} of {nodes}")
-        keys, inverse, counts = np.unique(rows[:, 0] * nodes + rows[:, 1], return_inverse=True, return_counts=True)
-        total = np.bincount(inverse, weights=speed, minlength=len(keys))
-        slowest = np.zeros(len(keys))
-        np.maximum.at(slowest, inverse, delay)
-        kinds = np.zeros(len(keys), dtype=np.int64)
-        kinds[inverse] = sort
-        mixed = np.flatnonzero(kinds[inverse] != sort)
+        keys, row, counts = np.unique(rows @ [nodes, 1], return_inverse=True, return_counts=True)
+        total, slowest, kinds = np.zeros(len(keys)), np.zeros(len(keys)), np.zeros(len(keys), dtype=np.int64)
+        np.add.at(total, row, bandwidth)
+        np.maximum.at(slowest, row, latency)
+        kinds[row] = kind
+        mixed = np.flatnonzero(kinds[row] != kind)
         if len(mixed):
             raise TopoplanError(
                 f"fabric {name!r}: links of two kinds from node {rows[mixed[0], 0]} to node {rows[mixed[0], 1]} "
@@ -242,45 +228,49 @@ class Fabric:
             routes=routes,
             max_paths=max_paths,
             rings=dict(rings or {}),
-            cycles=tuple(tuple(map(int, cycle)) for cycle in cycles),
+            cycles=cycles,
+            switching=switching,
         )
 
     @classmethod
-    def from_phases(cls, phases: Phases) -> Fabric:
-        """Make a fabric that is rebuilt between phases; its links are those of all phases."""
-        parts, first = phases.fabrics, phases.forward
-        ends = np.concatenate([np.stack([part.link_src, part.link_dst], axis=1) for part in parts])
-        links, row = np.unique(ends, axis=0, return_inverse=True)
+    def from_networkx(
+        cls,
+        graph: nx.Graph,
+        *,
+        name: str | None = None,
+        bandwidth: float | None = None,
+        latency: float | None = None,
+        max_paths: int | None = None,
+    ) -> Fabric:
+        """Make a fabric from any networkx graph, for example ``nx.hypercube_graph(4)``.
 
-        def largest(column: str) -> F64:
-            found = np.zeros(len(links))
-            np.maximum.at(found, row.ravel(), np.concatenate([getattr(part, column) for part in parts]))
-            return found
+        Hosts are the nodes of ``kind="host"``, or all nodes where none has a kind; they are numbered in the order of
+        the graph, switches (``kind="switch"``) after them.  An undirected edge is a link each way.  Parallel edges of
+        a multigraph become one link of their summed bandwidth.  Attributes are those of `to_networkx`.
 
-        return cls(
-            name=first.name,
-            n_hosts=first.n_hosts,
-            n_switches=first.n_switches,
-            link_src=links[:, 0],
-            link_dst=links[:, 1],
-            link_count=largest("link_count"),
-            link_bandwidth=largest("link_bandwidth"),
-            link_latency=largest("link_latency"),
-            link_kind=largest("link_kind"),
-            max_paths=first.max_paths,
-            phases=phases,
-        )
+        Args:
+            graph: directed or not, with nodes of any name.
+            name: of the fabric; the graph's own name unless given.
+            bandwidth: bytes/s of one physical link, for edges without the attribute ``bandwidth``.
+            latency: seconds, for edges without the attribute ``latency``.
+            max_paths: equal-cost shortest paths to keep for a pair; the graph's attribute, else 1, unless given.
 
-    @classmethod
-    def from_networkx(cls, graph: nx.Graph, **given: Any) -> Fabric:
-        """Make a fabric from a networkx graph; see `topoplan.model.fabric_networkx.from_networkx` for what it reads."""
-        from topoplan.model.fabric_networkx import from_networkx
+        Raises:
+            TopoplanError: a node of another kind, an edge without bandwidth or latency, or with one that is no number.
+        """
+        from topoplan.model._networkx import from_networkx
 
-        return from_networkx(graph, **given)
+        return from_networkx(graph, name, bandwidth, latency, max_paths)
 
     def to_networkx(self) -> nx.DiGraph:
-        """Return the links as a networkx graph; see `topoplan.model.fabric_networkx.to_networkx` for its attributes."""
-        from topoplan.model.fabric_networkx import to_networkx
+        """Return the links as a directed graph, an edge for each row.
+
+        Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``).  Edges have
+        ``bandwidth`` (bytes/s of the row, all its parallel links together), ``latency`` (seconds), ``count`` (parallel
+        links) and ``link`` (a `LinkKind`, in lower case).  The graph has ``name``, ``max_paths``, ``rings``, ``cycles``
+        and ``switching``.  Explicit routes are not part of it.
+        """
+        from topoplan.model._networkx import to_networkx
 
         return to_networkx(self)
 
@@ -300,69 +290,25 @@ class Fabric:
         return len(self.link_src)
 
     @property
-    def wirings(self) -> tuple[Fabric, ...]:
-        """The networks that exist one after the other: those of the phases, or the fabric alone."""
-        return (self,) if self.phases is None else self.phases.fabrics
-
-    def rings_of(self, hosts: I32) -> list[tuple[int, ...]]:
-        """Return the rings for a group on ``hosts``; none unless each visits every one of them and no other.
-
-        That needs hosts at equal strides, and rings that keep to these.
-        """
-        n, size = self.n_hosts, len(hosts)
-        rings = [jumps for jumps in self.rings.get(size, ()) if jumps]
-        if size < 2 or not rings or n % size or not (np.diff(hosts) == n // size).all():
-            return []
-        stride = n // size
-        visits = all(sum(jumps) % stride == 0 and math.gcd(sum(jumps) // stride, size) == 1 for jumps in rings)
-        return rings if visits else []
-
-    def cycles_of(self, hosts: I32) -> I64:
-        """Return the cycles for a group on ``hosts``, as (cycles, members) places in it to which each member sends.
-
-        None where no cycle is on exactly these hosts, and where the group has `rings_of` its own.
-        """
-        members = hosts.tolist()
-        place = {host: number for number, host in enumerate(members)}
-        found: list[list[int]] = []
-        if self.cycles and 1 < len(place) == len(members) and not self.rings_of(hosts):
-            for cycle in self.cycles:
-                if len(cycle) == len(members) and place.keys() == set(cycle):
-                    after = dict(zip(cycle, (*cycle[1:], cycle[0]), strict=True))
-                    found.append([place[after[host]] for host in members])
-        return i64(np.array(found, dtype=np.int64).reshape(len(found), len(members)))
-
-    def same_wires(self, other: Fabric) -> bool:
-        """Say whether nothing has to be rewired to get from one fabric to the other; routes and rings may differ."""
-        return all(
-            np.array_equal(getattr(self, column), getattr(other, column))
-            for column in ("link_src", "link_dst", "link_count", "link_bandwidth", "link_latency")
-        )
-
-
-@attrs.frozen(kw_only=True)
-class Phases:
-    """The fabrics of one iteration, in the order of time, and what it takes to get from one to the next.
-
-    Attributes:
-        forward, backward: for the forward and the backward pass.
-        reduce: for the all-reduces after them.
-        delay: seconds that a rebuild takes; nothing runs meanwhile.  None is needed between phases of the
-            same wires (`Fabric.same_wires`).
-    """
-
-    forward: Fabric
-    backward: Fabric
-    reduce: Fabric
-    delay: float
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.delay < float("inf"):
-            raise TopoplanError(f"phases: delay {self.delay} s must be finite and not negative")
-        if any(part.phases is not None for part in self.fabrics):
-            raise TopoplanError("phases: the fabric of a phase must not have phases itself")
+    def links(self) -> Fabric:
+        """The fabric of all links that it ever has: itself."""
+        return self
 
     @property
-    def fabrics(self) -> tuple[Fabric, Fabric, Fabric]:
-        """Fabrics of the phases in the order of time."""
-        return self.forward, self.backward, self.reduce
+    def wirings(self) -> tuple[Fabric, ...]:
+        """The fabrics that exist one after the other: itself alone."""
+        return (self,)
+
+    def link_rows(self, src: ArrayLike, dst: ArrayLike) -> I64:
+        """Return the link row of each ordered pair of *nodes*, -1 where there is none.  Any equal shapes."""
+        have = self.link_src.astype(np.int64) * self.n_nodes + self.link_dst
+        want = np.asarray(src, dtype=np.int64) * self.n_nodes + np.asarray(dst, dtype=np.int64)
+        if not len(have):
+            return np.full(want.shape, -1, dtype=np.int64)
+        order = np.argsort(have, kind="stable")
+        row = order[np.minimum(np.searchsorted(have, want, sorter=order), len(have) - 1)]
+        return np.where(have[row] == want, row, -1)
+
+    def map_wirings(self, change: Callable[[Fabric], Fabric]) -> Fabric:
+        """Return the fabric with each of its wirings changed: with itself changed."""
+        return change(self)

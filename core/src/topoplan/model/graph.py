@@ -92,9 +92,7 @@ class Tensor:
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.nbytes <= _MOST_BYTES:
             raise TopoplanError(
-                f"tensor {shown(self.name)}: {self.nbytes:.3g} bytes are too many (at most {_MOST_BYTES:.3g})"
-                if self.nbytes < 1e300
-                else f"tensor {shown(self.name)}: has far too many bytes"
+                f"tensor {shown(self.name)}: {shown(self.nbytes)} bytes are too many (at most {_MOST_BYTES})"
             )
 
     @property
@@ -135,10 +133,6 @@ class Profile:
     activation_bytes: float
 
 
-def _frozen(tags: Mapping[str, str]) -> Mapping[str, str]:
-    return FrozenMapping(tags)
-
-
 @attrs.frozen(kw_only=True)
 class Operator:
     """One operator of a model.
@@ -167,7 +161,7 @@ class Operator:
     outputs: tuple[Tensor, ...]
     work: tuple[Term, ...] = ()
     traffic: tuple[Term, ...] = ()
-    tags: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
+    tags: Mapping[str, str] = attrs.field(factory=dict, converter=FrozenMapping)
     profile: Profile | None = None
     linear_in: tuple[tuple[int, ...], ...] = ()
 
@@ -179,9 +173,9 @@ class Operator:
                     f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist"
                 )
         for tensor in self.outputs:
-            held = {axis.dim for axis in tensor.axes}
+            output_dims = {axis.dim for axis in tensor.axes}
             for index, dim in enumerate(self.dims):
-                if dim.role in (Role.ATTRIBUTE, Role.PARAMETER) and index not in held:
+                if dim.role in (Role.ATTRIBUTE, Role.PARAMETER) and index not in output_dims:
                     raise TopoplanError(
                         f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} "
                         f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"
@@ -208,14 +202,6 @@ class Operator:
         """Index of the sample dimension, or -1."""
         return next((i for i, dim in enumerate(self.dims) if dim.role is Role.SAMPLE), -1)
 
-    @property
-    def output_dims(self) -> tuple[int, ...]:
-        """Dimension (or -1) of each axis of the first output, outermost axis first.
-
-        FlexFlow's configurations are cuts of these axes; its files write them innermost first.
-        """
-        return tuple(axis.dim for axis in self.outputs[0].axes)
-
 
 @attrs.frozen(kw_only=True)
 class OperatorGraph:
@@ -241,7 +227,7 @@ class OperatorGraph:
     operators: tuple[Operator, ...]
     edges: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     batch_size: int
-    tags: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
+    tags: Mapping[str, str] = attrs.field(factory=dict, converter=FrozenMapping)
     precision: str = "fp32"
     optimizer: str = ""
     reduces_per_part: bool = False
@@ -256,11 +242,11 @@ class OperatorGraph:
         for u, out, v, into in self.edges.reshape(-1, 4).tolist():
             if not 0 <= u < v < len(self.operators):
                 raise TopoplanError(f"model {self.name!r}: edge {u} -> {v} is not in topological order")
-            given, wanted = self.operators[u].outputs[out], self.operators[v].inputs[into]
-            if given.shape != wanted.shape:
+            output, consumer_input = self.operators[u].outputs[out], self.operators[v].inputs[into]
+            if output.shape != consumer_input.shape:
                 raise TopoplanError(
-                    f"model {self.name!r}: {names[v]!r} input {into} has shape {wanted.shape}, "
-                    f"but {names[u]!r} gives {given.shape}"
+                    f"model {self.name!r}: {names[v]!r} input {into} has shape {consumer_input.shape}, "
+                    f"but {names[u]!r} gives {output.shape}"
                 )
 
     @property
@@ -272,14 +258,3 @@ class OperatorGraph:
     def parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(weight.elements for op in self.operators for weight in op.weights)
-
-    def index(self, name: str) -> int:
-        """Return the position of the operator called ``name``."""
-        for position, op in enumerate(self.operators):
-            if op.name == name:
-                return position
-        from topoplan.errors import nearest
-
-        raise TopoplanError(
-            f"model {self.name!r}: no operator named {name!r}{nearest(name, (op.name for op in self.operators))}"
-        )

@@ -17,10 +17,6 @@ from topoplan.errors import TopoplanError, shown
 __all__ = ["Device", "HostLink", "HostModel", "HostNode"]
 
 
-def _frozen(figures: Mapping[str, float]) -> Mapping[str, float]:
-    return FrozenMapping(figures)
-
-
 @attrs.frozen(kw_only=True)
 class Device:
     """One kind of accelerator.  Its arithmetic peaks are dense: without structured sparsity.
@@ -38,11 +34,11 @@ class Device:
     """
 
     name: str
-    peak_flops: Mapping[str, float] = attrs.field(converter=_frozen)
+    peak_flops: Mapping[str, float] = attrs.field(converter=FrozenMapping)
     memory_bandwidth: float
     memory: float
     kernel_overhead: float
-    matmul_efficiency: Mapping[str, float] = attrs.field(factory=dict, converter=_frozen)
+    matmul_efficiency: Mapping[str, float] = attrs.field(factory=dict, converter=FrozenMapping)
     sources: tuple[str, ...] = ()
 
 

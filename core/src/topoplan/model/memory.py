@@ -7,7 +7,6 @@ the parts add up to the total exactly.
 from __future__ import annotations
 
 import attrs
-import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, f64
 
@@ -35,29 +34,6 @@ class MemoryUse:
     undivided: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     at_once: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
 
-    @classmethod
-    def of(cls, total: F64, states: F64, undivided: F64, at_once: F64 | None = None) -> MemoryUse:
-        """Divide what devices hold; activations are what nothing else is.
-
-        Args:
-            total: (D,) bytes.
-            states: (3, D) bytes of weights, gradients and optimizer state.
-            undivided: (D,) bytes that stay throughout, of which no more is known.
-            at_once: (D,) share of the batch; 1 unless given.
-        """
-        weights, gradients, optimizer = np.rint(states)
-        unknown = np.rint(undivided)
-        rest = np.rint(total) - weights - gradients - optimizer - unknown
-        return cls(
-            weights=weights,
-            gradients=gradients,
-            optimizer=optimizer,
-            # Less than nothing is left by rounding only, and belongs to what was rounded.
-            activations=np.maximum(rest, 0.0),
-            undivided=unknown,
-            at_once=np.ones(len(total)) if at_once is None else at_once,
-        )
-
     @property
     def total(self) -> F64:
         """(D,) bytes: the sum of all."""
@@ -66,18 +42,3 @@ class MemoryUse:
     def fits(self, capacity: F64) -> bool:
         """Say whether no device holds more than its (D,) ``capacity`` in bytes."""
         return bool((self.total <= capacity).all())
-
-    def fullest(self, capacity: F64) -> int:
-        """Return the device that lacks the most bytes, or has the fewest left."""
-        return int(np.argmax(self.total - capacity))
-
-    def on(self, device: int) -> dict[str, float]:
-        """Return the bytes on one device by what they are for, without what there is none of, in a fixed order."""
-        columns = {
-            "weights": self.weights,
-            "gradients": self.gradients,
-            "optimizer": self.optimizer,
-            "activations": self.activations,
-            "undivided": self.undivided,
-        }
-        return {name: float(column[device]) for name, column in columns.items() if name != "undivided" or column.any()}

@@ -5,19 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, I32, i32
+from topoplan.arrays import ARRAY_EQ, I32, i32, ints
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.graph import OperatorGraph
 
 __all__ = ["Placement", "data_parallel"]
-
-
-def _degrees(given: Iterable[int]) -> tuple[int, ...]:
-    return tuple(int(degree) for degree in given)
 
 
 @attrs.frozen(hash=False)
@@ -30,7 +26,7 @@ class Placement:
             last dimension fastest (C order of an array of shape ``degrees``).
     """
 
-    degrees: tuple[int, ...] = attrs.field(converter=_degrees)
+    degrees: tuple[int, ...] = attrs.field(converter=ints)
     devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
 
     def __attrs_post_init__(self) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 
 from topoplan.model.cluster import Cluster
-from topoplan.model.fabric import Fabric
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.memory import MemoryUse
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -35,7 +35,7 @@ class Plan:
     """
 
     cluster: Cluster
-    fabric: Fabric
+    fabric: AnyFabric
     taskgraph: TaskGraph
     graph: OperatorGraph | None = None
     strategy: Strategy | None = None
@@ -47,15 +47,3 @@ class Plan:
     def fits(self) -> bool | None:
         """Whether every device holds what the plan keeps on it; None where that is not known."""
         return None if self.memory is None else self.memory.fits(self.cluster.device_memory)
-
-    @property
-    def components(self) -> list[Mapping[str, Any]]:
-        """Components that made it, as the provenance has them (`topoplan_engine.provenance.component_record`)."""
-        found = self.provenance.get("components")
-        return [part for part in found if isinstance(part, Mapping)] if isinstance(found, list | tuple) else []
-
-    @property
-    def simulator_options(self) -> Mapping[str, Any]:
-        """Options of the simulator that the timeline is from; none where the provenance does not say."""
-        said = [part.get("options") for part in self.components if part.get("kind") == "simulator"]
-        return said[0] if said and isinstance(said[0], Mapping) else {}

@@ -13,14 +13,14 @@ import attrs
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
-from topoplan.plugin.components import CostFunction
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from topoplan.model.fabric import Fabric
     from topoplan.model.placement import Placement
+    from topoplan.model.reconfigurable import AnyFabric
     from topoplan.model.strategy import Strategy
 
 __all__ = ["Demand", "PlacementSpace", "Problem"]
@@ -99,5 +99,5 @@ class Problem:
     costs: CostFunction
     space: PlacementSpace
     topology: str
-    build_fabric: Callable[[Demand | None, np.random.Generator], Fabric]
+    build_fabric: Callable[[Demand | None, np.random.Generator], AnyFabric]
     reconfigurable: bool

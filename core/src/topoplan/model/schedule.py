@@ -38,19 +38,19 @@ class ScheduleKind(StrEnum):
     """One forward, one backward, with the gradients of weights put off into what would be bubbles: ZB-H1, which keeps
     no more activations than 1F1B (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2)."""
     DUPLEX = "duplex"
-    """Of a program for all devices: stages follow each other on all of them, micro-batches take turns in each, and one
+    """Of an SPMD program: stages follow each other on all devices, micro-batches take turns in each, and one
     computes while another one communicates (HiDup, Zhang et al., SoCC 2022, section 3.3, with two of them)."""
 
 
-def _kind(given: Any) -> ScheduleKind:
+def _kind(word: Any) -> ScheduleKind:
     try:
-        return ScheduleKind(given)
+        return ScheduleKind(word)
     except ValueError:
-        raise TopoplanError(f"schedule: kind {given!r} is unknown (must be {', '.join(ScheduleKind)})") from None
+        raise TopoplanError(f"schedule: kind {word!r} is unknown (must be {', '.join(ScheduleKind)})") from None
 
 
-def _flags(given: Iterable[bool]) -> tuple[bool, ...]:
-    return tuple(bool(flag) for flag in given)
+def _flags(values: Iterable[bool]) -> tuple[bool, ...]:
+    return tuple(bool(flag) for flag in values)
 
 
 @attrs.frozen(kw_only=True, hash=False)
@@ -156,13 +156,13 @@ class Schedule:
         wrong = np.flatnonzero(stage % depth != lowest[device] % depth)
         if not len(wrong):
             return None
-        one, other = int(lowest[device[wrong[0]]]), int(stage[wrong[0]])
+        low, high = int(lowest[device[wrong[0]]]), int(stage[wrong[0]])
         rule = (
             f"with {depth} groups of devices, chunks {depth} apart share one"
             if self.kind is ScheduleKind.INTERLEAVED
             else "stages need devices of their own, except in an interleaved schedule"
         )
-        return f"schedule: {self.kind}: device {device[wrong[0]]} has operators of stages {one} and {other} ({rule})"
+        return f"schedule: {self.kind}: device {device[wrong[0]]} has operators of stages {low} and {high} ({rule})"
 
 
 def pipeline_depth(kind: ScheduleKind, stage: I32, device: I32) -> int:

@@ -13,8 +13,6 @@ Training with SPMD Parallelism, SoCC 2022, section 3): ``full``, ``gather_0``, `
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from enum import StrEnum
 
 import attrs
@@ -31,7 +29,6 @@ __all__ = [
     "Sharding",
     "Signature",
     "arguments",
-    "parse",
     "shard",
 ]
 
@@ -59,7 +56,7 @@ class Sharding:
     def __attrs_post_init__(self) -> None:
         if self.sliced != (self.axis >= 0):
             lacks = "needs the axis that it is sliced along" if self.sliced else f"has no axis, not {self.axis}"
-            raise TopoplanError(f"form {self.holding} {lacks}")
+            raise TopoplanError(f"sharding {self.holding} {lacks}")
 
     def __str__(self) -> str:
         return f"{self.holding}_{self.axis}" if self.holding is Holding.SHARDED else str(self.holding)
@@ -68,10 +65,6 @@ class Sharding:
     def sliced(self) -> bool:
         """Whether each device holds a slice."""
         return self.holding is Holding.SHARDED
-
-    def fits(self, shape: Sequence[int], n_devices: int) -> bool:
-        """Say whether so many devices can hold a tensor of ``shape`` in this form, in equal slices if in slices."""
-        return not self.sliced or (self.axis < len(shape) and shape[self.axis] % n_devices == 0)
 
 
 REPLICATED = Sharding(Holding.REPLICATED)
@@ -83,27 +76,13 @@ MeshSharding = tuple[Sharding, ...]
 
 
 def shard(axis: int) -> Sharding:
-    """Return the form of slices along ``axis``."""
+    """Return the sharding into slices along ``axis``."""
     return Sharding(Holding.SHARDED, axis)
-
-
-def parse(text: str) -> Sharding:
-    """Read a form as ``str`` writes it: ``full``, ``gather_0``, ``reduce``, ``replicate``.
-
-    Raises:
-        TopoplanError: it is none.
-    """
-    if found := re.fullmatch(r"gather_(\d+)", text):
-        return shard(int(found[1]))
-    for form in (REPLICATED, PARTIAL, PENDING_GRADIENT):
-        if text == str(form):
-            return form
-    raise TopoplanError(f"form {text!r}: is none of full, gather_0, gather_1, ..., reduce, replicate")
 
 
 @attrs.frozen
 class Signature:
-    """The forms of an operator's arguments (inputs, then weights) and outputs.
+    """The shardings of an operator's arguments (inputs, then weights) and outputs.
 
     Attributes:
         dim: the dimension that is cut over all devices; -1 where none is.  It is no part of what is compared.
@@ -115,11 +94,6 @@ class Signature:
 
     def __str__(self) -> str:
         return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
-
-    @property
-    def sliced(self) -> bool:
-        """Whether any argument or output is sliced, so that the devices share the work."""
-        return any(form.sliced for form in (*self.inputs, *self.outputs))
 
 
 def arguments(op: Operator) -> tuple[Tensor, ...]:

@@ -14,21 +14,15 @@ one slices the slices of the earlier one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import attrs
-import numpy as np
 
-from topoplan.arrays import I32
+from topoplan.arrays import ints
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.sharding import MeshSharding, Signature, arguments
 
 __all__ = ["SpmdProgram"]
-
-
-def _sizes(given: Iterable[int]) -> tuple[int, ...]:
-    return tuple(int(size) for size in given)
 
 
 @attrs.frozen(kw_only=True, cache_hash=True)
@@ -44,7 +38,7 @@ class SpmdProgram:
             (ZeRO's second stage, Rajbhandari et al., SC 2020); as much is sent as without.
     """
 
-    mesh: tuple[int, ...] = attrs.field(converter=_sizes)
+    mesh: tuple[int, ...] = attrs.field(converter=ints)
     rules: tuple[tuple[Signature, ...], ...]
     stored: tuple[tuple[MeshSharding, ...], ...]
     sharded_state: bool = False
@@ -59,11 +53,11 @@ class SpmdProgram:
         return math.prod(self.mesh)
 
     def made(self, op: int, output: int) -> MeshSharding:
-        """Return the forms in which an operator makes an output."""
+        """Return the shardings in which an operator makes an output."""
         return tuple(rule.outputs[output] for rule in self.rules[op])
 
     def wanted(self, op: int, argument: int) -> MeshSharding:
-        """Return the forms in which an operator wants an argument."""
+        """Return the shardings in which an operator wants an argument."""
         return tuple(rule.inputs[argument] for rule in self.rules[op])
 
     def degrees(self, op: int, n_dims: int) -> tuple[int, ...]:
@@ -73,19 +67,6 @@ class SpmdProgram:
             if rule.dim >= 0:
                 degrees[rule.dim] *= size
         return tuple(degrees)
-
-    def part(self, op: int, degrees: tuple[int, ...]) -> I32:
-        """(n_devices,) the part of an operator, cut by `degrees`, that each device runs."""
-        at = np.unravel_index(np.arange(self.n_devices), self.mesh)
-        place = [np.zeros(self.n_devices, dtype=np.int64) for _ in degrees]
-        for rule, size, mine in zip(self.rules[op], self.mesh, at, strict=True):
-            if rule.dim >= 0:
-                place[rule.dim] = place[rule.dim] * size + mine
-        return np.ravel_multi_index(place, degrees).astype(np.int32) if degrees else np.zeros(self.n_devices, np.int32)
-
-    def pieces(self, forms: MeshSharding) -> int:
-        """Return into how many slices a tensor in these forms is cut."""
-        return math.prod(size for form, size in zip(forms, self.mesh, strict=True) if form.sliced)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why the program is none for this model on so many devices, or None if it is one.
@@ -98,16 +79,16 @@ class SpmdProgram:
             return (
                 f"program: signatures of {len(self.rules)} operators, model {graph.name!r} has {len(graph.operators)}"
             )
-        made = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
+        fed_inputs = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
         for index, op in enumerate(graph.operators):
             where, count = f"program: operator {op.name!r}", len(arguments(op))
             rules, stored = self.rules[index], self.stored[index]
             if len(rules) != len(self.mesh) or len(stored) != count:
-                return f"{where}: needs {len(self.mesh)} signatures and forms of {count} arguments"
+                return f"{where}: needs {len(self.mesh)} signatures and shardings of {count} arguments"
             for rule in rules:
                 if len(rule.inputs) != count or len(rule.outputs) != len(op.outputs) or rule.dim >= len(op.dims):
                     return f"{where}: signature {rule} does not fit its {count} arguments"
             for argument, shardings in enumerate(stored):
-                if len(shardings) != (0 if (index, argument) in made else len(self.mesh)):
-                    return f"{where}: argument {argument} has {len(shardings)} forms of storage"
+                if len(shardings) != (0 if (index, argument) in fed_inputs else len(self.mesh)):
+                    return f"{where}: argument {argument} has {len(shardings)} shardings in storage"
         return None

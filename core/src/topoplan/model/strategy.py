@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -18,11 +19,11 @@ import numpy as np
 from topoplan.arrays import digest
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.placement import Placement, data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.spmd import SpmdProgram
 
-__all__ = ["PipelineStrategy", "PlacedStrategy", "SpmdStrategy", "Strategy", "pipeline_strategy"]
+__all__ = ["PipelineStrategy", "PlacedStrategy", "SpmdStrategy", "Strategy"]
 
 
 @attrs.frozen
@@ -31,9 +32,11 @@ class Strategy(ABC):
 
     Attributes:
         placements: how each operator of the graph is cut, and the devices of its parts, in the graph's order.
+        keeps_whole_batch: whether the activations of the whole batch are in memory at once.
     """
 
     placements: tuple[Placement, ...]
+    keeps_whole_batch: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -41,36 +44,34 @@ class Strategy(ABC):
         """The order of passes; a trivial one if the whole batch goes through at once and devices run what is ready."""
 
     @property
-    @abstractmethod
     def whole_batch(self) -> bool:
         """Whether the strategy has no schedule to speak of: the batch is not cut, and no stages are named."""
+        return True
 
     @property
-    @abstractmethod
-    def keeps_whole_batch(self) -> bool:
-        """Whether the activations of the whole batch are in memory at once."""
-
-    @property
-    @abstractmethod
     def _order_key(self) -> bytes:
         """What `key` says besides the placements."""
+        return b""
 
     @functools.cached_property
     def key(self) -> bytes:
         """Value key: two strategies are equal iff their keys are."""
         return self._order_key + b"".join([placement.key for placement in self.placements])
 
-    @abstractmethod
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return the strategy with the placements of some operators replaced."""
+        """Return the strategy with the placements of some operators replaced, in the same order of passes."""
+        placements = list(self.placements)
+        for index, placement in changes.items():
+            placements[index] = placement
+        return attrs.evolve(self, placements=tuple(placements))
 
-    @abstractmethod
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why placements, order of passes and cluster do not go together, or None if they do.
 
         Says nothing of single placements (`check` does), nor whether an SPMD program computes what the graph says
         (`topoplan_engine.sharding.programs.why_invalid`).
         """
+        return None
 
     def check(self, graph: OperatorGraph, n_devices: int) -> None:
         """Raise `TopoplanError` unless the strategy fits the graph and the cluster."""
@@ -86,12 +87,6 @@ class Strategy(ABC):
         if reason := self.why_invalid(graph, n_devices):
             raise TopoplanError(f"strategy: {reason}")
 
-    def _changed(self, changes: Mapping[int, Placement]) -> tuple[Placement, ...]:
-        placements = list(self.placements)
-        for index, placement in changes.items():
-            placements[index] = placement
-        return tuple(placements)
-
 
 @attrs.frozen
 class PlacedStrategy(Strategy):
@@ -101,28 +96,6 @@ class PlacedStrategy(Strategy):
     def schedule(self) -> Schedule:
         """A trivial one."""
         return Schedule.whole_batch(len(self.placements))
-
-    @property
-    def whole_batch(self) -> bool:
-        """See `Strategy.whole_batch`."""
-        return True
-
-    @property
-    def keeps_whole_batch(self) -> bool:
-        """See `Strategy.keeps_whole_batch`."""
-        return True
-
-    @property
-    def _order_key(self) -> bytes:
-        return b""
-
-    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
-        """Return the strategy with the placements of some operators replaced."""
-        return PlacedStrategy(self._changed(changes))
-
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return None: every operator may run anywhere."""
-        return None
 
 
 @attrs.frozen
@@ -134,6 +107,7 @@ class PipelineStrategy(Strategy):
     """
 
     schedule: Schedule
+    keeps_whole_batch = False
 
     @property
     def whole_batch(self) -> bool:
@@ -141,22 +115,13 @@ class PipelineStrategy(Strategy):
         return False
 
     @property
-    def keeps_whole_batch(self) -> bool:
-        """See `Strategy.keeps_whole_batch`."""
-        return False
-
-    @property
     def _order_key(self) -> bytes:
         return digest([self.schedule])
-
-    def with_changes(self, changes: Mapping[int, Placement]) -> PipelineStrategy:
-        """Return the strategy with the placements of some operators replaced, under the same schedule."""
-        return PipelineStrategy(self._changed(changes), self.schedule)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why the schedule does not go with the placements, or None if it does."""
         if self.schedule.kind is ScheduleKind.DUPLEX:
-            return "schedule: duplex: needs a program for all devices"
+            return "schedule: duplex: needs an SPMD program"
         return self.schedule.why_invalid(graph, self.placements)
 
 
@@ -167,7 +132,8 @@ class SpmdStrategy(Strategy):
     Attributes:
         program: the shardings of all tensors on a mesh of devices.
         schedule: a duplex one (two-microbatch overlap); of one micro-batch with a stage for every operator if the
-            whole batch goes through in the order of the program.
+            whole batch goes through in the order of the program.  Activations of all micro-batches are there when the
+            forward pass ends.
     """
 
     program: SpmdProgram
@@ -180,31 +146,18 @@ class SpmdStrategy(Strategy):
         placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
         return cls(placements, program, Schedule.one_by_one(len(cuts)))
 
-    def overlapped(self, schedule: Schedule) -> SpmdStrategy:
-        """Return the same program, whose micro-batches go through stages under a duplex schedule."""
-        return SpmdStrategy(self.placements, self.program, schedule)
-
-    def unscheduled(self) -> SpmdStrategy:
-        """Return the same program, which takes the whole batch at once."""
-        return self.overlapped(Schedule.one_by_one(len(self.placements)))
-
     @property
     def whole_batch(self) -> bool:
         """See `Strategy.whole_batch`."""
         return self.schedule == Schedule.one_by_one(len(self.schedule.stage))
 
     @property
-    def keeps_whole_batch(self) -> bool:
-        """See `Strategy.keeps_whole_batch`."""
-        return True  # activations of all micro-batches are there when the forward pass ends
-
-    @property
     def _order_key(self) -> bytes:
         return digest([self.program, self.schedule])
 
-    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
+    def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
         """Return placements alone: a program says more than they do, and fits changed ones no longer."""
-        return PlacedStrategy(self._changed(changes))
+        return PlacedStrategy(self.placements).with_changes(changes)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why program, placements, schedule and cluster do not go together, or None if they do."""
@@ -215,47 +168,5 @@ class SpmdStrategy(Strategy):
             if placement.degrees != (cut := program.degrees(index, len(op.dims))):
                 return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
         if schedule.kind is not ScheduleKind.DUPLEX:
-            return f"schedule: {schedule.kind}: a program for all devices needs a duplex schedule, or none"
+            return f"schedule: {schedule.kind}: an SPMD program needs a duplex schedule, or none"
         return schedule.why_invalid(graph, self.placements)
-
-
-def pipeline_strategy(
-    graph: OperatorGraph,
-    stages: Sequence[tuple[int, int, Sequence[int]]],
-    micro_batches: int,
-    kind: ScheduleKind | str = ScheduleKind.ONE_F_ONE_B,
-    recompute: Sequence[bool] = (),
-) -> PipelineStrategy:
-    """Return a strategy of consecutive operators on each stage, data-parallel over its devices.
-
-    Args:
-        graph: the model.
-        stages: (first operator, last operator, devices) of each stage, in order and without gaps; the last operator
-            is in the stage.  In an interleaved schedule the groups of devices come round again.
-        micro_batches: parts of the batch.
-        kind: the order of passes.
-        recompute: for each stage, whether it runs its forward pass twice to save memory; empty for none.
-
-    Raises:
-        TopoplanError: stages leave operators out or overlap, or the schedule does not fit.
-    """
-    placements: list[Placement] = []
-    for number, (first, last, devices) in enumerate(stages):
-        if first != len(placements) or not first <= last < len(graph.operators) or not len(devices):
-            raise TopoplanError(
-                f"schedule: stage {number} has operators {first} to {last} on {len(devices)} devices "
-                f"(must start at {len(placements)}, end before {len(graph.operators)} and have a device)"
-            )
-        placements += [data_parallel(graph, op, devices) for op in range(first, last + 1)]
-    if len(placements) != len(graph.operators):
-        raise TopoplanError(f"schedule: stages end at operator {len(placements) - 1} of {len(graph.operators)}")
-    lengths = [last + 1 - first for first, last, _ in stages]
-    schedule = Schedule(
-        kind=kind,
-        micro_batches=micro_batches,
-        stage=np.repeat(np.arange(len(stages)), lengths),
-        recompute=recompute,
-    )
-    if reason := schedule.why_invalid(graph, placements):
-        raise TopoplanError(reason)
-    return PipelineStrategy(tuple(placements), schedule)

@@ -14,7 +14,6 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
-from topoplan.csr import row_of_entry
 from topoplan.errors import TopoplanError
 
 __all__ = ["LONGEST_SECONDS", "MOST_BYTES", "Collective", "TaskGraph", "TaskKind"]
@@ -122,7 +121,7 @@ class TaskGraph:
 
     def edges(self) -> tuple[I64, I64]:
         """Return both ends of every edge, in the order of ``succ``."""
-        return row_of_entry(self.succ_ptr), self.succ.astype(np.int64)
+        return _owners(self.succ_ptr), self.succ.astype(np.int64)
 
     def predecessor_counts(self) -> I32:
         """(T,) how many edges enter each task."""
@@ -159,16 +158,11 @@ class TaskGraph:
         for field, rows in (("device", self.n_devices), ("src", self.n_devices), ("dst", self.n_devices)):
             self._in_range(where, field, getattr(self, field), -1, rows)
         self._in_range(where, "group", self.group, -1, self.n_groups)
-        bad = np.flatnonzero(~((self.seconds >= 0) & (self.seconds <= LONGEST_SECONDS)))
-        if len(bad):
-            raise TopoplanError(
-                f"{where}: {self.label(bad[0])} runs {self.seconds[bad[0]]} s (must be 0 to {LONGEST_SECONDS:g})"
-            )
-        bad = np.flatnonzero((self.size < 0) | (self.size > MOST_BYTES))
-        if len(bad):
-            raise TopoplanError(
-                f"{where}: {self.label(bad[0])} has {self.size[bad[0]]} bytes (must be 0 to {MOST_BYTES})"
-            )
+        seconds, size, limit = self.seconds, self.size, f"{LONGEST_SECONDS:g}"
+        self._refuse(
+            where, ~((seconds >= 0) & (seconds <= LONGEST_SECONDS)), f"runs {{}} s (must be 0 to {limit})", seconds
+        )
+        self._refuse(where, (size < 0) | (size > MOST_BYTES), f"has {{}} bytes (must be 0 to {MOST_BYTES})", size)
         transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.COLLECTIVE
         self._in_range(where, "src", self.src[transfer], 0, self.n_devices)
         self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
@@ -176,9 +170,7 @@ class TaskGraph:
         self._in_range(where, "device", self.device[~(transfer | ring)], 0, self.n_devices)
         members = np.zeros(count, dtype=np.int64)
         members[ring] = np.diff(self.group_ptr)[self.group[ring]]
-        empty = np.flatnonzero(ring & (members < 1))
-        if len(empty):
-            raise TopoplanError(f"{where}: {self.label(empty[0])} has no members")
+        self._refuse(where, ring & (members < 1), "has no members")
         self._check_collectives(where, ring, members)
         self._check_members(where)
 
@@ -186,21 +178,24 @@ class TaskGraph:
         """Raise where the kind of a collective is missing, or is none that one task can be."""
         self._in_range(where, "collective", self.collective[collective], 0, max(Collective) + 1)
         self._in_range(where, "collective of other tasks", self.collective[~collective], -1, 0)
-        bad = np.flatnonzero(np.isin(self.collective, (Collective.ALL_TO_ALL, Collective.BROADCAST)))
-        if len(bad):
-            raise TopoplanError(f"{where}: {self.label(bad[0])} is no single task (write transfers between two joins)")
-        bad = np.flatnonzero((self.collective == Collective.JOIN) & ((self.size > 0) | (members > 1)))
-        if len(bad):
-            raise TopoplanError(f"{where}: {self.label(bad[0])} must have one member and 0 bytes")
+        several = np.isin(self.collective, (Collective.ALL_TO_ALL, Collective.BROADCAST))
+        self._refuse(where, several, "is no single task (write transfers between two joins)")
+        join = self.collective == Collective.JOIN
+        self._refuse(where, join & ((self.size > 0) | (members > 1)), "must have one member and 0 bytes")
 
     def _check_members(self, where: str) -> None:
         """Raise where a group names a device twice: simulators and exporters take members for different ones."""
-        owner = row_of_entry(self.group_ptr)
+        owner = _owners(self.group_ptr)
         key = np.sort(owner * self.n_devices + self.group_members)
         twice = np.flatnonzero(key[1:] == key[:-1])
         if len(twice):
             group, device = divmod(int(key[twice[0]]), self.n_devices)
             raise TopoplanError(f"{where}: group {group} names device {device} twice (members must be different)")
+
+    def _refuse(self, where: str, wrong: Any, what: str, column: Any = None) -> None:
+        """Raise for the first of the (T,) tasks that are wrong; ``{}`` in ``what`` is its value in a column."""
+        for task in np.flatnonzero(wrong)[:1]:
+            raise TopoplanError(f"{where}: {self.label(task)} {what.format(None if column is None else column[task])}")
 
     def _in_range(self, where: str, field: str, values: Any, low: int, high: int) -> None:
         bad = np.flatnonzero((values < low) | (values >= high))
@@ -211,3 +206,8 @@ class TaskGraph:
 def _ordered(where: str, field: str, pointer: I32, rows: int, total: int) -> None:
     if len(pointer) != rows + 1 or pointer[0] != 0 or pointer[-1] != total or (np.diff(pointer) < 0).any():
         raise TopoplanError(f"{where}: {field}_ptr is not an ascending index from 0 to {total}")
+
+
+def _owners(pointer: I32) -> I64:
+    """(e,) row of each entry of compressed rows."""
+    return np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))

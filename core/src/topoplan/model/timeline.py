@@ -54,14 +54,3 @@ class Timeline:
     link_busy: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     bounds: Bounds
     events: int
-
-    @property
-    def exposed_communication(self) -> float:
-        """Seconds of the iteration that the busiest device does not compute."""
-        return self.makespan - float(self.device_busy.max(initial=0.0))
-
-    @property
-    def bubble_fraction(self) -> float:
-        """Share of the iteration that the devices which compute at all spend without computing, on average."""
-        used = int((self.device_busy > 0).sum())
-        return max(0.0, 1.0 - float(self.device_busy.sum()) / (used * self.makespan)) if used else 0.0

@@ -10,25 +10,26 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import attrs
 
 from topoplan.errors import TopoplanError, shown
+from topoplan.options import check_defaults
 
 if TYPE_CHECKING:
     import numpy as np
     from typer import Typer
 
-    from topoplan.arrays import F64, I32
     from topoplan.model.cluster import Cluster
-    from topoplan.model.fabric import Fabric
+    from topoplan.model.costs import CostFunction
     from topoplan.model.graph import OperatorGraph
     from topoplan.model.machine import HostModel
     from topoplan.model.plan import Plan
     from topoplan.model.problem import Demand, Problem
+    from topoplan.model.reconfigurable import AnyFabric
     from topoplan.model.strategy import Strategy
     from topoplan.plugin.simulate import Simulate
     from topoplan.search.protocol import Search
@@ -38,26 +39,24 @@ __all__ = [
     "CORE_COMMANDS",
     "Command",
     "Component",
-    "CostFunction",
     "Estimator",
     "Exporter",
     "Frontend",
     "Kind",
     "Machine",
     "MemoryPolicy",
-    "PartCosts",
     "Registered",
     "Searcher",
     "Simulator",
     "Topology",
     "TopologyContext",
     "check_class",
+    "unguarded",
 ]
 
 #: Words after ``topoplan`` that core itself answers to; no plugin may take one.
 CORE_COMMANDS = ("plugins",)
 
-Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
 SearchAxis = Literal["strategy", "network"]
 MemoryPolicy = Literal["ignore", "limit", "penalty"]
 
@@ -157,15 +156,12 @@ class TopologyContext:
 
 @attrs.frozen
 class Topology(Component):
-    """Builds a fabric for a cluster.
+    """Builds a fabric for a cluster; the fabric says what its links pass, for prices (`Fabric.switching`).
 
     Attributes:
         follows_demand: the hardware can be wired for the demand, so that a network searcher may decide
             what to build; its fabrics keep every host within its interfaces.
-        rebuilds: its fabric is rebuilt during the iteration; `static` then has what it is compared with.
-        switching: what its links pass, for pricing them: nothing but cables and packet switches; a port of a
-            ``patch-panel`` or ``ocs`` (optical circuit switch) at either end of a link between two hosts; or
-            ``ideal`` switches, which are not for sale.
+        rebuilds: it may build a `ReconfigurableFabric`, which is rebuilt during the iteration.
         switched: hosts join switches, and one link carries what a host sends to all others.  If it is false, hosts
             are wired to each other, and have several interfaces unless the user says otherwise.
     """
@@ -173,74 +169,20 @@ class Topology(Component):
     kind = Kind.TOPOLOGY
     follows_demand: ClassVar[bool] = False
     rebuilds: ClassVar[bool] = False
-    switching: ClassVar[Switching] = "packet"
     switched: ClassVar[bool] = False
 
     @abstractmethod
-    def build(self, context: TopologyContext) -> Fabric:
+    def build(self, context: TopologyContext) -> AnyFabric:
         """Build the fabric.
 
         Raises:
             TopoplanError: the cluster cannot be wired so; the message says which one could.
         """
 
-    def static(self, context: TopologyContext) -> Sequence[Fabric]:
-        """Return the fabrics that the same hardware can hold throughout, for a topology that ``rebuilds``."""
-        return ()
-
     @classmethod
     def example_cluster(cls) -> Cluster | None:
         """Return the cluster that the conformance kit builds the example for; None: several sizes, four interfaces."""
         return None
-
-
-@attrs.frozen(kw_only=True)
-class PartCosts:
-    """Costs of the parts of one operator under one placement, (P,) each.
-
-    Attributes:
-        forward, backward: seconds.
-        memory: bytes that the part keeps on its device during the iteration.
-        states: (3, P) bytes of weights, gradients and optimizer state among them; None where nobody knows.
-        kept: those of ``memory`` that do not come and go with a micro-batch: the sum of ``states`` unless given.  None
-            says that it is all but the part's outputs.
-        weight_gradient: seconds of the backward pass that the gradients of weights take, which nothing but their
-            all-reduce waits for.  None says half of them, for an operator with weights.
-    """
-
-    forward: F64
-    backward: F64
-    memory: F64
-    states: F64 | None = None
-    kept: F64 | None = attrs.field()
-    weight_gradient: F64 | None = None
-
-    @kept.default
-    def _stays(self) -> F64 | None:
-        return None if self.states is None else self.states.sum(axis=0)
-
-
-class CostFunction(ABC):
-    """What an estimator builds: compiled once for a problem, called for many placements.
-
-    Attributes:
-        assumptions: JSON values, such as the share of a device's peak that it assumes: they stand in the
-            provenance of plans and beside the figures of a run.
-    """
-
-    assumptions: Mapping[str, Any] = {}
-
-    @abstractmethod
-    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
-        """Say whether operator ``op`` cut by ``degrees`` can be priced."""
-
-    @abstractmethod
-    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
-        """Price every part, ``devices`` (P,) naming the device of each.
-
-        Raises:
-            TopoplanError: it cannot be priced; the message names operator, cut and what would be right.
-        """
 
 
 @attrs.frozen
@@ -366,6 +308,11 @@ class Command(Registered):
         """
 
 
+def unguarded(cls: Any) -> Any:
+    """Return the class of a component as its author made it, where a host has put checks around it; else what it is."""
+    return vars(cls).get("guards", cls) if isinstance(cls, type) else cls
+
+
 #: The class of each kind.
 CONTRACTS: Mapping[Kind, type[Registered]] = {
     contract.kind: contract  # type: ignore[type-abstract]
@@ -379,8 +326,8 @@ def check_class(cls: type[Registered]) -> None:
     kind = cls.kind.value
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise TopoplanError(
-            f"{kind} {shown(name)}: is no name of a component (lower case letters, digits and "
-            "single dashes, a letter first: my-ring)"
+            f"{kind} {cls.__name__}: {shown(name)} is no name of a component "
+            '(write name = "...": lower case letters, digits and single dashes, a letter first, as in my-ring)'
         )
     if cls.__abstractmethods__:
         raise TopoplanError(f"{kind} {name!r}: has no method {', '.join(sorted(cls.__abstractmethods__))}")
@@ -389,9 +336,14 @@ def check_class(cls: type[Registered]) -> None:
     declared = inspect.get_annotations(CONTRACTS[cls.kind])
     if missing := [attribute for attribute in declared if not hasattr(cls, attribute)]:
         raise TopoplanError(f"{kind} {name!r}: {missing[0]} is missing (write {missing[0]} = ... in the class)")
-    for attribute, words in (("axis", get_args(SearchAxis)), ("switching", get_args(Switching))):
-        if attribute in declared and (value := getattr(cls, attribute)) not in words:
-            raise TopoplanError(f"{kind} {name!r}: {attribute} is {shown(value)} (must be one of {', '.join(words)})")
+    check_defaults(cls, f"{kind} {name!r}")
+    axes = get_args(SearchAxis)
+    if issubclass(cls, Exporter) and not re.fullmatch(r"\.[^/]+", str(cls.suffix)):
+        raise TopoplanError(
+            f"{kind} {name!r}: suffix is {shown(cls.suffix)} (must begin with a dot, as .fbuf, and be no path)"
+        )
+    if issubclass(cls, Searcher) and cls.axis not in axes:
+        raise TopoplanError(f"{kind} {name!r}: axis is {shown(cls.axis)} (must be one of {', '.join(axes)})")
     if issubclass(cls, Searcher) and cls.constructs and cls.axis != "strategy":
         raise TopoplanError(f"searcher {name!r}: constructs strategies, but moves the {cls.axis}")
     if cls.kind is Kind.COMMAND and name in CORE_COMMANDS:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from email.message import Message
+from email.parser import HeaderParser
 from typing import NamedTuple
 
 __all__ = [
@@ -50,39 +52,24 @@ class InstalledPlugin(NamedTuple):
 def installed_plugins(prefix: str = "") -> list[InstalledPlugin]:
     """Return the plugins whose entry points begin so, sorted by name and distribution."""
     plugins = []
-    heads: dict[int, dict[str, list[str]]] = {}
+    heads: dict[importlib.metadata.Distribution | None, Message] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         if not point.name.startswith(prefix):
             continue
-        if id(point.dist) not in heads:
-            heads[id(point.dist)] = _head(point.dist)
-        head = heads[id(point.dist)]
-        name, version, summary = (head.get(key, [""])[0] for key in ("name", "version", "summary"))
-        plugins.append(InstalledPlugin(point.name, point, name, version, summary, tuple(head.get("requires-dist", ()))))
+        if point.dist not in heads:
+            heads[point.dist] = _head(point.dist)
+        head = heads[point.dist]
+        name, version, summary = (str(head.get(key, "")) for key in ("Name", "Version", "Summary"))
+        plugins.append(
+            InstalledPlugin(point.name, point, name, version, summary, tuple(head.get_all("Requires-Dist", ())))
+        )
     return sorted(plugins, key=lambda plugin: (plugin.name, plugin.dist))
 
 
-def _head(dist: importlib.metadata.Distribution | None) -> dict[str, list[str]]:
-    """Return the fields of a distribution's metadata, names in lower case -> values.
-
-    `importlib.metadata` parses the whole file for each field that it is asked for, the description included.
-    """
-    if dist is None:
-        return {}
-    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
-    fields: dict[str, list[str]] = {}
-    values: list[str] = []
-    for line in text.splitlines():
-        if not line:  # the description follows
-            break
-        if line[0].isspace():
-            if values:
-                values[-1] += f"\n{line}"
-            continue
-        key, _, value = line.partition(":")
-        values = fields.setdefault(key.lower(), [])
-        values.append(value.strip())
-    return fields
+def _head(dist: importlib.metadata.Distribution | None) -> Message:
+    """Return the fields of a distribution's metadata; `importlib.metadata` would parse the description, too."""
+    text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO") or "") if dist else ""
+    return HeaderParser().parsestr(text.partition("\n\n")[0])
 
 
 def listed(variable: str) -> set[str] | None:

@@ -12,11 +12,9 @@ these functions with the `hookimpl` marker::
     def topoplan_topologies():
         return Ring
 
-Registration hooks take nothing and return a class or a list of classes; they are called once, while the host
-starts, so they must be cheap: import heavy modules inside ``build``.  Observer hooks are called at batch
-boundaries, never
-in a hot loop; they return nothing and change nothing.  An implementation may accept fewer arguments than
-its specification.
+Registration hooks take nothing and return a class or a list of classes; they are called once, while the host starts, so
+they must be cheap: import heavy modules inside ``build``.  Observer hooks are called at batch boundaries, never in a
+hot loop; they return nothing and change nothing.  An implementation may accept fewer arguments than its specification.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
         Simulator,
         Topology,
     )
-    from topoplan.search.observed import Progress, Run
+    from topoplan.search.protocol import Progress, Run
 
 __all__ = ["hookimpl", "hookspec"]
 

@@ -10,37 +10,34 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import attrs
 import pluggy
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, exception_line, nearest
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
-from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered, check_class
-from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, InstalledPlugin, enabled, installed_plugins, listed
-from topoplan.plugin.guard import PluginError, bare, culprit, guarded, modules_of, told
-from topoplan.plugin.observers import Observers
-from topoplan.plugin.registering import (
-    REGISTRATION,
+from topoplan.plugin._guard import guarded, modules_of
+from topoplan.plugin._registering import (
     Added,
     Broken,
     Conflict,
     Provider,
     Row,
-    check_markers,
+    check_classes,
     check_requirements,
-    checked,
+    components_from,
+    hooks_of,
     is_component,
     name_of,
     unknown,
 )
+from topoplan.plugin.components import CORE_COMMANDS, Component, Kind, Registered, unguarded
+from topoplan.plugin.entry_points import ALLOW, DENY, GROUP, InstalledPlugin, enabled, installed_plugins, listed
 
 __all__ = ["GROUP", "Added", "Broken", "Conflict", "Host", "Provider", "Row"]
-
 
 R = TypeVar("R", bound=Registered)
 C = TypeVar("C", bound=Component)
@@ -77,7 +74,6 @@ class Host:
         self._shared_names: list[Conflict] = []
         self.added: list[Added] = []
         self.modules: dict[str, Provider] = {}
-        self._observers = Observers(self._manager)
         self.discovered = False
         self.broken: list[Broken] = []
         self.disabled: list[str] = []
@@ -103,13 +99,13 @@ class Host:
             else:
                 host.disabled.append(plugin.name)
         for name in sorted(listed(ALLOW) or ()):
-            if not prefix and not any(name in (p.name, p.dist) for found in by_name.values() for p in found):
+            if not prefix and not any(name in (p.name, p.dist) for providers in by_name.values() for p in providers):
                 error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
-                host.broken.append(Broken(name=name, dist="", version="", error=error))
+                host._record(Provider(name=name, dist="", version=""), error, "")
         host._shared_names = [
-            Conflict(subject=f"entry point {name!r}", providers=tuple(found))
-            for name, found in sorted(by_name.items())
-            if len(found) > 1
+            Conflict(subject=f"entry point {name!r}", providers=tuple(providers))
+            for name, providers in sorted(by_name.items())
+            if len(providers) > 1
         ]
         if strict:
             for problem in (*host.broken, *host.conflicts):
@@ -129,20 +125,19 @@ class Host:
         Raises:
             TopoplanError: it cannot be used; nothing of it is added then.
         """
-        given = [plugin] if is_component(plugin) else plugin
-        classes = [bare(each) for each in given] if isinstance(given, list | tuple) else None
+        several = [plugin] if is_component(plugin) else plugin
+        classes = [unguarded(each) for each in several] if isinstance(several, list | tuple) else None
         if classes and not replace and all(self._has(cls) for cls in classes):
             return
-        called = name or name_of(plugin if classes is None else classes)
-        if any(added.plugin is plugin and added.name == called for added in self.added):
+        source = plugin if classes is None else classes
+        provider = Provider(name=name or name_of(source), dist="", version="")
+        if any(added.plugin is plugin and added.name == provider.name for added in self.added):
             return
-        provider = Provider(name=called, dist="", version="")
-        if classes is None and not replace:
-            self._add(plugin, provider)
-        else:
-            self._take(plugin, classes, provider, replace=replace)
-        self.added = [added for added in self.added if added.name != called]
-        self.added.append(Added(plugin if classes is None else classes, called, replace))
+        if classes is not None or replace:
+            self._make_room(source, provider, replace=replace)
+        self._add(source, provider)
+        self.added = [added for added in self.added if added.name != provider.name]
+        self.added.append(Added(source, provider.name, replace))
 
     def _has(self, cls: Any) -> bool:
         """Say whether a component is here already, whoever brought it."""
@@ -151,43 +146,27 @@ class Host:
     def _entries(self, cls: type[Registered]) -> Sequence[_Entry]:
         return self._index.get((cls.kind, getattr(cls, "name", "")), ())
 
-    def _take(self, plugin: object, classes: Sequence[Any] | None, provider: Provider, *, replace: bool) -> None:
-        """Add components, or a plugin that takes the place of others."""
-        for cls in classes or ():
-            if not is_component(cls):
+    def _make_room(self, plugin: object, provider: Provider, *, replace: bool) -> None:
+        """Take out what a plugin replaces, or refuse it where others have its names; nothing changes if it is wrong."""
+        trial = Host()
+        trial._add(plugin, provider)
+        for kind, name in trial._index:
+            if not replace and (entries := self._index.get((kind, name))):
                 raise TopoplanError(
-                    f"plugin {provider.name!r}: {shown(cls)} is no class of component (expected a Topology, ...)"
+                    f"{kind.value} {name!r}: {entries[0].provider} has one of this name "
+                    "(replace=True takes its place in this host)"
                 )
-            check_class(cls)
-        trial = Host()  # where nothing else is, so that what is wrong with the plugin shows before anything changes
-        trial._add_or_enter(plugin, classes, provider)
-        fresh = [key for key, entries in trial._index.items() if entries[-1].provider is provider]
-        if not replace:
-            for kind, own in fresh:
-                if self._index.get((kind, own)):
-                    raise TopoplanError(
-                        f"{kind.value} {own!r}: {self._index[kind, own][0].provider} has one of this name "
-                        "(replace=True takes its place in this host)"
-                    )
-        self._drop(provider.name, fresh)
-        self._add_or_enter(plugin, classes, provider)
-
-    def _add_or_enter(self, plugin: object, classes: Sequence[type[Registered]] | None, provider: Provider) -> None:
-        if classes is None:
-            self._add(plugin, provider)
-        else:
-            self._enter([_Entry(cls, provider) for cls in classes])
+        self._drop(provider.name, trial._index)
 
     def _drop(self, name: str, keys: Iterable[tuple[Kind, str]]) -> None:
         """Take out what was added under a name, and the components of these keys."""
         if self._manager.has_plugin(name):
             self._manager.unregister(name=name)
-        self._observers.hear_again(name)
         gone = set(keys)
         for key in list(self._index):
-            kept = [] if key in gone else [entry for entry in self._index[key] if entry.provider.name != name]
-            if kept:
-                self._index[key] = kept
+            entries = [] if key in gone else [entry for entry in self._index[key] if entry.provider.name != name]
+            if entries:
+                self._index[key] = entries
             else:
                 del self._index[key]
 
@@ -205,14 +184,14 @@ class Host:
         dist, slash, name = text.rpartition("/")
         name = name.lower() if kind is Kind.MACHINE else name
         entries = self._index.get((kind, name), [])
-        own = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
-        if not own:
+        hits = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
+        if not hits:
             raise TopoplanError(self._unknown(kind, text))
-        conflict = None if len(own) == 1 and slash else self._conflict(kind, name)
+        conflict = None if len(hits) == 1 and slash else self._conflict(kind, name)
         if conflict is not None:
             ways = " or ".join(f"{p.dist or p.name}/{name}" for p in conflict.providers)
             raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
-        return own[0]
+        return hits[0]
 
     def make(self, kind: type[C] | Kind | str, text: str, options: Mapping[str, Any] | None = None) -> C:
         """Make a component from ``name`` or ``name:key=value,...`` and a table of options.
@@ -221,22 +200,22 @@ class Host:
             TopoplanError: the component or an option is unknown, wrong, or given in both places.
         """
         kind = _kind(kind)
-        name, given = parse_component(text, kind.value)
+        name, text_options = parse_component(text, kind.value)
         cls = cast("type[C]", self._entry(kind, name).guarded)
         table = dict(options or {})
         spelt = {key.replace("-", "_") for key in table}
-        for key in given:
+        for key in text_options:
             if key.replace("-", "_") in spelt:
                 raise TopoplanError(f"{kind.value} {text!r}: {key!r} is given twice (here and beside it)")
-        return structure(cls, {**table, **given}, f"{kind.value} {name}")
+        return structure(cls, {**table, **text_options}, f"{kind.value} {name}")
 
     def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]:
         """List the usable components, of one kind or all, sorted by kind and name."""
-        wanted = None if kind is None else _kind(kind)
+        kinds = {*Kind} if kind is None else {_kind(kind)}
         return [
             cast("type[C]", entries[0].guarded)
-            for (found, name), entries in self._sorted()
-            if found is not Kind.COMMAND and wanted in (None, found) and self._conflict(found, name) is None
+            for (each, name), entries in self._sorted()
+            if each in kinds - {Kind.COMMAND} and self._conflict(each, name) is None
         ]
 
     def listing(self) -> list[Row]:
@@ -264,33 +243,13 @@ class Host:
     @property
     def conflicts(self) -> list[Conflict]:
         """Every name that several plugins claim."""
-        found = (self._conflict(kind, name) for (kind, name), entries in self._sorted() if len(entries) > 1)
-        return [*self._shared_names, *filter(None, found)]
+        claims = (self._conflict(kind, name) for (kind, name), entries in self._sorted() if len(entries) > 1)
+        return [*self._shared_names, *filter(None, claims)]
 
     @property
-    def hook(self) -> Any:
-        """The observer hooks, e.g. ``host.hook.topoplan_run_started(run=run)``; for batch boundaries only.
-
-        An observer that raises is told of in a `TopoplanWarning`, and its plugin is told of nothing more.
-        """
-        return self._observers
-
-    @contextmanager
-    def naming_plugins(self) -> Iterator[None]:
-        """Name the plugin whose code raises meanwhile; what core itself raises passes as it is.
-
-        Raises:
-            PluginError: for what came out of a plugin's code and is no `TopoplanError`.
-        """
-        try:
-            yield
-        except TopoplanError:
-            raise
-        except Exception as error:
-            who = culprit(error, self.modules)
-            if not who:
-                raise
-            raise PluginError(f"{who} raised {told(error)}") from error
+    def hook(self) -> pluggy.HookRelay:
+        """The hooks; `topoplan_engine.observing` calls those that observe, and one that raises harms nobody else."""
+        return self._manager.hook
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
 
@@ -300,68 +259,43 @@ class Host:
         try:
             check_requirements(installed.requires)
             plugin = point.load()
+            self._add(plugin, provider)
         except TopoplanError as error:
-            self._record(provider, str(error), "")
+            self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
         except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
-            self._record(provider, f"{point.value} does not load: {told(error)}", traceback.format_exc())
-        else:
-            try:
-                self._add(plugin, provider)
-            except TopoplanError as error:
-                self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
+            self._record(provider, f"{point.value} does not load: {exception_line(error)}", traceback.format_exc())
         return provider
 
     def _record(self, provider: Provider, error: str, details: str) -> None:
-        self.broken.append(
-            Broken(name=provider.name, dist=provider.dist, version=provider.version, error=error, details=details)
-        )
+        self.broken.append(Broken(**attrs.asdict(provider), error=error, details=details))
 
     def _add(self, plugin: object, provider: Provider) -> None:
-        """Register a plugin and index its components: all of them, or none and a `TopoplanError`."""
-        check_markers(plugin)
+        """Index the components of a plugin, or of a list of them: all of them, or none and a `TopoplanError`."""
+        if isinstance(plugin, list):
+            classes = check_classes(plugin, provider.name)
+            functions: list[object] = []
+        else:
+            classes, functions = self._register(plugin, provider)
+        for cls in classes:
+            self._index[cls.kind, cls.name].append(_Entry(cls, provider))
+        self.modules.update(dict.fromkeys(modules_of([*classes, *functions]), provider))
+
+    def _register(self, plugin: object, provider: Provider) -> tuple[list[type[Registered]], list[object]]:
+        """Register a module or an object; return its components, and the functions that implement its hooks."""
+        hooks = hooks_of(plugin)
         key = f"{provider.name} of {provider.dist}" if provider.dist else provider.name
         if self._manager.has_plugin(key):
             raise TopoplanError(f"plugin {key!r}: already added")
         try:
             # Not atomic by itself: it keeps what it registered before its own checks failed.
             self._manager.register(plugin, key)
-            entries = [_Entry(cls, provider) for cls in self._collect(plugin)]
+            return components_from(hooks), list(hooks.values())
         except Exception as error:
             if self._manager.has_plugin(key):
                 self._manager.unregister(name=key)
             if isinstance(error, TopoplanError):
                 raise
-            raise TopoplanError(told(error)) from error
-        self._enter(entries)
-        own = (impl for caller in self._manager.get_hookcallers(plugin) or () for impl in caller.get_hookimpls())
-        self._known(modules_of([impl.function for impl in own if impl.plugin is plugin]), provider)
-
-    def _enter(self, entries: Sequence[_Entry]) -> None:
-        """Index components."""
-        for entry in entries:
-            self._index[entry.component.kind, entry.component.name].append(entry)
-            self._known(modules_of([entry.component]), entry.provider)
-
-    def _known(self, modules: Iterable[str], provider: Provider) -> None:
-        self.modules.update(dict.fromkeys(modules, provider))
-
-    def _collect(self, plugin: object) -> list[type[Registered]]:
-        """Call the registration hooks of one plugin and check what they return."""
-        classes: list[type[Registered]] = []
-        for caller in self._manager.get_hookcallers(plugin) or ():
-            if not caller.has_spec():
-                known = (name for name, other in vars(self._manager.hook).items() if other.has_spec())
-                raise TopoplanError(f"unknown hook {caller.name!r}{nearest(caller.name, known)}")
-            wanted = REGISTRATION.get(caller.name)
-            if wanted is not None:
-                # The plugin's own implementations only, so that what they return is known to be its own.
-                for own in (impl for impl in caller.get_hookimpls() if impl.plugin is plugin):
-                    classes += checked(caller.name, wanted, own.function())
-        keys = [(cls.kind, cls.name) for cls in classes]
-        for kind, name in keys:
-            if keys.count((kind, name)) > 1:
-                raise TopoplanError(f"provides {kind.value} {name!r} twice")
-        return classes
+            raise TopoplanError(exception_line(error)) from error
 
     # ── How questions are answered ─────────────────────────────────────────────────────────────────────
 
@@ -376,8 +310,8 @@ class Host:
         return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
 
     def _unknown(self, kind: Kind, name: str) -> str:
-        known = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        return unknown(kind, name, known, self.broken, self.disabled)
+        names = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
+        return unknown(kind, name, names, self.broken, self.disabled)
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:

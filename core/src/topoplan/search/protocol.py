@@ -7,6 +7,8 @@ resumed, run in many chains and swapped.
 
 The driver (`topoplan_engine.search.driver`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or
 ``ask`` returns nothing.  Searchers take turns; a new best that one reached, others are given by ``adopt``.
+
+Observer hooks receive how a search was started (`Run`) and its progress (`Progress`).
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from topoplan.model.fabric import Fabric
 from topoplan.model.placement import Placement
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import Strategy
 
 if TYPE_CHECKING:
-    from topoplan.model.problem import Demand
+    from topoplan.model.problem import Demand, Problem
 
-__all__ = ["Candidate", "Search", "State", "Trial"]
+__all__ = ["Candidate", "Progress", "Run", "Search", "State", "Trial"]
 
 
 @attrs.frozen(eq=False)
@@ -32,7 +34,7 @@ class State:
     """A strategy and the fabric (with its routes) that it runs on.  Compared by identity."""
 
     strategy: Strategy
-    fabric: Fabric
+    fabric: AnyFabric
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,7 +53,7 @@ class Candidate:
 
     base: State
     placements: Mapping[int, Placement] = attrs.field(factory=dict)
-    fabric: Fabric | None = None
+    fabric: AnyFabric | None = None
     cutoff_seconds: float = float("inf")
     comparison: str = ""
 
@@ -89,20 +91,25 @@ class Trial:
 class Search(ABC):
     """What a searcher builds.  `ask` and `tell` alternate; `tell` gets the trials in the order asked.
 
-    The properties and `report` are for those that have something to say there; their defaults say nothing.
+    Only `ask` must be written.  By default a search keeps the state that it is to go on from, and learns nothing from
+    prices; the properties and `report` are for those that have something to say there.
+
+    Attributes:
+        state: what `adopt` got last; None before.
     """
+
+    state: State | None = None
 
     @abstractmethod
     def ask(self) -> Sequence[Candidate]:
         """Propose candidates.  Empty says: nothing now; from every searcher at once it ends the run."""
 
-    @abstractmethod
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[Trial]) -> None:  # noqa: B027  to learn nothing is a default, not an omission
         """Take the prices of the candidates last asked, or of the first of them if the budget ran out."""
 
-    @abstractmethod
     def adopt(self, trial: Trial) -> None:
         """Go on from here: the initial state, or one that another searcher reached."""
+        self.state = trial.state
 
     @property
     def reached(self) -> Trial | None:
@@ -134,3 +141,37 @@ class Search(ABC):
             None for a strategy that it does not know.
         """
         return None
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """A search about to start, as observers receive it.
+
+    Attributes:
+        budget: candidates to price after the initial state.
+        patience: share of the budget after which the search ends if nothing was better; None to spend all.
+    """
+
+    problem: Problem
+    budget: int
+    seed: int
+    searchers: tuple[str, ...]
+    patience: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """How far a search is.
+
+    Attributes:
+        evaluations: candidates priced so far, the initial state included.
+        best, initial: seconds per iteration.
+        acceptance: share of its proposals that the strategy searcher accepted; None if it does not say.
+        elapsed: seconds since the start, without those that kernels took to compile.
+    """
+
+    evaluations: int
+    best: float
+    initial: float
+    acceptance: float | None
+    elapsed: float

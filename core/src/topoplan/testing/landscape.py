@@ -17,11 +17,12 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement, data_parallel
 from topoplan.model.problem import Demand, Problem
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.search.protocol import State, Trial
 from topoplan.testing import reference
 
-__all__ = ["problem", "random_strategy", "start", "trial"]
+__all__ = ["problem", "start", "trial"]
 
 
 class _Space:
@@ -90,18 +91,10 @@ def start(problem: Problem) -> State:
     return State(problem.space.initial(), reference.ring())
 
 
-def random_strategy(problem: Problem, rng: np.random.Generator) -> Strategy:
-    """Draw a placement for every operator."""
-    return PlacedStrategy(tuple(problem.space.random_placement(op, rng) for op in range(len(problem.graph.operators))))
-
-
 def trial(state: State) -> Trial:
     """Price a state."""
-    return Trial(state=state, cost=_strategy_seconds(state.strategy) + _network_seconds(state.fabric), demand=_demand)
-
-
-def _demand() -> Demand:
-    return reference.demand()
+    cost = _strategy_seconds(state.strategy) + _network_seconds(state.fabric)
+    return Trial(state=state, cost=cost, demand=reference.demand)
 
 
 def _build_fabric(demand: Demand | None, rng: np.random.Generator) -> Fabric:
@@ -120,26 +113,12 @@ def _strategy_seconds(strategy: Strategy) -> float:
     for placement in strategy.placements:
         sample, _, reduction = placement.degrees
         total += 2e-3 / placement.parts + 1e-3 * (sample > 1) + 1e-3 * (reduction > 1)
-        total += 1e-4 * _differ(before, placement)
+        total += 1e-4 * (not np.array_equal(before.devices, placement.devices))
         before = placement
     return total
 
 
-def _differ(one: Placement, two: Placement) -> bool:
-    return not np.array_equal(one.devices, two.devices)
-
-
-def _network_seconds(fabric: Fabric) -> float:
+def _network_seconds(fabric: AnyFabric) -> float:
     """Sum the hops that the traffic takes; infinite where it cannot flow."""
     matrix = reference.demand(fabric.n_hosts).matrix
-    return sum(1e-4 * _hops(fabric, int(a), int(b)) for a, b in np.argwhere(matrix > 0))
-
-
-def _hops(fabric: Fabric, source: int, destination: int) -> float:
-    reached, hops = {source}, 0
-    while destination not in reached:
-        wider = reached | set(fabric.link_dst[np.isin(fabric.link_src, list(reached))].tolist())
-        if wider == reached:
-            return float("inf")
-        reached, hops = wider, hops + 1
-    return hops
+    return sum(1e-4 * reference.hops(fabric.links, int(a)).get(int(b), math.inf) for a, b in np.argwhere(matrix > 0))

@@ -13,16 +13,18 @@ import numpy as np
 
 from topoplan.arrays import F64, I32
 from topoplan.model.cluster import Cluster
-from topoplan.model.fabric import Fabric, Phases
+from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.fabric import Fabric
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.model.machine import Device, HostModel
-from topoplan.model.placement import data_parallel
+from topoplan.model.placement import Placement, data_parallel
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
-from topoplan.model.strategy import PlacedStrategy, Strategy, pipeline_strategy
+from topoplan.model.reconfigurable import ReconfigurableFabric
+from topoplan.model.schedule import Schedule
+from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
-from topoplan.plugin.components import CostFunction, PartCosts
 
 __all__ = [
     "Costs",
@@ -30,14 +32,15 @@ __all__ = [
     "demand",
     "dense",
     "edges_of",
-    "faster",
     "graph",
+    "hops",
     "pipelined",
     "plan",
     "rebuilt",
     "ring",
     "taskgraph",
     "timeline",
+    "two_switches",
 ]
 
 
@@ -50,10 +53,10 @@ def cluster(n_hosts: int = 4) -> Cluster:
         memory=40e9,
         kernel_overhead=5e-6,
     )
-    made = Cluster.uniform(
+    bare_cluster = Cluster.uniform(
         n_hosts=n_hosts, device_preset=device.name, interfaces=4, interface_bandwidth=1e9, latency=1e-6
     )
-    return attrs.evolve(made, machines={device.name: HostModel(device=device)})
+    return attrs.evolve(bare_cluster, machines={device.name: HostModel(device=device)})
 
 
 def ring(n_hosts: int = 4) -> Fabric:
@@ -63,17 +66,33 @@ def ring(n_hosts: int = 4) -> Fabric:
     return Fabric.from_links(name="ring", n_hosts=n_hosts, links=links, bandwidth=1e9, latency=1e-6)
 
 
-def faster(fabric: Fabric, bandwidth: float) -> Fabric:
-    """Return a fabric all of whose links have so many bytes/s."""
-    return attrs.evolve(fabric, link_bandwidth=np.full(fabric.n_links, bandwidth))
+def two_switches(n_hosts: int = 4) -> Fabric:
+    """Return hosts that are all joined to both of two switches: two equal paths for every pair."""
+    up = [(host, switch) for host in range(n_hosts) for switch in (n_hosts, n_hosts + 1)]
+    return Fabric.from_links(
+        name="switches",
+        n_hosts=n_hosts,
+        n_switches=2,
+        links=[*up, *((switch, host) for host, switch in up)],
+        bandwidth=1e9,
+        latency=1e-6,
+        max_paths=2,
+    )
 
 
-def rebuilt(delay: float) -> Fabric:
+def hops(fabric: Fabric, host: int) -> dict[int, int]:
+    """Return the nodes that can be reached from ``host``, itself included -> over how many links."""
+    import networkx as nx
+
+    return dict(nx.single_source_shortest_path_length(fabric.to_networkx(), host))
+
+
+def rebuilt(delay: float) -> ReconfigurableFabric:
     """Return a ring of four hosts that has links across for all-reduces only; ``delay`` in seconds."""
     plain = ring()
     across = [(a, b) for a in range(4) for b in range(4) if a != b]
     full = Fabric.from_links(name="ring", n_hosts=4, links=across, bandwidth=1e9, latency=1e-6)
-    return Fabric.from_phases(Phases(forward=plain, backward=plain, reduce=full, delay=delay))
+    return ReconfigurableFabric(forward=plain, backward=plain, reduce=full, delay=delay)
 
 
 def dense(name: str, batch: int, inputs: int, outputs: int) -> Operator:
@@ -111,39 +130,12 @@ def demand(n_hosts: int = 4) -> Demand:
     return Demand(group_ptr=[0, n_hosts], group_members=np.arange(n_hosts), group_bytes=[4e6], matrix=matrix)
 
 
-def taskgraph(n_devices: int = 4) -> TaskGraph:
-    """Return one iteration of two operators: forward, send to the next device, backward, update, all-reduce.
+def taskgraph() -> TaskGraph:
+    """Return one iteration of two stages of two devices each: 1 MB goes to the next one and back, for each device.
 
-    Tasks 0 .. n-1 are forward of the first operator, n .. 2n-1 send its result to the next device,
-    2n .. 3n-1 are forward, 3n .. 4n-1 backward and 4n .. 5n-1 update of the second; the last task sums
-    its gradients.
+    Each operator has an all-reduce of 4 MB in its stage.  No device has two tasks that could run at a time.
     """
-    n = n_devices
-    rows = np.arange(n)
-    order = [TaskKind.FORWARD, TaskKind.TRANSFER, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]
-    kind = np.append(np.repeat(order, n), TaskKind.COLLECTIVE)
-    transfer, reduce = kind == TaskKind.TRANSFER, kind == TaskKind.COLLECTIVE
-    after = (rows + 1) % n
-    # Each of the five blocks leads to the next one, the transfers to the forward of the next device.
-    succ = np.concatenate([rows + n, after + 2 * n, rows + 3 * n, rows + 4 * n, np.full(n, 5 * n)])
-    src, dst = np.full(len(kind), -1), np.full(len(kind), -1)
-    src[transfer], dst[transfer] = rows, after
-    return TaskGraph(
-        kind=kind,
-        device=np.where(transfer | reduce, -1, np.append(np.tile(rows, 5), -1)),
-        seconds=np.append(np.repeat([1e-3, 0.0, 2e-3, 4e-3, 1e-4], n), 0.0),
-        size=np.where(transfer, 1_000_000, np.where(reduce, 4_000_000, 0)),
-        src=src,
-        dst=dst,
-        group=np.where(reduce, 0, -1),
-        group_ptr=[0, n],
-        group_members=rows,
-        succ_ptr=np.append(np.arange(5 * n + 1), 5 * n),
-        succ=succ,
-        op=np.repeat([0, 1], [2 * n, 3 * n + 1]),
-        op_names=("dense1", "dense2"),
-        n_devices=n,
-    )
+    return _lowered(graph(), PlacedStrategy(_two_stages(graph())), transfer=1_000_000, reduction=4_000_000)
 
 
 def edges_of(tasks: TaskGraph) -> list[tuple[int, int]]:
@@ -195,7 +187,13 @@ def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
 def pipelined() -> Plan:
     """Return a complete plan: two stages of two hosts each, four micro-batches."""
     model = graph()
-    return _planned(model, pipeline_strategy(model, [(0, 0, (0, 1)), (1, 2, (2, 3))], 4, recompute=(True, False)))
+    schedule = Schedule(kind="1f1b", micro_batches=4, stage=[0, 1, 1], recompute=(True, False))
+    return _planned(model, PipelineStrategy(_two_stages(model), schedule))
+
+
+def _two_stages(model: OperatorGraph) -> tuple[Placement, ...]:
+    """Place the first of three operators on hosts 0 and 1, the others on hosts 2 and 3."""
+    return tuple(data_parallel(model, op, devices) for op, devices in enumerate(((0, 1), (2, 3), (2, 3))))
 
 
 def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
@@ -212,59 +210,55 @@ def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
     )
 
 
-def _lowered(model: OperatorGraph, strategy: Strategy) -> TaskGraph:
-    """Return the tasks of a chain of operators of equally many parts each; part k of one feeds part k of the next."""
+def _lowered(model: OperatorGraph, strategy: Strategy, transfer: int = 8192, reduction: int = 262_144) -> TaskGraph:
+    """Return the tasks of a chain of operators of equally many parts each; part k of one feeds part k of the next.
+
+    They are numbered as lowering does: in each micro-batch passes by operator, then transfers; all-reduces at the end.
+    """
     count = strategy.schedule.micro_batches
     devices = [placement.devices.tolist() for placement in strategy.placements]
     rows: list[tuple[int, ...]] = []  # kind, device, source, destination, group, operator, micro-batch
     edges: list[tuple[int, int]] = []
 
-    def add(row: tuple[int, ...], *before: int) -> int:
+    def add(*row: int) -> int:
         rows.append(row)
-        edges.extend((task, len(rows) - 1) for task in before)
         return len(rows) - 1
 
-    def step(kind: TaskKind, op: int, part: int, batch: int, task: int, origin: int) -> int:
-        here, there = devices[op][part], devices[origin][part]
-        if here != there:
-            task = add((TaskKind.TRANSFER, -1, there, here, -1, max(op, origin), batch), task)
-        return add((kind, here, -1, -1, -1, op, batch), *([] if task < 0 else [task]))
+    def join(before: int, after: int, op: int, batch: int) -> None:
+        source, target = rows[before][1], rows[after][1]
+        if source != target:
+            edges.append((before, len(rows)))
+            before = add(TaskKind.TRANSFER, -1, source, target, -1, op, batch)
+        edges.append((before, after))
 
-    last: dict[int, list[int]] = {op: [] for op in range(len(devices))}
-    order = [*range(len(devices))]
     for batch in range(count):
-        for part in range(len(devices[0])):
-            task, forward = -1, []
-            for op in order:
-                task = step(TaskKind.FORWARD, op, part, batch, task, max(op - 1, 0))
-                forward.append(task)
-            for op in reversed(order):
-                before, origin = task, min(op + 1, order[-1])
-                task = step(TaskKind.BACKWARD, op, part, batch, before, origin)
-                if before != forward[op]:
-                    edges.append((forward[op], task))
-                last[op].append(task)
-    for op in order:
-        add((TaskKind.COLLECTIVE, -1, -1, -1, op, op, -1), *last[op])
-    # As lowering numbers them: micro-batch by micro-batch, in each the parts, forward before backward, then transfers.
-    table = np.array(rows)
-    order = sorted(
-        range(len(rows)),
-        key=lambda row: (rows[row][4], rows[row][6], rows[row][1] < 0, rows[row][5], rows[row][1], row),
-    )
-    kind, device, src, dst, group, owner, micro_batch = table[order].T
-    place = {row: position for position, row in enumerate(order)}
-    edges = sorted((place[task], place[after]) for task, after in edges)
-    size = np.where(kind == TaskKind.TRANSFER, 8192, np.where(kind == TaskKind.COLLECTIVE, 262_144, 0))
+        passes = [
+            [
+                [add(kind, device, -1, -1, -1, op, batch) for kind in (TaskKind.FORWARD, TaskKind.BACKWARD)]
+                for device in members
+            ]
+            for op, members in enumerate(devices)
+        ]
+        edges += [(forward, backward) for parts in passes for forward, backward in parts]
+        for op in range(1, len(passes)):
+            for first, second in zip(passes[op - 1], passes[op], strict=True):
+                join(first[0], second[0], op, batch)
+                join(second[1], first[1], op, batch)
+    for op in range(len(devices)):
+        summed = [task for task, row in enumerate(rows) if row[0] == TaskKind.BACKWARD and row[5] == op]
+        last = add(TaskKind.COLLECTIVE, -1, -1, -1, op, op, -1)
+        edges += [(task, last) for task in summed]
+    edges.sort()
+    kind, device, src, dst, group, owner, micro_batch = np.array(rows).T
     return TaskGraph(
         kind=kind,
         device=device,
         seconds=np.where(device >= 0, 1e-3 / count / len(devices[0]), 0.0),
-        size=size,
+        size=np.where(kind == TaskKind.TRANSFER, transfer, np.where(kind == TaskKind.COLLECTIVE, reduction, 0)),
         src=src,
         dst=dst,
         group=group,
-        group_ptr=np.cumsum([0, *(len(members) for members in devices)]),
+        group_ptr=np.cumsum([0, *map(len, devices)]),
         group_members=np.concatenate(devices),
         succ_ptr=np.searchsorted([task for task, _ in edges], np.arange(len(rows) + 1)),
         succ=[after for _, after in edges],

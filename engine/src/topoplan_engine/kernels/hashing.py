@@ -49,8 +49,8 @@ def uniform(seed: int, stream: int, number: int) -> float:
     Every stream is a SplitMix64 that begins at a mix of seed and stream: what one stream draws does not depend on
     when, and how often, others do.
     """
-    begin = mix(np.uint64(seed) + np.uint64(stream + 1) * GOLDEN)
-    return float(fraction(mix(begin + np.uint64(number + 1) * GOLDEN)))
+    start = mix(np.uint64(seed) + np.uint64(stream + 1) * GOLDEN)
+    return float(fraction(mix(start + np.uint64(number + 1) * GOLDEN)))
 
 
 @inline_kernel

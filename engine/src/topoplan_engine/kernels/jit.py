@@ -1,8 +1,7 @@
-"""How kernels are compiled, and who hears of it.
+"""How kernels are compiled, and a notice when that happens.
 
-Kernels are compiled on their first call and kept on disk, beside their sources or, where that place cannot be
-written, in the user's cache.  `on_compilation` says when this happens, since it takes seconds, and lets a second
-process compile what can be compiled beside (`topoplan_engine.kernels.compiling`).
+Kernels are compiled on their first call and cached on disk, beside their sources or, where that place cannot be
+written, in the user's cache.  `on_compilation` announces it, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import numba
 from numba.core import event
 
 from topoplan.errors import TopoplanError
-from topoplan_engine.kernels import compiling
 
 __all__ = ["inline_kernel", "interrupted", "kernel", "on_compilation"]
 
@@ -51,27 +49,25 @@ def interrupted() -> bool:
 
 @contextmanager
 def on_compilation(say: Callable[[], None]) -> Iterator[None]:
-    """Call ``say`` once, before the first kernel of topoplan that has to be compiled while the context lasts."""
+    """Context manager that calls ``say`` once, before the first kernel of topoplan that is compiled inside it."""
     listener = _Listener(say)
     event.register("numba:compile", listener)
     try:
         yield
     finally:
         event.unregister("numba:compile", listener)
-        compiling.stop()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
     def __init__(self, say: Callable[[], None]) -> None:
         self._say = say
-        self._heard = False
+        self._announced = False
 
     def on_start(self, event: Any) -> None:
-        own = event.data["dispatcher"].py_func.__module__.startswith("topoplan")  # not one of numba's own
-        if own and not self._heard:
-            self._heard = True
+        is_ours = event.data["dispatcher"].py_func.__module__.startswith("topoplan")  # not one of numba's own
+        if is_ours and not self._announced:
+            self._announced = True
             self._say()
-            compiling.start()
 
     def on_end(self, event: object) -> None:
         """Nothing to say."""

@@ -1,15 +1,19 @@
 """Lowering: (graph, strategy, costs) -> task graph.
 
-`Lowering` is made once for a graph, a cluster and a cost function.  It keeps what one operator's placement
-means (`OperatorPiece`) and what two placements at the ends of an edge mean (`EdgePiece`), so that lowering
-a strategy that differs in one operator derives only what that operator touches; the rest is assembled
-from the kept pieces by one compiled pass (`assemble`).  `reference` lowers the same strategies task by
-task in plain Python and is what the tests compare with.
+    placements ─► fragments ─► PartTable ─► task graph
+      fragments.py,             parts.py    build.py (a pipeline: pipeline.py)
+      fragment_cache.py            └──────► symmetry/ ─► quotient
+
+`Lowering` is made once for a graph, a cluster and a cost function.  It caches what one operator's placement
+contributes (`OperatorFragment`) and what two placements at the ends of an edge contribute (`EdgeFragment`).  To lower
+a strategy that differs in one operator, it derives only what that operator touches.  The fragments are concatenated
+into a table of parts, and one compiled pass makes the task graph (`build_taskgraph`).  SPMD programs (`spmd`) have
+tasks of their own.  `tests/reference` lowers the same strategies task by task in plain Python; tests compare the two.
 """
 
 from __future__ import annotations
 
+from topoplan_engine.lowering.fragments import weight_seconds
 from topoplan_engine.lowering.lower import Lowering
-from topoplan_engine.lowering.pieces import weight_seconds
 
 __all__ = ["Lowering", "weight_seconds"]

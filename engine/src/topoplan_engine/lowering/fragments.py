@@ -1,112 +1,181 @@
-"""The fragments of one graph's task graphs, each derived once and found again by value."""
+"""Fragments of a task graph: what one placement, or two at the ends of an edge, contribute.
+
+A fragment depends on nothing else, so it can be cached and used again while other operators change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.graph import Operator
 from topoplan.model.placement import Placement
-from topoplan.plugin.components import CostFunction
-from topoplan_engine.cache import LruCache
-from topoplan_engine.lowering.interchange import interchangeable
-from topoplan_engine.lowering.join import Joined, join
-from topoplan_engine.lowering.pieces import EdgePiece, FragmentKey, OperatorPiece, edge_piece, operator_piece
-from topoplan_engine.partition import Transfers, transfers
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.csr import indptr
+from topoplan_engine.partition import Transfers, replica_groups, slice_elements
 
-__all__ = ["Fragments"]
+__all__ = [
+    "EdgeFragment",
+    "FragmentKey",
+    "OperatorFragment",
+    "edge_fragment",
+    "messages",
+    "operator_fragment",
+    "weight_seconds",
+]
 
-#: Fragments of operators, of edges, and transfers that are kept; a 128-server fragment takes some 10 kB.
-_KEPT = 20_000
+
+#: Value key of a fragment: a number of the operator, or of the kind of edge, and the keys of its placements.
+FragmentKey = tuple[int, *tuple[bytes, ...]]
 
 
-class Fragments:
-    """What single placements, and pairs of them at the ends of edges, contribute to task graphs.
+@attrs.frozen(eq=False)
+class OperatorFragment:
+    """One operator under one placement.
 
     Attributes:
-        graph, cluster, costs: what they are derived from.
-        op_names: names of all operators.
-        edges: (producer, output, consumer, input) of every edge.
-        op_class, edge_class: equal numbers for interchangeable operators and edges.
+        key: equal for equal fragments of one graph.
+        devices, forward, backward, memory: (P,) per part.
+        states, kept, weight_gradient: (P,) see `PartCosts`; the last one is there for every operator.
+        part_counts, group_parts: the parts whose gradients enter each all-reduce, weight by weight: (G,) how many, and
+            the parts of all of them, one after the other.
+        device_counts, group_devices: the devices that take part (each once), in the same form.
+        group_bytes, group_seconds: (G,) bytes of the slice, and seconds inside the hosts.
     """
 
-    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
-        self.graph, self.cluster, self.costs = graph, cluster, costs
-        self.op_names = tuple(op.name for op in graph.operators)
-        self.edges: list[tuple[int, int, int, int]] = [
-            (u, out, v, into) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()
-        ]
-        kinds = self._edge_kinds()
-        self._edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
-        self._edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
-        self.op_class, self.edge_class = interchangeable(graph, kinds)
-        self._edges_at: list[list[int]] = [[] for _ in self.op_names]
-        for edge, (u, _, v, _) in enumerate(self.edges):
-            self._edges_at[u].append(edge)
-            self._edges_at[v].append(edge)
-        self._op_pieces: LruCache[FragmentKey, OperatorPiece] = LruCache(_KEPT)
-        self._edge_pieces: LruCache[FragmentKey, EdgePiece] = LruCache(_KEPT)
-        self._transfers: LruCache[Any, Transfers] = LruCache(_KEPT)
+    key: FragmentKey
+    devices: I32
+    forward: F64
+    backward: F64
+    memory: F64
+    part_counts: I32
+    group_parts: I32
+    device_counts: I32
+    group_devices: I32
+    group_bytes: I64
+    group_seconds: F64
+    weight_gradient: F64
+    kept: F64 | None
+    states: F64 | None
 
-    def operators(self, placements: Sequence[Placement]) -> list[OperatorPiece]:
-        """Return the fragments of all operators."""
-        return [self.operator(op, placement) for op, placement in enumerate(placements)]
 
-    def all_edges(self, placements: Sequence[Placement]) -> list[EdgePiece]:
-        """Return the fragments of all edges."""
-        return [self.edge(edge, placements) for edge in range(len(self.edges))]
+@attrs.frozen(eq=False)
+class EdgeFragment:
+    """One edge under two placements: (n,) rows sorted by (consumer part, producer part).
 
-    def joined(self, placements: Sequence[Placement]) -> Joined:
-        """Return the columns of all fragments, one after the other."""
-        return join(self.operators(placements), self.all_edges(placements), self._edge_ops)
+    ``key`` is equal for equal fragments of one graph.  ``local`` marks pairs of parts on one device: a dependency
+    without a transfer.  ``devices`` (2, n) are those of the producer's and the consumer's parts.
+    """
 
-    def edges_at(self, ops: Iterable[int]) -> list[int]:
-        """Return the edges at any of these operators."""
-        return list(dict.fromkeys(edge for op in ops for edge in self._edges_at[op]))
+    key: FragmentKey
+    src: I32
+    dst: I32
+    size: I64
+    local: np.ndarray
+    devices: I32
 
-    def operator(self, op: int, placement: Placement) -> OperatorPiece:
-        """Return the fragment of an operator; as long as it is kept, the same object for the same placement."""
-        key = (op, placement.key)
-        try:
-            return self._op_pieces[key]
-        except KeyError:
-            operator = self.graph.operators[op]
-            piece = operator_piece(key, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part)
-            return self._op_pieces.put(key, piece)
 
-    def edge(self, edge: int, placements: Sequence[Placement]) -> EdgePiece:
-        """Return the fragment of an edge, likewise."""
-        kind, u, v = self._edge_ends[edge]
-        source, target = placements[u], placements[v]
-        key = (kind, source.key, target.key)
-        try:
-            return self._edge_pieces[key]
-        except KeyError:
-            itemsize = self.graph.operators[v].inputs[self.edges[edge][3]].itemsize
-            piece = edge_piece(key, self._transfers_of(edge, source, target), itemsize, source, target)
-            return self._edge_pieces.put(key, piece)
+def operator_fragment(
+    key: FragmentKey, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, per_part: bool
+) -> OperatorFragment:
+    """Price the parts of an operator and derive its gradient all-reduces; ``per_part``: `reduces_per_part`."""
+    prices = costs.price(key[0], placement.degrees, placement.devices)
+    parts: list[I64] = []
+    devices: list[I32] = []
+    sizes: list[int] = []
+    seconds: list[float] = []
+    # A table inside a device of several GPUs lives on one of them: nothing to sum inside the host.
+    inside = cluster.gpus_per_device > 1 and operator.kind != "embedding"
+    for weight in operator.weights:
+        groups = replica_groups(operator, weight, placement.degrees)
+        elements = slice_elements(operator, weight, placement.degrees)
+        for group in groups:
+            members = placement.devices[group]
+            if not per_part:
+                if (np.diff(members) <= 0).any():
+                    members = np.unique(members)
+                if len(members) == 1 and not inside:
+                    continue
+            size = int(elements[group[0]]) * weight.itemsize
+            slowest = cluster.inside_bandwidth[cluster.device_host[members]].min()
+            parts.append(group)
+            devices.append(members)
+            sizes.append(size)
+            # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
+            seconds.append(float(2 * size // cluster.gpus_per_device / slowest) if inside else 0.0)
+    return OperatorFragment(
+        key=key,
+        devices=placement.devices,
+        forward=prices.forward,
+        backward=prices.backward,
+        memory=prices.memory,
+        part_counts=_lengths(parts),
+        group_parts=_entries(parts),
+        device_counts=_lengths(devices),
+        group_devices=_entries(devices),
+        group_bytes=np.array(sizes, dtype=np.int64),
+        group_seconds=np.array(seconds, dtype=np.float64),
+        weight_gradient=weight_seconds(operator, prices),
+        kept=prices.kept,
+        states=prices.states,
+    )
 
-    def _transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
-        u, out, v, into = self.edges[edge]
-        cut = (self._edge_ends[edge][0], source.degrees, target.degrees)
-        known = self._transfers.find(cut)
-        if known is not None:
-            return known
-        producer, consumer = self.graph.operators[u], self.graph.operators[v]
-        given, wanted = producer.outputs[out], consumer.inputs[into]
-        moved = transfers(producer, given, source.degrees, consumer, wanted, target.degrees)
-        return self._transfers.put(cut, moved)
 
-    def _edge_kinds(self) -> list[int]:
-        """Number the edges so that edges between operators of one form share their fragments."""
-        kinds: dict[Any, int] = {}
-        numbers = []
-        for u, out, v, into in self.edges:
-            producer, consumer = self.graph.operators[u], self.graph.operators[v]
-            given, wanted = producer.outputs[out], consumer.inputs[into]
-            form = (producer.dims, given.axes, consumer.dims, wanted.axes, wanted.itemsize)
-            numbers.append(kinds.setdefault(form, len(kinds)))
-        return numbers
+def weight_seconds(operator: Operator, prices: PartCosts) -> F64:
+    """(P,) seconds of the backward pass that the gradients of weights take."""
+    if prices.weight_gradient is not None:
+        return prices.weight_gradient
+    return prices.backward / 2 if operator.weights else np.zeros(len(prices.backward))
+
+
+def edge_fragment(
+    key: FragmentKey, slices: Transfers, itemsize: int, source: Placement, target: Placement
+) -> EdgeFragment:
+    """Place the transfers between the parts of a producer and a consumer."""
+    devices = np.stack([source.devices[slices.src], target.devices[slices.dst]])
+    return EdgeFragment(key, slices.src, slices.dst, slices.elements * itemsize, devices[0] == devices[1], devices)
+
+
+def messages(fragments: Sequence[OperatorFragment | EdgeFragment], n_devices: int) -> TaskGraph:
+    """Return the transfers and all-reduces of fragments without dependencies; ``op`` numbers the fragments."""
+    edges = [(k, fragment) for k, fragment in enumerate(fragments) if isinstance(fragment, EdgeFragment)]
+    ops = [(k, fragment) for k, fragment in enumerate(fragments) if isinstance(fragment, OperatorFragment)]
+    remote = [~fragment.local for _, fragment in edges]
+    ends = [fragment.devices[:, rows] for (_, fragment), rows in zip(edges, remote, strict=True)]
+    sizes = [fragment.size[rows] for (_, fragment), rows in zip(edges, remote, strict=True)]
+    producers, consumers = _concatenated([end[0] for end in ends]), _concatenated([end[1] for end in ends])
+    transfers, groups = 2 * len(producers), sum(len(fragment.group_bytes) for _, fragment in ops)
+    number = np.repeat([k for k, _ in edges], [len(size) for size in sizes])
+    none = np.full(transfers + groups, -1, dtype=np.int32)
+    return TaskGraph(
+        kind=np.repeat([TaskKind.TRANSFER, TaskKind.COLLECTIVE], [transfers, groups]),
+        device=none,
+        seconds=np.zeros(transfers + groups),
+        size=_concatenated([*sizes, *sizes, *(fragment.group_bytes for _, fragment in ops)]),
+        src=np.concatenate([producers, consumers, none[:groups]]),
+        dst=np.concatenate([consumers, producers, none[:groups]]),
+        group=np.concatenate([none[:transfers], np.arange(groups)]),
+        group_ptr=indptr(_concatenated([fragment.device_counts for _, fragment in ops])),
+        group_members=_concatenated([fragment.group_devices for _, fragment in ops]),
+        succ_ptr=np.zeros(transfers + groups + 1),
+        succ=[],
+        op=_concatenated([number, number, *(np.full(len(fragment.group_bytes), k) for k, fragment in ops)]),
+        n_devices=n_devices,
+    )
+
+
+def _concatenated(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(rows) if len(rows) else np.zeros(0, dtype=np.int32)
+
+
+def _lengths(rows: list[I32] | list[I64]) -> I32:
+    return np.array([len(row) for row in rows], dtype=np.int32)
+
+
+def _entries(rows: list[I32] | list[I64]) -> I32:
+    return np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""`Lowering`: strategies to task graphs, with one lowering for each kind of strategy."""
+"""`Lowering`: from strategies to task graphs, with one lowering for each kind of strategy."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.plugin.components import CostFunction
-from topoplan_engine.lowering.fragments import Fragments
-from topoplan_engine.lowering.pieces import EdgePiece, OperatorPiece
+from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_engine.lowering.fragments import EdgeFragment, OperatorFragment
 
 if TYPE_CHECKING:
-    from topoplan_engine.lowering.fold import Alike, Folded
+    from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 
 __all__ = ["Lowering", "StrategyLowering"]
 
@@ -32,8 +32,8 @@ class StrategyLowering(Protocol):
             TopoplanError: a placement that the cost function cannot price.
         """
 
-    def alike(self, strategy: Any) -> Alike | None:
-        """Find what nothing tells apart in the iteration, if all devices are alike; None if the kind has no such."""
+    def symmetry(self, strategy: Any) -> Symmetry | None:
+        """Return the classes of parts that nothing tells apart if all devices are alike; None if the kind has none."""
 
     def memory(self, strategy: Any) -> F64:
         """Return the (D,) bytes that each device holds during the iteration: the most at a time."""
@@ -50,16 +50,16 @@ class Lowering:
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self.graph, self.cluster, self.costs = graph, cluster, costs
-        self._fragments = Fragments(graph, cluster, costs)
+        self._fragments = FragmentCache(graph, cluster, costs)
         self._by_kind: dict[type[Strategy], StrategyLowering] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
         return self._of(strategy).lower(strategy)
 
-    def alike(self, strategy: Strategy) -> Alike | None:
-        """See `StrategyLowering.alike`."""
-        return self._of(strategy).alike(strategy)
+    def symmetry(self, strategy: Strategy) -> Symmetry | None:
+        """See `StrategyLowering.symmetry`."""
+        return self._of(strategy).symmetry(strategy)
 
     def memory(self, strategy: Strategy) -> F64:
         """See `StrategyLowering.memory`."""
@@ -73,18 +73,18 @@ class Lowering:
         """See `StrategyLowering.demand`."""
         return self._of(strategy).demand(strategy)
 
-    def fold(self, alike: Alike) -> Folded:
-        """Return the iteration with one task for all that nothing tells apart."""
-        from topoplan_engine.lowering.fold import folded
+    def quotient(self, symmetry: Symmetry) -> Quotient:
+        """Return the iteration with one task for each class."""
+        from topoplan_engine.lowering.symmetry.quotient import quotient
 
-        return folded(*alike, self._fragments.op_names, self.cluster.n_devices)
+        return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
-    def operator(self, strategy: Strategy, op: int) -> OperatorPiece:
-        """Return the fragment of operator ``op``; as long as it is kept, the same object for the same placement."""
+    def operator(self, strategy: Strategy, op: int) -> OperatorFragment:
+        """Return the fragment of operator ``op``; as long as it is cached, the same object for the same placement."""
         return self._fragments.operator(op, strategy.placements[op])
 
-    def edge(self, strategy: Strategy, edge: int) -> EdgePiece:
-        """Return the fragment of an edge, likewise."""
+    def edge(self, strategy: Strategy, edge: int) -> EdgeFragment:
+        """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""
         return self._fragments.edge(edge, strategy.placements)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
@@ -99,8 +99,8 @@ class Lowering:
         return lowering
 
 
-def _lowering_of(kind: type[Strategy], fragments: Fragments) -> StrategyLowering:
-    """Make the lowering of one kind of strategies; what it needs is imported now."""
+def _lowering_of(kind: type[Strategy], fragments: FragmentCache) -> StrategyLowering:
+    """Make the lowering of one kind of strategies; its modules are imported now."""
     if kind is SpmdStrategy:
         from topoplan_engine.lowering.spmd import SpmdLowering
 

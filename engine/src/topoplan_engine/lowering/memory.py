@@ -1,9 +1,9 @@
-"""What a scheduled strategy keeps in memory: at most, from the order of passes alone, and over time, from a timeline.
+"""Memory of strategies whose operators are placed: peak bytes by the order of passes, and bytes over time.
 
-A part keeps its weights with all that belongs to them throughout.  Its activations of one micro-batch, a share of
+The weights of a part, with all that belongs to them, stay throughout.  Its activations of one micro-batch, a share of
 those of the whole batch, live from the end of its forward pass to the end of its last backward one.  Where a stage
-recomputes, a part keeps what it got from other stages in between, and its activations from the second forward pass
-on.  Devices run passes in a fixed order, so that the peak does not depend on how long they take.
+recomputes, a part holds its inputs from other stages in between, and its activations from the second forward pass
+on.  Devices run passes in a fixed order, so that the peak does not depend on how long passes take.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32
+from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.memory import MemoryUse
 from topoplan.model.placement import Placement
@@ -21,18 +22,25 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
-from topoplan.plugin.components import CostFunction
+from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
-from topoplan_engine.lowering.pieces import OperatorPiece, weight_seconds
 from topoplan_engine.partition import slice_elements
 
-__all__ = ["Held", "MemoryCurve", "Slices", "divided", "memory_curve", "scheduled_peak"]
+__all__ = [
+    "MemoryCurve",
+    "PartBytes",
+    "TensorBytes",
+    "memory_curve",
+    "memory_use_of",
+    "placed_memory_use",
+    "scheduled_peak",
+]
 
 
-class Held(NamedTuple):
-    """(P,) bytes of each part, of the whole batch: kept throughout, activations, and inputs from other stages."""
+class PartBytes(NamedTuple):
+    """(P,) bytes of each part, of the whole batch: persistent, activations, and inputs from other stages."""
 
-    kept: F64
+    persistent: F64
     activations: F64
     inputs: F64
 
@@ -41,77 +49,78 @@ class MemoryCurve(NamedTuple):
     """Bytes in use on every device.
 
     Attributes:
-        kept: (D,) throughout.
+        persistent: (D,) throughout.
         peak: (D,) the most at any time.
         device, time, used: (n,) device by device, bytes in use from each time (seconds) on.
     """
 
-    kept: F64
+    persistent: F64
     peak: F64
     device: I32
     time: F64
     used: F64
 
 
-class Slices:
-    """What parts of a graph's operators hold of tensors, derived once for every cut."""
+class TensorBytes:
+    """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self._graph = graph
-        self._into: list[list[tuple[int, int]]] = [[] for _ in graph.operators]
-        for u, _, v, into in graph.edges.reshape(-1, 4).tolist():
-            self._into[v].append((u, into))
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
+        self._sources: list[list[tuple[int, int]]] = [[] for _ in graph.operators]
+        for u, _, v, argument in graph.edges.reshape(-1, 4).tolist():
+            self._sources[v].append((u, argument))
+        self._slices: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
 
-    def held(
-        self, placements: Sequence[Placement], memory: Sequence[F64], kept: Sequence[F64 | None], schedule: Schedule
-    ) -> Held:
-        """Divide the ``memory`` of every operator's parts; where ``kept`` says nothing, outputs come and go."""
-        come, got = [], []
-        for op, (placement, whole, stays) in enumerate(zip(placements, memory, kept, strict=True)):
-            outputs, inputs = self._of(op, placement.degrees)
-            come.append(np.minimum(outputs, whole) if stays is None else whole - stays)
-            others = [
+    def of_parts(
+        self, placements: Sequence[Placement], costs: Sequence[OperatorFragment | PartCosts], schedule: Schedule
+    ) -> PartBytes:
+        """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""
+        activations, inputs = [], []
+        for op, (placement, cost) in enumerate(zip(placements, costs, strict=True)):
+            output_bytes, input_bytes = self._of_operator(op, placement.degrees)
+            activations.append(np.minimum(output_bytes, cost.memory) if cost.kept is None else cost.memory - cost.kept)
+            from_stages = [
                 nbytes
-                for (u, _), nbytes in zip(self._into[op], inputs, strict=True)
+                for (u, _), nbytes in zip(self._sources[op], input_bytes, strict=True)
                 if schedule.stage[u] != schedule.stage[op]
             ]
-            got.append(sum(others, np.zeros(len(whole))))
-        activations = np.concatenate(come)
-        return Held(np.concatenate(memory) - activations, activations, np.concatenate(got))
+            inputs.append(sum(from_stages, np.zeros(len(cost.memory))))
+        activation_column = np.concatenate(activations)
+        persistent = np.concatenate([cost.memory for cost in costs]) - activation_column
+        return PartBytes(persistent, activation_column, np.concatenate(inputs))
 
-    def _of(self, op: int, degrees: tuple[int, ...]) -> tuple[F64, list[F64]]:
-        """Bytes of all outputs, and of each input that another operator gives, of every part."""
-        known = self._known.get((op, degrees))
-        if known is None:
+    def _of_operator(self, op: int, degrees: tuple[int, ...]) -> tuple[F64, list[F64]]:
+        """(P,) bytes of all outputs, and of each input that comes from another operator."""
+        slices = self._slices.get((op, degrees))
+        if slices is None:
             operator = self._graph.operators[op]
 
             def nbytes(tensor: Tensor) -> F64:
                 return slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
 
             outputs = [nbytes(tensor) for tensor in operator.outputs]
-            known = np.sum(outputs, axis=0), [nbytes(operator.inputs[into]) for _, into in self._into[op]]
-            self._known[op, degrees] = known
-        return known
+            slices = np.sum(outputs, axis=0), [nbytes(operator.inputs[place]) for _, place in self._sources[op]]
+            self._slices[op, degrees] = slices
+        return slices
 
 
 def scheduled_peak(
-    schedule: Schedule, held: Held, stage: I32, device: I32, weight_gradient: F64, n_devices: int
+    schedule: Schedule, part_bytes: PartBytes, stage: I32, device: I32, weight_gradient: F64, n_devices: int
 ) -> F64:
-    """Return the (D,) most bytes that each device holds at a time.
+    """Return the (D,) peak of the bytes that each device holds.
 
     Args:
-        schedule: which fits the parts.
-        held: bytes of every part.
-        stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled`.
+        schedule: one that fits the parts.
+        part_bytes: of every part.
+        stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled_taskgraph`.
         n_devices: of the cluster.
     """
     steps = steps_under(schedule, stage, weight_gradient)
     runs = runs_of(schedule, steps, stage, device, n_devices)
-    # Within a block memory only grows, or only shrinks, so that the most is in use between two of them.
-    change = np.bincount(runs.block_of, _changes(steps, held) / schedule.micro_batches, len(runs.task_ptr) - 1)
+    # Within a block memory only grows, or only shrinks, so that the peak is between two of them.
+    change = np.bincount(runs.block_of, _changes(steps, part_bytes) / schedule.micro_batches, len(runs.task_ptr) - 1)
     level = np.cumsum(change[runs.block])
-    peak = np.bincount(device, held.kept, n_devices).astype(np.float64)
+    peak = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
     before = 0.0
     for d in np.flatnonzero(np.diff(runs.device_ptr)).tolist():
         rows = level[runs.device_ptr[d] : runs.device_ptr[d + 1]]
@@ -120,31 +129,57 @@ def scheduled_peak(
     return peak
 
 
-def divided(strategy: Strategy, pieces: Sequence[OperatorPiece], slices: Slices, total: F64) -> MemoryUse:
-    """Return by what it is for what a strategy without a program keeps.
+def memory_use_of(total: F64, states: F64, undivided: F64, at_once: F64 | None = None) -> MemoryUse:
+    """Divide the bytes that devices hold by their use; activations are the rest.
 
     Args:
-        strategy: with or without a schedule.
-        pieces: of every operator.
-        slices: of the graph.
-        total: (D,) the most bytes that each device holds at a time.
+        total: (D,) bytes.
+        states: (3, D) bytes of weights, gradients and optimizer state.
+        undivided: (D,) bytes that stay throughout, of which no more is known.
+        at_once: (D,) share of the batch; 1 unless given.
+    """
+    weights, gradients, optimizer = np.rint(states)
+    unknown = np.rint(undivided)
+    remainder = np.rint(total) - weights - gradients - optimizer - unknown
+    return MemoryUse(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        # A negative remainder comes from rounding, and belongs to what was rounded.
+        activations=np.maximum(remainder, 0.0),
+        undivided=unknown,
+        at_once=np.ones(len(total)) if at_once is None else at_once,
+    )
+
+
+def placed_memory_use(
+    strategy: Strategy, fragments: Sequence[OperatorFragment], tensor_bytes: TensorBytes, total: F64
+) -> MemoryUse:
+    """Return the bytes of a strategy whose operators are placed, by their use.
+
+    Args:
+        strategy: placements, with or without a schedule.
+        fragments: of every operator.
+        tensor_bytes: of the graph.
+        total: (D,) peak of the bytes that each device holds.
     """
     schedule = strategy.schedule
-    memory, kept = [piece.memory for piece in pieces], [piece.kept for piece in pieces]
-    held = slices.held(strategy.placements, memory, kept, schedule)
-    device = np.concatenate([piece.devices for piece in pieces])
+    part_bytes = tensor_bytes.of_parts(strategy.placements, fragments, schedule)
+    device = np.concatenate([fragment.devices for fragment in fragments])
 
     def on_devices(rows: F64) -> F64:
         return np.bincount(device, rows, len(total)).astype(np.float64)
 
-    known = np.concatenate([np.full(len(piece.devices), piece.states is not None) for piece in pieces])
-    rows = [np.zeros((3, len(piece.devices))) if piece.states is None else piece.states for piece in pieces]
-    of_batch = on_devices(held.activations)
-    in_use = total - on_devices(held.kept)
-    return MemoryUse.of(
+    divided = np.concatenate([np.full(len(fragment.devices), fragment.states is not None) for fragment in fragments])
+    states = [
+        np.zeros((3, len(fragment.devices))) if fragment.states is None else fragment.states for fragment in fragments
+    ]
+    of_batch = on_devices(part_bytes.activations)
+    in_use = total - on_devices(part_bytes.persistent)
+    return memory_use_of(
         total,
-        np.stack([on_devices(row) for row in np.concatenate(rows, axis=1)]),
-        on_devices(np.where(known, 0.0, held.kept)),
+        np.stack([on_devices(row) for row in np.concatenate(states, axis=1)]),
+        on_devices(np.where(divided, 0.0, part_bytes.persistent)),
         None if schedule.trivial else np.divide(in_use, of_batch, out=np.zeros(len(total)), where=of_batch > 0),
     )
 
@@ -152,52 +187,50 @@ def divided(strategy: Strategy, pieces: Sequence[OperatorPiece], slices: Slices,
 def memory_curve(
     taskgraph: TaskGraph, timeline: Timeline, strategy: Strategy, graph: OperatorGraph, costs: CostFunction
 ) -> MemoryCurve:
-    """Return what a simulated iteration keeps in memory over time.
+    """Return the bytes in use over time, in a simulated iteration.
 
     Args:
         taskgraph: lowered from ``strategy`` by `topoplan_engine.lowering.Lowering`.
         timeline: of it, from any simulator.
-        strategy: with or without a schedule.
-        graph, costs: the model, and what its parts keep.
+        strategy: placements, with or without a schedule.
+        graph, costs: the model, and the costs of its parts.
     """
     placements, operators = strategy.placements, graph.operators
     schedule = strategy.schedule
     prices = [costs.price(op, placement.degrees, placement.devices) for op, placement in enumerate(placements)]
-    held = Slices(graph).held(
-        placements, [price.memory for price in prices], [price.kept for price in prices], schedule
-    )
+    part_bytes = TensorBytes(graph).of_parts(placements, prices, schedule)
     gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
     stage = np.repeat(schedule.stage, [placement.parts for placement in placements])
     device = np.concatenate([placement.devices for placement in placements])
     count = schedule.micro_batches
     ordered = Schedule.whole_batch(len(operators)) if schedule.trivial else schedule
     steps = steps_under(ordered, stage, np.concatenate(gradient))
-    change = np.tile(_changes(steps, held) / count, count)
+    change = np.tile(_changes(steps, part_bytes) / count, count)
     # Micro-batches lie one after the other, at equal distances.
     distance = (taskgraph.n_tasks - int((taskgraph.group >= 0).sum())) // count
     task = (np.arange(count)[:, None] * distance + np.arange(len(steps.part))).ravel()
-    where = np.tile(device[steps.part], count)
+    device_of_row = np.tile(device[steps.part], count)
     time = timeline.finish[task]
-    # What begins and what ends at one time is counted together.
-    order = np.lexsort((-change, time, where))
-    where, time = where[order], time[order]
-    kept = np.bincount(device, held.kept, taskgraph.n_devices).astype(np.float64)
+    # At equal times, growth counts before shrinking.
+    order = np.lexsort((-change, time, device_of_row))
+    device_of_row, time = device_of_row[order], time[order]
+    persistent = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64)
     level = np.cumsum(change[order])
-    first = np.searchsorted(where, where)
-    used = kept[where] + level - np.where(first > 0, level[first - 1], 0.0)
-    peak = kept.copy()
-    np.maximum.at(peak, where, used)
-    return MemoryCurve(kept, peak, where, time, used)
+    first = np.searchsorted(device_of_row, device_of_row)
+    used = persistent[device_of_row] + level - np.where(first > 0, level[first - 1], 0.0)
+    peak = persistent.copy()
+    np.maximum.at(peak, device_of_row, used)
+    return MemoryCurve(persistent, peak, device_of_row, time, used)
 
 
-def _changes(steps: Steps, held: Held) -> F64:
+def _changes(steps: Steps, part_bytes: PartBytes) -> F64:
     """(K,) bytes of the whole batch that are in use after each compute task and not before."""
     has = steps.task >= 0
-    again, split = has[:, Pass.AGAIN], has[:, Pass.WEIGHTS]
-    after = np.zeros((len(again), 4))
-    after[:, Pass.FORWARD] = np.where(again, held.inputs, held.activations)
-    after[:, Pass.AGAIN] = held.activations
-    freed = -(after[:, Pass.FORWARD] + np.where(again, held.activations, 0.0))
+    recompute, split = has[:, Pass.RECOMPUTE], has[:, Pass.WEIGHTS]
+    after = np.zeros((len(recompute), 4))
+    after[:, Pass.FORWARD] = np.where(recompute, part_bytes.inputs, part_bytes.activations)
+    after[:, Pass.RECOMPUTE] = part_bytes.activations
+    freed = -(after[:, Pass.FORWARD] + np.where(recompute, part_bytes.activations, 0.0))
     after[:, Pass.BACKWARD], after[:, Pass.WEIGHTS] = np.where(split, 0.0, freed), freed
     changes: F64 = after[steps.part, steps.kind]
     return changes

@@ -1,4 +1,4 @@
-"""In which order the devices of a pipeline run the passes of micro-batches.
+"""The order in which the devices of a pipeline run the passes of micro-batches.
 
 A *block* is one pass (`Pass`) of one micro-batch through one stage; a device runs its parts of a block one after the
 other.  `blocks_of` lists the blocks of the devices at one position of the pipeline; `steps_of` numbers the compute
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan.csr import expand, indptr
 from topoplan.model.schedule import Schedule, ScheduleKind, pipeline_depth
+from topoplan_engine.csr import expand, indptr
 
 __all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of", "steps_under"]
 
@@ -24,10 +24,10 @@ class Pass(IntEnum):
     """What a device does with a micro-batch."""
 
     FORWARD = 0
-    AGAIN = 1
-    """The forward pass once more, for activations that were not kept."""
+    RECOMPUTE = 1
+    """The forward pass once more, for activations that were not stored."""
     BACKWARD = 2
-    """The gradients of inputs; those of weights, too, unless they have a pass of their own."""
+    """The gradients of inputs, and those of weights unless they have a pass of their own."""
     WEIGHTS = 3
 
 
@@ -44,7 +44,7 @@ class Steps(NamedTuple):
 
     Attributes:
         part, kind: (K,) part and `Pass` of each.
-        task: (P, 4) the task of every pass of each part; -1 where there is none.
+        task: (P, 4) the task of every pass of each part; -1 for a pass that it does not run.
     """
 
     part: I32
@@ -53,12 +53,12 @@ class Steps(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What every device runs.
+    """The tasks of every device in order, as blocks.
 
     Attributes:
         device_ptr: (D+1,) rows of each device in the columns of blocks.
         block, micro_batch: of every device in order: row of ``task_ptr``, and the micro-batch.
-        task_ptr, task: compressed rows, the tasks (of `Steps`) of each block on each device, in order.
+        task_ptr, task: CSR, the tasks (of `Steps`) of each block on each device, in order.
         block_of: (K,) the row that each task is in.
     """
 
@@ -77,7 +77,7 @@ class Runs(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def blocks_of(
-    kind: ScheduleKind, depth: int, rounds: int, micro_batches: int, position: int, again: tuple[bool, ...]
+    kind: ScheduleKind, depth: int, rounds: int, micro_batches: int, position: int, recompute: tuple[bool, ...]
 ) -> Blocks:
     """Return the blocks of the devices at ``position`` of ``depth``, in order.
 
@@ -87,7 +87,7 @@ def blocks_of(
         rounds: stages of each group; more than one in interleaved schedules only.
         micro_batches: of the batch; a multiple of ``depth`` if interleaved.
         position: which group.
-        again: for each of its stages, whether it recomputes.
+        recompute: for each of its stages, whether it recomputes.
 
     Every schedule is a number of forward passes to warm up, then a forward and a backward pass in turn, then the
     backward passes that are left.  GPipe warms up with all; 1F1B with one for each position to come, its deep
@@ -113,9 +113,9 @@ def blocks_of(
     forward = np.where(passes < warm_up, passes, 2 * passes - warm_up)
     backward = np.where(passes < total - warm_up, warm_up + 2 * passes + 1, total + passes)
     forward_stage, backward_stage = turn_round * depth + position, (rounds - 1 - turn_round) * depth + position
-    repeats = np.array(again or (False,) * rounds)[rounds - 1 - turn_round]
-    # Four places for each pass: one is free before it, and one behind.
-    keys, kinds = [4 * forward, 4 * backward, 4 * backward[repeats] - 1], [Pass.FORWARD, Pass.BACKWARD, Pass.AGAIN]
+    repeats = np.array(recompute or (False,) * rounds)[rounds - 1 - turn_round]
+    # Four places for each pass: the one before it and the one behind it are free.
+    keys, kinds = [4 * forward, 4 * backward, 4 * backward[repeats] - 1], [Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTE]
     stages, micros = [forward_stage, backward_stage, backward_stage[repeats]], [micro, micro, micro[repeats]]
     if kind is ScheduleKind.ZERO_BUBBLE:
         delayed = 4 * backward[np.minimum(passes + position, total - 1)] + 1
@@ -130,29 +130,29 @@ def blocks_of(
     )
 
 
-def steps_of(again: np.ndarray, split: np.ndarray) -> Steps:
+def steps_of(recompute: np.ndarray, split: np.ndarray) -> Steps:
     """Number the compute tasks of one micro-batch.
 
     Args:
-        again: (P,) whether a part runs its forward pass twice.
+        recompute: (P,) whether a part runs its forward pass twice.
         split: (P,) whether the gradients of its weights are a task of their own.
     """
-    there = np.ones((len(again), 4), dtype=bool)
-    there[:, Pass.AGAIN], there[:, Pass.WEIGHTS] = again, split
-    part, kind = np.nonzero(there)
-    task = np.full(there.shape, -1, dtype=np.int32)
+    exists = np.ones((len(recompute), 4), dtype=bool)
+    exists[:, Pass.RECOMPUTE], exists[:, Pass.WEIGHTS] = recompute, split
+    part, kind = np.nonzero(exists)
+    task = np.full(exists.shape, -1, dtype=np.int32)
     task[part, kind] = np.arange(len(part))
     return Steps(part.astype(np.int32), kind.astype(np.int32), task)
 
 
 def steps_under(schedule: Schedule, stage: I32, weight_gradient: F64) -> Steps:
     """Number the compute tasks of one micro-batch, given stage and seconds of the weights' gradients of every part."""
-    again = np.array(schedule.recompute or (False,) * schedule.n_stages)[stage]
-    return steps_of(again, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE))
+    recompute = np.array(schedule.recompute or (False,) * schedule.n_stages)[stage]
+    return steps_of(recompute, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE))
 
 
 def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices: int) -> Runs:
-    """Return what every device runs, given the stage and device of every part."""
+    """Return the blocks and tasks of every device, given the stage and device of every part."""
     depth, stages = pipeline_depth(schedule.kind, stage, device), schedule.n_stages
     rounds = stages // depth
     orders = [
@@ -164,7 +164,7 @@ def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices
     # Forward passes run operators in their order, backward passes in the opposite one.
     part, number = steps.part, np.arange(len(steps.part))
     block_of = (device[part] * stages + stage[part]) * 4 + steps.kind
-    upwards = steps.kind <= Pass.AGAIN
+    upwards = steps.kind <= Pass.RECOMPUTE
     task = np.argsort(block_of.astype(np.int64) * len(number) + np.where(upwards, number, len(number) - 1 - number))
     sizes = np.bincount(block_of, minlength=n_devices * stages * 4)
     position = np.full(n_devices, -1)

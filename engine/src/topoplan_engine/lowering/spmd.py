@@ -1,7 +1,7 @@
 """Lowering of SPMD programs: two streams on every device, in program order.
 
-Every device runs its operators one after the other on a compute stream, and all conversions one after the other on a
-communication stream, both in an order that is the same on all devices; what needs what ties the streams together.
+Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
+communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
 If the whole batch goes through at once, every operator is a stage of its own.  A duplex schedule with micro-batches
 (`topoplan.model.schedule.ScheduleKind.DUPLEX`) has stages of several operators and several micro-batches: while one
 micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3; it
@@ -11,7 +11,7 @@ also lets the streams wait for each other between stages, which nothing here nee
                communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
     backward   the same from the end, micro-batches in the opposite order
 
-Parameters are converted once, with the first micro-batch; their gradients follow those of all micro-batches.
+Parameters are resharded once, with the first micro-batch; their gradients follow those of all micro-batches.
 
 All-reduces, all-gathers and reduce-scatters are tasks (`TaskGraph.collective`); all-to-alls are transfers of every
 pair between two joins of their members, which take no time and no device.
@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
@@ -37,11 +38,11 @@ from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan.plugin.components import CostFunction
+from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
-from topoplan_engine.sharding.programs import Reshard, reshards_of
+from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
 
 __all__ = ["DeviceCosts", "SpmdLowering", "device_costs", "program_taskgraph"]
 
@@ -57,15 +58,15 @@ class SpmdLowering:
         program = strategy.program
         return program_taskgraph(self._graph, program, strategy.schedule, self._prices(program))
 
-    def alike(self, strategy: SpmdStrategy) -> None:
+    def symmetry(self, strategy: SpmdStrategy) -> None:
         """Return None: programs are not reduced."""
 
     def memory(self, strategy: SpmdStrategy) -> F64:
-        """Return the (D,) most bytes that each device holds."""
+        """Return the (D,) peak of the bytes that each device holds."""
         return program_memory(strategy.program, self._graph, self._prices(strategy.program))
 
     def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
-        """Return the same by what it is for, in whole bytes."""
+        """Return the bytes of `memory` by their use, rounded to whole bytes."""
         return program_memory_use(strategy.program, self._graph, self._prices(strategy.program))
 
     def demand(self, strategy: SpmdStrategy) -> Demand:
@@ -87,58 +88,88 @@ def program_taskgraph(
 
     Args:
         graph: the model.
-        program: which fits it (`topoplan_engine.sharding.programs.why_invalid`).
+        program: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
         schedule: a duplex one.
         prices: of every operator on every device.
     """
-    stage, copies = schedule.stage, schedule.micro_batches
-    writer = _Writer(program, copies)
-    # Stages in order, and in each what it converts and what it computes, in the order of the program.
-    stages = [int(number) for number in dict.fromkeys(stage.tolist())]
-    inside: dict[int, list[int]] = {number: [] for number in stages}
-    for op, number in enumerate(stage.tolist()):
-        inside[number].append(op)
-    moves = reshards_of(program, graph)
-    needs: dict[int, list[Reshard]] = {op: [] for op in range(len(graph.operators))}
-    begins: dict[int, list[Reshard]] = {number: [] for number in stages}
-    for move in moves:
-        begins[int(stage[move.users[0]])].append(move)
-        for op in move.users:
-            needs[op].append(move)
-
-    forward: dict[tuple[Any, int], I64 | None] = {}
-    for number in stages:
-        for copy in range(copies):
-            for move in begins[number]:
-                if not move.parameter or copy == 0:
-                    before = [forward[move.op, copy]] if move.output >= 0 else []
-                    ends = writer.exchange(move, move.forward, copy, before)
-                    forward.update({(move, k): ends for k in (range(copies) if move.parameter else (copy,))})
-            for op in inside[number]:
-                before = [forward[move, copy] for move in needs[op]]
-                forward[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
-
-    # Gradients of what an operator made wait for those of everything that it was made into.
-    after: dict[int, list[Reshard]] = {op: [] for op in range(len(graph.operators))}
-    for move in moves:
-        if move.output >= 0:
-            after[move.op].append(move)
-    backward: dict[tuple[Any, int], I64 | None] = {}
-    for number in reversed(stages):
-        for copy in reversed(range(copies)):
-            for op in reversed(inside[number]):
-                before = [backward[move, copy] for move in after[op]]
-                backward[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
-            for move in reversed(begins[number]):
-                if not move.parameter or copy == 0:
-                    used = range(copies) if move.parameter else (copy,)
-                    before = [backward[op, k] for op in move.users for k in used]
-                    backward[move, copy] = writer.exchange(move, move.backward, copy, before)
+    writer = _Writer(program, schedule.micro_batches)
+    order = _Order.of(graph, program, schedule)
+    _write_forward(writer, order, schedule.micro_batches, prices)
+    _write_backward(writer, order, schedule.micro_batches, prices)
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
 
+class _Order(NamedTuple):
+    """Operators and reshardings in the order of the streams.
+
+    Attributes:
+        operators: stage -> its operators, stages in order.
+        reshards: stage -> the reshardings with which it begins.
+        inputs, outputs: operator -> the reshardings that it waits for, and those of its outputs.
+    """
+
+    operators: dict[int, list[int]]
+    reshards: dict[int, list[Reshard]]
+    inputs: dict[int, list[Reshard]]
+    outputs: dict[int, list[Reshard]]
+
+    @classmethod
+    def of(cls, graph: OperatorGraph, program: SpmdProgram, schedule: Schedule) -> _Order:
+        """Put the operators and reshardings of a program into the stages of a schedule."""
+        stage = [int(number) for number in schedule.stage]
+        order = cls(
+            operators={number: [] for number in stage},
+            reshards={number: [] for number in stage},
+            inputs={op: [] for op in range(len(stage))},
+            outputs={op: [] for op in range(len(stage))},
+        )
+        for op, number in enumerate(stage):
+            order.operators[number].append(op)
+        for reshard in reshards_of(program, graph):
+            order.reshards[stage[reshard.users[0]]].append(reshard)
+            for op in reshard.users:
+                order.inputs[op].append(reshard)
+            if reshard.output >= 0:
+                order.outputs[reshard.op].append(reshard)
+        return order
+
+
+#: The last tasks, by device, of an operator or a resharding in a micro-batch; None if nothing is sent.
+_Ends = dict[tuple[Any, int], I64 | None]
+
+
+def _write_forward(writer: _Writer, order: _Order, copies: int, prices: Sequence[DeviceCosts]) -> None:
+    """Write the forward pass of all micro-batches, stage by stage."""
+    ends: _Ends = {}
+    for stage, operators in order.operators.items():
+        for copy in range(copies):
+            for reshard in order.reshards[stage]:
+                if not reshard.parameter or copy == 0:
+                    before = [ends[reshard.op, copy]] if reshard.output >= 0 else []
+                    last = writer.exchange(reshard, reshard.forward, copy, before)
+                    ends.update({(reshard, k): last for k in (range(copies) if reshard.parameter else (copy,))})
+            for op in operators:
+                before = [ends[reshard, copy] for reshard in order.inputs[op]]
+                ends[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
+
+
+def _write_backward(writer: _Writer, order: _Order, copies: int, prices: Sequence[DeviceCosts]) -> None:
+    """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings."""
+    ends: _Ends = {}
+    for stage, operators in reversed(order.operators.items()):
+        for copy in reversed(range(copies)):
+            for op in reversed(operators):
+                before = [ends[reshard, copy] for reshard in order.outputs[op]]
+                ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
+            for reshard in reversed(order.reshards[stage]):
+                if not reshard.parameter or copy == 0:
+                    used = range(copies) if reshard.parameter else (copy,)
+                    before = [ends[op, k] for op in reshard.users for k in used]
+                    ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
+
+
 class _Writer:
-    """Tasks and edges so far, and the last task of each stream."""
+    """Collects tasks and edges, and knows the last task of each stream."""
 
     def __init__(self, program: SpmdProgram, copies: int) -> None:
         self._mesh, self._devices, self._copies = program.mesh, program.n_devices, copies
@@ -167,23 +198,25 @@ class _Writer:
         self._computed = tasks
         return tasks
 
-    def exchange(self, move: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[I64 | None]) -> I64 | None:
-        """Add the collectives of a conversion; return, by device, the last task, None where nothing is sent.
+    def exchange(
+        self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[I64 | None]
+    ) -> I64 | None:
+        """Add the collectives of a resharding; return, by device, the last task, None if nothing is sent.
 
-        Then the order of the compute stream says all that is to be said.
+        In that case the order of the compute stream is the whole dependency.
         """
         last = None
         for step in steps:
             if not step.free:
-                begin, end = self._collective(move, step, -1 if move.parameter else copy)
+                first, end = self._collective(reshard, step, -1 if reshard.parameter else copy)
                 for ends in (*before, self._exchanged):
-                    self._follow(ends, begin)
+                    self._follow(ends, first)
                 last = self._exchanged = end
                 before = ()
         return last
 
     def taskgraph(self, names: tuple[str, ...]) -> TaskGraph:
-        """Return everything."""
+        """Return the task graph of all tasks so far."""
         tails, heads = (np.concatenate(ends) if ends else np.zeros(0, np.int64) for ends in (self._tails, self._heads))
         order = np.argsort(tails, kind="stable")
         columns: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self._columns.items()}
@@ -200,37 +233,37 @@ class _Writer:
             n_devices=self._devices,
         )
 
-    def _collective(self, move: Reshard, step: MeshStep, copy: int) -> tuple[I64, I64]:
+    def _collective(self, reshard: Reshard, step: MeshStep, copy: int) -> tuple[I64, I64]:
         """Add one collective in every group, of one micro-batch or (-1) of all; return its ends by device."""
         members = mesh_groups(self._mesh, step.axes)
         groups, size = members.shape
-        whole = round(move.nbytes * step.share)
+        whole = round(reshard.nbytes * step.share)
         if copy >= 0:
             whole = whole * (copy + 1) // self._copies - whole * copy // self._copies
-        common = {"op": move.users[0], "micro_batch": copy}
-        where = np.empty(self._devices, dtype=np.int64)
-        where[members] = np.arange(groups)[:, None]
+        common = {"op": reshard.users[0], "micro_batch": copy}
+        group_of = np.empty(self._devices, dtype=np.int64)
+        group_of[members] = np.arange(groups)[:, None]
         kind = step.step.collective
-        assert isinstance(kind, Collective)  # what is local is no step of the stream
+        assert isinstance(kind, Collective)  # local steps are free
         if kind is not Collective.ALL_TO_ALL:
             ring_bytes = whole if kind is Collective.ALL_REDUCE else -(-whole // 2)
             tasks = self._add_collective(kind, self._numbers(members), size=ring_bytes, **common)
-            return tasks[where], tasks[where]
-        alone = self._numbers(members[:, :1])
-        join = self._add_collective(Collective.JOIN, alone, **common)
-        here, there = np.nonzero(~np.eye(size, dtype=bool))
-        sent = self._add(
-            groups * len(here),
+            return tasks[group_of], tasks[group_of]
+        singles = self._numbers(members[:, :1])
+        join = self._add_collective(Collective.JOIN, singles, **common)
+        sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
+        transfers = self._add(
+            groups * len(sender),
             kind=TaskKind.TRANSFER,
             size=-(-whole // size**2),
-            src=members[:, here].ravel(),
-            dst=members[:, there].ravel(),
+            src=members[:, sender].ravel(),
+            dst=members[:, receiver].ravel(),
             **common,
         ).reshape(groups, -1)
-        leave = self._add_collective(Collective.JOIN, alone, **common)
-        self._tails += [np.repeat(join, len(here)), sent.ravel()]
-        self._heads += [sent.ravel(), np.repeat(leave, len(here))]
-        return join[where], leave[where]
+        leave = self._add_collective(Collective.JOIN, singles, **common)
+        self._tails += [np.repeat(join, len(sender)), transfers.ravel()]
+        self._heads += [transfers.ravel(), np.repeat(leave, len(sender))]
+        return join[group_of], leave[group_of]
 
     def _numbers(self, groups: I64) -> list[int]:
         """Return the number of each group, given by a row of its members."""
@@ -275,13 +308,13 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-# ── What operators take on every device: seconds and bytes ──────────────────────────────────────────────
+# ── Costs of operators on every device: seconds and bytes ───────────────────────────────────────────────
 
 
 class DeviceCosts(NamedTuple):
-    """(D,) seconds of one operator's passes on every device, and the bytes that it keeps there by itself.
+    """(D,) seconds of one operator's passes on every device, and bytes of memory, before those of other operators.
 
-    ``states`` has three rows; see `PartCosts`.
+    ``kept`` and ``states`` (three rows) are those of `PartCosts`.
     """
 
     forward: F64
@@ -289,6 +322,16 @@ class DeviceCosts(NamedTuple):
     memory: F64
     kept: F64 | None
     states: F64 | None
+
+
+def _part_of_device(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> I32:
+    """(n_devices,) the part of an operator, cut by ``degrees``, that each device runs."""
+    position = np.unravel_index(np.arange(program.n_devices), program.mesh)
+    place = [np.zeros(program.n_devices, dtype=np.int64) for _ in degrees]
+    for rule, size, along in zip(program.rules[op], program.mesh, position, strict=True):
+        if rule.dim >= 0:
+            place[rule.dim] = place[rule.dim] * size + along
+    return np.ravel_multi_index(place, degrees).astype(np.int32) if degrees else np.zeros(program.n_devices, np.int32)
 
 
 def device_costs(
@@ -300,82 +343,92 @@ def device_costs(
         TopoplanError: the cost function cannot price the cut.
     """
     degrees = program.degrees(op, len(graph.operators[op].dims))
-    part = program.part(op, degrees)
+    part = _part_of_device(program, op, degrees)
     rows = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T  # (copies of the parts, parts)
-    alike = len(set(cluster.device_preset)) == 1 and bool((cluster.device_speed == cluster.device_speed[0]).all())
+    uniform = len(set(cluster.device_preset)) == 1 and bool((cluster.device_speed == cluster.device_speed[0]).all())
     columns = np.empty((4, len(part)))
     states = np.empty((3, len(part)))
-    kept = known = True
+    persistent_known = states_known = True
     for number, devices in enumerate(rows):
-        if number == 0 or not alike:
-            priced = costs.price(op, degrees, devices.astype(np.int32))
-            kept, known = priced.kept is not None, priced.states is not None
-            stays = priced.memory if priced.kept is None else priced.kept
-        columns[:, devices] = priced.forward, priced.backward, priced.memory, stays
-        if priced.states is not None:
-            states[:, devices] = priced.states
-    return DeviceCosts(columns[0], columns[1], columns[2], columns[3] if kept else None, states if known else None)
+        if number == 0 or not uniform:
+            price = costs.price(op, degrees, devices.astype(np.int32))
+            persistent_known, states_known = price.kept is not None, price.states is not None
+            persistent = price.memory if price.kept is None else price.kept
+        columns[:, devices] = price.forward, price.backward, price.memory, persistent
+        if price.states is not None:
+            states[:, devices] = price.states
+    return DeviceCosts(
+        forward=columns[0],
+        backward=columns[1],
+        memory=columns[2],
+        kept=columns[3] if persistent_known else None,
+        states=states if states_known else None,
+    )
 
 
-class _Held(NamedTuple):
-    """(D,) bytes of one operator on every device, and what is put together of its parameters.
+class _OperatorBytes(NamedTuple):
+    """(D,) bytes of one operator on every device.
 
-    ``weights`` are part of ``state``, as they are stored.
+    Attributes:
+        activations: of the whole batch.
+        state: what belongs to parameters, as they are stored.
+        weights: the parameters themselves, a part of ``state``.
+        gathered: bytes of all-gathered parameters, the same on every device.
     """
 
     activations: F64
     state: F64
     weights: F64
-    whole: float
+    gathered: float
 
 
 def program_memory(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
-    """Return the (D,) most bytes that each device holds.
+    """Return the (D,) peak of the bytes that each device holds.
 
-    Activations of all micro-batches are there when the forward pass ends.  What belongs to parameters shrinks with the
-    slices in which they are stored, and what is put together of them stays until the backward pass; with shared state
-    a device keeps of it all but the parameters themselves only the share that is its own.
+    Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
+    slices in which they are stored; gathered parameters stay until the backward pass.  With sharded state, a device
+    holds only its own share of everything but the parameters.
     """
     total = np.zeros(program.n_devices)
     for index, price in enumerate(prices):
-        held = _held(program, graph, index, price)
-        total += held.activations + held.state + held.whole
+        nbytes = _operator_bytes(program, graph, index, price)
+        total += nbytes.activations + nbytes.state + nbytes.gathered
     return total
 
 
 def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
-    """Return the same by what it is for."""
+    """Return the bytes of `program_memory` by their use."""
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
     for index, price in enumerate(prices):
-        held = _held(program, graph, index, price)
+        nbytes = _operator_bytes(program, graph, index, price)
         if price.states is None:
-            undivided += held.state + held.whole
+            undivided += nbytes.state + nbytes.gathered
             continue
-        states[0] += held.weights + held.whole
-        rest = price.states[1:]
-        share = rest / np.maximum(rest.sum(axis=0), 1e-300)
-        states[1:] += share * (held.state - held.weights)
-    return MemoryUse.of(program_memory(program, graph, prices), states, undivided)
+        states[0] += nbytes.weights + nbytes.gathered
+        gradients_and_optimizer = price.states[1:]
+        share = gradients_and_optimizer / np.maximum(gradients_and_optimizer.sum(axis=0), 1e-300)
+        states[1:] += share * (nbytes.state - nbytes.weights)
+    return memory_use_of(program_memory(program, graph, prices), states, undivided)
 
 
-def _held(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> _Held:
+def _operator_bytes(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> _OperatorBytes:
     op = graph.operators[index]
     degrees = program.degrees(index, len(op.dims))
     outputs = sum(int(slice_elements(op, tensor, degrees).max()) * tensor.itemsize for tensor in op.outputs)
     state = price.kept if price.kept is not None else price.memory - np.minimum(outputs, price.memory)
     activations = price.memory - state
-    cut = stored = whole = 0.0
+    cut_bytes = stored_bytes = gathered = 0.0
     for argument, tensor in list(enumerate(arguments(op)))[len(op.inputs) :]:
-        wanted, given = program.wanted(index, argument), program.stored[index][argument]
-        cut += tensor.nbytes / program.pieces(wanted)
-        stored += tensor.nbytes / program.pieces(given)
-        if program.pieces(wanted) < program.pieces(given):
-            whole += tensor.nbytes / program.pieces(wanted)
-    if cut == 0:
-        return _Held(activations, state, np.zeros_like(state), whole)
-    state = state * (stored / cut)
-    weights = np.minimum(state, stored)
+        required, stored = program.wanted(index, argument), program.stored[index][argument]
+        cut_bytes += tensor.nbytes / pieces(program, required)
+        stored_bytes += tensor.nbytes / pieces(program, stored)
+        if pieces(program, required) < pieces(program, stored):
+            gathered += tensor.nbytes / pieces(program, required)
+    if cut_bytes == 0:
+        return _OperatorBytes(activations, state, np.zeros_like(state), gathered)
+    state = state * (stored_bytes / cut_bytes)
+    weights = np.minimum(state, stored_bytes)
     if program.sharded_state:
-        sharers = max(1.0, program.n_devices * stored / sum(tensor.nbytes for tensor in op.weights))
+        sharers = max(1.0, program.n_devices * stored_bytes / sum(tensor.nbytes for tensor in op.weights))
         state = weights + (state - weights) / sharers
-    return _Held(activations, state, weights, whole)
+    return _OperatorBytes(activations, state, weights, gathered)

@@ -14,9 +14,19 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
+from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 
-__all__ = ["fabric_lower_bound", "least_hops"]
+__all__ = ["any_wiring_bound", "fabric_lower_bound", "least_hops"]
+
+
+def any_wiring_bound(plan: Plan, demand: Demand) -> float:
+    """Return seconds that a simulated plan's strategy takes at least on any wiring of the hosts' interfaces.
+
+    That is the compute of its busiest device, or the network time of its ``demand``, whichever is longer.
+    """
+    assert plan.timeline is not None
+    return max(plan.timeline.bounds.device, fabric_lower_bound(demand, plan.cluster))
 
 
 def fabric_lower_bound(demand: Demand, cluster: Cluster) -> float:
@@ -33,8 +43,8 @@ def fabric_lower_bound(demand: Demand, cluster: Cluster) -> float:
     sizes = np.diff(demand.group_ptr)
     reduced = 2.0 * (sizes - 1) * demand.group_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
-        alone = np.maximum(demand.matrix.sum(axis=1), demand.matrix.sum(axis=0)) / speed
-    bounds = [float(np.nan_to_num(alone, nan=0.0).max(initial=0.0))]
+        host_seconds = np.maximum(demand.matrix.sum(axis=1), demand.matrix.sum(axis=0)) / speed
+    bounds = [float(np.nan_to_num(host_seconds, nan=0.0).max(initial=0.0))]
     for group, moved in enumerate(reduced.tolist()):
         bounds.append(moved / float(speed[demand.members(group)].sum()) if moved else 0.0)
     hops = least_hops(demand.matrix, cluster.interfaces.astype(np.int64))

@@ -1,9 +1,9 @@
-"""Link equivalence classes: links that nothing tells apart, so that a simulator follows one of them for all.
+"""Link equivalence classes: of links that nothing tells apart, a simulator follows one.
 
 In a data-parallel iteration every host's links carry the same rings: what happens to one of them happens to
-all.  `LinkClasses` partitions links into classes of equal bandwidth and equal load under every ring met so far; a
-link on the path of a transfer is a class of its own.  Classes are only ever split, which keeps what was said
-of a whole class true of its parts.
+all.  `LinkClasses` partitions links into classes of equal bandwidth and equal load under every ring so far; a link on
+the path of a transfer is a class of its own.  Classes are only ever split, so that a statement about a whole class
+stays true of its parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LinkClasses"]
 
 
 class LinkClasses:
-    """A partition of links, refined by what is met.
+    """A partition of links, refined ring by ring.
 
     Attributes:
         changed: a class was split since `first` was asked.
@@ -25,12 +25,12 @@ class LinkClasses:
     def __init__(self, bandwidth: F64) -> None:
         self._class = np.unique(bandwidth, return_inverse=True)[1].astype(np.int64)
         self._next = len(bandwidth)
-        self._alone = np.zeros(len(bandwidth), dtype=bool)
+        self._isolated = np.zeros(len(bandwidth), dtype=bool)
         self._first = np.zeros(0, dtype=np.int64)
         self.changed = True
 
     def load(self, links: I64, load: I64) -> None:
-        """Split classes by what one ring loads on these links, all of them different; (k,) each."""
+        """Split classes by the load of one ring on these links, all of them different; (k,) each."""
         old = self._class[links]
         order = np.lexsort((load, old))
         new = np.ones(len(links), dtype=bool)
@@ -41,13 +41,13 @@ class LinkClasses:
 
     def isolate(self, links: I64) -> None:
         """Make each of these links a class of its own."""
-        met = np.zeros(len(self._class), dtype=bool)
-        met[links] = True
-        links = np.flatnonzero(met & ~self._alone)
+        marked = np.zeros(len(self._class), dtype=bool)
+        marked[links] = True
+        links = np.flatnonzero(marked & ~self._isolated)
         if len(links):
             self._class[links] = self._next + np.arange(len(links))
             self._next += len(links)
-            self._alone[links] = True
+            self._isolated[links] = True
             self.changed = True
 
     def first(self) -> I64:

@@ -1,7 +1,7 @@
 """Paths for the pairs of hosts that communicate.
 
 Data flow: a simulator asks `paths` for the pairs that occur in its task graph; an exporter asks
-`full_routes` for all of them; a topology with paths of its own makes them with `routes_from_nodes`.
+`full_routes` for all of them.
 
 Pairs that the fabric's `Routes` name take them.  All others take equal-cost shortest paths (fewest links),
 at most ``fabric.max_paths`` of them with equal weights.  Where there are more, the kept ones are spread
@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
-from topoplan.csr import indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric, Routes
+from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, fraction, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
@@ -70,33 +70,27 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
             raise TopoplanError(f"fabric {fabric.name!r}: no host {bad} (have 0 .. {fabric.n_hosts - 1})")
 
     explicit = _explicit_rows(fabric.routes, sources, targets)
-    attached, up, down = _attach(fabric)
-    order = np.argsort(attached[sources], kind="stable")
-    core = _core(fabric, attached)
-    scratch = _Scratch.of(fabric.n_nodes)
-    counts, lengths = np.zeros((2, len(sources)), dtype=np.int64)
-    found = np.zeros(len(sources))
-    _measure(order, sources, targets, explicit, attached, fabric.max_paths, scratch, core, counts, lengths, found)
+    nodes = _attach(fabric)
+    pairs = _Pairs(np.argsort(nodes.core[sources], kind="stable"), sources, targets, explicit)
+    core, scratch = _core(fabric, nodes.core), _Scratch.of(fabric.n_nodes)
+    counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
+    _count_paths(pairs, nodes, core, scratch, fabric.max_paths, counts)
     routes = fabric.routes or _NO_ROUTES
-    here = explicit >= 0
-    counts[here] = routes.pair_ptr[explicit[here] + 1] - routes.pair_ptr[explicit[here]]
-    pair_ptr = indptr(counts)
-    hops = np.repeat(lengths, counts)
-    if here.any():
-        named = np.repeat(here, counts)
-        path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts)
-        hops[named] = np.diff(routes.path_ptr)[path[named]]
+    named = explicit >= 0
+    counts.kept[named] = routes.pair_ptr[explicit[named] + 1] - routes.pair_ptr[explicit[named]]
+    pair_ptr = indptr(counts.kept)
+    hops = np.repeat(counts.length, counts.kept)
+    if named.any():
+        rows = np.repeat(named, counts.kept)
+        path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts.kept)
+        hops[rows] = np.diff(routes.path_ptr)[path[rows]]
     path_ptr = indptr(hops)
-    links = np.empty(path_ptr[-1], dtype=np.int32)
-    weight = np.empty(pair_ptr[-1], dtype=np.float64)
-    _fill(
-        order, sources, targets, attached, up, down, found, explicit,
-        routes.pair_ptr, routes.path_ptr, routes.links, routes.weight,
-        pair_ptr, path_ptr, links, weight, scratch, core,
-    )  # fmt: skip
-    for array in (pair_ptr, path_ptr, links, weight):
+    table = _Table(pair_ptr, path_ptr, np.empty(path_ptr[-1], dtype=np.int32), np.empty(pair_ptr[-1]))
+    named_table = _Table(routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)
+    _write_paths(pairs, nodes, core, scratch, counts, named_table, table)
+    for array in table:
         array.setflags(write=False)
-    return Paths(pair_ptr=pair_ptr, path_ptr=path_ptr, links=links, weight=weight)
+    return Paths(**table._asdict())
 
 
 def full_routes(fabric: Fabric) -> Routes:
@@ -104,30 +98,102 @@ def full_routes(fabric: Fabric) -> Routes:
     hosts = np.arange(fabric.n_hosts)
     pairs = np.stack(np.meshgrid(hosts, hosts, indexing="ij"), axis=-1).reshape(-1, 2)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    found = paths(fabric, pairs[:, 0], pairs[:, 1])
-    return Routes(pairs=pairs, pair_ptr=found.pair_ptr, path_ptr=found.path_ptr, links=found.links, weight=found.weight)
+    rows = paths(fabric, pairs[:, 0], pairs[:, 1])
+    return Routes(pairs=pairs, pair_ptr=rows.pair_ptr, path_ptr=rows.path_ptr, links=rows.links, weight=rows.weight)
 
 
 _NO_ROUTES = Routes(pairs=np.zeros((0, 2)), pair_ptr=[0], path_ptr=[0], links=[], weight=[])
 
 
 def _explicit_rows(routes: Routes | None, src: I64, dst: I64) -> I64:
-    """Return the row of each pair in ``routes.pairs``, -1 where it is not named."""
+    """Return the row of each pair in ``routes.pairs``, -1 if it is not named."""
     if routes is None or not len(routes.pairs):
         return np.full(len(src), -1, dtype=np.int64)
     width = max(int(routes.pairs.max()), int(dst.max(initial=0))) + 1
-    have = routes.pairs[:, 0].astype(np.int64) * width + routes.pairs[:, 1]
-    want = src * width + dst
-    row = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    return np.where(have[row] == want, row, -1)
+    named = routes.pairs[:, 0].astype(np.int64) * width + routes.pairs[:, 1]
+    asked = src * width + dst
+    row = np.minimum(np.searchsorted(named, asked), len(named) - 1)
+    return np.where(named[row] == asked, row, -1)
 
 
-def _attach(fabric: Fabric) -> tuple[I64, I64, I64]:
-    """Find nodes that hang on one neighbour: no path of others crosses them.
+class _Nodes(NamedTuple):
+    """How nodes reach the core of a network; nodes of the core are there themselves.
 
-    Returns:
-        For each node: itself or the neighbour it hangs on, its link up and its link down (or -1).
+    Attributes:
+        core: of each node, itself or the only neighbour that it hangs on.
+        up, down: the link to that neighbour, and the one from it; -1 for nodes of the core.
     """
+
+    core: I64
+    up: I64
+    down: I64
+
+
+class _Pairs(NamedTuple):
+    """(k,) asked pairs.
+
+    Attributes:
+        order: pairs, sorted by the core node of their source.
+        src, dst: hosts.
+        explicit: row in the fabric's routes, -1 if they do not name the pair.
+    """
+
+    order: I64
+    src: I64
+    dst: I64
+    explicit: I64
+
+
+class _Core(NamedTuple):
+    """Links among nodes of the core as CSR, by tail and by head, in ascending order of links."""
+
+    out_ptr: I64
+    out_node: I64
+    in_ptr: I64
+    in_node: I64
+    in_link: I64
+
+
+class _Scratch(NamedTuple):
+    """Room of a search, by node.
+
+    Attributes:
+        distance: links from the root, -1 if it was not reached; -1 everywhere between searches.
+        asked: the last root from which paths to the node were asked.
+        n_paths: shortest paths from the root.
+        queue: nodes in the order in which they are reached.
+    """
+
+    distance: I64
+    asked: I64
+    n_paths: F64
+    queue: I64
+
+    @classmethod
+    def of(cls, nodes: int) -> _Scratch:
+        none = np.full(nodes, -1, dtype=np.int64)
+        return cls(none, none.copy(), np.zeros(nodes), np.empty(nodes, dtype=np.int64))
+
+
+class _Counts(NamedTuple):
+    """(k,) shortest paths of each pair, how many of them are kept, and their links."""
+
+    shortest: F64
+    kept: I64
+    length: I64
+
+
+class _Table(NamedTuple):
+    """The columns of `Paths`, or of the fabric's `Routes`."""
+
+    pair_ptr: I64
+    path_ptr: I64
+    links: I32
+    weight: F64
+
+
+def _attach(fabric: Fabric) -> _Nodes:
+    """Find nodes that hang on one neighbour: no path of others crosses them."""
     nodes = fabric.n_nodes
     attached = np.arange(nodes, dtype=np.int64)
     up, down = np.full(nodes, -1, dtype=np.int64), np.full(nodes, -1, dtype=np.int64)
@@ -143,35 +209,11 @@ def _attach(fabric: Fabric) -> tuple[I64, I64, I64]:
     stays = attached == np.arange(nodes)
     up[stays] = -1
     down[stays] = -1
-    return attached, up, down
-
-
-class _Core(NamedTuple):
-    """Links among nodes that paths may cross, by tail and by head, in ascending order of links."""
-
-    out_ptr: I64
-    out_node: I64
-    in_ptr: I64
-    in_node: I64
-    in_link: I64
-
-
-class _Scratch(NamedTuple):
-    """What a search writes, by node: distance and mark (-1 where none), number of paths, and the queue."""
-
-    distance: I64
-    wanted: I64
-    number: F64
-    queue: I64
-
-    @classmethod
-    def of(cls, nodes: int) -> _Scratch:
-        none = np.full(nodes, -1, dtype=np.int64)
-        return cls(none, none.copy(), np.zeros(nodes), np.empty(nodes, dtype=np.int64))
+    return _Nodes(attached, up, down)
 
 
 def _core(fabric: Fabric, attached: I64) -> _Core:
-    """Return the links between nodes that hang on nobody."""
+    """Return the links between nodes of the core."""
     nodes = fabric.n_nodes
     src, dst = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
     rows = np.flatnonzero((attached[src] == src) & (attached[dst] == dst))
@@ -183,16 +225,17 @@ def _core(fabric: Fabric, attached: I64) -> _Core:
 
 
 @inline_kernel
-def _search(root, depth, missing, scratch, core):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _search(root: int, depth: int, missing: int, scratch: _Scratch, core: _Core) -> int:
     """Search breadth first from ``root``, counting shortest paths; return the number of nodes reached.
 
-    ``distance`` is -1 everywhere on entry; ``queue`` lists the reached nodes on exit.  The search ends after
-    level ``depth`` (where not negative), or after the level where the last of the ``missing`` nodes with
-    ``wanted[node] == root`` turns up.
+    ``queue`` lists the reached nodes on exit.  The search ends after level ``depth`` (if that is not negative), or
+    after the level of the last one of the ``missing`` nodes with ``asked[node] == root``.
+
+    Invariant: when a node leaves the queue, its distance and its number of paths are final.
     """
-    distance, wanted, count, queue = scratch
-    distance[root], count[root], queue[0] = 0, 1.0, root
-    if wanted[root] == root:
+    distance, asked, n_paths, queue = scratch
+    distance[root], n_paths[root], queue[0] = 0, 1.0, root
+    if asked[root] == root:
         missing -= 1
         if missing == 0:
             depth = 0
@@ -203,120 +246,150 @@ def _search(root, depth, missing, scratch, core):  # type: ignore[no-untyped-def
         step = distance[node] + 1
         if 0 <= depth < step:
             break
-        for at in range(core.out_ptr[node], core.out_ptr[node + 1]):
-            other = core.out_node[at]
-            if distance[other] < 0:
-                distance[other], count[other], queue[tail] = step, 0.0, other
+        for k in range(core.out_ptr[node], core.out_ptr[node + 1]):
+            neighbour = core.out_node[k]
+            if distance[neighbour] < 0:
+                distance[neighbour], n_paths[neighbour], queue[tail] = step, 0.0, neighbour
                 tail += 1
-                if wanted[other] == root:
+                if asked[neighbour] == root:
                     missing -= 1
                     if missing == 0:
                         depth = step
-            if distance[other] == step:
-                count[other] += count[node]
+            if distance[neighbour] == step:
+                n_paths[neighbour] += n_paths[node]
     return tail
 
 
-@kernel
-def _measure(order, src, dst, explicit, attached, max_paths, scratch, core, kept, length, found):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Write for each pair the paths kept, their length in links, and how many shortest paths exist.
-
-    Pairs with an explicit row keep what is there.
-    """
-    distance, wanted, count, queue = scratch
-    begin = 0
-    while begin < len(order):
-        root = attached[src[order[begin]]]
-        end = begin
-        missing = 0
-        while end < len(order) and attached[src[order[end]]] == root:
-            pair = order[end]
-            target = attached[dst[pair]]
-            if explicit[pair] < 0 and src[pair] != dst[pair] and wanted[target] != root:
-                wanted[target] = root
-                missing += 1
-            end += 1
-        reached = 0
-        if missing:
-            reached = _search(root, -1, missing, scratch, core)
-        for at in range(begin, end):
-            pair = order[at]
-            target = attached[dst[pair]]
-            if explicit[pair] >= 0 or src[pair] == dst[pair] or distance[target] < 0:
-                continue
-            found[pair] = count[target]
-            kept[pair] = int(min(count[target], float(max_paths)))
-            length[pair] = distance[target] + (src[pair] != root) + (dst[pair] != target)
-        for at in range(reached):
-            distance[queue[at]] = -1
-        begin = end
-    wanted[:] = -1
+@inline_kernel
+def _same_source(pairs: _Pairs, nodes: _Nodes, first: int) -> int:
+    """End of the pairs whose sources have one core node, that of the first pair."""
+    root, end = nodes.core[pairs.src[pairs.order[first]]], first
+    while end < len(pairs.order) and nodes.core[pairs.src[pairs.order[end]]] == root:
+        end += 1
+    return end
 
 
 @inline_kernel
-def _fraction(src, dst):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return a fixed pseudo-random number in [0, 1) for a pair."""
-    return fraction(mix(np.uint64(src) * GOLDEN + np.uint64(dst) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1)))
+def _forget(scratch: _Scratch, count: int) -> None:
+    for k in range(count):
+        scratch.distance[scratch.queue[k]] = -1
 
 
 @kernel
-def _fill(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    order, src, dst, attached, up, down, found, explicit,  # noqa: ANN001
-    route_pair_ptr, route_path_ptr, route_links, route_weight,  # noqa: ANN001
-    pair_ptr, path_ptr, links, weight, scratch, core,  # noqa: ANN001
-):  # fmt: skip
-    """Write links and weights of all pairs."""
-    distance, _, count, queue = scratch
-    in_ptr, in_node, in_link = core.in_ptr, core.in_node, core.in_link
-    begin = 0
-    while begin < len(order):
-        root = attached[src[order[begin]]]
-        end = begin
-        depth = -1
-        while end < len(order) and attached[src[order[end]]] == root:
-            pair = order[end]
-            if explicit[pair] < 0 and pair_ptr[pair + 1] > pair_ptr[pair]:
-                first = pair_ptr[pair]
-                hang = (src[pair] != root) + (dst[pair] != attached[dst[pair]])
-                depth = max(depth, path_ptr[first + 1] - path_ptr[first] - hang)
-            end += 1
-        reached = 0
-        if depth >= 0:
-            reached = _search(root, depth, 0, scratch, core)
-        for at in range(begin, end):
-            pair = order[at]
-            first, kept = pair_ptr[pair], pair_ptr[pair + 1] - pair_ptr[pair]
-            if explicit[pair] >= 0:
-                for j in range(kept):
-                    path = route_pair_ptr[explicit[pair]] + j
-                    weight[first + j] = route_weight[path]
-                    for i in range(route_path_ptr[path + 1] - route_path_ptr[path]):
-                        links[path_ptr[first + j] + i] = route_links[route_path_ptr[path] + i]
+def _count_paths(pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, max_paths: int, counts: _Counts) -> None:
+    """Write ``counts``, source by source; pairs with an explicit row are left out."""
+    distance, asked = scratch.distance, scratch.asked
+    first = 0
+    while first < len(pairs.order):
+        root, end = nodes.core[pairs.src[pairs.order[first]]], _same_source(pairs, nodes, first)
+        missing = 0
+        for k in range(first, end):
+            pair = pairs.order[k]
+            target = nodes.core[pairs.dst[pair]]
+            if pairs.explicit[pair] < 0 and pairs.src[pair] != pairs.dst[pair] and asked[target] != root:
+                asked[target] = root
+                missing += 1
+        n_reached = 0
+        if missing:
+            n_reached = _search(root, -1, missing, scratch, core)
+        for k in range(first, end):
+            pair = pairs.order[k]
+            src, dst = pairs.src[pair], pairs.dst[pair]
+            target = nodes.core[dst]
+            if pairs.explicit[pair] >= 0 or src == dst or distance[target] < 0:
                 continue
-            start = np.floor(_fraction(src[pair], dst[pair]) * found[pair]) if kept < found[pair] else 0.0
-            for j in range(kept):
-                weight[first + j] = 1.0 / kept
-                rank = start + np.floor(j * found[pair] / kept)
-                if rank >= found[pair]:
-                    rank -= found[pair]
-                place = path_ptr[first + j + 1]
-                node = attached[dst[pair]]
-                if node != dst[pair]:
-                    place -= 1
-                    links[place] = down[dst[pair]]
-                while node != root:
-                    chosen = -1
-                    for i in range(in_ptr[node], in_ptr[node + 1]):
-                        if distance[in_node[i]] == distance[node] - 1:
-                            chosen = i
-                            if rank < count[in_node[i]]:
-                                break
-                            rank -= count[in_node[i]]
-                    place -= 1
-                    links[place] = in_link[chosen]
-                    node = in_node[chosen]
-                if src[pair] != root:
-                    links[place - 1] = up[src[pair]]
-        for at in range(reached):
-            distance[queue[at]] = -1
-        begin = end
+            counts.shortest[pair] = scratch.n_paths[target]
+            counts.kept[pair] = int(min(scratch.n_paths[target], float(max_paths)))
+            counts.length[pair] = distance[target] + (src != root) + (dst != target)
+        _forget(scratch, n_reached)
+        first = end
+    asked[:] = -1
+
+
+@kernel
+def _write_paths(
+    pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, counts: _Counts, routes: _Table, table: _Table
+) -> None:
+    """Write links and weights of all pairs, source by source; ``routes`` are those of explicit rows."""
+    first = 0
+    while first < len(pairs.order):
+        root, end = nodes.core[pairs.src[pairs.order[first]]], _same_source(pairs, nodes, first)
+        depth = -1  # links in the core of the longest path from here
+        for k in range(first, end):
+            pair = pairs.order[k]
+            if pairs.explicit[pair] < 0 and counts.kept[pair] > 0:
+                dst = pairs.dst[pair]
+                depth = max(depth, counts.length[pair] - (pairs.src[pair] != root) - (dst != nodes.core[dst]))
+        n_reached = 0
+        if depth >= 0:
+            n_reached = _search(root, depth, 0, scratch, core)
+        for k in range(first, end):
+            pair = pairs.order[k]
+            if pairs.explicit[pair] >= 0:
+                _copy_route(routes, pairs.explicit[pair], table, pair)
+            else:
+                _write_pair(pairs, nodes, core, scratch, counts, table, pair)
+        _forget(scratch, n_reached)
+        first = end
+
+
+@inline_kernel
+def _copy_route(routes: _Table, row: int, table: _Table, pair: int) -> None:
+    """Copy a row of the fabric's routes."""
+    first, source = table.pair_ptr[pair], routes.pair_ptr[row]
+    for j in range(table.pair_ptr[pair + 1] - first):
+        table.weight[first + j] = routes.weight[source + j]
+        for i in range(routes.path_ptr[source + j + 1] - routes.path_ptr[source + j]):
+            table.links[table.path_ptr[first + j] + i] = routes.links[routes.path_ptr[source + j] + i]
+
+
+@inline_kernel
+def _write_pair(
+    pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, counts: _Counts, table: _Table, pair: int
+) -> None:
+    """Write the paths of a pair: of all shortest ones, by rank, those at even distances from a hashed start."""
+    shortest, n_paths = counts.shortest[pair], counts.kept[pair]
+    start = np.floor(_hashed(pairs.src[pair], pairs.dst[pair]) * shortest) if n_paths < shortest else 0.0
+    for j in range(n_paths):
+        path = table.pair_ptr[pair] + j
+        table.weight[path] = 1.0 / n_paths
+        rank = start + np.floor(j * shortest / n_paths)
+        if rank >= shortest:
+            rank -= shortest
+        _write_path(nodes, core, scratch, table, pairs.src[pair], pairs.dst[pair], path, rank)
+
+
+@inline_kernel
+def _write_path(
+    nodes: _Nodes, core: _Core, scratch: _Scratch, table: _Table, src: int, dst: int, path: int, rank: float
+) -> None:
+    """Write the links of the shortest path of a rank, from its end to its start.
+
+    Invariant: ``rank`` is that of the path to ``node`` among all shortest paths to it, which are sorted by their last
+    link first.
+    """
+    place, node = table.path_ptr[path + 1], nodes.core[dst]
+    if node != dst:
+        place -= 1
+        table.links[place] = nodes.down[dst]
+    while node != nodes.core[src]:
+        last = -1
+        for i in range(core.in_ptr[node], core.in_ptr[node + 1]):
+            before = core.in_node[i]
+            if scratch.distance[before] == scratch.distance[node] - 1:
+                last = i
+                if rank < scratch.n_paths[before]:
+                    break
+                rank -= scratch.n_paths[before]
+        place -= 1
+        table.links[place] = core.in_link[last]
+        node = core.in_node[last]
+    if nodes.core[src] != src:
+        table.links[place - 1] = nodes.up[src]
+
+
+@inline_kernel
+def _hashed(src: int, dst: int) -> float:
+    """Return a fixed pseudo-random number in [0, 1) for a pair."""
+    bits = np.uint64(src) * GOLDEN + np.uint64(dst) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1)
+    return float(fraction(mix(bits)))

@@ -23,15 +23,15 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
-from topoplan.csr import append, expand, indptr
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
-from topoplan.model.routes import link_index
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.cache import LruCache
+from topoplan_engine.csr import append, expand, indptr
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, sum_paths
 
@@ -56,7 +56,7 @@ class PathColumns(NamedTuple):
         delay: (P,) latency of the path, seconds.
         per_byte: (P,) seconds that a byte needs to be written on each link of the path in turn.
         slowest: (P,) smallest bandwidth on the path, bytes/s; infinite where it has no links.
-        upto: (P,) share of the row's traffic on this path and those before it; 1 on the last.
+        cumulative_weight: (P,) share of the row's traffic on this path and those before it; 1 on the last.
         pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own;
             -1 where the row has one path whoever asks (inside a host, over the jump of a ring).
     """
@@ -69,7 +69,7 @@ class PathColumns(NamedTuple):
     delay: F64
     per_byte: F64
     slowest: F64
-    upto: F64
+    cumulative_weight: F64
     pair: I64
 
 
@@ -85,9 +85,9 @@ class RingColumns(NamedTuple):
         load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
             once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
             share of the traffic.  Of links that nothing tells apart only the first one is listed.
-        drawn: (G,) 1 where the flows of every round draw their paths whatever the level: rings of few hosts, and not of
-            all, some of which have several paths to the next.
-        twin: (E,) the link that stands for each link, where all all-reduces are coupled.
+        stepped: (G,) 1 if the flows of every round draw their paths at any level: rings of few hosts, and not of all,
+            some of which have several paths to the next.
+        representative: (E,) the link that represents the class of each link, if all all-reduces are coupled.
     """
 
     first: I64
@@ -98,8 +98,8 @@ class RingColumns(NamedTuple):
     load_ptr: I64
     load_links: I32
     load: I64
-    drawn: I8
-    twin: I64
+    stepped: I8
+    representative: I64
 
 
 class Traffic(NamedTuple):
@@ -161,12 +161,12 @@ class Network:
         row = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
         transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
         if len(transfers):
-            found = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
-            if (lost := np.flatnonzero(found < 0)).size:
+            rows = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
+            if (lost := np.flatnonzero(rows < 0)).size:
                 task = int(transfers[lost[0]])
                 self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
-            row[transfers] = found
-            self._isolate(found)
+            row[transfers] = rows
+            self._isolate(rows)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
         reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
         if len(reduces):
@@ -195,9 +195,9 @@ class Network:
         local = np.arange(rows) - self._first_row[host]
         a, b = local // sizes[host], local % sizes[host]
         first = self.fabric.n_links + 2 * self._first_device[host]
-        both = np.stack([first + 2 * a, first + 2 * b + 1], axis=1)[a != b]
+        pairs = np.stack([first + 2 * a, first + 2 * b + 1], axis=1)[a != b]
         lengths = np.where(a == b, 0, 2)
-        links = both.ravel().astype(np.int32)
+        links = pairs.ravel().astype(np.int32)
         return PathColumns(
             bandwidth=self._bandwidth,
             latency=self._latency,
@@ -205,7 +205,7 @@ class Network:
             path_ptr=i64(indptr(lengths)),
             links=i32(links),
             **self._sums(lengths, links),
-            upto=f64(np.ones(rows)),
+            cumulative_weight=f64(np.ones(rows)),
             pair=i64(np.full(rows, -1)),
         )
 
@@ -213,11 +213,11 @@ class Network:
         """Row of each pair of devices; -1 where there is no path."""
         a, b = self._host[src], self._host[dst]
         key = a.astype(np.int64) * self.fabric.n_hosts + b
-        found = self._row_of_pair.get(key)
-        if (unknown := (found == 0) & (a != b)).any():
+        numbers = self._row_of_pair.get(key)
+        if (unknown := (numbers == 0) & (a != b)).any():
             self._route(np.unique(key[unknown]))
-            found = self._row_of_pair.get(key)
-        rows = found - 2
+            numbers = self._row_of_pair.get(key)
+        rows = numbers - 2
         if (same := a == b).any():
             local = (src - self._first_device[a]) * self._n_inside[a] + dst - self._first_device[a]
             rows = np.where(same, self._first_row[a] + local, rows)
@@ -227,16 +227,16 @@ class Network:
         """Ask for the paths of new host pairs and append their rows."""
         answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
         counts = np.diff(answer.pair_ptr)
-        reached = counts > 0
+        reachable = counts > 0
         first = len(self.paths.row_ptr) - 1
-        self._row_of_pair.put(keys, np.where(reached, first + 1 + np.cumsum(reached), 1).astype(np.int32))
+        self._row_of_pair.put(keys, np.where(reachable, first + 1 + np.cumsum(reachable), 1).astype(np.int32))
         running = np.cumsum(answer.weight)
         before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
-        upto = running - before
-        upto[answer.pair_ptr[1:][reached] - 1] = 1.0  # rounding must not leave a draw without a path
-        self._append(counts[reached], np.diff(answer.path_ptr), answer.links, upto, keys[reached])
+        cumulative_weight = running - before
+        cumulative_weight[answer.pair_ptr[1:][reachable] - 1] = 1.0  # rounding must not leave a draw without a path
+        self._append(counts[reachable], np.diff(answer.path_ptr), answer.links, cumulative_weight, keys[reachable])
 
-    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, upto: F64, pair: I64) -> None:
+    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, cumulative_weight: F64, pair: I64) -> None:
         old = self.paths
         sums = self._sums(links_of_path, links)
         self.paths = old._replace(
@@ -246,7 +246,7 @@ class Network:
             delay=append(old.delay, sums["delay"]),
             per_byte=append(old.per_byte, sums["per_byte"]),
             slowest=append(old.slowest, sums["slowest"]),
-            upto=append(old.upto, upto),
+            cumulative_weight=append(old.cumulative_weight, cumulative_weight),
             pair=append(old.pair, pair),
         )
 
@@ -285,27 +285,27 @@ class Network:
     def _has_rings(self, listed: I32) -> bool:
         """Say whether the fabric has rings or cycles for a group."""
         hosts = self._host[listed]
-        return bool(self.fabric.rings_of(hosts)) or len(self.fabric.cycles_of(hosts)) > 0
+        return bool(rings_of(self.fabric, hosts)) or len(cycles_of(self.fabric, hosts)) > 0
 
     def _isolate(self, rows: I32) -> None:
         """Tell apart all links that these rows of transfers can take."""
         paths = self.paths
         if len(self._moved) < len(paths.row_ptr) - 1:
             self._moved = np.append(self._moved, np.zeros(len(paths.row_ptr) - 1 - len(self._moved), dtype=bool))
-        met = np.zeros(self.n_links, dtype=bool)
-        cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, met)
-        self._link_classes.isolate(np.flatnonzero(met))
+        crossed = np.zeros(self.n_links, dtype=bool)
+        cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, crossed)
+        self._link_classes.isolate(np.flatnonzero(crossed))
 
     def _merge(self) -> None:
         """List the loads of one link of each class."""
         if self._link_classes.changed:
-            full, twin = self.rings_in_full, self._link_classes.first()
-            listed = twin[full.load_links] == full.load_links
+            full, representative = self.rings_in_full, self._link_classes.first()
+            listed = representative[full.load_links] == full.load_links
             self.rings = full._replace(
                 load_ptr=i64(indptr(listed)[full.load_ptr]),
                 load_links=i32(full.load_links[listed]),
                 load=i64(full.load[listed]),
-                twin=i64(twin),
+                representative=i64(representative),
             )
 
     def _append_rings(self, new: list[tuple[int, I32]]) -> None:
@@ -315,8 +315,8 @@ class Network:
         loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
         for links, load in loads:
             self._link_classes.load(links, load)
-        drawn = [self._drawn(rows) for _, rows in new]
-        for rows in (rows for (_, rows), one in zip(new, drawn, strict=True) if one):
+        stepped = [self._drawn(rows) for _, rows in new]
+        for rows in (rows for (_, rows), draws in zip(new, stepped, strict=True) if draws):
             self._isolate(rows)
         ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
@@ -328,19 +328,19 @@ class Network:
             load_ptr=append(old.load_ptr, old.load_ptr[-1] + ends),
             load_links=append(old.load_links, *(links for links, _ in loads)),
             load=append(old.load, *(load for _, load in loads)),
-            drawn=append(old.drawn, i8(drawn)),
+            stepped=append(old.stepped, i8(stepped)),
         )
 
     def _loads(self, rows: I32) -> tuple[I64, I64]:
         """Links that the flows of a ring cross, and how much each of them is loaded."""
         paths = self.paths
-        begin, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
-        _, path = expand(begin, end - begin)
-        before = paths.upto[path - 1]
-        before[np.cumsum(end - begin) - (end - begin)] = 0.0  # of the first path of each row
+        start, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
+        _, path = expand(start, end - start)
+        before = paths.cumulative_weight[path - 1]
+        before[np.cumsum(end - start) - (end - start)] = 0.0  # of the first path of each row
         first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
         links = paths.links[expand(first, last - first)[1]]
-        total = np.bincount(links, np.repeat(paths.upto[path] - before, last - first), self.n_links)
+        total = np.bincount(links, np.repeat(paths.cumulative_weight[path] - before, last - first), self.n_links)
         used = np.flatnonzero(total)
         return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
 
@@ -351,29 +351,31 @@ class Network:
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
         """The number of rings of each new group, and the rows of its flows, ring by ring."""
-        own = [self._own_rows(self._host[listed]) for _, listed in new]
-        walks = [listed for (_, listed), rings in zip(new, own, strict=True) if not rings]
+        fabric_rings = [self._own_rows(self._host[listed]) for _, listed in new]
+        walks = [listed for (_, listed), rings in zip(new, fabric_rings, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
         dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
-            group = [g for (g, listed), rings in zip(new, own, strict=True) if not rings for _ in listed][lost[0]]
+            group = [g for (g, listed), rings in zip(new, fabric_rings, strict=True) if not rings for _ in listed][
+                lost[0]
+            ]
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
         plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
-        return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in own]
+        return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in fabric_rings]
 
     def _own_rows(self, hosts: I32) -> list[I32]:
         """The rows of the rings, or cycles, that the fabric has for a group on ``hosts``, ring by ring."""
-        rings = [self._jump_rows(hosts, jumps) for jumps in self.fabric.rings_of(hosts)]
-        return rings or [self._cycle_rows(hosts, hosts[receivers]) for receivers in self.fabric.cycles_of(hosts)]
+        rings = [self._jump_rows(hosts, jumps) for jumps in rings_of(self.fabric, hosts)]
+        return rings or [self._cycle_rows(hosts, hosts[receivers]) for receivers in cycles_of(self.fabric, hosts)]
 
     def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
         """Append one explicit path per member of a ring and return their rows."""
         steps = np.array([*jumps[1:], jumps[0]])
         tails = (hosts[:, None] + np.cumsum(steps) - steps) % self.fabric.n_hosts
         heads = (tails + steps) % self.fabric.n_hosts
-        links = link_index(self.fabric, tails, heads).ravel()
+        links = self.fabric.link_rows(tails, heads).ravel()
         if (absent := np.flatnonzero(links < 0)).size:
             raise TopoplanError(
                 f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
@@ -383,7 +385,7 @@ class Network:
 
     def _cycle_rows(self, hosts: I32, receivers: I32) -> I32:
         """Append the direct link of each member of a cycle to the host that it sends to, and return their rows."""
-        links = link_index(self.fabric, hosts, receivers)
+        links = self.fabric.link_rows(hosts, receivers)
         if (absent := np.flatnonzero(links < 0)).size:
             raise TopoplanError(
                 f"fabric {self.fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "

@@ -30,15 +30,15 @@ def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], s
         choose = _choose(outcome, experiment)
         rows.append((f"beside it: {name}", times + (f"; {choose} takes it" if choose else "")))
     if outcome.draws.seeds and outcome.plan.timeline is not None:
-        one = f"{say(outcome.plan.timeline.makespan)} (seed {outcome.draws.nearest}), as what is below"
-        rows.append(("the draw that is written", one))
+        seconds = f"{say(outcome.plan.timeline.makespan)} (seed {outcome.draws.nearest}), as what is below"
+        rows.append(("the draw that is written", seconds))
     return rows
 
 
 def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
     """Return what the JSON object of a run says about the same."""
-    aside, draws, told = outcome.aside, outcome.draws, outcome.plan.timeline
-    assert told is not None
+    aside, draws, timeline = outcome.aside, outcome.draws, outcome.plan.timeline
+    assert timeline is not None
     return {
         "plan": outcome.origin.name,
         "aside": None
@@ -59,7 +59,7 @@ def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
             "initial_standard_deviation_s": outcome.initial_draws.deviation,
             "searched_iteration_time_s": outcome.result.best_cost - outcome.penalty,
             "written_seed": draws.nearest,
-            "written_iteration_time_s": told.makespan,
+            "written_iteration_time_s": timeline.makespan,
         },
     }
 
@@ -80,8 +80,8 @@ def planner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     for name, report in provenance.get("reports", {}).items():
         if "reports_are_of" in provenance:
             rows.append((f"figures of {name}", f"of another plan: {provenance['reports_are_of']}"))
-        told = {key: f"{v:.6g}" if isinstance(v, float) else str(v) for key, v in report.items()}
-        rows += [(f"{name}'s own: {key}", t) for key, t in told.items() if isinstance(report[key], str | int | float)]
+        figures = {key: value for key, value in report.items() if isinstance(value, str | int | float)}
+        rows += [(f"{name}'s own: {key}", f"{v:.6g}" if isinstance(v, float) else str(v)) for key, v in figures.items()]
     if rows:
         rows.append(("planned in", f"{outcome.result.planning:.2f} s"))
     if (times := _over_one_device(outcome)) is not None:
@@ -102,5 +102,5 @@ def planner_json(outcome: Outcome) -> dict[str, Any]:
 def _over_one_device(outcome: Outcome) -> float | None:
     """Return what one device takes, if a planner says, over what the plan takes as simulated."""
     reports = outcome.plan.provenance.get("reports", {})
-    known = [report["one_device_s"] for report in reports.values() if "one_device_s" in report]
-    return float(known[0]) / outcome.seconds if known and outcome.seconds else None
+    one_device = [report["one_device_s"] for report in reports.values() if "one_device_s" in report]
+    return float(one_device[0]) / outcome.seconds if one_device and outcome.seconds else None

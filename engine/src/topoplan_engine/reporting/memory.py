@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topoplan.model.plan import Plan
-from topoplan_engine.fitting import size_text
+from topoplan_engine.fitting import bytes_by_purpose, fullest_device, size_text
 
 __all__ = ["memory_json", "memory_rows"]
 
@@ -23,12 +23,12 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     memory, capacity = plan.memory, plan.cluster.device_memory
     if memory is None:
         return []
-    device = memory.fullest(capacity)
+    device = fullest_device(memory, capacity)
     used = f"{size_text(memory.total[device])} of {size_text(capacity[device])} (device {device})"
     rows = [("memory per device", used if plan.fits else f"DOES NOT FIT: {used}")]
-    for name, nbytes in memory.on(device).items():
-        said = _at_once(plan, device) if name == "activations" else ""
-        rows.append((f"  {_LABELS[name]}", size_text(nbytes) + said))
+    for name, nbytes in bytes_by_purpose(memory, device).items():
+        remark = _at_once(plan, device) if name == "activations" else ""
+        rows.append((f"  {_LABELS[name]}", size_text(nbytes) + remark))
     return rows
 
 
@@ -37,12 +37,13 @@ def memory_json(plan: Plan) -> dict[str, Any]:
     memory, capacity = plan.memory, plan.cluster.device_memory
     if memory is None:
         return {}
-    device = memory.fullest(capacity)
+    device = fullest_device(memory, capacity)
+    purposes = {f"{name}_bytes": nbytes for name, nbytes in bytes_by_purpose(memory, device).items()}
     return {
         "fits": plan.fits,
         "memory_bytes": float(memory.total[device]),
         "memory_capacity_bytes": float(capacity[device]),
-        "memory": {"device": device, **{f"{name}_bytes": nbytes for name, nbytes in memory.on(device).items()}},
+        "memory": {"device": device, **purposes},
     }
 
 

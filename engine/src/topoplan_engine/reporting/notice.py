@@ -1,6 +1,6 @@
-"""Word of the wait that a user meets on a new machine: kernels are compiled on their first use and then kept.
+"""A notice for the wait that a user meets on a new machine: kernels are compiled on their first use, and cached.
 
-Commands use different ones, so that there may be a wait more than once, but for no kernel again.
+Commands use different kernels, so that there may be a wait more than once, but for no kernel again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["compilation_announced"]
 
 
 def compilation_announced() -> AbstractContextManager[None]:
-    """Say on standard error when kernels are compiled, where that happens while the context lasts."""
+    """Context manager that prints a notice on standard error if a kernel is compiled inside it."""
     from topoplan_engine.kernels.jit import on_compilation
 
-    told = "compiling kernels that this machine has not run before; they are kept (up to 15 s) ..."
-    return on_compilation(lambda: typer.echo(told, err=True))
+    notice = "compiling kernels that this machine has not run before; they are cached (up to 20 s) ..."
+    return on_compilation(lambda: typer.echo(notice, err=True))

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from topoplan.search.observed import Progress as SearchProgress
+from topoplan.search.protocol import Progress as SearchProgress
 
 __all__ = ["parts_shown", "progress_shown"]
 
@@ -55,12 +55,18 @@ def progress_shown(
 
 @contextmanager
 def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float], str]) -> Iterator[_Report]:
-    told = "best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"
+    text = "best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"
     columns: tuple[ProgressColumn, ...]
     if planning:
-        columns = (TextColumn("planning, {task.completed} plans simulated, " + told), TimeElapsedColumn())
+        columns = (TextColumn("planning, {task.completed} plans simulated, " + text), TimeElapsedColumn())
     else:
-        columns = (TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TextColumn(told), TimeRemainingColumn())
+        columns = (
+            TextColumn("searching"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(text),
+            TimeRemainingColumn(),
+        )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("search", total=budget, best="-", accepted="-", speed="-")
 
@@ -79,7 +85,7 @@ def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float]
 @contextmanager
 def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: float) -> Iterator[_Report]:
     """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
-    began, over = time.monotonic(), threading.Event()
+    began, ended = time.monotonic(), threading.Event()
     last: SearchProgress | None = None
 
     def report(event: str, progress: SearchProgress) -> None:
@@ -87,21 +93,21 @@ def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: f
         last = progress
 
     def write() -> None:
-        while not over.wait(every):
+        while not ended.wait(every):
             passed = f"{time.monotonic() - began:.0f} s"
             if last is None:
                 typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)
                 continue
-            done = last.evaluations - 1
-            far = f"planning: {done} plans simulated" if planning else f"searching: {done} of {budget}"
-            typer.echo(f"{far}, best {say(last.best)}, {passed}", err=True)
+            count = last.evaluations - 1
+            extent = f"planning: {count} plans simulated" if planning else f"searching: {count} of {budget}"
+            typer.echo(f"{extent}, best {say(last.best)}, {passed}", err=True)
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield report
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
@@ -121,8 +127,8 @@ def parts_shown(
     if quiet:
         yield lambda finished, name: None
     elif console.is_terminal:
-        told = TextColumn("{task.fields[last]}", markup=False)
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), told, TimeRemainingColumn())
+        name_column = TextColumn("{task.fields[last]}", markup=False)
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), name_column, TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=total, last="")
             yield lambda finished, name: bar.update(task, completed=finished, last=name)

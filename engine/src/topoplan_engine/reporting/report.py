@@ -1,37 +1,32 @@
-"""What the commands print: progress while a search runs, tables for people, one JSON object for programs."""
+"""`run_and_report`: what a search prints: progress while it runs, then a table for people or JSON for programs."""
 
 from __future__ import annotations
 
-import json
-import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from topoplan.model.fabric import Fabric
-from topoplan.model.interfaces import host_links, used_interfaces
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, write_outputs
+from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows
 from topoplan_engine.reporting.model import model_rows, toy
 from topoplan_engine.reporting.notice import compilation_announced
+from topoplan_engine.reporting.printing import exit_after, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
+from topoplan_engine.reporting.timeline import busiest_link, simulation_rows
 from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
-__all__ = ["exit_after", "print_json", "run_and_report", "simulation_rows", "table"]
+__all__ = ["run_and_report"]
 
 
 def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
@@ -48,7 +43,7 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     with (
         compilation_announced(),
         progress_shown(
-            experiment.run.budget, planning=_constructs(host, experiment), quiet=as_json, say=_time
+            experiment.run.budget, planning=_constructs(host, experiment), quiet=as_json, say=spelled_time
         ) as report,
     ):
         outcome = optimize(experiment, host=host, on_progress=report)
@@ -66,20 +61,10 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
-    """Tell on standard error which outputs were refused, and end with the exit status that says so, if any were."""
-    for why in outputs.refused.values():
-        typer.echo(f"error: {why}", err=True)
-    if interrupted:
-        raise typer.Exit(130)
-    if outputs.refused:
-        raise typer.Exit(2)
-
-
 def _constructs(host: Host, experiment: Experiment) -> bool:
     """Say whether all searchers of strategies construct their answer."""
-    chosen = [host.get(Searcher, choice.name) for choice in experiment.searchers]
-    of_strategies = [searcher.constructs for searcher in chosen if searcher.axis == "strategy"]
+    searchers = [host.get(Searcher, choice.name) for choice in experiment.searchers]
+    of_strategies = [searcher.constructs for searcher in searchers if searcher.axis == "strategy"]
     return bool(of_strategies) and all(of_strategies)
 
 
@@ -94,7 +79,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         **kept_json(outcome, experiment),
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
-        "exposed_communication_s": plan.timeline.exposed_communication,
+        "exposed_communication_s": exposed_communication(plan.timeline),
         **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,
         **memory_json(plan),
@@ -118,7 +103,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "interfaces": int(plan.cluster.interfaces.min()),
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
-        "busiest_link": _busiest_link(plan),
+        "busiest_link": busiest_link(plan),
         **_scheduling(plan),
         **strategy_json(plan),
         **_rebuilding(outcome.break_even),
@@ -131,12 +116,12 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
 
 def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -> None:
     plan, result = outcome.plan, outcome.result
-    first = iteration_time(outcome.initial_draws, _time)
+    first = iteration_time(outcome.initial_draws, spelled_time)
     rows = [
         *model_rows(plan),
         ("initial iteration time", first + ("" if outcome.initial.fits else " (does not fit)")),
-        ("iteration time", iteration_time(outcome.draws, _time)),
-        *kept_rows(outcome, experiment, _time),
+        ("iteration time", iteration_time(outcome.draws, spelled_time)),
+        *kept_rows(outcome, experiment, spelled_time),
         *simulation_rows(plan)[1:],
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
@@ -171,7 +156,7 @@ def _scheduling(plan: Plan) -> dict[str, Any]:
             "micro_batches": schedule.micro_batches,
             "stages": schedule.n_stages,
             "recompute": list(schedule.recompute) or [False] * schedule.n_stages,
-            "bubble_fraction": plan.timeline.bubble_fraction,
+            "bubble_fraction": bubble_fraction(plan.timeline),
         }
     }
 
@@ -195,17 +180,17 @@ def _any_wiring(outcome: Outcome) -> dict[str, Any]:
     """Return what the JSON object of a run says about all wirings of the cluster's interfaces."""
     if outcome.fabric_bound is None or outcome.plan.timeline is None:
         return {}
-    bound, reached = outcome.fabric_bound, outcome.seconds
-    return {"fabric_lower_bound_s": bound, "above_fabric_lower_bound": reached / bound - 1 if bound else None}
+    bound, seconds = outcome.fabric_bound, outcome.seconds
+    return {"fabric_lower_bound_s": bound, "above_fabric_lower_bound": seconds / bound - 1 if bound else None}
 
 
 def _any_wiring_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    told = _any_wiring(outcome)
-    if not told:
+    values = _any_wiring(outcome)
+    if not values:
         return []
-    above = told["above_fabric_lower_bound"]
+    above = values["above_fabric_lower_bound"]
     far = "" if above is None else f" (the plan is {above:.1%} above)"
-    return [("on any wiring", f"at least {_time(told['fabric_lower_bound_s'])}{far}")]
+    return [("on any wiring", f"at least {spelled_time(values['fabric_lower_bound_s'])}{far}")]
 
 
 def _rebuilding_rows(pays: BreakEven | None) -> list[tuple[str, str]]:
@@ -215,99 +200,9 @@ def _rebuilding_rows(pays: BreakEven | None) -> list[tuple[str, str]]:
     if pays.rebuilds == 0:
         even = "none: its phases have the same wires"
     else:
-        even = _time(delay) if delay > 0 else "none: slower even if rebuilt at once"
+        even = spelled_time(delay) if delay > 0 else "none: slower even if rebuilt at once"
     return [
-        ("rebuilt between phases", f"{_time(pays.at_once)} + {pays.rebuilds} x {_time(pays.delay)}"),
-        ("best static fabric", _time(pays.static)),
+        ("rebuilt between phases", f"{spelled_time(pays.at_once)} + {pays.rebuilds} x {spelled_time(pays.delay)}"),
+        ("best static fabric", spelled_time(pays.static)),
         ("break-even delay", even),
     ]
-
-
-def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Return the rows that tables of simulated plans share."""
-    timeline = plan.timeline
-    assert timeline is not None
-    link = _busiest_link(plan)
-    pipeline = []
-    if plan.strategy is not None and not plan.strategy.whole_batch:
-        schedule = plan.strategy.schedule
-        pipeline = [
-            ("schedule", f"{schedule.kind}, {schedule.n_stages} stages, {schedule.micro_batches} micro-batches"),
-            ("bubbles", f"{timeline.bubble_fraction:.1%} of the time of its devices"),
-        ]
-    return [
-        ("iteration time", _time(timeline.makespan)),
-        *pipeline,
-        ("exposed communication", _time(timeline.exposed_communication)),
-        ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {_time(link['busy_s'])}"),
-        ("lower bound", f"{_time(timeline.bounds.best)} ({_tightest(plan)})"),
-        ("busiest device", f"at least {_time(timeline.bounds.device)}"),
-        ("longest chain", f"at least {_time(timeline.bounds.chain)}"),
-        ("collectives", f"at least {_time(timeline.bounds.collective)}"),
-    ]
-
-
-def table(title: str, rows: list[tuple[str, str]]) -> None:
-    """Print a two-column table."""
-    grid = Table(title=title, show_header=False, title_justify="left")
-    grid.add_column()
-    grid.add_column(justify="right", overflow="fold")
-    for row in rows:
-        grid.add_row(*row)
-    Console(markup=False, emoji=False).print(grid)
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print one strict JSON object on standard output."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, default=_plain) + "\n")
-
-
-def _busiest_link(plan: Plan) -> dict[str, Any] | None:
-    timeline = plan.timeline
-    if timeline is None or not len(timeline.link_busy) or timeline.link_busy.max() <= 0:
-        return None
-    link = int(np.argmax(timeline.link_busy[: plan.fabric.n_links]))
-    return {
-        "from": _node(plan.fabric, int(plan.fabric.link_src[link])),
-        "to": _node(plan.fabric, int(plan.fabric.link_dst[link])),
-        "busy_s": float(timeline.link_busy[link]),
-        "bytes": float(timeline.link_bytes[link]),
-    }
-
-
-def _node(fabric: Fabric, node: int) -> str:
-    return f"host {node}" if node < fabric.n_hosts else f"switch {node - fabric.n_hosts}"
-
-
-def _tightest(plan: Plan) -> str:
-    assert plan.timeline is not None
-    bounds = plan.timeline.bounds
-    names = {
-        bounds.collective: "collectives",
-        bounds.chain: "longest chain",
-        bounds.link: "busiest link",
-        bounds.device: "busiest device",
-    }
-    return names[bounds.best]
-
-
-def _time(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "infeasible"
-    return f"{seconds * 1e3:.4f} ms" if seconds < 10 else f"{seconds:.4f} s"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float | np.floating) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from rich.console import Console
-from rich.table import Table
 
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
+from topoplan_engine.reporting.tables import Column, RowTable, print_line
 
 __all__ = ["print_strategy", "strategy_json"]
 
@@ -55,42 +54,36 @@ def print_strategy(plan: Plan) -> None:
     strategy, graph, count = plan.strategy, plan.graph, plan.cluster.n_devices
     groups = groups_of(strategy, graph)
     pipelined = any(group.stage >= 0 for group in groups)
-    columns: list[tuple[str, Callable[[Group], str]]] = [
-        *([("stage", lambda group: _stage(group, strategy))] if pipelined else []),
-        ("operators", lambda group: _operators(group, graph)),
-        ("data", lambda group: str(group.cuts.data)),
-        ("tensor", lambda group: _tensor(group.cuts)),
-        ("expert", lambda group: str(group.cuts.expert)),
-        ("attribute", lambda group: str(group.cuts.attribute)),
-        ("copies", lambda group: str(group.cuts.copies)),
-        ("weights", _weights),
-        ("devices", lambda group: _devices(group, count)),
+    columns = [
+        *([Column[Group]("stage", lambda group: _stage(group, strategy), names_rows=True)] if pipelined else []),
+        Column("operators", lambda group: _operators(group, graph), names_rows=True, align="left"),
+        Column("data", lambda group: str(group.cuts.data)),
+        Column("tensor", lambda group: _tensor(group.cuts), align="right"),
+        Column("expert", lambda group: str(group.cuts.expert)),
+        Column("attribute", lambda group: str(group.cuts.attribute)),
+        Column("copies", lambda group: str(group.cuts.copies)),
+        Column("weights", _weights, align="left"),
+        Column("devices", lambda group: _devices(group, count), align="left"),
     ]
-    values = {name: sorted({cell(group) for group in groups} - {"-"}) for name, cell in columns}
-    said = [name for name in ("weights", "devices") if len(values[name]) == 1]
-    left_out = [*said, *(name for name in ("tensor", "expert", "attribute", "copies") if values[name] == ["1"])]
-    columns = [(name, cell) for name, cell in columns if name not in left_out and values[name]]
-    title = ["strategy", *_mesh(strategy), *(f"{name} {values[name][0]}" for name in said)]
-    grid = Table(title=", ".join(title), title_justify="left")
-    for name, _ in columns:
-        grid.add_column(name, justify="left" if name in ("operators", "weights", "devices") else "right")
-    shown = groups if pipelined else sorted(groups, key=lambda group: -len(group.operators))[:_SHOWN]
-    for group in sorted(shown, key=lambda group: (group.stage, group.operators)):
-        grid.add_row(*(cell(group) for _, cell in columns))
-    console = Console(markup=False, emoji=False)
-    console.print(grid)
-    if len(shown) < len(groups):
-        rest = len(graph.operators) - sum(len(group.operators) for group in shown)
-        console.print(f"... and {len(groups) - len(shown)} more ways to cut, of {rest} operators (--json has all)")
+    values = {column.header: sorted({column.text(group) for group in groups} - {"-"}) for column in columns}
+    in_title = [name for name in ("weights", "devices") if len(values[name]) == 1]
+    left_out = [*in_title, *(name for name in ("tensor", "expert", "attribute", "copies") if values[name] == ["1"])]
+    columns = [column for column in columns if column.header not in left_out and values[column.header]]
+    title = ["strategy", *_mesh(strategy), *(f"{name} {values[name][0]}" for name in in_title)]
+    largest = groups if pipelined else sorted(groups, key=lambda group: -len(group.operators))[:_SHOWN]
+    RowTable(columns, sorted(largest, key=lambda group: (group.stage, group.operators))).print(", ".join(title))
+    if len(largest) < len(groups):
+        remaining = len(graph.operators) - sum(len(group.operators) for group in largest)
+        print_line(f"... and {len(groups) - len(largest)} more ways to cut, of {remaining} operators (--json has all)")
     for line in _legend(groups, plan):
-        console.print(line)
+        print_line(line)
 
 
 def _mesh(strategy: Strategy) -> list[str]:
     if not isinstance(strategy, SpmdStrategy):
         return []
-    told = [f"one program on a mesh of {' x '.join(map(str, strategy.program.mesh))}"]
-    return [*told, "gradients and optimizer state sharded (ZeRO)"] if strategy.program.sharded_state else told
+    lines = [f"one program on a mesh of {' x '.join(map(str, strategy.program.mesh))}"]
+    return [*lines, "gradients and optimizer state sharded (ZeRO)"] if strategy.program.sharded_state else lines
 
 
 def _operators(group: Group, graph: OperatorGraph) -> str:
@@ -101,8 +94,8 @@ def _operators(group: Group, graph: OperatorGraph) -> str:
     if group.stage >= 0:
         return f"{names[0]} .. {names[-1]} ({len(names)})"
     counts = list(names_of(group.operators, graph).items())
-    told = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
-    return told + (f", {sum(count for _, count in counts[_KINDS:])} others" if len(counts) > _KINDS else "")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
+    return kinds + (f", {sum(count for _, count in counts[_KINDS:])} others" if len(counts) > _KINDS else "")
 
 
 def _stage(group: Group, strategy: Strategy) -> str:
@@ -141,7 +134,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
     """Explain the words that the table uses."""
-    told = []
+    lines = []
     where = {name for group in groups for name, _ in group.cuts.tensor}
     words = {
         "out": "out: channels that an operator makes",
@@ -149,16 +142,16 @@ def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
         "heads": "heads: of attention",
     }
     if where:
-        told.append("tensor: weights are cut; " + ", ".join(words[name] for name in words if name in where))
+        lines.append("tensor: weights are cut; " + ", ".join(words[name] for name in words if name in where))
     if any(group.cuts.attribute > 1 for group in groups):
-        told.append("attribute: positions or channels inside a sample are cut, where no weight is")
+        lines.append("attribute: positions or channels inside a sample are cut, where no weight is")
     if any(group.cuts.copies > 1 for group in groups):
-        told.append("copies: devices that run the same part")
+        lines.append("copies: devices that run the same part")
     if any(group.weights for group in groups):
-        told.append("weights: what a device holds of them along each axis of the mesh")
+        lines.append("weights: what a device holds of them along each axis of the mesh")
     if plan.strategy is not None and any(plan.strategy.schedule.recompute):
-        told.append("* runs its forward pass again before the backward one")
+        lines.append("* runs its forward pass again before the backward one")
     for report in plan.provenance.get("reports", {}).values():
         if isinstance(report, Mapping) and "split" in report:
-            told.append("split: devices of each stage; @ the layer with which each later one begins")
-    return told
+            lines.append("split: devices of each stage; @ the layer with which each later one begins")
+    return lines

@@ -11,21 +11,21 @@ __all__ = ["throughput_json", "throughput_rows"]
 
 def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the rows of a table."""
-    made = outcome.throughput
-    if made is None:
+    throughput = outcome.throughput
+    if throughput is None:
         return []
-    rows = [("samples a second", f"{made.samples_per_s:,.{0 if made.samples_per_s >= 1000 else 2}f}")]
-    if made.tokens_per_s is not None:
-        rows.append(("tokens a second", f"{made.tokens_per_s:,.0f} ({made.sequence_length} a sample)"))
-    if made.mfu is not None:
-        rows.append(("model FLOPs utilization", f"{made.mfu:.1%}"))
-        rows.append(("  (MFU)", made.assumption))
-    reached = outcome.plan.provenance.get("assumptions", {}).get("compute_efficiency", {})
-    if reached:
+    rows = [("samples a second", f"{throughput.samples_per_s:,.{0 if throughput.samples_per_s >= 1000 else 2}f}")]
+    if throughput.tokens_per_s is not None:
+        rows.append(("tokens a second", f"{throughput.tokens_per_s:,.0f} ({throughput.sequence_length} a sample)"))
+    if throughput.mfu is not None:
+        rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
+        rows.append(("  (MFU)", throughput.assumption))
+    efficiencies = outcome.plan.provenance.get("assumptions", {}).get("compute_efficiency", {})
+    if efficiencies:
         rows.append(
             (
                 "kernels reach at most",
-                ", ".join(f"{share:.0%} of the peak of {name}" for name, share in reached.items()),
+                ", ".join(f"{share:.0%} of the peak of {name}" for name, share in efficiencies.items()),
             )
         )
     return rows
@@ -33,14 +33,14 @@ def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 def throughput_json(outcome: Outcome) -> dict[str, Any]:
     """Return what the JSON object of a run says."""
-    made = outcome.throughput
-    if made is None:
+    throughput = outcome.throughput
+    if throughput is None:
         return {}
     return {
-        "samples_per_s": made.samples_per_s,
-        "tokens_per_s": made.tokens_per_s,
-        "sequence_length": made.sequence_length,
-        "mfu": made.mfu,
-        "mfu_assumption": made.assumption or None,
+        "samples_per_s": throughput.samples_per_s,
+        "tokens_per_s": throughput.tokens_per_s,
+        "sequence_length": throughput.sequence_length,
+        "mfu": throughput.mfu,
+        "mfu_assumption": throughput.assumption or None,
         "assumptions": outcome.plan.provenance.get("assumptions"),
     }

@@ -1,9 +1,9 @@
-"""The best states of a search, with where they come from: what a plan is chosen from at the end.
+"""The shortlist of a search: its last best states, with their origins.
 
-A searcher that constructs its answer stands for the strategies that it proposes, another one for none: what it reaches
-counts by its time alone.  So a search has two bests, the fastest of all and the fastest that was constructed, and the
-user says which one is kept.  Of either, the last few are remembered: a time is one draw of many where messages draw
-one of several paths, and it takes more draws to tell which of them is the best (`topoplan_engine.search.draws`).
+A searcher that constructs its answer stands for the strategies that it proposes.  States of another searcher count by
+their time alone.  So a search has two bests, the fastest of all and the fastest constructed one, and the user says
+which one is the result.  Of either, the last few are stored: if messages draw one of several paths, a time is one draw
+of many, and it takes more draws to decide which state is the best (`topoplan_engine.search.draws`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topoplan.search.protocol import State, Trial
 
 __all__ = ["LAST", "Bests", "Keep", "Origin", "ShortlistEntry"]
 
-#: Bests that are remembered.
+#: Best states that are stored.
 LAST = 8
 
 
@@ -28,7 +28,7 @@ class Keep:
 
     Attributes:
         constructing: names of the searchers that construct their answers, by their numbers in the order of turns.
-        constructed: the best that they constructed is kept, where there is one; else the fastest of all.
+        constructed: the result is the best that they constructed, if there is one; else the fastest of all.
     """
 
     constructing: Mapping[int, str] = attrs.field(factory=dict)
@@ -40,9 +40,9 @@ class Origin:
     """Where a strategy comes from.
 
     Attributes:
-        name: what it is, in a few words: ``initial strategy``, ``constructed by hpgo``, ``found by search``.
-        searcher: the searcher that constructed it and stands for it; empty where none does.
-        report: what that searcher says of it, where that is known already.
+        name: a few words: ``initial strategy``, ``constructed by hpgo``, ``found by search``.
+        searcher: the searcher that constructed it and stands for it; empty if none does.
+        report: the report of that searcher, once it has been asked.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ShortlistEntry:
 
 
 class Bests:
-    """The last states each of which was better than all before."""
+    """The last states, each better than all before it."""
 
     def __init__(self) -> None:
         self._last: deque[Trial] = deque(maxlen=LAST)
@@ -81,7 +81,7 @@ class Bests:
         return tuple(self._last)
 
     def take(self, trial: Trial) -> bool:
-        """Remember a trial if it is feasible and better than all before; say whether it is."""
+        """Store a trial if it is feasible and better than all before it; say whether it is."""
         if trial.cost == float("inf") or (self._last and trial.rank >= self._last[-1].rank):
             return False
         self._last.append(trial)

@@ -1,13 +1,13 @@
-"""Iteration times over draws of equal paths: which shortlisted state has the best mean, and its time.
+"""Iteration times over draws of equal paths: the shortlisted state with the best mean, and its time.
 
-Where messages have several equal paths, each takes one at random, and a simulated time is one draw of many.  A search
+If messages have several equal paths, each takes one at random, and a simulated time is one draw of many.  A search
 that prices every candidate under one draw settles on a state that is lucky in it.  So, before a plan is returned, the
-last bests of the search are priced under draws that the search did not see and the best mean wins; what is reported of
-the winner is the mean over draws that did not choose it, of which so many are taken that it is known to a quarter of
-a percent.  The states beside it, the initial one first of all, are priced under the same draws.
+shortlist of the search is priced under draws that the search has not used, and the best mean wins.  The reported time
+of the winner is the mean over draws that did not choose it.  So many of them are taken that it is known to a quarter
+of a percent.  The states beside it, the initial one first of all, are priced under the same draws.
 
-Data flow: `judge` asks an evaluator for times of shortlist (`topoplan_engine.search.bests`) and returns `Judged`
-ones; it asks for no draw where nothing is drawn.
+Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_engine.search.bests`) and returns a
+`Verdict`; it asks for no draw if nothing is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, f64
 from topoplan.model.cluster import Cluster
-from topoplan.model.fabric import Fabric
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
@@ -30,7 +30,7 @@ from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
 
-#: Draws that choose among shortlist, and those that say what the winner takes, counted from those of the search.
+#: Draws that choose from the shortlist, and those that time the winner, counted from those of the search.
 _CHOOSING = range(1000, 1008)
 _REPORTING = range(2000, 2256)
 
@@ -46,8 +46,8 @@ class Draws:
     """Seconds of one state's iteration over draws of its paths.
 
     Attributes:
-        seconds: (n,) of each draw; a single time where nothing is drawn.
-        seeds: (n) of the draws, as the simulator's option ``seed`` takes them; empty where nothing is drawn.
+        seconds: (n,) of each draw; a single time if nothing is drawn.
+        seeds: (n) of the draws, as the simulator's option ``seed`` takes them; empty if nothing is drawn.
     """
 
     seconds: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
@@ -60,7 +60,7 @@ class Draws:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of a single draw, in seconds; 0 where there is only one."""
+        """Standard deviation of a single draw, in seconds; 0 if there is only one."""
         return float(self.seconds.std(ddof=1)) if len(self.seconds) > 1 else 0.0
 
     @property
@@ -70,7 +70,7 @@ class Draws:
 
     @property
     def nearest(self) -> int | None:
-        """Seed of the draw that is nearest to the mean; None where nothing is drawn."""
+        """Seed of the draw that is nearest to the mean; None if nothing is drawn."""
         if not self.seeds:
             return None
         return self.seeds[int(np.argmin(np.abs(self.seconds - self.seconds.mean())))]
@@ -78,11 +78,11 @@ class Draws:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Judged:
-    """A shortlisted state, its times, and what of memory adds to its cost.
+    """A shortlisted state, its times, and the memory part of its cost.
 
     Attributes:
         penalty: seconds that exceeding memory adds.
-        fits: every device holds what it keeps there.
+        fits: the state fits into the memory of every device.
     """
 
     entry: ShortlistEntry
@@ -97,7 +97,7 @@ class Judged:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Smaller for the better one of two: what fits, then the cost."""
+        """Sort key, smallest for the best: fits, then cost."""
         return not self.fits, self.cost
 
 
@@ -106,10 +106,10 @@ class Verdict:
     """What `judge` returns.
 
     Attributes:
-        plan: what the search returns.
-        initial: the state that it started from.
-        aside: where constructed plans are kept, the fastest of all three; else the best that was constructed, None
-            where nothing was.
+        plan: the result of the search.
+        initial: the state from which it started.
+        aside: if constructed plans are preferred, the fastest of all three; else the best constructed state, None
+            if there is none.
     """
 
     plan: Judged
@@ -130,12 +130,12 @@ def judge(
 
     Args:
         evaluator: prices states.
-        shortlist: what to choose from, the best of the search at the end.
-        initial: where the search started.
+        shortlist: states to choose from, the best of the search at the end.
+        initial: the state from which the search started.
         aside: the best one of the other kind (`topoplan_engine.search.driver.Result`).
-        constructed: shortlist are kept because they were constructed; otherwise the initial state, and what was
-            constructed, win where they are faster in the mean.
-        stop: once it is wanted, no more draws are begun than there must be.
+        constructed: the shortlist is of constructed states, which are preferred; otherwise the initial state and the
+            constructed one win if they are faster in the mean.
+        stop: once it is wanted, only the least number of draws is taken.
     """
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
     baselines = [initial, *([] if aside is None else [aside])]
@@ -169,7 +169,7 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
 
 
-def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, first_draw: int) -> F64:
+def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster, first_draw: int) -> F64:
     """(n, T) seconds at which each task ends, under the draws that are reported at least; (1, T) if nothing is drawn.
 
     Args:
@@ -184,7 +184,7 @@ def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: Fabric, clust
 
 
 def _different(shortlist: Sequence[ShortlistEntry]) -> list[ShortlistEntry]:
-    """Leave out what stands there before."""
+    """Leave out repetitions of a state."""
     return list({entry.state: entry for entry in reversed(shortlist)}.values())
 
 
@@ -216,6 +216,6 @@ def _times(
         batch = seeds[len(times.seeds) :][:_AT_LEAST]
         if not batch:
             break
-        more = evaluator.makespans(entry.state, batch)
-        times = Draws(seconds=np.concatenate([times.seconds, more]), seeds=(*times.seeds, *batch))
+        seconds = evaluator.makespans(entry.state, batch)
+        times = Draws(seconds=np.concatenate([times.seconds, seconds]), seeds=(*times.seeds, *batch))
     return times

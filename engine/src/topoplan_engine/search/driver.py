@@ -26,10 +26,10 @@ import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanWarning
 from topoplan.model.strategy import Strategy
-from topoplan.search.observed import Progress, Run
-from topoplan.search.protocol import Candidate, Search, State, Trial
+from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
+from topoplan_engine.guarded import check_strategy_of
 from topoplan_engine.interrupt import Stop, interruptible
-from topoplan_engine.kernels.compiling import clock
+from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
 
@@ -109,8 +109,8 @@ class SearchRun:
         self.initial = evaluator.price(Candidate(base=first))
         self._fastest, self._constructed = Bests(), Bests()
         self._fastest.take(self.initial)
-        # Where strategies come from that a searcher constructed; they are held, so that their identities stay theirs.
-        self._origins: dict[int, tuple[Strategy, Origin]] = {}
+        # Where strategies come from that a searcher constructed, by their keys.
+        self._origins: dict[bytes, Origin] = {}
         self.history = [(1.0, self.best.cost)]
         for _, search in searchers:
             search.adopt(self.initial)
@@ -167,7 +167,11 @@ class SearchRun:
         trials = []
         for candidate in candidates:
             best = self.best
-            trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
+            try:
+                trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
+            except Exception as error:
+                check_strategy_of(search, candidate, self._evaluator.problem, error)
+                raise
             self._note_origin(number, candidate, trials[-1])
             if stop.wanted:
                 break
@@ -197,7 +201,7 @@ class SearchRun:
         """Go on from a better state that another search run found; ``cost`` in seconds."""
         strategy = state.strategy
         if origin.constructed:
-            self._origins[id(strategy)] = (strategy, origin)
+            self._origins[strategy.key] = origin
         fits = self._evaluator.fits(strategy)
         trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
         before = self.best
@@ -210,13 +214,10 @@ class SearchRun:
     def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
         """Remember a strategy that was constructed, or that is there for comparison with such ones."""
         name, strategy = self._keep.constructing.get(number), trial.state.strategy
-        if name is None or id(strategy) in self._origins:
+        if name is None or strategy.key in self._origins:
             return
         comparison = candidate.comparison
-        self._origins[id(strategy)] = (
-            strategy,
-            Origin(comparison) if comparison else Origin(f"constructed by {name}", name),
-        )
+        self._origins[strategy.key] = Origin(comparison) if comparison else Origin(f"constructed by {name}", name)
 
     def _take(self, trial: Trial) -> None:
         self._fastest.take(trial)
@@ -229,10 +230,9 @@ class SearchRun:
 
     def origin(self, strategy: Strategy) -> Origin:
         """Say where a strategy comes from."""
-        entry = self._origins.get(id(strategy))
-        if entry is not None:
-            return entry[1]
-        return Origin("initial strategy" if strategy is self.initial.state.strategy else "found by search")
+        if strategy is self.initial.state.strategy:
+            return Origin("initial strategy")
+        return self._origins.get(strategy.key) or Origin("found by search")
 
     def shortlist_entry(self, trial: Trial) -> ShortlistEntry:
         """Return a trial with its origin, and what its searcher says of it."""

@@ -1,10 +1,9 @@
 """Pricing candidates: lower, simulate, and add what exceeding memory costs.
 
-The evaluator is what the driver puts between ``ask`` and ``tell``.  It keeps what lowering derived, so a
-candidate told as a change to one operator derives that operator's pieces only; and what candidates cost, for chains
-come back to where they were.  A candidate that must beat a time is not lowered when a floor under its cost
-(`topoplan_engine.search.lower_bounds`) is not below it, and not simulated to the end when the simulator can tell
-before.
+The driver prices candidates between ``ask`` and ``tell``.  Lowering caches fragments, so that a candidate that changes
+one operator derives the fragments of that operator only.  Costs are cached, because searches come back to states.
+If a lower bound on the cost of a candidate (`topoplan_engine.search.lower_bounds`) reaches its cutoff, it is not
+lowered; if a bound of the simulator does, its simulation is stopped early.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.search.lower_bounds import Floors
+from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_engine.sharding.programs import why_invalid
 
 __all__ = ["Evaluator", "memory_penalty"]
@@ -32,10 +31,10 @@ __all__ = ["Evaluator", "memory_penalty"]
 #: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
 _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
 
-#: Costs that are kept.
-_KEPT = 4096
+#: Entries of each cache.
+_ENTRIES = 4096
 
-#: Relative difference between the times of strategies that only number their devices otherwise.
+#: Relative difference between the times of strategies that differ in the numbers of their devices only.
 _ROUNDING = 1e-9
 
 Memory = Literal["ignore", "limit", "penalty"]
@@ -43,10 +42,10 @@ Memory = Literal["ignore", "limit", "penalty"]
 
 def memory_penalty(used: F64, capacity: F64, policy: Memory) -> float:
     """Return the seconds that (D,) ``used`` bytes cost on devices of (D,) ``capacity`` bytes."""
-    over = float(np.maximum(used - capacity, 0.0).sum())
-    if policy == "ignore" or over == 0.0:
+    excess = float(np.maximum(used - capacity, 0.0).sum())
+    if policy == "ignore" or excess == 0.0:
         return 0.0
-    return over * _PENALTY_SECONDS_PER_BYTE if policy == "penalty" else float("inf")
+    return excess * _PENALTY_SECONDS_PER_BYTE if policy == "penalty" else float("inf")
 
 
 class Evaluator:
@@ -65,147 +64,147 @@ class Evaluator:
         Args:
             problem: what they are states of.
             simulate: runs an iteration.
-            memory: what exceeding a device's memory means.
-            draws: where messages draw their paths, a candidate costs the mean of so many draws.
-            first_draw: the seed of the first one; the others follow.
+            memory: policy for exceeding a device's memory.
+            draws: if messages draw their paths, a candidate costs the mean of so many draws.
+            first_draw: the seed of the first one; those of the others follow.
         """
         self.problem = problem
         self.evaluations = 0
         self.first_draw = first_draw
-        # The simulators of the draws after the first.
-        self._others = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
+        self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
-        self._memory = memory
+        self._memory_policy = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-        self._floors: Floors | None = None
+        self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
-            self._floors = Floors(self._lowering, simulate.link_seconds, self._penalty)
-        # The task graph, and the memory, of the strategy whose key stands beside it.
-        self._lowered: tuple[bytes, TaskGraph] | None = None
-        self._held: tuple[bytes, F64] | None = None
-        # Cost of a state, and whether it fits into memory.
-        self._known: LruCache[bytes, tuple[float, bool]] = LruCache(_KEPT)
-        # Seconds that strategies of one class take at least on a fabric.
-        self._alike: LruCache[tuple[bytes, int], float] = LruCache(_KEPT)
+            self._lower_bound = IncrementalLowerBound(self._lowering, simulate.link_seconds, self._penalty)
+        # The last task graph and the last memory, with the key of their strategy.
+        self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
+        self._last_memory: tuple[bytes, F64] | None = None
+        # By state: cost, and whether it fits into memory.
+        self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
+        # By fabric and class of strategies (`Classes.key`): lower bound on the seconds of all of them.
+        self._class_seconds: LruCache[tuple[bytes, int], float] = LruCache(_ENTRIES)
 
-    def price(self, candidate: Candidate, wanted: float = 0.0) -> Trial:
+    def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
 
-        One that does not fit a hard memory limit costs ``inf``, and so do one whose placements do not fit its
-        schedule and one that is proven not to cost less than the time that it must beat.
+        The cost is ``inf`` in three cases: the candidate exceeds a hard memory limit, its placements do not match its
+        schedule, or a lower bound on its cost reaches the cutoff.
 
         Args:
-            candidate: with the time that it must beat.
-            wanted: seconds below which a candidate that fits into memory is of use, whatever it must beat: the best
-                so far may not fit.
+            candidate: with its cutoff.
+            fitting_cutoff: cutoff of a candidate that fits into memory, if that is larger: the best state so far may
+                not fit.
         """
         self.evaluations += 1
         state = candidate.state()
         strategy = state.strategy
         key = strategy.key + state.fabric.key
-        known = self._known.find(key)
-        if known is not None:
-            return self._trial(state, *known)
+        cached = self._costs.find(key)
+        if cached is not None:
+            return self._trial(state, *cached)
         if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
-        beat, floor = candidate.cutoff_seconds, 0.0
-        if wanted > beat and self.fits(strategy):
-            beat = wanted
+        cutoff, bound = candidate.cutoff_seconds, 0.0
+        if fitting_cutoff > cutoff and self.fits(strategy):
+            cutoff = fitting_cutoff
         if (
-            self._floors is not None
-            # Floors add up what fragments of placements take and keep, all at once.
+            self._lower_bound is not None
+            # The bound sums fragments of placements that run without an order.
             and isinstance(strategy, PlacedStrategy)
             and isinstance(candidate.base.strategy, PlacedStrategy)
-            and beat < float("inf")
+            and cutoff < float("inf")
         ):
-            floor = self._floors.floor(candidate, state)
-            if floor >= beat:
+            bound = self._lower_bound.of(candidate, state)
+            if bound >= cutoff:
                 return self._trial(state, float("inf"))
-        cost = self._cost(state, beat if self._floors else float("inf"), floor)
+        cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
         if cost == float("inf"):
             return self._trial(state, cost)
-        return self._trial(state, *self._known.put(key, (cost, self.fits(strategy))))
+        return self._trial(state, *self._costs.put(key, (cost, self.fits(strategy))))
 
-    def _cost(self, state: State, beat: float, floor: float) -> float:
-        """Return what a state costs, or infinity if that is not below ``beat``; it is not below ``floor``."""
+    def _cost(self, state: State, cutoff: float, bound: float) -> float:
+        """Return the cost of a state, or infinity if it reaches the cutoff; ``bound`` is a lower bound on it."""
         cost = 0.0
-        if self._memory != "ignore":
+        if self._memory_policy != "ignore":
             cost = self.penalty(state.strategy)
         if cost < float("inf"):
-            cost += self._seconds(state, beat - cost, max(floor - cost, 0.0))
+            cost += self._seconds(state, cutoff - cost, max(bound - cost, 0.0))
         return cost
 
-    def _seconds(self, state: State, beat: float, floor: float) -> float:
-        """Simulate a state.
+    def _seconds(self, state: State, cutoff: float, bound: float) -> float:
+        """Simulate a state, or its quotient if it has one.
 
-        Strategies that differ only in the numbers of what nothing tells apart take equally long, but for rounding:
-        enough to reject one for what another took.
+        Strategies of one class (`Classes.key`) take equally long, but for rounding, so that the seconds of one reject
+        others.
         """
         fabric, cluster = state.fabric, self.problem.cluster
-        once = self.evaluations == 1  # folding pays when more are to come
+        once = self.evaluations == 1  # a quotient pays if more are to come
         whole = once or not self._simulate.has_quotient(fabric, cluster)
-        alike = None if whole else self._lowering.alike(state.strategy)
-        if alike is None:
-            return self._unfolded(state, beat, floor)
-        key = (fabric.key, alike.classes.key)
-        known = self._alike.find(key)
-        if known is not None and known * (1 - _ROUNDING) >= beat:
+        symmetry = None if whole else self._lowering.symmetry(state.strategy)
+        if symmetry is None or not self._simulate.keeps_symmetry(symmetry):
+            return self._whole_seconds(state, cutoff, bound)
+        key = (fabric.key, symmetry.classes.key)
+        class_seconds = self._class_seconds.find(key)
+        if class_seconds is not None and class_seconds * (1 - _ROUNDING) >= cutoff:
             return float("inf")
-        if alike.worth_folding:
-            seconds = self._simulate.quotient_makespan(self._lowering.fold(alike), fabric, cluster, beat)
+        if symmetry.worthwhile:
+            seconds = self._simulate.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, cutoff)
         else:
-            seconds = self._unfolded(state, beat, floor)
-        self._alike.put(key, min(seconds, beat))
+            seconds = self._whole_seconds(state, cutoff, bound)
+        self._class_seconds.put(key, min(seconds, cutoff))
         return seconds
 
-    def _unfolded(self, state: State, beat: float, floor: float) -> float:
-        """Simulate a state, under every draw where its messages draw; none of them takes less than ``floor``."""
-        given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
-        if not self._others or not self.draws(state):
-            return self._simulate.makespan(*given, beat)
-        count, total = 1 + len(self._others), 0.0
-        for number, simulate in enumerate([self._simulate, *self._others]):
-            total += simulate.makespan(*given, count * beat - total - (count - 1 - number) * floor)
+    def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
+        """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""
+        iteration = (self._lower(state.strategy), state.fabric, self.problem.cluster)
+        if not self._further_draws or not self.draws(state):
+            return self._simulate.makespan(*iteration, cutoff)
+        count, total = 1 + len(self._further_draws), 0.0
+        for number, simulate in enumerate([self._simulate, *self._further_draws]):
+            # The mean stays below the cutoff only if this draw does, the later ones being at their bound.
+            total += simulate.makespan(*iteration, count * cutoff - total - (count - 1 - number) * bound)
             if total == float("inf"):
                 break
         return total / count
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
-        """Return the task graph of a strategy, which is kept until another one is asked for."""
-        if self._lowered is None or self._lowered[0] != strategy.key:
-            self._lowered = None  # before the next one is made: both together may be large
-            self._lowered = (strategy.key, self._lowering.lower(strategy))
-        return self._lowered[1]
+        """Return the task graph of a strategy; that of the last one is cached."""
+        if self._last_taskgraph is None or self._last_taskgraph[0] != strategy.key:
+            self._last_taskgraph = None  # before the next one is made: both together may be large
+            self._last_taskgraph = (strategy.key, self._lowering.lower(strategy))
+        return self._last_taskgraph[1]
 
     def _trial(self, state: State, cost: float, fits: bool = False) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy), fits=fits)
 
     def _penalty(self, used: F64) -> float:
-        return memory_penalty(used, self.problem.cluster.device_memory, self._memory)
+        return memory_penalty(used, self.problem.cluster.device_memory, self._memory_policy)
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what a strategy asks of the network."""
         return self._lowering.demand(strategy)
 
     def memory(self, strategy: Strategy) -> F64:
-        """Return the (D,) bytes that a strategy keeps on each device."""
-        if self._held is None or self._held[0] != strategy.key:
-            self._held = (strategy.key, self._lowering.memory(strategy))
-        return self._held[1]
+        """Return the (D,) peak bytes of a strategy on each device; those of the last one are cached."""
+        if self._last_memory is None or self._last_memory[0] != strategy.key:
+            self._last_memory = (strategy.key, self._lowering.memory(strategy))
+        return self._last_memory[1]
 
     def fits(self, strategy: Strategy) -> bool:
-        """Say whether every device holds what a strategy keeps on it; true of all where memory is ignored."""
-        if self._memory == "ignore":
+        """Say whether a strategy fits into the memory of every device; true of all if memory is ignored."""
+        if self._memory_policy == "ignore":
             return True
         return bool((self.memory(strategy) <= self.problem.cluster.device_memory).all())
 
     def memory_use(self, strategy: Strategy) -> MemoryUse:
-        """Return the same by what it is for."""
+        """Return the bytes of `memory` by their use."""
         return self._lowering.memory_use(strategy)
 
     def penalty(self, strategy: Strategy) -> float:
         """Return the seconds that exceeding memory adds to a strategy's cost."""
-        return memory_penalty(self.memory(strategy), self.problem.cluster.device_memory, self._memory)
+        return memory_penalty(self.memory(strategy), self.problem.cluster.device_memory, self._memory_policy)
 
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
@@ -216,8 +215,7 @@ class Evaluator:
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
-        given = (self._lower(state.strategy), state.fabric, self.problem.cluster)
-        return self._simulate.makespans(*given, seeds)
+        return self._simulate.makespans(self._lower(state.strategy), state.fabric, self.problem.cluster, seeds)
 
     def plan(self, state: State, provenance: Mapping[str, Any], seed: int | None = None) -> Plan:
         """Lower and simulate a state once more, in full, as a plan; ``seed`` names a draw of its paths."""

@@ -14,39 +14,35 @@ request, in this process or at the other end of a pipe; states, costs and counts
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 import numpy as np
 
-from topoplan.errors import TopoplanError
 from topoplan.model.problem import PlacementSpace
 from topoplan.plugin.host import Host
-from topoplan.search.observed import Progress
-from topoplan.search.protocol import State
+from topoplan.search.protocol import Progress, State
+from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment
-from topoplan_engine.interrupt import Stop, end_with_parent, interruptible
-from topoplan_engine.kernels.compiling import clock, seconds
+from topoplan_engine.interrupt import Stop, interruptible
+from topoplan_engine.kernels.clock import clock, seconds_of_compilation
 from topoplan_engine.packing import packed, sendable, unpacked
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
 from topoplan_engine.search.driver import Result, SearchRun, first_state, patience_of
-from topoplan_engine.search.setup import Assembly, assemble
+from topoplan_engine.search.setup import SearchSetup, set_up_search
+from topoplan_engine.workers import Worker
 
 __all__ = ["search"]
 
 #: Rounds between which islands exchange their best states.
 _ROUNDS = 16
 
-#: Seconds between two checks for an interrupt while the first process waits for the others.
-_POLL = 0.1
+#: Message for a worker process that has ended.
+_LOST = "chains: a worker process ended early (use --workers 1 to see why)"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -98,26 +94,26 @@ class LocalWorkers:
         self, host: Host, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int], stop: Stop
     ) -> None:
         run, self._stop = experiment.run, stop
-        self._search_runs: dict[int, tuple[Assembly, SearchRun]] = {}
+        self._search_runs: dict[int, tuple[SearchSetup, SearchRun]] = {}
         self._last_states: dict[int, State] = {}
         self._origins: dict[int, Origin] = {}
         self._statuses: dict[int, _Status] = {}
         for island in islands:
-            assembly = assemble(host, experiment, perturbation)
+            setup = set_up_search(host, experiment, perturbation)
             started = clock()
-            rng, searches = assembly.searches(island)
+            rng, searches = setup.searches(island)
             planning = clock() - started
-            first = first_state(assembly.evaluator, assembly.strategy, rng)
+            first = first_state(setup.evaluator, setup.strategy, rng)
             patience = patience_of(run.patience, _share(run.budget, run.chains, island))
-            search_run = SearchRun(assembly.evaluator, first, searches, patience, keep=assembly.keep, planning=planning)
-            self._search_runs[island] = (assembly, search_run)
+            search_run = SearchRun(setup.evaluator, first, searches, patience, keep=setup.keep, planning=planning)
+            self._search_runs[island] = (setup, search_run)
 
     def start(self, orders: Mapping[int, _Order]) -> None:
         self._statuses = {}
         for island, (budget, migrant) in orders.items():
-            assembly, search_run = self._search_runs[island]
+            setup, search_run = self._search_runs[island]
             if migrant is not None:
-                state = _interned(assembly.problem.space, pickle.loads(migrant[0]))
+                state = _interned(setup.problem.space, pickle.loads(migrant[0]))
                 self._last_states[island], self._origins[island] = state, migrant[2]
                 search_run.adopt(state, *migrant[1:])
             more = search_run.advance(budget, self._stop)
@@ -135,7 +131,7 @@ class LocalWorkers:
             origin=self._origins[island],
             rank=search_run.rank,
             planning=search_run.planning,
-            compiling=seconds(),
+            compiling=seconds_of_compilation(),
             evaluations=search_run.evaluations,
             acceptance=search_run.acceptance,
             more=more,
@@ -160,83 +156,52 @@ class RemoteWorkers:
         islands: Sequence[int],
         stop: Stop,
     ) -> None:
-        context = multiprocessing.get_context("spawn")
         self._stop, self._asked_to_stop = stop, False
-        self._pipe, far = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(far, plugins, experiment, perturbation, list(islands)), daemon=True
-        )
-        with _ignoring_interrupts():
-            self._process.start()
-        far.close()
+        self._worker = Worker(_LOST, _serve, plugins, experiment, perturbation, list(islands))
 
     def start(self, orders: Mapping[int, _Order]) -> None:
-        self._pipe.send(("start", orders))
+        self._worker.send(("start", orders))
 
     def finish(self) -> Mapping[int, _Status]:
         statuses: Mapping[int, _Status] = self._receive()
         return statuses
 
     def shortlist(self, island: int) -> bytes:
-        self._pipe.send(("shortlist", island))
+        self._worker.send(("shortlist", island))
         shortlist: bytes = self._receive()
         return shortlist
 
     def _receive(self) -> Any:
-        try:
-            while not self._pipe.poll(_POLL):
-                if self._stop.wanted and not self._asked_to_stop:
-                    self._pipe.send(("stop", None))
-                    self._asked_to_stop = True
-            answer = self._pipe.recv()
-        except (EOFError, OSError):
-            raise TopoplanError("chains: a worker process ended early (use --workers 1 to see why)") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return self._worker.answer(self._pass_on_stop)
+
+    def _pass_on_stop(self) -> None:
+        if self._stop.wanted and not self._asked_to_stop:
+            self._worker.send(("stop", None))
+            self._asked_to_stop = True
 
     def close(self) -> None:
         """End the process."""
-        self._pipe.close()
-        self._process.join(timeout=10)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
+        self._worker.close()
 
 
 class _RemoteStop(Stop):
     """A stop request of the first process, sent through the pipe; nothing else is sent while islands advance."""
 
     def __init__(self, pipe: Any) -> None:
-        self._pipe, self._said = pipe, False
+        self._pipe, self._requested = pipe, False
 
     @property
     def wanted(self) -> bool:  # type: ignore[override]
         """Poll the pipe; searches read this once for each proposal."""
-        if not self._said and self._pipe.poll():
-            self._said = self._pipe.recv()[0] == "stop"
-        return self._said
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C, as a process that is started here does from its first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        if not self._requested and self._pipe.poll():
+            self._requested = self._pipe.recv()[0] == "stop"
+        return self._requested
 
 
 def _serve(
     pipe: Any, plugins: bytes, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int]
 ) -> None:
     """Advance islands on request until the pipe is closed; the first process handles Ctrl-C and passes it on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
     host: Host | None = None
     group: LocalWorkers | None = None
     while True:
@@ -249,13 +214,13 @@ def _serve(
         answer: Any
         try:
             host = host or unpacked(plugins)
-            with host.naming_plugins():
+            with naming_plugins(host):
                 group = group or LocalWorkers(host, experiment, perturbation, islands, _RemoteStop(pipe))
                 if order == "start":
                     group.start(argument)
             answer = group.finish() if order == "start" else group.shortlist(argument)
         except Exception as error:
-            answer = error if isinstance(error, TopoplanError) else sendable(error)
+            answer = sendable(error)
         try:
             pipe.send(answer)
         except OSError:  # the first process has closed the pipe

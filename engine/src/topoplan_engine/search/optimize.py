@@ -14,24 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
 from topoplan.errors import NoPlanFitsError, TopoplanError, shown
-from topoplan.model.interfaces import built, check_fabric
+from topoplan.model.fabric import Fabric
+from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
-from topoplan.model.problem import Demand
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan.search.observed import Progress, Run
+from topoplan.search.protocol import Progress, Run
+from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import strategy_path
 from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
-from topoplan_engine.kernels.compiling import clock
-from topoplan_engine.network.bounds import fabric_lower_bound
+from topoplan_engine.kernels.clock import clock
+from topoplan_engine.network.bounds import any_wiring_bound
+from topoplan_engine.network.building import build_fabric
+from topoplan_engine.observing import tell
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, json_ready
 from topoplan_engine.search import islands
@@ -39,8 +44,8 @@ from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import Result, drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
-from topoplan_engine.search.setup import Assembly, assemble, chosen_components, named
-from topoplan_engine.simulation.reconfiguration import BreakEven, break_even, rebuilds
+from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
+from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
 
 __all__ = ["Outcome", "optimize", "provenance"]
@@ -148,7 +153,7 @@ def optimize(
             '(write optimize(Experiment(model="alexnet")), with cluster, topology, searchers as needed)'
         )
     host = host or Host.discover()
-    with host.naming_plugins():
+    with naming_plugins(host):
         return _optimized(named(host, experiment), host, perturbation, on_progress)
 
 
@@ -158,86 +163,116 @@ def _optimized(
     perturbation: Perturbation | None,
     on_progress: Callable[[str, Progress], None],
 ) -> Outcome:
-    made = assemble(host, experiment, perturbation)
-    problem, evaluator, policy = made.problem, made.evaluator, made.policy
-    graph, cluster = problem.graph, problem.cluster
+    setup = set_up_search(host, experiment, perturbation)
+    problem, evaluator = setup.problem, setup.evaluator
     run = Run(
         problem=problem,
         budget=experiment.run.budget,
         seed=experiment.run.seed,
-        searchers=tuple(searcher.name for searcher in made.searchers),
+        searchers=tuple(searcher.name for searcher in setup.searchers),
         patience=experiment.run.patience,
     )
 
     def report(event: str, progress: Progress) -> None:
-        hook = host.hook.topoplan_new_best if event == "new_best" else host.hook.topoplan_evaluated
-        hook(run=run, progress=progress)
+        hook = "topoplan_new_best" if event == "new_best" else "topoplan_evaluated"
+        tell(host, hook, run=run, progress=progress)
         on_progress(event, progress)
 
-    rng, started = made.rng(), clock()
-    searches = None if experiment.run.chains > 1 else made.searches()[1]  # chains make their own
+    rng, started = setup.rng(), clock()
+    searches = None if experiment.run.chains > 1 else setup.searches()[1]  # chains make their own
     planning = clock() - started
-    host.hook.topoplan_run_started(run=run)
+    tell(host, "topoplan_run_started", run=run)
     if searches is None:
         result = islands.search(host, experiment, report, perturbation=perturbation)
     else:
-        result = drive(run, evaluator, made.strategy, searches, rng, report, made.keep, planning)
-    if result.best_cost == float("inf"):
-        use = evaluator.memory_use(result.best.strategy)
-        raise NoPlanFitsError(
-            f"model {graph.name!r}: no strategy that was tried fits: "
-            f"{no_plan_fits(problem, result.best.strategy, use)}; or --simulator {made.simulator.name}:memory=penalty, "
-            "which ranks strategies that do not fit by what they lack"
-        )
-    verdict = _verdict(made, result)
-    chosen, aside = verdict.plan.entry, verdict.aside
-    result = attrs.evolve(result, best=chosen.state, best_cost=chosen.cost)
+        result = drive(run, evaluator, setup.strategy, searches, rng, report, setup.keep, planning)
+    _check_fits(setup, result)
+    verdict = _verdict(setup, result)
     assumptions = dict(problem.costs.assumptions)
     record = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
+    outcome = _outcome(setup, result, verdict, record, rng)
+    tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
+    return outcome
+
+
+def _check_fits(setup: SearchSetup, result: Result) -> None:
+    """Raise `NoPlanFitsError` where no state has a cost."""
+    if result.best_cost < float("inf"):
+        return
+    strategy = result.best.strategy
+    lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
+    raise NoPlanFitsError(
+        f"model {setup.problem.graph.name!r}: no strategy that was tried fits: {lacks}; or "
+        f"--simulator {setup.simulator.name}:memory=penalty, which ranks strategies that do not fit by what they lack"
+    )
+
+
+def _outcome(
+    setup: SearchSetup, result: Result, verdict: Verdict, record: Mapping[str, Any], rng: np.random.Generator
+) -> Outcome:
+    """Simulate the chosen states in full, and put together what is known of them.
+
+    Args:
+        made: what was searched with.
+        result: of the search.
+        verdict: which of its states is the plan.
+        record: provenance of both plans.
+        rng: draws what the topology draws, where it was used by the search.
+    """
+    problem, evaluator = setup.problem, setup.evaluator
+    entry, aside = verdict.plan.entry, verdict.aside
+    strategy = entry.state.strategy
     plan, draws = _in_full(evaluator, verdict.plan, record)
     initial, initial_draws = plan, draws
     if verdict.initial is not verdict.plan:
         initial, initial_draws = _in_full(evaluator, verdict.initial, record)
-    pays, bound = None, None
-    if made.topology.rebuilds or problem.reconfigurable:  # a dense matrix: not of hosts on one switch
-        demand = evaluator.demand(chosen.state.strategy)
-    if problem.reconfigurable:
-        bound = _fabric_bound(plan, demand)
-    if made.topology.rebuilds:
-        context = TopologyContext(cluster=cluster, demand=demand, rng=rng)
-        simulate = made.simulate if draws.nearest is None else made.simulate.with_seed(draws.nearest)
-        pays = _break_even(simulate, made.topology, context, plan)
-    memory = evaluator.memory(chosen.state.strategy)
-    outcome = Outcome(
+    pays, bound = _other_networks(setup, plan, draws, rng)
+    memory = evaluator.memory(strategy)
+    return Outcome(
         plan=plan,
         initial=initial,
         draws=draws,
         initial_draws=initial_draws,
-        origin=chosen.origin,
-        aside=None if aside is None or aside.entry.state is chosen.state else aside,
-        result=result,
+        origin=entry.origin,
+        aside=None if aside is None or aside.entry.state is entry.state else aside,
+        result=attrs.evolve(result, best=entry.state, best_cost=entry.cost),
         memory=memory,
-        penalty=memory_penalty(memory, cluster.device_memory, policy),
-        memory_ignored=policy == "ignore",
-        throughput=_throughput(plan, draws.mean, assumptions),
-        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, result.best.strategy, plan.memory),
+        penalty=memory_penalty(memory, problem.cluster.device_memory, setup.policy),
+        memory_ignored=setup.policy == "ignore",
+        throughput=_throughput(plan, draws.mean, problem.costs.assumptions),
+        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory),
         break_even=pays,
         fabric_bound=bound,
     )
-    host.hook.topoplan_run_finished(run=run, plans=[outcome.plan])
-    return outcome
 
 
-def _verdict(made: Assembly, result: Result) -> Verdict:
+def _other_networks(
+    setup: SearchSetup, plan: Plan, draws: Draws, rng: np.random.Generator
+) -> tuple[BreakEven | None, float | None]:
+    """Return what rebuilding the plan's fabric saves, and a bound on all wirings; None where there is no such thing."""
+    if plan.strategy is None or not (setup.topology.rebuilds or setup.problem.reconfigurable):
+        return None, None  # a demand is a dense matrix: not of hosts on one switch
+    pays, bound = None, None
+    demand = setup.evaluator.demand(plan.strategy)
+    if setup.problem.reconfigurable and isinstance(plan.fabric, Fabric):
+        bound = any_wiring_bound(plan, demand)
+    if setup.topology.rebuilds:
+        context = TopologyContext(cluster=setup.problem.cluster, demand=demand, rng=rng)
+        simulate = setup.simulate if draws.nearest is None else setup.simulate.with_seed(draws.nearest)
+        pays = _break_even(simulate, setup.topology, context, plan)
+    return pays, bound
+
+
+def _verdict(setup: SearchSetup, result: Result) -> Verdict:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
     initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
-    constructed = made.keep.constructed and result.shortlist[-1].origin.constructed
+    constructed = setup.keep.constructed and result.shortlist[-1].origin.constructed
     with interruptible() as stop:
-        return judge(made.evaluator, result.shortlist, initial, result.aside, constructed=constructed, stop=stop)
+        return judge(setup.evaluator, result.shortlist, initial, result.aside, constructed=constructed, stop=stop)
 
 
 def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) -> tuple[Plan, Draws]:
@@ -247,13 +282,13 @@ def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) ->
     assert plan.timeline is not None
     if not draws.seeds:
         return plan, Draws(seconds=[plan.timeline.makespan])
-    told = {
+    iteration_time = {
         "mean_s": draws.mean,
         "standard_deviation_s": draws.deviation,
         "draws": len(draws.seeds),
         "timeline_seed": draws.nearest,
     }
-    return attrs.evolve(plan, provenance={**record, "iteration_time": told}), draws
+    return attrs.evolve(plan, provenance={**record, "iteration_time": iteration_time}), draws
 
 
 def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
@@ -261,17 +296,17 @@ def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
 
     Reports are of the plan itself unless ``reports_are_of`` says of which other one.
     """
-    told: dict[str, Any] = {"origin": verdict.plan.entry.origin.name}
+    record: dict[str, Any] = {"origin": verdict.plan.entry.origin.name}
     for judged in (verdict.plan, verdict.aside):
         origin = None if judged is None else judged.entry.origin
-        if origin is not None and origin.report is not None and "reports" not in told:
-            told["reports"] = {origin.searcher: json_ready(origin.report)}
+        if origin is not None and origin.report is not None and "reports" not in record:
+            record["reports"] = {origin.searcher: json_ready(origin.report)}
             if judged is not verdict.plan:
-                told["reports_are_of"] = origin.name
-    if "reports" not in told and result.reports:
-        told["reports"] = json_ready(result.reports)
-        told["reports_are_of"] = "a plan that was not simulated"
-    return told
+                record["reports_are_of"] = origin.name
+    if "reports" not in record and result.reports:
+        record["reports"] = json_ready(result.reports)
+        record["reports_are_of"] = "a plan that was not simulated"
+    return record
 
 
 def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> Throughput | None:
@@ -282,24 +317,18 @@ def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> T
     return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device)
 
 
-def _fabric_bound(plan: Plan, demand: Demand) -> float | None:
-    """Return a time that holds for every wiring of the cluster; the busiest device needs its time on any of them."""
-    if plan.fabric.phases is not None or plan.timeline is None:
-        return None
-    return max(plan.timeline.bounds.device, fabric_lower_bound(demand, plan.cluster))
-
-
 def _break_even(simulate: Simulate, topology: Topology, context: TopologyContext, plan: Plan) -> BreakEven | None:
     """Compare the topology's fabric for the plan with those that stay as they are, the plan's own among them if so."""
-    rebuilt, static = plan.fabric, list(topology.static(context))
+    rebuilt = plan.fabric
+    static: list[AnyFabric] = list(topology.static_fabrics(context)) if isinstance(topology, HoldsStatic) else []
     for fabric in static:
         check_fabric(fabric, context.cluster)
     if not rebuilds(plan.taskgraph, rebuilt, context.cluster):
         static.append(rebuilt)
-        rebuilt = built(topology, context)
-    if rebuilt.phases is None:
+        rebuilt = build_fabric(topology, context)
+    if isinstance(rebuilt, Fabric):
         return None
-    return break_even(simulate, plan.taskgraph, rebuilt, static, context.cluster)
+    return break_even(simulate, plan.taskgraph, rebuilt, static or rebuilt.wirings, context.cluster)
 
 
 def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> Mapping[str, Any]:
@@ -319,7 +348,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     ]
     files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
     run = experiment.run
-    told = {
+    record = {
         "patience": run.patience,
         "chains": run.chains if run.chains > 1 else None,
         "keep": run.keep if run.keep != "constructed" else None,
@@ -333,7 +362,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "topoplan": __version__,
         "seed": run.seed,
         "budget": run.budget,
-        **{key: value for key, value in told.items() if value is not None},
+        **{key: value for key, value in record.items() if value is not None},
         "batch_size": run.batch_size,
         "components": components,
         "cluster": cluster_record(cluster),

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Demand, Problem
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.scaling import scaled_costs
 from topoplan_engine.search.space import Space
@@ -42,20 +42,17 @@ def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
     )
 
 
-def at_bandwidth(fabric: Fabric, scale: float) -> Fabric:
+def at_bandwidth(fabric: AnyFabric, scale: float) -> AnyFabric:
     """Return a fabric whose links have ``scale`` times their bandwidth."""
-    if fabric.phases is None:
-        return attrs.evolve(fabric, link_bandwidth=fabric.link_bandwidth * scale)
-    forward, backward, reduce = (at_bandwidth(part, scale) for part in fabric.phases.fabrics)
-    return Fabric.from_phases(attrs.evolve(fabric.phases, forward=forward, backward=backward, reduce=reduce))
+    return fabric.map_wirings(lambda wiring: attrs.evolve(wiring, link_bandwidth=wiring.link_bandwidth * scale))
 
 
 def _built_at(
-    build: Callable[[Demand | None, np.random.Generator], Fabric], scale: float
-) -> Callable[[Demand | None, np.random.Generator], Fabric]:
+    build: Callable[[Demand | None, np.random.Generator], AnyFabric], scale: float
+) -> Callable[[Demand | None, np.random.Generator], AnyFabric]:
     """Build with the true cluster, so that topologies with bandwidths of their own are scaled like all others."""
 
-    def built(demand: Demand | None, rng: Any) -> Fabric:
+    def built(demand: Demand | None, rng: Any) -> AnyFabric:
         return at_bandwidth(build(demand, rng), scale)
 
     return built

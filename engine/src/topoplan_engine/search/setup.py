@@ -1,55 +1,55 @@
-"""From an experiment to what a search needs: components are looked up, built and put together.
+"""From an experiment to a `SearchSetup`: components are looked up and built.
 
 Data flow: the host gives components; the frontend builds the graph, the estimator compiles its costs, the
-topology gives a way to build its fabrics; `assemble` puts them into a `Problem` with an evaluator, and
-`Assembly.searches` builds the searchers of one chain.  Every chain of a search, in whatever process, is
-assembled by itself from the same experiment.
+topology gives a way to build its fabrics; `set_up_search` puts them into a `Problem` with an evaluator, and
+`SearchSetup.searches` builds the searchers of one island.  Every island of a search, in whatever process,
+is set up by itself from the same experiment.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanWarning
-from topoplan.model.cluster import Cluster
-from topoplan.model.fabric import Fabric
-from topoplan.model.interfaces import built
-from topoplan.model.problem import Demand, Problem
+from topoplan.model.problem import Problem
 from topoplan.model.strategy import Strategy
-from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan.search.protocol import Candidate, Search, Trial
+from topoplan.search.protocol import Candidate, Search
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
+from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import perturbed
-from topoplan_engine.search.space import Space
+from topoplan_engine.search.problems import problem_on
 from topoplan_engine.sharding.programs import check_strategy
 
-__all__ = ["Assembly", "Chosen", "assemble", "chosen_components", "named"]
+__all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Assembly:
-    """An experiment, put together.
+class SearchSetup:
+    """The built components of an experiment.
 
     Attributes:
+        problem: what is searched in.
         strategy: where the search starts.
-        simulate, simulator, policy: the built simulator, its component, and what it does about memory.
+        simulate, simulator, policy: the built simulator, its component, and its memory policy.
         topology: as chosen.
         searchers: in the order of their turns.
         evaluator: has priced nothing yet.
-        keep: which searchers construct, and whether the result is what they constructed: where users want it, and no
-            searcher goes from one strategy to the next beside them.
+        seed: of the search.
+        keep: which searchers construct, and whether the result is what they constructed: if users want it, and all
+            strategy searchers construct.
     """
 
     problem: Problem
@@ -64,22 +64,22 @@ class Assembly:
     keep: Keep
 
     def rng(self) -> np.random.Generator:
-        """Return a new stream that draws what the topology draws, as `searches` gives it to every chain."""
+        """Return a new stream for the draws of the topology, as `searches` gives it to every island."""
         return np.random.default_rng(self.seed).spawn(1)[0]
 
-    def searches(self, chain: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
-        """Build the searchers of one chain.
+    def searches(self, island: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
+        """Build the searchers of one island.
 
-        One stream of random numbers draws the first fabric, the same for all chains; every searcher of
-        every chain has its own, so that adding a searcher or a chain changes no other's draws.
+        One stream of random numbers draws the first fabric, the same for all islands; every searcher of
+        every island has its own, so that adding a searcher or an island changes no other's draws.
 
         Returns:
             The stream of the first fabric, and (axis, search) in the order of their turns.
         """
         count = len(self.searchers)
         fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
-        if chain:
-            rngs = np.random.default_rng([self.seed, chain]).spawn(count)
+        if island:
+            rngs = np.random.default_rng([self.seed, island]).spawn(count)
         return fabric_rng, [
             (searcher.axis, self._built(searcher, rng)) for searcher, rng in zip(self.searchers, rngs, strict=True)
         ]
@@ -87,9 +87,9 @@ class Assembly:
     def _built(self, searcher: Searcher, rng: np.random.Generator) -> Search:
         """Build a searcher; one that finds no plan that fits leaves the others of its axis to search on."""
         try:
-            return searcher.build(self.problem, rng)
+            return build_search(searcher, self.problem, rng)
         except NoPlanFitsError as error:
-            if sum(other.axis == searcher.axis for other in self.searchers) == 1:
+            if sum(peer.axis == searcher.axis for peer in self.searchers) == 1:
                 raise
             warnings.warn(TopoplanWarning(f"{error}; the other searchers go on"), stacklevel=2)
             return _Nothing()
@@ -101,15 +101,9 @@ class _Nothing(Search):
     def ask(self) -> list[Candidate]:
         return []
 
-    def tell(self, trials: Sequence[Trial]) -> None:
-        pass
 
-    def adopt(self, trial: Trial) -> None:
-        pass
-
-
-def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> Assembly:
-    """Put an experiment together; its costs are wrong as ``perturbation`` says, if there is one.
+def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> SearchSetup:
+    """Build the components of an experiment; ``perturbation`` changes its costs and bandwidths.
 
     Raises:
         TopoplanError: something in the experiment is wrong.
@@ -121,15 +115,7 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     costs = estimator.build(graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
-    problem = Problem(
-        graph=graph,
-        cluster=cluster,
-        costs=costs,
-        space=Space(graph, cluster, costs),
-        topology=topology.name,
-        build_fabric=_fabric_builder(topology, cluster),
-        reconfigurable=topology.follows_demand,
-    )
+    problem = problem_on(graph, cluster, costs, topology)
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
     policy = simulator.memory_policy
@@ -141,8 +127,8 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
         check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
-    simulate = simulator.build()
-    return Assembly(
+    simulate = build_simulate(simulator)
+    return SearchSetup(
         problem=problem,
         strategy=strategy,
         simulate=simulate,
@@ -159,8 +145,8 @@ def assemble(host: Host, experiment: Experiment, perturbation: Perturbation | No
 def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:
     of_strategies = [searcher for searcher in searchers if searcher.axis == "strategy"]
     return Keep(
-        constructing={number: one.name for number, one in enumerate(searchers) if one.constructs},
-        constructed=experiment.run.keep == "constructed" and all(one.constructs for one in of_strategies),
+        constructing={number: searcher.name for number, searcher in enumerate(searchers) if searcher.constructs},
+        constructed=experiment.run.keep == "constructed" and all(searcher.constructs for searcher in of_strategies),
     )
 
 
@@ -228,10 +214,3 @@ def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
         return list(choices)
     partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
     return [*(Choice(name) for name in partners), *choices]
-
-
-def _fabric_builder(topology: Topology, cluster: Cluster) -> Callable[[Demand | None, np.random.Generator], Fabric]:
-    def build(demand: Demand | None, rng: np.random.Generator) -> Fabric:
-        return built(topology, TopologyContext(cluster=cluster, demand=demand, rng=rng))
-
-    return build

@@ -17,10 +17,10 @@ import numpy as np
 from topoplan.arrays import I32
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Operator, OperatorGraph, Role
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import PlacedStrategy, Strategy
-from topoplan.plugin.components import CostFunction
 
 __all__ = ["Space"]
 
@@ -39,7 +39,7 @@ class Space:
         self._interned: dict[Placement, Placement] = {}
         self._placed: dict[tuple[tuple[int, ...], int], Placement] = {}
         counts = np.bincount(cluster.device_host)
-        #: Devices per host where all hosts have the same number, else 1: hosts are then not kept whole.
+        #: Devices per host if all hosts have the same number, else 1: hosts are then not kept whole.
         self._per_host = int(counts[0]) if (counts == counts[0]).all() else 1
 
     def degrees(self, op: int) -> tuple[tuple[int, ...], ...]:
@@ -48,20 +48,20 @@ class Space:
         Raises:
             TopoplanError: not even the uncut operator, or any cut of it, can be priced.
         """
-        found = self._degrees.get(op)
-        if found is None:
+        supported = self._degrees.get(op)
+        if supported is None:
             operator = self.graph.operators[op]
-            found = tuple(
+            supported = tuple(
                 degrees
                 for degrees in _cuts(operator, self.cluster.n_devices, self.graph.batch_size)
                 if self._costs.supports(op, degrees)
             )
-            if not found:
-                one = (1,) * len(operator.dims)
-                self._costs.price(op, one, np.zeros(1, dtype=np.int32))  # says what is missing
-                found = (one,)
-            self._degrees[op] = found
-        return found
+            if not supported:
+                uncut = (1,) * len(operator.dims)
+                self._costs.price(op, uncut, np.zeros(1, dtype=np.int32))  # says what is missing
+                supported = (uncut,)
+            self._degrees[op] = supported
+        return supported
 
     def starts(self, parts: int) -> int:
         """Return how many different device sets the placement rule has for ``parts`` parts."""
@@ -105,18 +105,18 @@ class Space:
         placements: list[Placement] = []
         tables = 0
         for index, op in enumerate(self.graph.operators):
-            one = (1,) * len(op.dims)
-            if op.kind == "embedding" and self._costs.supports(index, one):
-                placements.append(self.intern(Placement(one, [tables % devices])))
+            uncut = (1,) * len(op.dims)
+            if op.kind == "embedding" and self._costs.supports(index, uncut):
+                placements.append(self.intern(Placement(uncut, [tables % devices])))
                 tables += 1
                 continue
-            cut = list(one)
+            cut = list(uncut)
             if op.sample_dim >= 0:
                 cut[op.sample_dim] = devices
                 if op.dims[op.sample_dim].size == batch and batch % devices:
                     low = batch // devices * devices
                     raise TopoplanError(
-                        f"--batch-size {batch}: cannot be divided over {devices} devices "
+                        f"batch size {batch}: cannot be divided over {devices} devices "
                         f"(nearest: {f'{low} or ' if low else ''}{low + devices})"
                     )
             if not self._costs.supports(index, tuple(cut)):

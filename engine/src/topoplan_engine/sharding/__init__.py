@@ -1,1 +1,1 @@
-"""What follows from shardings: the signatures of operators, resharding, and whether a program is sound."""
+"""Shardings: the signatures of operators, resharding, and whether an SPMD program is sound."""

@@ -20,9 +20,9 @@ class MeshStep:
     """One collective in every group of devices along some axes of the mesh.
 
     Attributes:
-        step: what they do.
+        step: the collective.
         axes: of the mesh.
-        share: the part of the whole tensor that each group has; 1 where no other axis slices it.
+        share: the part of the whole tensor that each group has; 1 if no other axis slices it.
     """
 
     step: CollectiveStep
@@ -36,60 +36,56 @@ class MeshStep:
 
 
 def mesh_steps(
-    given: MeshSharding, wanted: MeshSharding, mesh: tuple[int, ...]
+    source: MeshSharding, target: MeshSharding, mesh: tuple[int, ...]
 ) -> tuple[tuple[MeshStep, ...], tuple[MeshStep, ...]] | None:
-    """Return what makes ``wanted`` of ``given`` on a mesh, and the same for gradients; None where it cannot be made.
+    """Return the steps from ``source`` to ``target`` on a mesh, and those of the gradients; None if there are none.
 
-    Axes of the mesh come one after the other, in the first order in which slices of slices are put together before
-    those that they are slices of; axes along which everything is summed come together.
+    Axes of the mesh come one after the other, in the first order in which slices of slices are joined before the
+    slices that they belong to; axes along which everything is summed come together.
     """
-    together = _summed(given, wanted)
-    for order in itertools.permutations([axis for axis in range(len(mesh)) if axis not in together[1:]]):
-        now = list(given)
+    summed = _summed_axes(source, target)
+    for order in itertools.permutations([axis for axis in range(len(mesh)) if axis not in summed[1:]]):
+        current = list(source)
         forward: list[MeshStep] = []
         backward: list[MeshStep] = []
         for axis in order:
-            axes = together if axis in together else (axis,)
-            conversion = convert(now[axis], wanted[axis])
-            if conversion is None or any(_inside(now, wanted, each) for each in axes):
+            axes = summed if axis in summed else (axis,)
+            conversion = convert(current[axis], target[axis])
+            if conversion is None or any(_sliced_again(current, target, each) for each in axes):
                 break
-            others = (now[k] for k in range(len(mesh)) if k not in axes)
+            shardings = (current[k] for k in range(len(mesh)) if k not in axes)
             sizes = (size for k, size in enumerate(mesh) if k not in axes)
-            share = 1 / math.prod(size for form, size in zip(others, sizes, strict=True) if form.sliced)
+            share = 1 / math.prod(size for sharding, size in zip(shardings, sizes, strict=True) if sharding.sliced)
             forward += [MeshStep(step, axes, share) for step in conversion.forward]
             backward[:0] = [MeshStep(step, axes, share) for step in conversion.backward]
             for each in axes:
-                now[each] = wanted[each]
+                current[each] = target[each]
         else:
             return tuple(forward), tuple(backward)
     return None
 
 
-def _summed(given: MeshSharding, wanted: MeshSharding) -> tuple[int, ...]:
-    """Return the axes along which a tensor, or the gradient of a parameter, is summed for everybody."""
+def _summed_axes(source: MeshSharding, target: MeshSharding) -> tuple[int, ...]:
+    """Return the axes along which a tensor, or the gradient of a parameter, is summed for every device."""
+    pending = (Holding.PARTIAL, Holding.PENDING_GRADIENT)
+    first = next((sharding for sharding in source if sharding.holding in pending), source[0])
     return tuple(
         axis
-        for axis, (here, there) in enumerate(zip(given, wanted, strict=True))
-        if there == REPLICATED
-        and here.holding in (Holding.PARTIAL, Holding.PENDING_GRADIENT)
-        and here == given[_first(given)]
+        for axis, (before, after) in enumerate(zip(source, target, strict=True))
+        if after == REPLICATED and before.holding in pending and before == first
     )
 
 
-def _first(given: MeshSharding) -> int:
-    """Return the first axis that a tensor is replicated or in partial sums along, or else 0."""
-    return next((k for k, form in enumerate(given) if form.holding in (Holding.PARTIAL, Holding.PENDING_GRADIENT)), 0)
-
-
-def _inside(now: list[Sharding], wanted: MeshSharding, axis: int) -> bool:
+def _sliced_again(current: list[Sharding], target: MeshSharding, axis: int) -> bool:
     """Say whether slices that ``axis`` makes or joins are, or would be, sliced again by a later axis."""
-    touched = {form.axis for form in (now[axis], wanted[axis]) if form.sliced and now[axis] != wanted[axis]}
-    return any(form.sliced and form.axis in touched for form in now[axis + 1 :])
+    before, after = current[axis], target[axis]
+    changed = {sharding.axis for sharding in (before, after) if sharding.sliced and before != after}
+    return any(sharding.sliced and sharding.axis in changed for sharding in current[axis + 1 :])
 
 
 def mesh_groups(mesh: tuple[int, ...], axes: tuple[int, ...]) -> I64:
     """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending."""
     numbers = np.arange(int(np.prod(mesh))).reshape(mesh)
-    others = [axis for axis in range(len(mesh)) if axis not in axes]
+    fixed = [axis for axis in range(len(mesh)) if axis not in axes]
     members = int(np.prod([mesh[axis] for axis in axes]))
-    return numbers.transpose(*others, *axes).reshape(-1, members)
+    return numbers.transpose(*fixed, *axes).reshape(-1, members)

@@ -1,9 +1,11 @@
-"""What a program for all devices reshards, and whether it computes what its graph says.
+"""The reshardings of an SPMD program, and whether it computes what its graph says.
 
-A tensor that is made once is brought to another sharding once, for all operators that want it so.
+A tensor that is made once is brought to another sharding once, for all operators that need that sharding.
 """
 
 from __future__ import annotations
+
+import math
 
 import attrs
 
@@ -15,20 +17,20 @@ from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import signatures
 
-__all__ = ["Reshard", "check_strategy", "reshards_of", "why_invalid"]
+__all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "why_invalid"]
 
 
 @attrs.frozen
 class Reshard:
-    """A tensor brought from one form into another.
+    """One resharding: a tensor is brought from one sharding to another.
 
     Attributes:
-        op, output: what makes it; ``output`` is -1 for an argument that no operator makes.
-        argument: which argument of ``op`` it is in that case, else -1.
+        op, output: the tensor: an output of an operator; ``output`` is -1 for an argument that no operator makes.
+        argument: number of that argument of ``op``, else -1.
         parameter: whether it is a weight.
-        nbytes: of the tensor as a whole.
-        users: operators that want it so, ascending.
-        forward, backward: mesh_steps, one after the other; what no operator makes and is no weight has no gradient.
+        nbytes: of the whole tensor.
+        users: operators that need the new sharding, ascending.
+        forward, backward: collectives, one after the other; none backward for data, which has no gradient.
     """
 
     op: int
@@ -42,43 +44,49 @@ class Reshard:
 
 
 def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
-    """Return everything that changes its form, in the order in which it is first needed.
+    """Return all reshardings, in the order in which they are first needed.
 
     Raises:
-        TopoplanError: a tensor is wanted in a form that it cannot be brought to.
+        TopoplanError: a tensor cannot be brought to a sharding that an operator needs.
     """
-    sources = {(v, into): (u, out) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()}
+    sources = {(v, argument): (u, output) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()}
     users: dict[tuple[int, int, int, MeshSharding], list[int]] = {}
-    for v, op in enumerate(graph.operators):
-        for k in range(len(arguments(op))):
-            u, out = sources.get((v, k), (v, -1))
-            given = program.made(u, out) if out >= 0 else program.stored[v][k]
-            wanted = program.wanted(v, k)
-            if given != wanted:
-                users.setdefault((u, out, -1 if out >= 0 else k, wanted), []).append(v)
-    moves = []
-    for (u, out, k, wanted), those in users.items():
-        op = graph.operators[u]
-        tensor = op.outputs[out] if out >= 0 else arguments(op)[k]
-        given = program.made(u, out) if out >= 0 else program.stored[u][k]
-        found = mesh_steps(given, wanted, program.mesh)
-        if found is None:
+    for v, operator in enumerate(graph.operators):
+        for k in range(len(arguments(operator))):
+            u, output = sources.get((v, k), (v, -1))
+            source = program.made(u, output) if output >= 0 else program.stored[v][k]
+            target = program.wanted(v, k)
+            if source != target:
+                users.setdefault((u, output, -1 if output >= 0 else k, target), []).append(v)
+    reshards = []
+    for (u, output, k, target), ops in users.items():
+        operator = graph.operators[u]
+        tensor = operator.outputs[output] if output >= 0 else arguments(operator)[k]
+        source = program.made(u, output) if output >= 0 else program.stored[u][k]
+        steps = mesh_steps(source, target, program.mesh)
+        if steps is None:
             raise TopoplanError(
-                f"program: operator {graph.operators[those[0]].name!r} wants {tensor.name!r} as {_told(wanted)}, which "
-                f"cannot be made of {_told(given)}"
+                f"program: operator {graph.operators[ops[0]].name!r} wants {tensor.name!r} as {_text(target)}, which "
+                f"cannot be made of {_text(source)}"
             )
-        forward, backward = found
-        parameter = out < 0 and k >= len(op.inputs)
-        gradient = backward if out >= 0 or parameter else ()
-        moves.append(Reshard(u, out, k, parameter, tensor.nbytes, tuple(dict.fromkeys(those)), forward, gradient))
-    return moves
+        forward, backward = steps
+        parameter = output < 0 and k >= len(operator.inputs)
+        gradient = backward if output >= 0 or parameter else ()
+        distinct = tuple(dict.fromkeys(ops))
+        reshards.append(Reshard(u, output, k, parameter, tensor.nbytes, distinct, forward, gradient))
+    return reshards
+
+
+def pieces(program: SpmdProgram, shardings: MeshSharding) -> int:
+    """Return into how many slices a tensor with these shardings is cut."""
+    return math.prod(size for sharding, size in zip(shardings, program.mesh, strict=True) if sharding.sliced)
 
 
 def why_invalid(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> str | None:
     """Return why a strategy cannot run on so many devices, or None if it can; see `Strategy.why_invalid`.
 
-    Of an SPMD program that includes that it computes what the graph says: signatures are sound, slices are even, every
-    tensor can be brought to the shardings in which it is wanted.
+    An SPMD program must also compute what the graph says: signatures are sound, slices are even, every tensor can be
+    brought to the shardings that operators need.
     """
     if reason := strategy.why_invalid(graph, n_devices):
         return reason
@@ -98,22 +106,22 @@ def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
         if reason := _why_operator_unsound(program, index, op):
             return f"program: operator {op.name!r}: {reason}"
     try:
-        moves = reshards_of(program, graph)
+        reshards = reshards_of(program, graph)
     except TopoplanError as error:
         return str(error)
-    for move in moves:
-        if move.output >= 0 and schedule.stage[move.op] >= schedule.stage[move.users[0]]:
-            names = [graph.operators[op].name for op in (move.op, move.users[0])]
+    for reshard in reshards:
+        if reshard.output >= 0 and schedule.stage[reshard.op] >= schedule.stage[reshard.users[0]]:
+            names = [graph.operators[op].name for op in (reshard.op, reshard.users[0])]
             return (
                 f"schedule: duplex: {names[1]!r} wants what {names[0]!r} makes in another form, in the same stage "
-                f"{schedule.stage[move.op]} (stages begin with their conversions)"
+                f"{schedule.stage[reshard.op]} (stages begin with their conversions)"
             )
     return None
 
 
 def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str | None:
     for rule in program.rules[index]:
-        if not any(rule == sound and rule.dim == sound.dim for sound in signatures(op)):
+        if not any(rule == signature and rule.dim == signature.dim for signature in signatures(op)):
             return f"signature {rule} is none that computes the same"
     for dim, degree in zip(op.dims, program.degrees(index, len(op.dims)), strict=True):
         if degree > 1 and (dim.role is None or dim.size % degree):
@@ -130,15 +138,15 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
 
 def _why_uneven(program: SpmdProgram, tensor: Tensor, shardings: MeshSharding) -> str | None:
     """Return why a tensor has no equal slices under these shardings, or None if it has; () stands for none."""
-    pieces: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for sharding, size in zip(shardings, program.mesh, strict=False):
         if sharding.sliced:
-            pieces[sharding.axis] = pieces.get(sharding.axis, 1) * size
-    for axis, count in pieces.items():
+            counts[sharding.axis] = counts.get(sharding.axis, 1) * size
+    for axis, count in counts.items():
         if axis >= len(tensor.axes) or tensor.shape[axis] % count:
             return f"tensor {tensor.name!r} of shape {tensor.shape} has no {count} equal slices along axis {axis}"
     return None
 
 
-def _told(forms: MeshSharding) -> str:
-    return " x ".join(map(str, forms))
+def _text(shardings: MeshSharding) -> str:
+    return " x ".join(map(str, shardings))

@@ -1,13 +1,13 @@
-"""From one tensor form to another: collectives, their conjugates in the backward pass, and what they cost.
+"""Resharding along one axis of a mesh: collectives, their conjugates in the backward pass, and their costs.
 
-    producer's form ─► convert(given, wanted) ─► collectives forward, collectives backward ─► seconds
+    source ─► convert(source, target) ─► collectives forward, collectives backward ─► seconds
 
-Every forward collective has a *conjugate* that does the same for gradients.  The gradient of slices is sliced alike;
-the gradient of a whole tensor is held in partial sums, one from what each device does with it, which the conjugate of
-what made the tensor whole adds up.  So slices that were gathered come back as sums that are scattered, a sum that each
-device gets comes back as a sum, and a whole tensor that is sliced needs nothing back.
+Every forward collective has a *conjugate* for the gradients.  The gradient of slices has the same slices.  The gradient
+of a whole tensor is in partial sums, one from each device, which the conjugate of the collective that made the tensor
+whole adds up.  So the conjugate of an all-gather is a reduce-scatter, that of an all-reduce an all-reduce, and a whole
+tensor that is sliced needs none.
 
-No conversion leads to partial sums, nor to a replicated parameter, which only storage can be.
+No conversion leads to partial sums, nor to a parameter whose gradient is pending, which only storage can be.
 
 Source: HiDup (Zhang et al., SoCC 2022, section 3).
 """
@@ -29,17 +29,22 @@ __all__ = ["CollectiveCosts", "CollectiveStep", "Conversion", "Local", "Rings", 
 
 
 class Local(StrEnum):
-    """What each device does by itself to one tensor: nothing is sent."""
+    """A step that each device does by itself: nothing is sent."""
 
     SLICE = "dynamic_slice"
-    """It keeps its slice of what it has."""
+    """The device takes its slice of the whole tensor."""
     IDENTITY = "replicate"
-    """Nothing is done: a parameter is read as it is."""
+    """A parameter is read as it is."""
 
 
 @attrs.frozen
 class CollectiveStep:
-    """One collective, or local step; ``axes``: the one it slices or joins along, (split, joined) of an all-to-all."""
+    """One collective, or local step.
+
+    Attributes:
+        collective: its kind.
+        axes: the axis along which it slices or joins; (split, joined) of an all-to-all; none of an all-reduce.
+    """
 
     collective: Collective | Local
     axes: tuple[int, ...] = ()
@@ -49,7 +54,7 @@ class CollectiveStep:
 
     @property
     def name(self) -> str:
-        """HiDup's name of what is done: ``all_gather``."""
+        """HiDup's name of the step, for example ``all_gather``."""
         return self.collective.value if isinstance(self.collective, Local) else self.collective.name.lower()
 
     @property
@@ -60,51 +65,52 @@ class CollectiveStep:
 
 @attrs.frozen
 class Conversion:
-    """The collectives that bring a tensor into another form, and those that bring its gradient back."""
+    """The collectives that bring a tensor to another sharding, and those that bring its gradient back."""
 
     forward: tuple[CollectiveStep, ...]
     backward: tuple[CollectiveStep, ...]
 
 
-def convert(given: Sharding, wanted: Sharding) -> Conversion | None:
-    """Return what makes ``wanted`` of ``given``: nothing at all for equal forms, None where it cannot be made."""
-    if given == wanted:
+def convert(source: Sharding, target: Sharding) -> Conversion | None:
+    """Return the collectives from one sharding to another: none if they are equal; None if there is no way."""
+    if source == target:
         return Conversion((), ())
-    if wanted.holding not in (Holding.REPLICATED, Holding.SHARDED):
+    if target.holding not in (Holding.REPLICATED, Holding.SHARDED):
         return None
     reduce = CollectiveStep(Collective.ALL_REDUCE)
-    local = () if wanted == REPLICATED else (CollectiveStep(Local.SLICE, (wanted.axis,)),)
-    match given.holding:
+    local = () if target == REPLICATED else (CollectiveStep(Local.SLICE, (target.axis,)),)
+    match source.holding:
         case Holding.REPLICATED:
             return Conversion(local, ())
         case Holding.PENDING_GRADIENT:
             return Conversion((CollectiveStep(Local.IDENTITY), *local), (reduce,))
-        case Holding.PARTIAL if wanted == REPLICATED:
+        case Holding.PARTIAL if target == REPLICATED:
             return Conversion((reduce,), (reduce,))
         case Holding.PARTIAL:
-            at = (wanted.axis,)
+            axes = (target.axis,)
             return Conversion(
-                (CollectiveStep(Collective.REDUCE_SCATTER, at),), (CollectiveStep(Collective.ALL_GATHER, at),)
+                (CollectiveStep(Collective.REDUCE_SCATTER, axes),), (CollectiveStep(Collective.ALL_GATHER, axes),)
             )
-        case _ if wanted == REPLICATED:
-            at = (given.axis,)
+        case _ if target == REPLICATED:
+            axes = (source.axis,)
             return Conversion(
-                (CollectiveStep(Collective.ALL_GATHER, at),), (CollectiveStep(Collective.REDUCE_SCATTER, at),)
+                (CollectiveStep(Collective.ALL_GATHER, axes),), (CollectiveStep(Collective.REDUCE_SCATTER, axes),)
             )
         case _:
-            there, back = (wanted.axis, given.axis), (given.axis, wanted.axis)
+            forward, backward = (target.axis, source.axis), (source.axis, target.axis)
             return Conversion(
-                (CollectiveStep(Collective.ALL_TO_ALL, there),), (CollectiveStep(Collective.ALL_TO_ALL, back),)
+                (CollectiveStep(Collective.ALL_TO_ALL, forward),),
+                (CollectiveStep(Collective.ALL_TO_ALL, backward),),
             )
 
 
 @runtime_checkable
 class CollectiveCosts(Protocol):
-    """What a cost function has that prices collectives too."""
+    """The part of a cost function that prices collectives, if it has one."""
 
     @property
     def n_devices(self) -> int:
-        """By how many devices work is divided where they share it."""
+        """Number of devices that share work."""
 
     def collective(self, kind: Collective, nbytes: int) -> float:
         """Return the seconds of one collective over all devices, for a tensor of ``nbytes`` as a whole."""
@@ -118,7 +124,7 @@ def seconds(steps: Iterable[CollectiveStep], nbytes: int, costs: CollectiveCosts
 
 @attrs.frozen(kw_only=True)
 class Rings:
-    """Collectives as rings over all devices, where an estimator says nothing of them.
+    """Collectives as rings over all devices, for estimators that do not price collectives.
 
     Source of the formulas: Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
     MPICH, IJHPCA 19(1), 2005.
@@ -137,7 +143,7 @@ class Rings:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Rings:
-        """Return the rings of a cluster: through a host's interfaces, all together, where there are several hosts."""
+        """Return the rings of a cluster; those of several hosts go through all interfaces of a host."""
         inside = float(cluster.inside_bandwidth.min())
         if cluster.n_hosts == 1:
             return cls(n_devices=cluster.n_devices, bandwidth=inside, shared=1, latency=cluster.latency)
@@ -152,6 +158,6 @@ class Rings:
     def collective(self, kind: Collective, nbytes: int) -> float:
         """Return the seconds of one collective; see `CollectiveCosts`."""
         rounds = self.n_devices - 1
-        alone = self.shared / self.n_devices if kind is Collective.ALL_TO_ALL else 1.0
-        sent = nbytes / self.n_devices * alone
+        share = self.shared / self.n_devices if kind is Collective.ALL_TO_ALL else 1.0
+        sent = nbytes / self.n_devices * share
         return rounds * (sent / self.bandwidth + self.latency) * (2 if kind is Collective.ALL_REDUCE else 1)

@@ -1,10 +1,10 @@
-"""The signatures of an operator: under which shardings devices that share its work compute the same.
+"""The signatures of an operator: shardings of arguments and outputs under which devices compute the same together.
 
 `signatures` derives them, for every operator alike, from the iteration space, the axis maps and the linearity:
 
-- cut one dimension over all devices: what follows it is sliced, everything else is whole;
+- cut one dimension over all devices: tensors with an axis along it are sliced, all others are whole;
 - if outputs lack the dimension, the devices hold partial sums of them.  That is sound if the operator is linear in
-  a set of arguments whose axes follow the dimension; those of the set that do not follow it must be partial sums
+  a set of arguments with axes along the dimension; those of the set that have no such axis must be partial sums
   themselves (a bias, which otherwise every device would add);
 - cut nothing: partial sums of a set of arguments in which the operator is linear give partial sums of the outputs;
 - cut nothing at all: everything is whole.
@@ -22,17 +22,16 @@ __all__ = ["signatures"]
 
 def signatures(op: Operator) -> tuple[Signature, ...]:
     """Return every signature that iteration space and linearity give, each once; the whole operator comes last."""
-    found: dict[Signature, Signature] = {}
+    distinct: dict[Signature, None] = {}
     for dim in range(len(op.dims)):
         for signature in _cuts(op, dim):
-            found.setdefault(signature, signature)
+            distinct.setdefault(signature)
     for linear in op.linear_in:
-        forms = tuple(PARTIAL if k in linear else REPLICATED for k in range(len(arguments(op))))
-        signature = Signature(forms, (PARTIAL,) * len(op.outputs))
-        found.setdefault(signature, signature)
+        shardings = tuple(PARTIAL if k in linear else REPLICATED for k in range(len(arguments(op))))
+        distinct.setdefault(Signature(shardings, (PARTIAL,) * len(op.outputs)))
     whole = Signature((REPLICATED,) * len(arguments(op)), (REPLICATED,) * len(op.outputs))
-    found.pop(whole, None)
-    return (*found, whole)
+    distinct.pop(whole, None)
+    return (*distinct, whole)
 
 
 def _cuts(op: Operator, dim: int) -> list[Signature]:
@@ -43,11 +42,13 @@ def _cuts(op: Operator, dim: int) -> list[Signature]:
     inputs = [_follows(op, tensor, dim) for tensor in arguments(op)]
     if any(axis is not None and not _even(op, axis, dim) for _, axis in outputs):
         return []
-    given = tuple(shard(k) if axis is not None else PARTIAL for k, axis in outputs)
-    if all(form.sliced for form in given):
-        # A device reads its slice, or from the whole what it needs: a window that reaches into others' slices.
-        wanted = tuple(shard(k) if axis is not None and _even(op, axis, dim) else REPLICATED for k, axis in inputs)
-        return [Signature(wanted, given, dim)]
+    output_shardings = tuple(shard(k) if axis is not None else PARTIAL for k, axis in outputs)
+    if all(sharding.sliced for sharding in output_shardings):
+        # A device reads its slice; or of the whole tensor a window, which reaches into the slices of others.
+        argument_shardings = tuple(
+            shard(k) if axis is not None and _even(op, axis, dim) else REPLICATED for k, axis in inputs
+        )
+        return [Signature(argument_shardings, output_shardings, dim)]
     if any(axis is not None and not _even(op, axis, dim) for _, axis in inputs):
         return []
     cut = {k for k, (_, axis) in enumerate(inputs) if axis is not None}
@@ -57,7 +58,7 @@ def _cuts(op: Operator, dim: int) -> list[Signature]:
                 shard(k) if axis is not None else PARTIAL if n in linear else REPLICATED
                 for n, (k, axis) in enumerate(inputs)
             ),
-            given,
+            output_shardings,
             dim,
         )
         for linear in op.linear_in

@@ -1,7 +1,8 @@
-"""Simulators: from a task graph on a fabric to a timeline.
+"""What simulators share: from the columns of a task graph to a timeline with its bounds.
 
-`components` describes the two that come with topoplan and is all that the host loads; `run` is what they build.
-Inside: `network` compiles paths and rings of a fabric, `flexnet` and `fluid` prepare and run one iteration,
-`*_reference` hold the same models in plain Python, `bounds` what no schedule beats, and `gradients` rewrites task
-graphs for barriers and parameter servers.
+`base` is what a simulator component builds: it prepares, runs and checks an iteration of one model.  `columns` are the
+columns that kernels read, `messages` the packets and rounds that simulators send, `flows` the flows of the fluid model.
+`bounds` and `critical_path` are lower bounds, over the topological order of `topological`.  `gradients` rewrites task
+graphs for barriers and parameter servers; `phases` and `reconfiguration` are about fabrics that are rebuilt in time.
+Models and kernels are those of the simulators' packages; `tests/reference` holds the same in plain Python.
 """

@@ -19,10 +19,11 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
+from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
-from topoplan_engine.lowering.fold import Folded
+from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
@@ -47,23 +48,26 @@ class Model(Protocol):
     def simulate(self, prepared: Any) -> Outcome:
         """Run one iteration."""
 
-    def beats(self, prepared: Any, time: float) -> Outcome | None:
-        """Run one iteration; None once it is proven to take ``time`` or longer."""
+    def simulate_below(self, prepared: Any, cutoff_seconds: float) -> Outcome | None:
+        """Run one iteration; None once a lower bound on its time reaches the cutoff."""
 
-    def alone(self, prepared: Any) -> F64:
-        """(T,) seconds that each task takes at least, from its last dependency on."""
+    def processing_times(self, prepared: Any) -> F64:
+        """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
 
     def run_times(self, prepared: Any) -> F64:
         """(T,) seconds of each compute task, as simulated."""
 
-    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
-        """(n, E) bytes that each operator surely sends over each link, whichever paths it draws."""
+    def guaranteed_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator sends over each link, whichever paths it draws."""
 
-    def folds(self, network: Network) -> bool:
-        """Whether `simulate_folded` holds on this network."""
+    def has_quotient(self, network: Network) -> bool:
+        """Whether `simulate_quotient` holds on this network."""
 
-    def simulate_folded(self, folded: Folded, network: Network, beat: float) -> Outcome:
-        """Run a folded iteration; its makespan is infinite once it is proven to take ``beat`` or longer."""
+    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
+        """Whether the tasks of each class run at the same time, so that `simulate_quotient` holds for them."""
+
+    def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
+        """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
 
 
 class Simulation(Simulate):
@@ -87,15 +91,15 @@ class Simulation(Simulate):
             self._model.with_seed(seed), barriers=self._barriers, server=self._server, networks=self._networks
         )
 
-    def draws(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> bool:
+    def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether the iteration time is one draw of many: some message has several paths to take."""
-        if fabric.phases is not None:
+        if isinstance(fabric, ReconfigurableFabric):
             stretches = segments(taskgraph, fabric, cluster.device_host)
             return any(self.draws(excerpt(taskgraph, s.tasks), s.fabric, cluster) for s in stretches)
         prepared = self._model.prepare(self._rewritten(taskgraph), self._networks.get(fabric, cluster))
         return self._model.draws(prepared)
 
-    def makespans(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, seeds: Sequence[int]) -> F64:
+    def makespans(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster, seeds: Sequence[int]) -> F64:
         """(n,) iteration times under these seeds, as `with_seed` and `makespan` give them.
 
         The task graph is lowered once, and simulated once where nothing is drawn.
@@ -103,39 +107,37 @@ class Simulation(Simulate):
         Raises:
             TopoplanError: a cycle, a starved task or an unreachable pair.
         """
-        if fabric.phases is not None:
-            alone = seeds if self.draws(taskgraph, fabric, cluster) else seeds[:1]
-            times = [self.with_seed(seed).makespan(taskgraph, fabric, cluster) for seed in alone]
-        else:
-            network = self._networks.get(fabric, cluster)
-            taskgraph = self._rewritten(taskgraph)
-            prepared = self._model.prepare(taskgraph, network)
-            times = []
-            for seed in seeds if self._model.draws(prepared) else seeds[:1]:
-                outcome = self._model.with_seed(seed).simulate(prepared)
-                check_finished(taskgraph, outcome.finish)
-                times.append(float(outcome.makespan))
+        if isinstance(fabric, ReconfigurableFabric):
+            return super().makespans(taskgraph, fabric, cluster, seeds)
+        network = self._networks.get(fabric, cluster)
+        taskgraph = self._rewritten(taskgraph)
+        prepared = self._model.prepare(taskgraph, network)
+        times = []
+        for seed in seeds if self._model.draws(prepared) else seeds[:1]:
+            outcome = self._model.with_seed(seed).simulate(prepared)
+            check_finished(taskgraph, outcome.finish)
+            times.append(float(outcome.makespan))
         return np.full(len(seeds), times, dtype=np.float64)
 
-    def __call__(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> Timeline:
+    def __call__(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> Timeline:
         """Run one iteration.
 
         Raises:
             TopoplanError: a column out of range, a cycle, a starved task or an unreachable pair.
         """
         taskgraph.check()
-        if fabric.phases is not None:
+        if isinstance(fabric, ReconfigurableFabric):
             return phased_timeline(self, taskgraph, fabric, cluster)
         network = self._networks.get(fabric, cluster)
-        given, taskgraph = taskgraph, self._rewritten(taskgraph)
+        original, taskgraph = taskgraph, self._rewritten(taskgraph)
         prepared = self._model.prepare(taskgraph, network)
         outcome = self._model.simulate(prepared)
         check_finished(taskgraph, outcome.finish)
         busy = device_busy(taskgraph, self._model.run_times(prepared), cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
-        start, finish = outcome.start[: given.n_tasks], outcome.finish[: given.n_tasks]
+        start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
         if self._server:
-            extra = server_origin(given)[given.n_tasks :]
+            extra = server_origin(original)[original.n_tasks :]
             rows = slice(taskgraph.n_tasks - len(extra), taskgraph.n_tasks)  # barriers stand before them
             start, finish = start.copy(), finish.copy()
             np.minimum.at(start, extra, outcome.start[rows])
@@ -149,16 +151,16 @@ class Simulation(Simulate):
             link_busy=link_busy[: fabric.n_links],
             bounds=bounds(
                 prepared.tasks,
-                self._model.alone(prepared),
+                self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                collective_bound(given, fabric, cluster),
+                collective_bound(original, fabric, cluster),
             ),
             events=int(outcome.events),
         )
 
     def makespan(
-        self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+        self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
     ) -> float:
         """Return the iteration time only; infinite once it is proven to be no less than the cutoff.
 
@@ -167,46 +169,56 @@ class Simulation(Simulate):
         Raises:
             TopoplanError: a cycle, a starved task or an unreachable pair.
         """
-        if fabric.phases is not None:
+        if isinstance(fabric, ReconfigurableFabric):
             return phased_makespan(self.makespan, taskgraph, fabric, cluster, cutoff_seconds)
         network = self._networks.get(fabric, cluster)
         taskgraph = self._rewritten(taskgraph)
         prepared = self._model.prepare(taskgraph, network)
         outcome = (
-            self._model.simulate(prepared) if cutoff_seconds == np.inf else self._model.beats(prepared, cutoff_seconds)
+            self._model.simulate(prepared)
+            if cutoff_seconds == np.inf
+            else self._model.simulate_below(prepared, cutoff_seconds)
         )
         if outcome is None:
             return float("inf")
         check_finished(taskgraph, outcome.finish)
         return float(outcome.makespan)
 
-    def has_quotient(self, fabric: Fabric, cluster: Cluster) -> bool:
+    def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
-        plain = fabric.phases is None and not (self._barriers or self._server)
-        return plain and self._model.folds(self._networks.get(fabric, cluster))
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._server:
+            return False
+        return self._model.has_quotient(self._networks.get(fabric, cluster))
+
+    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
+        """Say whether parts that nothing tells apart run at the same time, so that one of them stands for all."""
+        return self._model.keeps_symmetry(symmetry)
 
     def quotient_makespan(
-        self, quotient: Folded, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+        self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
     ) -> float:
-        """Return the time of a folded iteration, as `makespan` does."""
-        outcome = self.folded_outcome(quotient, fabric, cluster, cutoff_seconds)
+        """Return the time of an iteration, given its quotient, as `makespan` does."""
+        assert isinstance(fabric, Fabric)  # `has_quotient` says no to any other
+        outcome = self.quotient_outcome(quotient, fabric, cluster, cutoff_seconds)
         return float(outcome.makespan)
 
-    def folded_outcome(self, folded: Folded, fabric: Fabric, cluster: Cluster, beat: float = float("inf")) -> Outcome:
-        """Simulate a folded iteration."""
-        outcome = self._model.simulate_folded(folded, self._networks.get(fabric, cluster), beat)
+    def quotient_outcome(
+        self, quotient: Quotient, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+    ) -> Outcome:
+        """Simulate a quotient."""
+        outcome = self._model.simulate_quotient(quotient, self._networks.get(fabric, cluster), cutoff_seconds)
         if outcome.makespan < np.inf:
-            check_finished(folded.taskgraph, outcome.finish)
+            check_finished(quotient.taskgraph, outcome.finish)
         return outcome
 
-    def link_seconds(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> F64:
-        """(n, E) seconds that the messages of operators 0 .. n-1 surely keep each link busy, in any order."""
-        if fabric.phases is not None:  # which phase a message is in, and so its path, is not told by it alone
-            return np.zeros((1, fabric.n_links + 2 * cluster.n_devices))
+    def link_seconds(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> F64:
+        """(n, E) seconds that the messages of operators 0 .. n-1 are guaranteed to keep each link busy."""
+        if isinstance(fabric, ReconfigurableFabric):  # a message alone does not tell its phase, nor then its path
+            return np.zeros((1, fabric.links.n_links + 2 * cluster.n_devices))
         network = self._networks.get(fabric, cluster)
         if self._server:
             return np.zeros((1, network.n_links))
-        seconds: F64 = self._model.sure_bytes(taskgraph, network) / network.paths.bandwidth
+        seconds: F64 = self._model.guaranteed_bytes(taskgraph, network) / network.paths.bandwidth
         return seconds
 
     def _rewritten(self, taskgraph: TaskGraph) -> TaskGraph:

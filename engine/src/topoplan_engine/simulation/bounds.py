@@ -1,8 +1,8 @@
 """Lower bounds on the makespan: busiest device, busiest link, longest chain, and what collectives must move.
 
-Data flow: a simulator says how long each task takes alone and what crossed each link; `bounds` turns this into
-a `Bounds`.  The first three hold for the simulator whose figures they are made of: no order of events beats
-them.  The last one, `collective_bound`, looks at the task graph and the network alone and holds for all.
+Data flow: a simulator gives the processing time of each task and the bytes that crossed each link; `bounds` turns them
+into a `Bounds`.  The first three hold for that simulator: no order of events beats them.  The last one,
+`collective_bound`, depends on the task graph and the network only and holds for all simulators.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import collective_rounds
+from topoplan_engine.simulation.topological import sort_tasks
 
 __all__ = ["bounds", "collective_bound", "longest_chain"]
 
 
-def bounds(tasks: TaskColumns, alone: F64, device_busy: F64, link_busy: F64, collective: float = 0.0) -> Bounds:
+def bounds(
+    tasks: TaskColumns, processing_time: F64, device_busy: F64, link_busy: F64, collective: float = 0.0
+) -> Bounds:
     """Make the bounds of one iteration.
 
     Args:
         tasks: the task graph, without cycles.
-        alone: (T,) seconds that each task takes at least, from its last dependency on.
+        processing_time: (T,) lower bound on the seconds of each task, from its last dependency on.
         device_busy: (D,) seconds of compute on each device.
-        link_busy: (E,) seconds that each link needs for what crosses it, at full speed.
+        link_busy: (E,) seconds that each link needs for the bytes that cross it, at full speed.
         collective: `collective_bound` of the task graph on its network.
     """
     return Bounds(
         device=float(device_busy.max(initial=0.0)),
         link=float(link_busy.max(initial=0.0)),
-        chain=float(longest_chain(tasks, alone)),
+        chain=float(longest_chain(tasks, processing_time)),
         collective=collective,
     )
 
@@ -44,7 +47,7 @@ def bounds(tasks: TaskColumns, alone: F64, device_busy: F64, link_busy: F64, col
 def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> float:
     """Return the alpha-beta lower bound of the all-reduces of a task graph, in seconds.
 
-    However it is done, an all-reduce of S bytes over H hosts moves 2 (H-1) S bytes between them, unless switches
+    Whatever its algorithm, an all-reduce of S bytes over H hosts moves 2 (H-1) S bytes between them, unless switches
     add (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  All of these leave a member and enter one, and
     the last one does so a latency after the first.  With B, the bandwidth of the interfaces of all members
     together, that takes alpha + 2 (H-1) S / B: with equal hosts the known alpha + 2 (H-1)/H S/b.  All-reduces
@@ -55,48 +58,45 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     (`topoplan_engine.simulation.messages.collective_rounds`); the bound is lowered accordingly, and by what float32 may
     take from a latency.  The time inside hosts that precedes an all-reduce (`TaskGraph.seconds`) is left out.
     """
-    groups: dict[int, tuple[bytes, int, int]] = {}
-    met: dict[bytes, _Interfaces] = {}  # by members: in data parallelism every weight has the same
-    interfaces: dict[bytes, _Interfaces] = {}
-    moved: dict[bytes, int | float] = {}  # bytes that the members of each set must send
+    by_members: dict[bytes, _Interfaces] = {}  # in data parallelism all weights have the same members
+    interfaces: dict[bytes, _Interfaces] = {}  # by endpoints
+    sent_bytes: dict[bytes, int | float] = {}  # by endpoints, what they must send together
     for task in np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)).tolist():
-        group = int(taskgraph.group[task])
-        if group not in groups:
-            listed = taskgraph.members(task).tobytes()
-            if listed not in met:
-                met[listed] = _interfaces(np.unique(taskgraph.members(task)), fabric, cluster)
-            found = met[listed]
-            groups[group] = (found.of.tobytes(), len(found.of), len(taskgraph.members(task)))
-            interfaces[groups[group][0]] = found
-        key, ends, members = groups[group]
-        if ends > 1:
-            kind = int(taskgraph.collective[task])
-            rounds, share = collective_rounds(int(taskgraph.size[task]), members, kind)
-            turns = 2 if kind == Collective.ALL_REDUCE else 1
-            moved[key] = moved.get(key, 0) + share * (ends if rounds == 1 else turns * (ends - 1) * members)
-    if not moved:
+        members = taskgraph.members(task)
+        group = by_members.get(members.tobytes())
+        if group is None:
+            group = by_members[members.tobytes()] = _interfaces(np.unique(members), fabric, cluster)
+        count = len(group.endpoints)
+        if count == 1:
+            continue
+        key, kind = group.endpoints.tobytes(), int(taskgraph.collective[task])
+        rounds, share = collective_rounds(int(taskgraph.size[task]), len(members), kind)
+        turns = 2 if kind == Collective.ALL_REDUCE else 1
+        sent = share * (count if rounds == 1 else turns * (count - 1) * len(members))
+        interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
+    if not sent_bytes:
         return 0.0
-    best = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in moved.items())
-    between = [key for key in moved if interfaces[key].between]
-    if not between:
-        return best
-    hosts = np.unique(np.concatenate([interfaces[key].of for key in between]))
-    latency = min(interfaces[key].latency for key in between)
-    return max(best, latency + sum(moved[key] for key in between) / _bandwidth(hosts, fabric))
+    largest = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in sent_bytes.items())
+    remote = [key for key in sent_bytes if interfaces[key].between_hosts]
+    if not remote:
+        return largest
+    hosts = np.unique(np.concatenate([interfaces[key].endpoints for key in remote]))
+    latency = min(interfaces[key].latency for key in remote)
+    return max(largest, latency + sum(sent_bytes[key] for key in remote) / _bandwidth(hosts, fabric))
 
 
 class _Interfaces(NamedTuple):
-    """What the members of a group send through.
+    """The interfaces through which the members of a group send.
 
     Attributes:
-        of: their hosts; where all are in one host, -1 less their devices.
-        between: whether they are in several hosts.
+        endpoints: hosts of the members; if all are in one host, -1 less their devices.
+        between_hosts: whether they are in several hosts.
         bandwidth: bytes/s of all of them together.
         latency: least seconds from one of them to another.
     """
 
-    of: I64
-    between: bool
+    endpoints: I64
+    between_hosts: bool
     bandwidth: float
     latency: float
 
@@ -122,29 +122,15 @@ def _bandwidth(hosts: I64, fabric: Fabric) -> float:
 
 
 @numba.njit(cache=True)
-def longest_chain(tasks: TaskColumns, alone: F64) -> float:
-    """Length of the longest path through the task graph, each task as long as ``alone`` says."""
+def longest_chain(tasks: TaskColumns, processing_time: F64) -> float:
+    """Length of the longest path through the task graph, in seconds, given the (T,) seconds of each task."""
     n_tasks = len(tasks.kind)
-    waits = tasks.preds.copy()
-    begin = np.zeros(n_tasks)
-    order = np.empty(n_tasks, np.int32)
-    known = 0
-    for t in range(n_tasks):
-        if waits[t] == 0:
-            order[known] = t
-            known += 1
+    head, order = np.zeros(n_tasks), np.empty(n_tasks, np.int32)
+    pred_ptr, pred = np.zeros(n_tasks + 1, np.int64), np.empty(len(tasks.succ), np.int32)
+    n_sorted = sort_tasks(tasks, tasks.preds.copy(), pred_ptr, pred, order)
     longest = 0.0
-    at = 0
-    while at < known:
-        t = order[at]
-        at += 1
-        end = begin[t] + alone[t]
-        longest = max(longest, end)
-        for i in range(tasks.succ_ptr[t], tasks.succ_ptr[t + 1]):
-            n = tasks.succ[i]
-            begin[n] = max(begin[n], end)
-            waits[n] -= 1
-            if waits[n] == 0:
-                order[known] = n
-                known += 1
+    for t in order[:n_sorted]:
+        for i in range(pred_ptr[t], pred_ptr[t + 1]):
+            head[t] = max(head[t], head[pred[i]] + processing_time[pred[i]])
+        longest = max(longest, head[t] + processing_time[t])
     return longest

@@ -63,10 +63,10 @@ def columns(taskgraph: TaskGraph) -> TaskColumns:
 
 def check_finished(taskgraph: TaskGraph, finish: F64) -> None:
     """Raise `TopoplanError` when a task did not end: it is on a cycle of the task graph, or behind one."""
-    left = np.flatnonzero(finish < 0)
-    if len(left):
-        names = ", ".join(taskgraph.label(int(task)) for task in left[:3])
-        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    unfinished = np.flatnonzero(finish < 0)
+    if len(unfinished):
+        names = ", ".join(taskgraph.label(int(task)) for task in unfinished[:3])
+        more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
         raise TopoplanError(f"task graph: {names}{more} never run (the graph must not have a cycle)")
 
 

@@ -1,12 +1,19 @@
-"""What an iteration takes at least, and what must still follow each task: to stop early, or not to begin.
+"""Lower bounds on the makespan, and on the time from the start of each task to the end of the iteration.
 
-A search knows which time a candidate must beat.  `look_ahead` gives a bound on its time before it is simulated, and
-for every task the least time from its start to the end of all, with which a simulator can stop on the way.
+A search proposes candidates with a cutoff.  `critical_path_bound` gives a bound before anything is simulated, with
+which a simulation is skipped; and for every task the least time from its start to the end of all, with which a
+simulation is stopped early.
 
-Beside chains of tasks, both know that messages share links.  Messages that one task releases, or that one task waits
-for, and that cross one link, take that link as long as all of them together need; and whatever crosses a link
-after some time takes it as long as needed from then on (one-machine bounds with heads and tails: Carlier, Eur. J.
-Oper. Res. 11, 1982, without sorting: heads are compared with a fixed number of times only).  Devices likewise.
+The words are those of Carlier's one-machine problem (Eur. J. Oper. Res. 11, 1982).  The *head* of a task is a lower
+bound on its start, its *processing time* on how long it takes, and its *tail* on the time from its end to the end of
+the iteration.  A machine (a link or a device) that some tasks need cannot be done before the least of their heads, the
+sum of their seconds on it, and the least of their tails.  Three kinds of bounds follow:
+
+- chains of tasks: heads and tails go along the edges;
+- the transfers that one task releases, or waits for, and that share a link: they need it one after the other
+  (`_shared_link`);
+- all tasks of a machine from some head on; heads are compared with a fixed number of times only, so that nothing is
+  sorted (`_one_machine`).
 """
 
 from __future__ import annotations
@@ -20,148 +27,187 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.simulation.columns import TaskColumns
+from topoplan_engine.simulation.topological import sort_tasks
 
-__all__ = ["STEPS", "Uses", "look_ahead"]
+__all__ = ["STEPS", "LinkUses", "critical_path_bound"]
 
 #: Times that heads are compared with.
 STEPS = 32
 _TRANSFER = int(TaskKind.TRANSFER)
 
 
-class Uses(NamedTuple):
-    """Seconds that each task surely takes links, all of it between its start and its end, as compressed rows."""
+class LinkUses(NamedTuple):
+    """Seconds for which each task is guaranteed to take links, between its start and its end, as CSR."""
 
     ptr: I64
     link: I32
     seconds: F64
 
 
+class _Graph(NamedTuple):
+    """The task graph, and what is known of its tasks before heads and tails.
+
+    Attributes:
+        tasks, uses: see `critical_path_bound`.
+        processing_time: (T,) seconds.
+        order: tasks, every one behind its predecessors.
+        pred_ptr, pred: CSR, the predecessors of each task.
+    """
+
+    tasks: TaskColumns
+    processing_time: F64
+    uses: LinkUses
+    order: I32
+    pred_ptr: I64
+    pred: I32
+
+
+class _Times(NamedTuple):
+    """(T,) seconds: heads, tails, and ``time_to_end``, which is the processing time and the tail."""
+
+    head: F64
+    tail: F64
+    time_to_end: F64
+
+
+class _Machines(NamedTuple):
+    """(links + devices, STEPS) of the tasks of each machine whose heads are in each step.
+
+    Attributes:
+        seconds: sum.
+        head, tail: least; infinite if there is no task.
+    """
+
+    seconds: F64
+    head: F64
+    tail: F64
+
+
+class _Scratch(NamedTuple):
+    """Room of `_shared_link`, which leaves links as it finds them.
+
+    Attributes:
+        seconds: (E,) seconds of the transfers so far; 0.
+        nearest: (E,) the least head or tail of them; infinite.
+        visit: (T,) the visit in which each transfer was counted last.
+    """
+
+    seconds: F64
+    nearest: F64
+    visit: I64
+
+
 @numba.njit(cache=True)
-def look_ahead(tasks: TaskColumns, alone: F64, uses: Uses, n_links: int, n_devices: int) -> tuple[float, F64]:
-    """Return seconds that the iteration takes at least, and (T,) from each task's start to the end of all.
+def critical_path_bound(
+    tasks: TaskColumns, processing_time: F64, uses: LinkUses, n_links: int, n_devices: int
+) -> tuple[float, F64]:
+    """Return lower bounds on the makespan, and (T,) on the time from each task's start to the end of all, in seconds.
 
     Args:
         tasks: the task graph; tasks on a cycle, or behind one, are left out.
-        alone: (T,) seconds that each task takes at least.
+        processing_time: (T,) lower bound on the seconds that each task takes.
         uses: of links.
         n_links, n_devices: how many there are.
     """
-    n_tasks = len(tasks.kind)
-    begin, rest, behind = np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks)
-    before_ptr = np.zeros(n_tasks + 1, np.int64)
-    before = np.empty(len(tasks.succ), np.int32)
+    n_tasks, n_machines = len(tasks.kind), n_links + n_devices
     order = np.empty(n_tasks, np.int32)
-    busy, least = np.zeros(n_links), np.full(n_links, np.inf)
-    met = np.full(n_tasks, -1, np.int64)
-    machines = np.full((3, n_links + n_devices, STEPS), np.inf)
-    machines[0] = 0.0
-    known = _sort(tasks, tasks.preds.copy(), before_ptr, before, order)
-    _chains(tasks, alone, uses, order[:known], before_ptr, before, busy, least, met, begin, rest, behind)
-    return _machines(tasks, uses, order[:known], n_links, machines, begin, rest, behind), behind
+    pred_ptr, pred = np.zeros(n_tasks + 1, np.int64), np.empty(len(tasks.succ), np.int32)
+    n_sorted = sort_tasks(tasks, tasks.preds.copy(), pred_ptr, pred, order)
+    graph = _Graph(tasks, processing_time, uses, order[:n_sorted], pred_ptr, pred)
+    times = _Times(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
+    _chains(graph, times, _Scratch(np.zeros(n_links), np.full(n_links, np.inf), np.full(n_tasks, -1, np.int64)))
+    machines = _Machines(
+        np.zeros((n_machines, STEPS)), np.full((n_machines, STEPS), np.inf), np.full((n_machines, STEPS), np.inf)
+    )
+    return _one_machine(graph, times, n_links, machines), times.time_to_end
 
 
 @inline_kernel
-def _chains(
-    tasks: TaskColumns, alone: F64, uses: Uses, order: I32, before_ptr: I64, before: I32, busy: F64, least: F64,
-    met: I64, begin: F64, rest: F64, behind: F64,
-) -> None:  # fmt: skip
-    """Write when each task begins at least, the time from its end to the end of all, and from its start."""
-    for t in order:
-        first, last = before_ptr[t], before_ptr[t + 1]
+def _chains(graph: _Graph, times: _Times, scratch: _Scratch) -> None:
+    """Write heads along the edges, then tails against them.
+
+    Invariant: when a task is looked at, the heads of all its predecessors (the tails of all its successors) are final.
+    """
+    tasks, pred_ptr, pred = graph.tasks, graph.pred_ptr, graph.pred
+    head, tail = times.head, times.tail
+    for t in graph.order:
+        first, last = pred_ptr[t], pred_ptr[t + 1]
         for k in range(first, last):
-            begin[t] = max(begin[t], begin[before[k]] + alone[before[k]])
+            head[t] = max(head[t], head[pred[k]] + graph.processing_time[pred[k]])
         if last - first > 1:
-            begin[t] = max(begin[t], _together(tasks, before, first, last, begin, uses, busy, least, met, t))
-    for t in order[::-1]:
+            head[t] = max(head[t], _shared_link(graph, pred, first, last, head, scratch, t))
+    for t in graph.order[::-1]:
         first, last = np.int64(tasks.succ_ptr[t]), np.int64(tasks.succ_ptr[t + 1])
         for k in range(first, last):
-            rest[t] = max(rest[t], behind[tasks.succ[k]])
+            tail[t] = max(tail[t], times.time_to_end[tasks.succ[k]])
         if last - first > 1:
-            rest[t] = max(
-                rest[t], _together(tasks, tasks.succ, first, last, rest, uses, busy, least, met, len(met) + t)
-            )
-        behind[t] = alone[t] + rest[t]
+            visit = len(scratch.visit) + t
+            tail[t] = max(tail[t], _shared_link(graph, tasks.succ, first, last, tail, scratch, visit))
+        times.time_to_end[t] = graph.processing_time[t] + tail[t]
 
 
 @inline_kernel
-def _machines(
-    tasks: TaskColumns, uses: Uses, order: I32, n_links: int, machines: F64, begin: F64, rest: F64, behind: F64
-) -> float:
-    """Seconds at least, over all chains, links and devices; ``machines`` holds seconds, heads and tails by step."""
-    longest, latest = 0.0, 0.0
-    for t in order:
-        latest = max(latest, begin[t])
-        longest = max(longest, begin[t] + behind[t])
-    seconds, heads, tails = machines[0], machines[1], machines[2]
-    for t in order:
-        step = min(STEPS - 1, int(begin[t] / latest * STEPS)) if latest > 0.0 else 0
+def _one_machine(graph: _Graph, times: _Times, n_links: int, machines: _Machines) -> float:
+    """Lower bound on the makespan over all chains, links and devices."""
+    tasks, uses, head, tail = graph.tasks, graph.uses, times.head, times.tail
+    bound, latest = 0.0, 0.0
+    for t in graph.order:
+        latest = max(latest, head[t])
+        bound = max(bound, head[t] + times.time_to_end[t])
+    for t in graph.order:
+        step = min(STEPS - 1, int(head[t] / latest * STEPS)) if latest > 0.0 else 0
         if tasks.device[t] >= 0:
-            machine = n_links + tasks.device[t]
-            seconds[machine, step] += tasks.seconds[t]
-            heads[machine, step] = min(heads[machine, step], begin[t])
-            tails[machine, step] = min(tails[machine, step], rest[t])
+            _add_task(machines, n_links + tasks.device[t], step, tasks.seconds[t], head[t], tail[t])
         for k in range(uses.ptr[t], uses.ptr[t + 1]):
-            link = uses.link[k]
-            seconds[link, step] += uses.seconds[k]
-            heads[link, step] = min(heads[link, step], begin[t])
-            tails[link, step] = min(tails[link, step], rest[t])
-    for machine in range(len(seconds)):
-        total, head, tail = 0.0, np.inf, np.inf
+            _add_task(machines, uses.link[k], step, uses.seconds[k], head[t], tail[t])
+    for machine in range(len(machines.seconds)):
+        # Over the tasks of this step and all later ones.
+        seconds, least_head, least_tail = 0.0, np.inf, np.inf
         for step in range(STEPS - 1, -1, -1):
-            if heads[machine, step] < np.inf:
-                total += seconds[machine, step]
-                head = min(head, heads[machine, step])
-                tail = min(tail, tails[machine, step])
-                longest = max(longest, head + total + tail)
-    return longest
+            if machines.head[machine, step] < np.inf:
+                seconds += machines.seconds[machine, step]
+                least_head = min(least_head, machines.head[machine, step])
+                least_tail = min(least_tail, machines.tail[machine, step])
+                bound = max(bound, least_head + seconds + least_tail)
+    return bound
 
 
 @inline_kernel
-def _together(
-    tasks: TaskColumns, of: I32, first: int, last: int, other: F64, uses: Uses, busy: F64, least: F64, met: I64,
-    visit: int,
-) -> float:  # fmt: skip
-    """Seconds that the transfers ``of[first:last]`` take on one link, plus the least that is ``other`` to each.
+def _add_task(machines: _Machines, machine: int, step: int, seconds: float, head: float, tail: float) -> None:
+    machines.seconds[machine, step] += seconds
+    machines.head[machine, step] = min(machines.head[machine, step], head)
+    machines.tail[machine, step] = min(machines.tail[machine, step], tail)
 
-    An edge may be given twice, a transfer counts once: ``met`` notes the ``visit``, a number of its own, of each.
+
+@inline_kernel
+def _shared_link(
+    graph: _Graph, neighbours: I32, first: int, last: int, times: F64, scratch: _Scratch, visit: int
+) -> float:
+    """Seconds that the transfers ``neighbours[first:last]`` take on one link, and the least of their ``times``.
+
+    An edge may be given twice, a transfer counts once.
+
+    Args:
+        graph: the task graph.
+        neighbours, first, last: all predecessors or all successors of a task.
+        times: (T,) heads or tails.
+        scratch: room.
+        visit: a number of its own for each call.
     """
-    longest = 0.0
+    uses, longest = graph.uses, 0.0
     for k in range(first, last):
-        t = of[k]
-        if tasks.kind[t] == _TRANSFER and met[t] != visit:
-            met[t] = visit
+        t = neighbours[k]
+        if graph.tasks.kind[t] == _TRANSFER and scratch.visit[t] != visit:
+            scratch.visit[t] = visit
             for i in range(uses.ptr[t], uses.ptr[t + 1]):
                 link = uses.link[i]
-                busy[link] += uses.seconds[i]
-                least[link] = min(least[link], other[t])
-                longest = max(longest, busy[link] + least[link])
+                scratch.seconds[link] += uses.seconds[i]
+                scratch.nearest[link] = min(scratch.nearest[link], times[t])
+                longest = max(longest, scratch.seconds[link] + scratch.nearest[link])
     for k in range(first, last):
-        t = of[k]
-        if tasks.kind[t] == _TRANSFER:
+        t = neighbours[k]
+        if graph.tasks.kind[t] == _TRANSFER:
             for i in range(uses.ptr[t], uses.ptr[t + 1]):
-                busy[uses.link[i]] = 0.0
-                least[uses.link[i]] = np.inf
+                scratch.seconds[uses.link[i]] = 0.0
+                scratch.nearest[uses.link[i]] = np.inf
     return longest
-
-
-@inline_kernel
-def _sort(tasks: TaskColumns, waits: I32, before_ptr: I64, before: I32, order: I32) -> int:
-    """Write the predecessors of each task, and an order in which they come first; return how many tasks it has."""
-    n_tasks = len(waits)
-    known, at = 0, 0
-    for t in range(n_tasks):
-        before_ptr[t + 1] = before_ptr[t] + waits[t]
-        if waits[t] == 0:
-            order[known] = t
-            known += 1
-    while at < known:
-        t = order[at]
-        for i in range(tasks.succ_ptr[t], tasks.succ_ptr[t + 1]):
-            n = tasks.succ[i]
-            waits[n] -= 1
-            before[before_ptr[n] + waits[n]] = t
-            if waits[n] == 0:
-                order[known] = n
-                known += 1
-        at += 1
-    return known

@@ -1,7 +1,8 @@
 """Entities of the fluid model: what flows, through which links, with which latencies.
 
-Data flow: `build` turns the tasks of a task graph, and the rows and rings that a `Network` found for them, into
-`Entities`; `topoplan_simulator_fluid.kernel` runs them.
+Data flow: `build` turns the tasks of a task graph, and the path sets and rings of a `Network` for them, into
+`Entities`; `topoplan_simulator_fluid.kernel` runs them.  `processing_times`, `guaranteed_bytes` and `link_uses` are
+what lower bounds are made of.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
+from topoplan_engine.simulation.critical_path import LinkUses
 from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
 
 __all__ = [
     "Entities",
-    "alone",
     "build",
+    "guaranteed_bytes",
+    "link_uses",
     "path_times",
+    "processing_times",
     "ring_window",
-    "sure_bytes",
-    "sure_uses",
     "window",
 ]
 
-#: Packets that a flow may have on their way when it starts; what is left of them in the end, where the longest path has
-#: one link, two, and more; and the sixteenths of a round in which a member of a ring sends: see `window`.
-_FIRST, _LEAST, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
+#: Packets of the first window of a flow; packets of its last one, where the longest path has one link, two, and more;
+#: and the sixteenths of a round in which a member of a ring sends: see `window` and `ring_window`.
+_FIRST_WINDOW, _LAST_WINDOW, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 
@@ -41,14 +44,15 @@ class Entities(NamedTuple):
     Attributes:
         of_task: (T+1,) entities of task ``t`` are ``of_task[t] .. of_task[t+1]``.
         task: (N,) task that it belongs to.
-        row: (N,) row of paths of which it draws one; -1 for a coupled ring.
+        path_set: (N,) row of paths of which it draws one; -1 for a coupled ring.
         ring: (N,) row of ``RingColumns.load_ptr`` of a coupled ring; -1 for the others.
         slot_ptr: (N+1,) running sum of the links that each can load.
         volume: (N,) bytes that flow before it ends (for a stepped flow, in one round).
-        lead, trail: (N,) seconds before it flows and after its last byte left, of a coupled ring.
-        fastest: (N,) bytes/s that it never exceeds.
+        setup_latency, drain_latency: (N,) seconds before a coupled ring flows and after its last byte left; 0 for the
+            others, whose latencies are those of the path that they draw.
+        max_rate: (N,) bytes/s that it never exceeds.
         rounds: (N,) how often the flows of a stepped ring start anew; 1 for the others.
-        mates: (N,) on the first flow of a ring, how many flows wait for each other; 0 on its others.
+        ring_size: (N,) on the first flow of a ring, how many flows wait for each other; 0 on its others.
         cap: (N,) row of ``caps`` of a coupled ring that is never as fast as its links would let it be; else -1.
         caps: bytes/s of these rings.  Each acts as a link of its own, over which its ring flows last.
         load: (N,) units of load that its flow puts on a link, in which links are shared: `window`, `ring_window`.
@@ -56,166 +60,239 @@ class Entities(NamedTuple):
 
     of_task: I32
     task: I32
-    row: I32
+    path_set: I32
     ring: I64
     slot_ptr: I64
     volume: F64
-    lead: F64
-    trail: F64
-    fastest: F64
+    setup_latency: F64
+    drain_latency: F64
+    max_rate: F64
     rounds: I32
-    mates: I32
+    ring_size: I32
     cap: I32
     caps: F64
     load: I64
 
 
-@numba.njit(cache=True)
-def build(
-    tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool
-) -> tuple[I32, I32, I32, I64, I64, F64, F64, F64, F64, I32, I32, I32, F64, I64]:
-    """List the entities of all tasks, in the order of the tasks; the columns of `Entities`.
+class _Messages(NamedTuple):
+    """What entities are made of.
+
+    Attributes:
+        tasks, traffic, paths, rings: the task graph, and the path sets and rings of its tasks.
+        stepped: whether all rings are stepped.
+        last_window: packets of the last window of a flow.
+    """
+
+    tasks: TaskColumns
+    traffic: Traffic
+    paths: PathColumns
+    rings: RingColumns
+    stepped: bool
+    last_window: float
+
+
+def build(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool) -> Entities:
+    """List the entities of all tasks, in the order of the tasks.
 
     Flows share links as their windows (`window`, `ring_window`).
     """
-    n_tasks = len(tasks.kind)
-    of_task = np.zeros(n_tasks + 1, np.int32)
-    for t in range(n_tasks):
-        made = 0
-        if tasks.kind[t] == _TRANSFER:
-            made = 1
-        elif tasks.kind[t] == _COLLECTIVE:
-            g = traffic.ring[t]
-            if rings.members[g] > 1:
-                made = rings.parallel[g] * (rings.members[g] if stepped or rings.drawn[g] == 1 else 1)
-        of_task[t + 1] = of_task[t] + made
-
-    count = of_task[n_tasks]
-    task = np.empty(count, np.int32)
-    row = np.full(count, -1, np.int32)
-    ring = np.full(count, -1, np.int64)
-    slot_ptr = np.zeros(count + 1, np.int64)
-    volume = np.empty(count)
-    lead = np.zeros(count)
-    trail = np.zeros(count)
-    fastest = np.full(count, np.inf)
-    rounds = np.ones(count, np.int32)
-    mates = np.ones(count, np.int32)
-    cap = np.full(count, -1, np.int32)
-    caps = np.empty(count)
-    load = np.full(count, LOAD, np.int64)
-    hops = _most_links(tasks, traffic, paths, rings)
-    least = _LEAST[max(1, min(hops, len(_LEAST))) - 1]
-    n_caps = 0
-    known, found = -1.0, LOAD  # packets and window of the transfer before: most that follow each other are alike
-    for t in range(n_tasks):
-        at = of_task[t]
-        if of_task[t + 1] == at:
-            continue
-        if tasks.kind[t] == _TRANSFER:
-            task[at] = t
-            row[at] = traffic.row[t]
-            slot_ptr[at + 1] = slot_ptr[at] + _longest(row[at], paths)
-            volume[at] = packets(float(tasks.size[t])) * PACKET
-            sent = volume[at] / PACKET
-            if sent != known:
-                known, found = sent, window(sent, least)
-            load[at] = found
-            continue
-        g = traffic.ring[t]
-        m = rings.members[g]
-        steps, share = collective_rounds(tasks.size[t], m, tasks.collective[t])
-        drawn = stepped or rings.drawn[g] == 1
-        each = packets(share / rings.parallel[g]) * PACKET
-        for e in range(at, of_task[t + 1]):
-            task[e] = t
-            load[e] = window(each / PACKET, least) if drawn else ring_window(each / PACKET, least)
-            if drawn:
-                row[e] = rings.rows[rings.first[g] + e - at]
-                slot_ptr[e + 1] = slot_ptr[e] + _longest(row[e], paths)
-                volume[e] = each
-                rounds[e] = steps
-                mates[e] = m if (e - at) % m == 0 else 0
-                continue
-            ring[e] = rings.ring[g] + e - at
-            slot_ptr[e + 1] = slot_ptr[e] + rings.load_ptr[ring[e] + 1] - rings.load_ptr[ring[e]]
-            volume[e] = each * steps
-            flow = rings.first[g] + (e - at) * m
-            for i in range(flow, flow + m):
-                for path in range(paths.row_ptr[rings.rows[i]], paths.row_ptr[rings.rows[i] + 1]):
-                    path_lead, path_trail = path_times(path, paths)
-                    lead[e] = max(lead[e], steps * path_lead)
-                    trail[e] = max(trail[e], steps * path_trail)
-                    fastest[e] = min(fastest[e], paths.slowest[path])
-            links = np.inf
-            for i in range(rings.load_ptr[ring[e]], rings.load_ptr[ring[e] + 1]):
-                links = min(links, paths.bandwidth[rings.load_links[i]] * LOAD / rings.load[i])
-            if fastest[e] < links:
-                cap[e] = n_caps
-                caps[n_caps] = fastest[e]
-                n_caps += 1
-                slot_ptr[e + 1] += 1
-            fastest[e] = min(fastest[e], links)
-    return (
-        of_task,
-        task,
-        row,
-        ring,
-        slot_ptr,
-        volume,
-        lead,
-        trail,
-        fastest,
-        rounds,
-        mates,
-        cap,
-        caps[:n_caps].copy(),
-        load,
-    )
+    entities: Entities
+    entities, n_caps = _build(tasks, traffic, paths, rings, stepped)
+    return entities._replace(caps=entities.caps[:n_caps].copy())
 
 
 @numba.njit(cache=True)
-def alone(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
-    """(T,) seconds that each task takes at least, from its last dependency on."""
+def _build(
+    tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool
+) -> tuple[Entities, int]:
+    """Return the entities, and how many rows of ``caps`` are written."""
+    links = _most_links(tasks, traffic, paths, rings)
+    last_window = _LAST_WINDOW[max(1, min(links, len(_LAST_WINDOW))) - 1]
+    m = _Messages(tasks, traffic, paths, rings, stepped, last_window)
+    of_task = np.zeros(len(tasks.kind) + 1, np.int32)
+    for t in range(len(tasks.kind)):
+        of_task[t + 1] = of_task[t] + _entity_count(m, t)
+    count = of_task[len(tasks.kind)]
+    entities = Entities(
+        of_task,
+        np.empty(count, np.int32),
+        np.full(count, -1, np.int32),
+        np.full(count, -1, np.int64),
+        np.zeros(count + 1, np.int64),
+        np.empty(count),
+        np.zeros(count),
+        np.zeros(count),
+        np.full(count, np.inf),
+        np.ones(count, np.int32),
+        np.ones(count, np.int32),
+        np.full(count, -1, np.int32),
+        np.empty(count),
+        np.full(count, LOAD, np.int64),
+    )
+    return entities, int(_write_all(m, entities))
+
+
+@inline_kernel
+def _is_stepped(m: _Messages, group: int) -> bool:
+    """Whether each flow of a group's rings is an entity: some rings with a choice of paths are stepped at any level."""
+    return m.stepped or m.rings.stepped[group] == 1
+
+
+@inline_kernel
+def _entity_count(m: _Messages, t: int) -> int:
+    if m.tasks.kind[t] == _TRANSFER:
+        return 1
+    if m.tasks.kind[t] == _COLLECTIVE:
+        group = m.traffic.ring[t]
+        if m.rings.members[group] > 1:
+            return int(m.rings.parallel[group] * (m.rings.members[group] if _is_stepped(m, group) else 1))
+    return 0
+
+
+@inline_kernel
+def _write_all(m: _Messages, entities: Entities) -> int:
+    """Write all columns; return how many rows of ``caps`` are written."""
+    n_caps = 0
+    packets_before, load_before = -1.0, LOAD  # of the transfer before: most that follow each other are alike
+    for t in range(len(m.tasks.kind)):
+        e = entities.of_task[t]
+        if entities.of_task[t + 1] == e:
+            continue
+        if m.tasks.kind[t] == _COLLECTIVE:
+            n_caps = _write_collective(m, entities, t, n_caps)
+            continue
+        count = packets(float(m.tasks.size[t]))
+        if count != packets_before:
+            packets_before, load_before = count, window(count, m.last_window)
+        entities.task[e] = t
+        entities.path_set[e] = m.traffic.row[t]
+        entities.slot_ptr[e + 1] = entities.slot_ptr[e] + _longest(entities.path_set[e], m.paths)
+        entities.volume[e] = count * PACKET
+        entities.load[e] = load_before
+    return n_caps
+
+
+@inline_kernel
+def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int) -> int:
+    """Write the rings of a task, or their flows; return how many rows of ``caps`` are written."""
+    group, first = m.traffic.ring[t], entities.of_task[t]
+    members = m.rings.members[group]
+    rounds, share = collective_rounds(m.tasks.size[t], members, m.tasks.collective[t])
+    count = packets(share / m.rings.parallel[group])  # packets of one flow in one round
+    for e in range(first, entities.of_task[t + 1]):
+        entities.task[e] = t
+        if _is_stepped(m, group):
+            entities.path_set[e] = m.rings.rows[m.rings.first[group] + e - first]
+            entities.slot_ptr[e + 1] = entities.slot_ptr[e] + _longest(entities.path_set[e], m.paths)
+            entities.volume[e] = count * PACKET
+            entities.load[e] = window(count, m.last_window)
+            entities.rounds[e] = rounds
+            entities.ring_size[e] = members if (e - first) % members == 0 else 0
+        else:
+            entities.ring[e] = m.rings.ring[group] + e - first
+            entities.volume[e] = count * PACKET * rounds
+            entities.load[e] = ring_window(count, m.last_window)
+            n_caps = _write_coupled_ring(m, entities, e, m.rings.first[group] + (e - first) * members, rounds, n_caps)
+    return n_caps
+
+
+@inline_kernel
+def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, rounds: int, n_caps: int) -> int:
+    """Write latencies, links and rates of a coupled ring; ``first`` is its first flow; return as `_write_all`."""
+    ring, paths, rings = entities.ring[e], m.paths, m.rings
+    members = rings.members[m.traffic.ring[entities.task[e]]]
+    for flow in range(first, first + members):
+        for path in range(paths.row_ptr[rings.rows[flow]], paths.row_ptr[rings.rows[flow] + 1]):
+            setup, drain = path_times(path, paths)
+            entities.setup_latency[e] = max(entities.setup_latency[e], rounds * setup)
+            entities.drain_latency[e] = max(entities.drain_latency[e], rounds * drain)
+            entities.max_rate[e] = min(entities.max_rate[e], paths.slowest[path])
+    entities.slot_ptr[e + 1] = entities.slot_ptr[e] + rings.load_ptr[ring + 1] - rings.load_ptr[ring]
+    link_rate = np.inf
+    for i in range(rings.load_ptr[ring], rings.load_ptr[ring + 1]):
+        link_rate = min(link_rate, paths.bandwidth[rings.load_links[i]] * LOAD / rings.load[i])
+    if entities.max_rate[e] < link_rate:
+        entities.cap[e] = n_caps
+        entities.caps[n_caps] = entities.max_rate[e]
+        entities.slot_ptr[e + 1] += 1
+        n_caps += 1
+    entities.max_rate[e] = min(entities.max_rate[e], link_rate)
+    return n_caps
+
+
+@numba.njit(cache=True)
+def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
+    """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
     result = tasks.seconds.copy()
     for t in range(len(result)):
         first, last = entities.of_task[t], entities.of_task[t + 1]
         if tasks.kind[t] == _TRANSFER or (tasks.kind[t] == _COLLECTIVE and first == last):
             result[t] = 0.0
-        wait = 0.0
+        longest = 0.0
         for e in range(first, last):
-            row = entities.row[e]
+            row = entities.path_set[e]
             if row < 0:
-                wait = max(wait, entities.lead[e] + entities.volume[e] / entities.fastest[e] + entities.trail[e])
+                flowing = entities.volume[e] / entities.max_rate[e]
+                longest = max(longest, entities.setup_latency[e] + flowing + entities.drain_latency[e])
                 continue
-            best = np.inf
+            shortest = np.inf
             for path in range(paths.row_ptr[row], paths.row_ptr[row + 1]):
-                lead, trail = path_times(path, paths)
-                best = min(best, lead + entities.volume[e] / paths.slowest[path] + trail)
-            wait = max(wait, entities.rounds[e] * best)
-        result[t] += wait
+                setup, drain = path_times(path, paths)
+                shortest = min(shortest, setup + entities.volume[e] / paths.slowest[path] + drain)
+            longest = max(longest, entities.rounds[e] * shortest)
+        result[t] += longest
     return result
 
 
 @numba.njit(cache=True)
-def sure_bytes(op: I32, entities: Entities, paths: PathColumns, rings: RingColumns) -> F64:
-    """(n, E) bytes of each operator that surely cross each link; entities that draw one of several paths do not count.
+def guaranteed_bytes(op: I32, entities: Entities, paths: PathColumns, rings: RingColumns) -> F64:
+    """(n, E) bytes of each operator that cross each link under any draw; entities with several paths do not count.
 
     Args:
         op: (T,) operator of each task; the last column of the result is for the largest.
         entities, paths, rings: of the task graph.
     """
-    sent = np.zeros((max(0, op.max()) + 1 if len(op) else 1, len(paths.bandwidth)))
+    result = np.zeros((max(0, op.max()) + 1 if len(op) else 1, len(paths.bandwidth)))
     for e in range(len(entities.task)):
-        row, of = entities.row[e], sent[op[entities.task[e]]]
+        row, sent = entities.path_set[e], result[op[entities.task[e]]]
         if row < 0:
             for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
-                of[rings.load_links[i]] += entities.volume[e] * (rings.load[i] / LOAD)
+                sent[rings.load_links[i]] += entities.volume[e] * (rings.load[i] / LOAD)
         elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
             path = paths.row_ptr[row]
             for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                of[paths.links[i]] += entities.volume[e] * entities.rounds[e]
-    return sent
+                sent[paths.links[i]] += entities.volume[e] * entities.rounds[e]
+    return result
+
+
+def link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> LinkUses:
+    """Return the seconds that tasks take links under any draw; entities with several paths take none."""
+    return LinkUses(*_link_uses(entities, paths, rings))
+
+
+@numba.njit(cache=True)
+def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
+    n_tasks = len(entities.of_task) - 1
+    ptr = np.zeros(n_tasks + 1, np.int64)
+    link = np.empty(entities.slot_ptr[len(entities.task)], np.int32)
+    seconds = np.empty(len(link))
+    count = 0
+    for t in range(n_tasks):
+        for e in range(entities.of_task[t], entities.of_task[t + 1]):
+            row = entities.path_set[e]
+            if row < 0:
+                for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
+                    link[count] = rings.load_links[i]
+                    seconds[count] = entities.volume[e] * (rings.load[i] / LOAD) / paths.bandwidth[link[count]]
+                    count += 1
+            elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
+                path = paths.row_ptr[row]
+                for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+                    link[count] = paths.links[i]
+                    seconds[count] = entities.volume[e] * entities.rounds[e] / paths.bandwidth[link[count]]
+                    count += 1
+        ptr[t + 1] = count
+    return ptr, link, seconds
 
 
 @numba.njit(cache=True)
@@ -233,7 +310,7 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
 
 
 @numba.njit(cache=True)
-def window(packets: float, least: float) -> int:
+def window(packets: float, last_window: float) -> int:
     """Load of a flow on a link: packets that it has on their way, on average.
 
     A queue serves flows as their packets come, so a flow gets a share of it as its window is one of all windows there.
@@ -246,22 +323,21 @@ def window(packets: float, least: float) -> int:
 
     Args:
         packets: that the flow sends, a flow of a stepped ring in one round.
-        least: packets of the window of a flow that has sent for long.  Two where a path is one link.  Where it is two,
-            a transfer that starves on one of them keeps its share of the other (`topoplan_simulator_fluid.model`) and
-            holds
-            up what it does not use: with more packets, 8, it starves less, and holds up less.  Where it is more, a
-            window is spread over several queues, and each of them marks only what it holds beyond 50 packets, those of
-            hosts on a fat-tree nothing at all: 50.
+        last_window: packets of the window of a flow that has sent for long.  Two if paths are one link.  If they are
+            two, a transfer that starves on one of them keeps its share of the other (`topoplan_simulator_fluid.model`)
+            and holds up what it does not use: with more packets, 8, it starves less, and holds up less.  If they are
+            more, a window is spread over several queues, and each of them marks only what it holds beyond 50 packets,
+            those of hosts on a fat-tree nothing at all: 50.
     """
-    sent = _FIRST + 1.0  # in one round trip: the answer to the first, empty packet lets the window grow by one
+    sent = _FIRST_WINDOW + 1.0  # in one round trip: the answer to the first, empty packet lets the window grow by one
     trips, share, on_way = 1.0, 1.0 / 32.0, sent
     size = sent * (1.0 - share / 2.0)
     judged = 1.0 + size  # answers up to the next change of the window
-    while sent < packets and size > least * 1.0005:
+    while sent < packets and size > last_window * 1.0005:
         while judged <= sent:
             share += (1.0 - share) / 16.0
             on_way = size + max(0.0, 2.0 - on_way / size)
-            size = max(least, on_way * (1.0 - share / 2.0))
+            size = max(last_window, on_way * (1.0 - share / 2.0))
             judged += size
         trips += min(1.0, (packets - sent) / size)
         sent += size
@@ -270,7 +346,7 @@ def window(packets: float, least: float) -> int:
 
 
 @numba.njit(cache=True)
-def ring_window(packets: float, least: float) -> int:
+def ring_window(packets: float, last_window: float) -> int:
     """Load of a coupled ring on a link: packets that its flows have on their way, on average, while they are there.
 
     A member of a ring that is done with its round waits for the slowest one.  A coupled ring holds its load all the
@@ -281,42 +357,16 @@ def ring_window(packets: float, least: float) -> int:
 
     Args:
         packets: that a flow sends in one round.
-        least: packets of the window in the end, as in `window`.
+        last_window: see `window`.
     """
-    share, size, sent, trips = 0.0, _FIRST, 0.0, 0.0
-    while sent < packets and size > least * 1.0005:
+    share, size, sent, trips = 0.0, _FIRST_WINDOW, 0.0, 0.0
+    while sent < packets and size > last_window * 1.0005:
         trips += min(1.0, (packets - sent) / size) if sent > 0.0 else 1.0
         sent += size
         share += (1.0 - share) / 16.0
-        size = max(least, size * (1.0 - share / 2.0) + 1.0)
+        size = max(last_window, size * (1.0 - share / 2.0) + 1.0)
     trips += max(0.0, packets - sent) / size
     return int(np.rint(packets / trips * _PRESENT)) * (LOAD // 16)
-
-
-@numba.njit(cache=True)
-def sure_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
-    """Return the columns of `Uses` (critical_path); entities that draw one of several paths use no link."""
-    n_tasks = len(entities.of_task) - 1
-    ptr = np.zeros(n_tasks + 1, np.int64)
-    link = np.empty(entities.slot_ptr[len(entities.task)], np.int32)
-    seconds = np.empty(len(link))
-    at = 0
-    for t in range(n_tasks):
-        for e in range(entities.of_task[t], entities.of_task[t + 1]):
-            row = entities.row[e]
-            if row < 0:
-                for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
-                    link[at] = rings.load_links[i]
-                    seconds[at] = entities.volume[e] * (rings.load[i] / LOAD) / paths.bandwidth[link[at]]
-                    at += 1
-            elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
-                path = paths.row_ptr[row]
-                for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                    link[at] = paths.links[i]
-                    seconds[at] = entities.volume[e] * entities.rounds[e] / paths.bandwidth[link[at]]
-                    at += 1
-        ptr[t + 1] = at
-    return ptr, link, seconds
 
 
 @numba.njit(cache=True, inline="always")

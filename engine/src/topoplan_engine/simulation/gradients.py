@@ -8,6 +8,7 @@ what the options of the simulator that made a plan's timeline say, for exporters
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -15,28 +16,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
-from topoplan.csr import expand, indptr, select
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.csr import expand, indptr, select
 
-__all__ = ["as_simulated", "server_origin", "with_barriers", "with_parameter_server"]
+__all__ = ["as_simulated", "recorded_components", "server_origin", "with_barriers", "with_parameter_server"]
 
 _DEFAULTS = {"kind": 0, "seconds": 0.0, "size": 0}
 _DEFAULTS |= dict.fromkeys(("device", "src", "dst", "group", "op", "collective"), -1)
 
 
+def recorded_components(plan: Plan) -> list[Mapping[str, Any]]:
+    """Return the components that made a plan, as its provenance has them; none where it does not say."""
+    record = plan.provenance.get("components")
+    return [part for part in record if isinstance(part, Mapping)] if isinstance(record, list | tuple) else []
+
+
 def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
     """Return the task graph that was simulated for a plan's timeline, and the task that each of its rows belongs to.
 
-    Its rows are those of the plan, then those that were added; barriers belong to no task (-1).
+    Its rows are those of the plan, then the appended ones; barriers belong to no task (-1).
     """
-    options = plan.simulator_options
-    made = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
-    origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(made.n_tasks - plan.taskgraph.n_tasks, -1))
+    simulators = [part.get("options") for part in recorded_components(plan) if part.get("kind") == "simulator"]
+    options = simulators[0] if simulators and isinstance(simulators[0], Mapping) else {}
+    simulated = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
+    origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(simulated.n_tasks - plan.taskgraph.n_tasks, -1))
     if options.get("collective") == "parameter-server":
-        origin = origin[server_origin(made)]
-        made = with_parameter_server(made)
-    return made, origin
+        origin = origin[server_origin(simulated)]
+        simulated = with_parameter_server(simulated)
+    return simulated, origin
 
 
 def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
@@ -53,23 +61,23 @@ def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
     follows = np.zeros(taskgraph.n_tasks, dtype=bool)
     follows[dst[backward[src]]] = True
     ends = (taskgraph.kind == TaskKind.UPDATE) | (taskgraph.kind == TaskKind.BARRIER)
-    needed = np.zeros(taskgraph.n_tasks, dtype=bool)
-    needed[src[~ends[dst]]] = True
-    moved = reduces & follows & ~needed
+    awaited = np.zeros(taskgraph.n_tasks, dtype=bool)
+    awaited[src[~ends[dst]]] = True
+    moved = reduces & follows & ~awaited
     if not moved.any():
         return taskgraph
 
     devices = np.unique(taskgraph.device[backward])
     barrier = np.full(taskgraph.n_devices, -1, dtype=np.int64)
     barrier[devices] = taskgraph.n_tasks + np.arange(len(devices))
-    stay = ~(backward[src] & moved[dst])
+    unchanged = ~(backward[src] & moved[dst])
     runs = np.flatnonzero(backward)
     owner, member = _members(taskgraph, np.flatnonzero(moved))
-    have = barrier[member] >= 0
+    has_barrier = barrier[member] >= 0
     return _extended(
         taskgraph,
-        np.concatenate([src[stay], runs, barrier[member[have]]]),
-        np.concatenate([dst[stay], barrier[taskgraph.device[runs]], owner[have]]),
+        np.concatenate([src[unchanged], runs, barrier[member[has_barrier]]]),
+        np.concatenate([dst[unchanged], barrier[taskgraph.device[runs]], owner[has_barrier]]),
         kind=np.full(len(devices), int(TaskKind.BARRIER)),
         device=devices,
     )
@@ -89,34 +97,34 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
         return taskgraph
     owner, member = _members(taskgraph, replaced)
     server = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[replaced]]]
-    first = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
-    first[replaced] = server
-    others = np.ones(len(owner), dtype=bool)
-    others[np.flatnonzero(np.diff(owner, prepend=-1))] = False  # the first of each group is the server
-    owner, member = owner[others], member[others]
+    server_of = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
+    server_of[replaced] = server
+    clients = np.ones(len(owner), dtype=bool)
+    clients[np.flatnonzero(np.diff(owner, prepend=-1))] = False  # the first of each group is the server
+    owner, member = owner[clients], member[clients]
     up = taskgraph.n_tasks + np.arange(len(owner))
     down = up + len(owner)
 
     src, dst = taskgraph.edges()
-    out_task, out_edge = _matched(src, taskgraph.device[dst], first, owner, member, down)
+    out_task, out_edge = _matched(src, taskgraph.device[dst], server_of, owner, member, down)
     src, dst = out_task, dst[out_edge]
     device = np.concatenate([taskgraph.device, np.full(2 * len(owner), -1, dtype=np.int32)])
-    in_task, in_edge = _matched(dst, device[src], first, owner, member, up)
+    in_task, in_edge = _matched(dst, device[src], server_of, owner, member, up)
     src, dst = src[in_edge], in_task
 
-    kind, where, seconds = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.seconds.copy()
+    kind, devices, seconds = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.seconds.copy()
     size, group, collective = taskgraph.size.copy(), taskgraph.group.copy(), taskgraph.collective.copy()
-    kind[replaced], where[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
+    kind[replaced], devices[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
     size[replaced], group[replaced], collective[replaced] = 0, -1, -1
-    columns: dict[str, Any] = {"kind": kind, "device": where, "seconds": seconds, "size": size, "group": group}
+    columns: dict[str, Any] = {"kind": kind, "device": devices, "seconds": seconds, "size": size, "group": group}
     return _extended(
         attrs.evolve(taskgraph, **columns, collective=collective),
         np.concatenate([src, up, owner]),
         np.concatenate([dst, owner, down]),
         kind=np.full(2 * len(owner), int(TaskKind.TRANSFER)),
         size=np.tile(taskgraph.size[owner], 2),
-        src=np.concatenate([member, first[owner]]),
-        dst=np.concatenate([first[owner], member]),
+        src=np.concatenate([member, server_of[owner]]),
+        dst=np.concatenate([server_of[owner], member]),
         op=np.tile(taskgraph.op[owner], 2),
     )
 
@@ -125,8 +133,8 @@ def server_origin(taskgraph: TaskGraph) -> I64:
     """For every row of ``with_parameter_server(taskgraph)``, the task of ``taskgraph`` that it belongs to."""
     replaced = _replaced(taskgraph)
     group = taskgraph.group[replaced]
-    others = np.repeat(replaced, np.diff(taskgraph.group_ptr)[group] - 1)
-    return np.concatenate([np.arange(taskgraph.n_tasks), others, others])
+    clients = np.repeat(replaced, np.diff(taskgraph.group_ptr)[group] - 1)
+    return np.concatenate([np.arange(taskgraph.n_tasks), clients, clients])
 
 
 def _replaced(taskgraph: TaskGraph) -> I64:
@@ -141,36 +149,36 @@ def _members(taskgraph: TaskGraph, reduces: I64) -> tuple[I64, I64]:
     return reduces[owner], taskgraph.group_members[member].astype(np.int64)
 
 
-def _matched(task: I64, device: I32, first: I32, owner: I64, member: I64, transfer: I64) -> tuple[I64, I64]:
+def _matched(task: I64, device: I32, server_of: I32, owner: I64, member: I64, transfer: I64) -> tuple[I64, I64]:
     """Move one end of edges from all-reduces to their transfers.
 
     Args:
         task: (e,) the end that may be an all-reduce.
         device: (e,) device of the other end, -1 for none.
-        first: (T,) server of each replaced all-reduce, -1 for other tasks (and those appended).
+        server_of: (T,) server of each replaced all-reduce, -1 for other tasks (and those appended).
         owner, member, transfer: (g,) all-reduce, member's device and row of each transfer.
 
     Returns:
         The new end of every edge, and the edge that it belongs to: an edge of no member becomes one to each.
     """
     n_devices = int(max(device.max(initial=0), member.max(initial=0))) + 1
-    server = np.where(task < len(first), first[np.minimum(task, len(first) - 1)], -1)
+    server = np.where(task < len(server_of), server_of[np.minimum(task, len(server_of) - 1)], -1)
     keys = owner * n_devices + member
     order = np.argsort(keys, kind="stable")
-    want = task * n_devices + np.maximum(device, 0)
-    found = np.minimum(np.searchsorted(keys, want, sorter=order), max(len(keys) - 1, 0))
-    hit = np.zeros(len(task), dtype=bool)
+    edge_keys = task * n_devices + np.maximum(device, 0)
+    place = np.minimum(np.searchsorted(keys, edge_keys, sorter=order), max(len(keys) - 1, 0))
+    matched = np.zeros(len(task), dtype=bool)
     result = task.copy()
     if len(keys):
-        hit = (server >= 0) & (device >= 0) & (keys[order[found]] == want)
-        result[hit] = transfer[order[found[hit]]]
-    spread = (server >= 0) & ~hit & (device != server)
-    begin = np.searchsorted(owner, task[spread])
-    sizes = np.searchsorted(owner, task[spread], side="right") - begin
-    _, many = expand(begin, sizes)
-    edge = np.concatenate([np.flatnonzero(~spread), np.repeat(np.flatnonzero(spread), sizes)])
+        matched = (server >= 0) & (device >= 0) & (keys[order[place]] == edge_keys)
+        result[matched] = transfer[order[place[matched]]]
+    to_all = (server >= 0) & ~matched & (device != server)
+    first = np.searchsorted(owner, task[to_all])
+    sizes = np.searchsorted(owner, task[to_all], side="right") - first
+    _, entry = expand(first, sizes)
+    edge = np.concatenate([np.flatnonzero(~to_all), np.repeat(np.flatnonzero(to_all), sizes)])
     order = np.argsort(edge, kind="stable")
-    return np.concatenate([result[~spread], transfer[many]])[order], edge[order]
+    return np.concatenate([result[~to_all], transfer[entry]])[order], edge[order]
 
 
 def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any]) -> TaskGraph:

@@ -11,10 +11,12 @@ import numpy as np
 
 from topoplan.model.taskgraph import Collective
 
-__all__ = ["PACKET", "collective_rounds", "packets"]
+__all__ = ["PACKET", "WINDOW", "collective_rounds", "packets"]
 
 #: Bytes of a packet; messages are whole packets, and every hop stores one before it sends it on.
 PACKET = 8936
+#: Packets that a flow of FlexNetPacket sends before it waits for answers; that to its first one is one of them.
+WINDOW = 101
 #: Bytes below which a collective is small.
 _SMALL = 9000
 _ALL_REDUCE = int(Collective.ALL_REDUCE)
@@ -36,8 +38,8 @@ def collective_rounds(size: int, members: int, collective: int) -> tuple[int, fl
     """
     turns = 2 if collective == _ALL_REDUCE else 1
     if size >= _SMALL * 2 * members:  # not small, and too many bytes may not fit into an integer twice
-        once, rest = size // members, size % members
-        return turns * (members - 1), float(once if turns == 2 else 2 * once + 2 * rest // members)
+        once, remainder = size // members, size % members
+        return turns * (members - 1), float(once if turns == 2 else 2 * once + 2 * remainder // members)
     whole = size if turns == 2 else 2 * size
     if whole < _SMALL * members:
         return 1, float(whole * turns * (members - 1) // members // members)

@@ -20,13 +20,13 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I8, I32, I64
-from topoplan.csr import indptr, row_of_entry, select
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Demand
-from topoplan.model.routes import link_index
+from topoplan.model.reconfigurable import ReconfigurableFabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
+from topoplan_engine.csr import indptr, row_of_entry, select
 from topoplan_engine.network.demand import taskgraph_demand
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "phased_demand",
     "phased_makespan",
     "phased_timeline",
+    "same_wires",
     "segments",
     "task_phases",
 ]
@@ -90,27 +91,34 @@ def phased_demand(taskgraph: TaskGraph, cluster: Cluster) -> Demand:
     return taskgraph_demand(taskgraph, cluster, task_phases(taskgraph) == FORWARD_PHASE)
 
 
-def segments(taskgraph: TaskGraph, fabric: Fabric, device_host: I32) -> list[Segment]:
-    """Return the stretches of an iteration on a fabric with phases, in the order of time; each has tasks."""
-    assert fabric.phases is not None
+def segments(taskgraph: TaskGraph, fabric: ReconfigurableFabric, device_host: I32) -> list[Segment]:
+    """Return the stretches of an iteration, in the order of time; each has tasks."""
     phase = task_phases(taskgraph)
     sends = np.bincount(phase[_between_hosts(taskgraph, device_host)], minlength=3) > 0
     rows = [np.flatnonzero(phase == number) for number in range(3)]
-    parts = fabric.phases.fabrics
+    parts = fabric.wirings
     stretches: list[tuple[Fabric, list[I64]]] = []
     for number, tasks in enumerate(rows):
         # The phase itself, then those that follow, round to the ones of the next iteration.
         wired = next((parts[(number + k) % 3] for k in range(3) if sends[(number + k) % 3]), parts[0])
         if not len(tasks):
             continue
-        if stretches and (stretches[-1][0] is wired or stretches[-1][0] == wired):
+        if stretches and (stretches[-1][0].key == wired.key):
             stretches[-1][1].append(tasks)
         else:
             stretches.append((wired, [tasks]))
     return [
-        Segment(wired, np.sort(np.concatenate(tasks)), not wired.same_wires(stretches[number - 1][0]))
+        Segment(wired, np.sort(np.concatenate(tasks)), not same_wires(wired, stretches[number - 1][0]))
         for number, (wired, tasks) in enumerate(stretches)
     ]
+
+
+def same_wires(first: Fabric, second: Fabric) -> bool:
+    """Say whether nothing has to be rewired to get from one fabric to the other; routes and rings may differ."""
+    return all(
+        np.array_equal(getattr(first, column), getattr(second, column))
+        for column in ("link_src", "link_dst", "link_count", "link_bandwidth", "link_latency")
+    )
 
 
 def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
@@ -141,7 +149,10 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
 
 
 def phased_timeline(
-    simulate: Callable[[TaskGraph, Fabric, Cluster], Timeline], taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster
+    simulate: Callable[[TaskGraph, Fabric, Cluster], Timeline],
+    taskgraph: TaskGraph,
+    fabric: ReconfigurableFabric,
+    cluster: Cluster,
 ) -> Timeline:
     """Simulate each stretch with ``simulate`` and join the timelines.
 
@@ -151,20 +162,20 @@ def phased_timeline(
     Raises:
         TopoplanError: what ``simulate`` raises.
     """
-    assert fabric.phases is not None
+    links = fabric.links
     start, finish = np.zeros(taskgraph.n_tasks), np.zeros(taskgraph.n_tasks)
-    device_busy, link_bytes, link_busy = np.zeros(cluster.n_devices), *np.zeros((2, fabric.n_links))
+    device_busy, link_bytes, link_busy = np.zeros(cluster.n_devices), *np.zeros((2, links.n_links))
     time = chain = collective = link = 0.0
     events = 0
     for segment in segments(taskgraph, fabric, cluster.device_host):
         part = simulate(excerpt(taskgraph, segment.tasks), segment.fabric, cluster)
-        delay = fabric.phases.delay if segment.rebuilt else 0.0
+        delay = fabric.delay if segment.rebuilt else 0.0
         time += delay
         start[segment.tasks] = time + part.start
         finish[segment.tasks] = time + part.finish
         time += part.makespan
         device_busy += part.device_busy
-        row = link_index(fabric, segment.fabric.link_src, segment.fabric.link_dst)
+        row = links.link_rows(segment.fabric.link_src, segment.fabric.link_dst)
         link_bytes[row] += part.link_bytes
         link_busy[row] += part.link_busy
         link = max(link, part.bounds.link)  # counts links inside hosts, too
@@ -191,27 +202,26 @@ def phased_timeline(
 def phased_makespan(
     makespan: Callable[[TaskGraph, Fabric, Cluster, float], float],
     taskgraph: TaskGraph,
-    fabric: Fabric,
+    fabric: ReconfigurableFabric,
     cluster: Cluster,
-    beat: float,
+    cutoff_seconds: float,
 ) -> float:
-    """Return the iteration time only; infinite once it is proven to be no less than ``beat``.
+    """Return the iteration time only; infinite once it is proven to be no less than ``cutoff_seconds``.
 
     Args:
-        makespan: does the same on a fabric without phases.
-        taskgraph, fabric, cluster, beat: see `topoplan.plugin.components.Simulate`.
+        makespan: does the same on a fabric that stays as it is.
+        taskgraph, fabric, cluster, cutoff_seconds: see `topoplan.plugin.components.Simulate`.
     """
-    assert fabric.phases is not None
     stretches = segments(taskgraph, fabric, cluster.device_host)
-    time, waits = 0.0, fabric.phases.delay * sum(segment.rebuilt for segment in stretches)
+    time, waits = 0.0, fabric.delay * sum(segment.rebuilt for segment in stretches)
     for segment in stretches:
         if segment.rebuilt:
-            time, waits = time + fabric.phases.delay, waits - fabric.phases.delay
-        left = beat - time - max(waits, 0.0)
-        if left <= 0:
+            time, waits = time + fabric.delay, waits - fabric.delay
+        remaining = cutoff_seconds - time - max(waits, 0.0)
+        if remaining <= 0:
             return float("inf")
         # A difference of times is less exact than the times.
-        time += makespan(excerpt(taskgraph, segment.tasks), segment.fabric, cluster, left + 1e-12 * beat)
+        time += makespan(excerpt(taskgraph, segment.tasks), segment.fabric, cluster, remaining + 1e-12 * cutoff_seconds)
         if time == float("inf"):
             break
     return time

@@ -7,16 +7,31 @@ so the delay at which it equals that of a static fabric follows from one simulat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import attrs
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
+from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
 from topoplan.model.taskgraph import TaskGraph
+from topoplan.plugin.components import TopologyContext
 from topoplan.plugin.simulate import Simulate
 from topoplan_engine.simulation.phases import segments
 
-__all__ = ["BreakEven", "break_even", "rebuilds"]
+__all__ = ["BreakEven", "HoldsStatic", "break_even", "rebuilds"]
+
+
+@runtime_checkable
+class HoldsStatic(Protocol):
+    """A topology that says what else the hardware can hold than the phases of the fabrics that it builds."""
+
+    def static_fabrics(self, context: TopologyContext) -> Sequence[Fabric]:
+        """Return fabrics that the hardware can hold throughout an iteration.
+
+        Raises:
+            TopoplanError: the cluster cannot be wired so.
+        """
 
 
 @attrs.frozen(kw_only=True)
@@ -46,22 +61,25 @@ class BreakEven:
         return (self.static - self.at_once) / self.rebuilds
 
 
-def rebuilds(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> int:
-    """Return how often a fabric is rebuilt in an iteration; a fabric without phases never is."""
-    if fabric.phases is None:
+def rebuilds(taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> int:
+    """Return how often a fabric is rebuilt in an iteration; one that stays as it is never is."""
+    if isinstance(fabric, Fabric):
         return 0
     return sum(segment.rebuilt for segment in segments(taskgraph, fabric, cluster.device_host))
 
 
 def break_even(
-    simulate: Simulate, taskgraph: TaskGraph, rebuilt: Fabric, static: Sequence[Fabric], cluster: Cluster
+    simulate: Simulate,
+    taskgraph: TaskGraph,
+    rebuilt: ReconfigurableFabric,
+    static: Sequence[AnyFabric],
+    cluster: Cluster,
 ) -> BreakEven:
     """Compare a fabric that is rebuilt between phases with the best of ``static`` ones; there must be one at least."""
-    assert rebuilt.phases is not None
-    at_once = Fabric.from_phases(attrs.evolve(rebuilt.phases, delay=0.0))
+    at_once = attrs.evolve(rebuilt, delay=0.0)
     return BreakEven(
         rebuilds=rebuilds(taskgraph, rebuilt, cluster),
-        delay=rebuilt.phases.delay,
+        delay=rebuilt.delay,
         at_once=simulate(taskgraph, at_once, cluster).makespan,
         static=min(simulate(taskgraph, fabric, cluster).makespan for fabric in static),
     )

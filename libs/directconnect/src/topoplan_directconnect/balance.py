@@ -1,15 +1,14 @@
-"""Load-aware routes: the k shortest paths of every pair that communicates, and how much goes over each.
+"""Load-aware routes: the k shortest paths of every communicating pair, and the share of traffic on each.
 
-Paths: a pair may leave its source over each of its links, and goes on by a shortest path, as long as that makes the
-way longer by one link at most; so no path meets a host twice, and the paths of a pair part at once.  The ``k``
-shortest are kept.
+Paths: the first link is any link of the source, and the rest is a shortest path, if the whole path has at most one link
+more than the shortest.  No path visits a host twice, and the paths of a pair differ in their first link.  The ``k``
+shortest remain.
 
-Shares: they minimize the sum of the ``p``-th powers of all links' times, rings included, which for a large
-``p`` comes near to the time of the busiest link.  By flow deviation (Fratta, Gerla, Kleinrock, Networks 3, 1973;
-the method of Frank and Wolfe): again and again, a part of every pair's traffic moves to its cheapest path at the
-links' present marginal costs.
+Shares: they minimize the sum of the ``p``-th powers of all links' times, with rings, which approximates the time of the
+busiest link for a large ``p``.  The method is flow deviation (Fratta, Gerla, Kleinrock, Networks 3, 1973; also
+Frank-Wolfe): each iteration moves a part of every pair's traffic to its cheapest path at the current marginal costs.
 
-Data flow: a fabric, a matrix of bytes and the bytes of rings on links go in, `Routes` come out.
+Data flow: input is a fabric, a matrix of bytes, and the bytes of rings on links; output is `Routes`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import numpy as np
 
 from topoplan import Demand, Fabric, Routes
 from topoplan.arrays import F64, I64
-from topoplan.csr import indptr
-from topoplan.model.routes import link_index
+from topoplan_engine.csr import indptr
 from topoplan_engine.network.routing import paths
 
 __all__ = ["balanced_routes", "ring_load"]
@@ -32,12 +30,12 @@ _LEAST_SHARE = 0.01
 
 
 def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | None:
-    """Return routes of all pairs with bytes, up to ``fabric.max_paths`` for each; None where there are no bytes.
+    """Return routes of all pairs with bytes, up to ``fabric.max_paths`` for each; None if there are no bytes.
 
     Args:
         fabric: direct links among hosts, without routes of its own.
         matrix: (n, n) bytes from row to column host.
-        background: (L,) bytes that the links carry besides.
+        background: (L,) bytes of other traffic on each link.
     """
     pairs = np.argwhere(matrix > 0)
     if not len(pairs):
@@ -64,15 +62,15 @@ def balanced_routes(fabric: Fabric, matrix: F64, background: F64) -> Routes | No
     links[inner] = sub.links[offset + within]
     short = (length == shortest[pair]).astype(np.float64)
     share = short / np.bincount(pair, short, len(pairs))[pair]
-    moved = matrix[pairs[:, 0], pairs[:, 1]]
-    share = _shares(share, pair, path_ptr, links, moved, fabric.link_bandwidth, background)
+    pair_bytes = matrix[pairs[:, 0], pairs[:, 1]]
+    share = _shares(share, pair, path_ptr, links, pair_bytes, fabric.link_bandwidth, background)
     keep = share >= _LEAST_SHARE
-    pair, share, length, on = pair[keep], share[keep], length[keep], np.repeat(keep, length)
+    pair, share, length, path_index = pair[keep], share[keep], length[keep], np.repeat(keep, length)
     return Routes(
         pairs=pairs,
         pair_ptr=indptr(np.bincount(pair, minlength=len(pairs))),
         path_ptr=indptr(length),
-        links=links[on],
+        links=links[path_index],
         weight=share / np.bincount(pair, share, len(pairs))[pair],
     )
 
@@ -93,7 +91,7 @@ def ring_load(fabric: Fabric, demand: Demand) -> F64:
         for ring in rings:
             hosts = members
             for hop in (*ring[1:], ring[0]):
-                link = link_index(fabric, hosts, (hosts + hop) % n)
+                link = fabric.link_rows(hosts, (hosts + hop) % n)
                 np.add.at(load, link[link >= 0], 2 * (size - 1) / size * total / len(rings))
                 hosts = (hosts + hop) % n
     return load
@@ -110,20 +108,20 @@ def _candidates(fabric: Fabric, pairs: I64):  # type: ignore[no-untyped-def]  # 
     return pair, first, paths(plain, fabric.link_dst[first], pairs[pair, 1])
 
 
-def _shares(share: F64, pair: I64, path_ptr: I64, links: I64, moved: F64, bandwidth: F64, background: F64) -> F64:
+def _shares(share: F64, pair: I64, path_ptr: I64, links: I64, pair_bytes: F64, bandwidth: F64, background: F64) -> F64:
     """Return the share of each path in its pair's bytes, moved towards least cost from ``share``."""
-    start = np.searchsorted(pair, np.arange(len(moved)))
+    start = np.searchsorted(pair, np.arange(len(pair_bytes)))
     hops = np.diff(path_ptr)
     best, lowest = share, np.inf
     for turn in range(_ROUNDS + 1):
-        carried = np.repeat(share * moved[pair], hops)
-        time = (background + np.bincount(links, carried, len(bandwidth))) / bandwidth
+        path_bytes = np.repeat(share * pair_bytes[pair], hops)
+        time = (background + np.bincount(links, path_bytes, len(bandwidth))) / bandwidth
         if time.max() < lowest:
             best, lowest = share, float(time.max())
         price = (time / time.max()) ** (_POWER - 1) / bandwidth
         cost = np.add.reduceat(price[links], path_ptr[:-1])
         cheapest = np.minimum.reduceat(cost, start)
-        chosen = cost <= cheapest[pair] * (1 + 1e-12)
-        target = chosen / np.add.reduceat(chosen.astype(np.float64), start)[pair]
+        is_cheapest = cost <= cheapest[pair] * (1 + 1e-12)
+        target = is_cheapest / np.add.reduceat(is_cheapest.astype(np.float64), start)[pair]
         share = share + (target - share) * 2 / (turn + 4)
     return best

@@ -1,8 +1,8 @@
-"""Links for the heaviest demands first, without rings: the heuristic that TopoOpt was measured against.
+"""Links for the heaviest demands first, without rings: a heuristic that TopoOpt's authors compare with.
 
-FlexNet's ``DemandHeuristicNetworkOptimizer`` (``network.cc``; released beside TopoOpt, not run by it), put right: its
-look-ups of demands in the step that joins components miss, so that any link may go; here the one of least
-demand goes, and never one whose loss would part its component where that would not help.
+This is FlexNet's ``DemandHeuristicNetworkOptimizer`` (``network.cc``; released with TopoOpt, not called by it) with a
+correction.  When FlexNet joins components, its look-ups of demands fail, so that it may remove any link.  Here the link
+with the least demand is removed, and never a bridge if its removal does not help.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import itertools
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan_directconnect.matching import bridges
 
 __all__ = ["add_heaviest", "join_components"]
 
 
 def add_heaviest(count: I64, free: I64, demand: F64) -> None:
-    """Link the pair of largest demand, halve its demand, and go on, while two hosts with demand have free interfaces.
+    """Repeat: link the pair of largest demand and halve its demand, while two hosts with demand have free interfaces.
 
     Args:
         count: (n, n) two-way links, changed in place.
@@ -36,10 +37,10 @@ def add_heaviest(count: I64, free: I64, demand: F64) -> None:
 
 
 def join_components(count: I64, free: I64, demand: F64) -> bool:
-    """Connect all hosts; say whether that was possible.
+    """Connect all hosts; return whether that was possible.
 
-    Two components are joined by a link where both have a free interface, else by crossing a link of the one
-    with a link of the other, those of least demand, at least one of which lies on a cycle.
+    Two components are joined by a link if both have a free interface.  Otherwise a link of one and a link of the other
+    exchange ends: those of least demand, at least one of which is on a cycle.
 
     Args:
         count: (n, n) two-way links, changed in place.
@@ -48,10 +49,10 @@ def join_components(count: I64, free: I64, demand: F64) -> bool:
     """
     weight = demand + demand.T
     while len(parts := _components(count)) > 1:
-        spare = [part[free[part] > 0] for part in parts]
-        having = [hosts for hosts in spare if len(hosts)]
-        if len(having) > 1:
-            _link(count, free, int(having[0][0]), int(having[1][0]), 1)
+        free_hosts = [part[free[part] > 0] for part in parts]
+        candidates = [hosts for hosts in free_hosts if len(hosts)]
+        if len(candidates) > 1:
+            _link(count, free, int(candidates[0][0]), int(candidates[1][0]), 1)
             continue
         joint = next((pair for pair in itertools.combinations(parts, 2) if _cross(count, free, weight, *pair)), None)
         if joint is None:
@@ -60,15 +61,15 @@ def join_components(count: I64, free: I64, demand: F64) -> bool:
 
 
 def _cross(count: I64, free: I64, weight: F64, left_part: I64, right_part: I64) -> bool:
-    """Join two components by crossing two of their links; False where either has none or both are trees."""
-    sides = []
+    """Join two components by exchanging the ends of two links; False if either has none or both are trees."""
+    sides, held_by = [], bridges(count)
     for part in (left_part, right_part):
         a, b = np.nonzero(np.triu(count))
         inside = np.isin(a, part)
         order = np.argsort(weight[a[inside], b[inside]], kind="stable")
         sides.append(list(zip(a[inside][order].tolist(), b[inside][order].tolist(), strict=True)))
     for first, second in (sides, sides[::-1]):
-        cycle = next((link for link in first if not _bridge(count, *link)), None)
+        cycle = next((link for link in first if frozenset(link) not in held_by), None)
         if cycle is not None and second:
             (a, b), (c, d) = cycle, second[0]
             for u, v, change in ((a, b, -1), (c, d, -1), (a, c, 1), (b, d, 1)):
@@ -77,28 +78,11 @@ def _cross(count: I64, free: I64, weight: F64, left_part: I64, right_part: I64) 
     return False
 
 
-def _bridge(count: I64, a: int, b: int) -> bool:
-    """Say whether the ends of a link lose each other without it."""
-    if count[a, b] > 1:
-        return False
-    without = count.copy()
-    without[a, b] = without[b, a] = 0
-    return not any(a in part and b in part for part in _components(without))
-
-
 def _components(count: I64) -> list[I64]:
     """Return the hosts of each connected component, ascending, in the order of their first hosts."""
-    unvisited, parts = np.ones(len(count), dtype=bool), []
-    while unvisited.any():
-        component = np.zeros(len(count), dtype=bool)
-        edge = np.zeros(len(count), dtype=bool)
-        edge[int(unvisited.argmax())] = True
-        while edge.any():
-            component |= edge
-            edge = (count[edge] > 0).any(axis=0) & ~component
-        parts.append(np.flatnonzero(component))
-        unvisited &= ~component
-    return parts
+    import networkx as nx
+
+    return [np.array(sorted(part)) for part in nx.connected_components(nx.from_numpy_array(count > 0))]
 
 
 def _link(count: I64, free: I64, a: int, b: int, change: int) -> None:

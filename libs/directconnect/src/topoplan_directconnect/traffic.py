@@ -1,7 +1,7 @@
-"""What a demand means for the wiring: bytes that rings carry, by group size, and bytes between pairs.
+"""The traffic of a demand: bytes on rings, by group size, and bytes between pairs of hosts.
 
-Rings exist for groups that are evenly spaced over the hosts.  Any other group walks one ring in listed
-order over the routes, so its bytes are counted between its neighbours as if they were point-to-point.
+Rings exist for groups that are evenly spaced over the hosts.  Any other group uses one ring over the routes, in the
+order of its members, so its bytes count as point-to-point traffic between neighbours.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Traffic:
     matrix: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
 
     def ring_bytes(self) -> dict[int, float]:
-        """Bytes that rings carry: each of 2 (g-1) rounds moves every byte of the sum once."""
+        """Bytes on rings: each of 2 (g-1) rounds moves every byte of the sum once."""
         return {g: 2 * (g - 1) * total for g, total in self.summed.items()}
 
     def ring_share(self) -> float:
-        """Share of the rings in all bytes; 1 where nothing is sent at all."""
+        """Share of the rings in all bytes; 1 if nothing is sent."""
         rings, pairs = sum(self.ring_bytes().values()), float(self.matrix.sum())
         return rings / (rings + pairs) if rings + pairs > 0 else 1.0
 

@@ -1,14 +1,14 @@
-"""The builder by which frontends write down a model, operator after operator.
+"""The builder of operator graphs, for frontends.
 
-Every method makes one operator and returns a `Handle` of its output for the operators that read it.
-Shapes that users give leave out the samples: the builder knows the batch size.
+Every method adds one operator and returns a `Handle` of its output for later operators.  Shapes in arguments lack the
+axis of samples, because the builder has the batch size.
 
 Two dialects:
 
 * ``standard``: readable names (``conv1``, ``linear2``), every cut that is sound, 4-byte embeddings.
-* ``flexnet``: FlexNet (TopoOpt, NSDI'23) as it is: names of type word and running number from 100
-  (``Dense_104``), only samples can be cut, and every output has the element type of its first input,
-  so that embeddings, read by 8-byte indices, give 8-byte activations.
+* ``flexnet``: as in FlexNet (TopoOpt, NSDI'23): a name has a type word and a running number from 100 (``Dense_104``),
+  only samples can be cut, and every output has the element type of its first input.  The activations of embeddings
+  therefore have 8 bytes, like their indices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FLEXNET_FIRST_NUMBER = 100
 
 
 class GraphBuilder:
-    """Build an `OperatorGraph`; operators stand in it in the order of the calls.
+    """Builds an `OperatorGraph`; operators are in the order of the calls.
 
     ``name=`` of a method replaces the readable name in the ``standard`` dialect; FlexNet names by type.
     """
@@ -106,7 +106,7 @@ class GraphBuilder:
         return self.append(spatial.pool2d(x, kernel, stride=stride, padding=padding), [x], name)[0]
 
     def flat(self, x: Handle, *, name: str | None = None) -> Handle:
-        """Join the axes of ``x`` behind the samples."""
+        """Flatten all axes of ``x`` except the samples."""
         return self.append(spatial.flat(x), [x], name)[0]
 
     def concat(self, xs: Sequence[Handle], axis: int = 1, *, name: str | None = None) -> Handle:
@@ -114,14 +114,14 @@ class GraphBuilder:
         return self.append(pointwise.concat(xs, axis), xs, name)[0]
 
     def embedding(self, indices: Handle, rows: int, dim: int, *, name: str | None = None) -> Handle:
-        """Sum for each sample the rows that ``indices`` (samples, bag) name, of a table of ``rows`` x ``dim``."""
+        """Sum for each sample the rows ``indices`` (samples, bag) of a table of ``rows`` x ``dim``."""
         itemsize = indices.itemsize if self.dialect == "flexnet" else 4
         return self.append(dense.embedding(indices, rows, dim, itemsize=itemsize), [indices], name)[0]
 
     def attention(self, q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, name: str | None = None) -> Handle:
         """Attend from ``q`` to ``k`` and ``v`` (samples, positions, channels); ``heads`` divides ``embed``.
 
-        In the ``standard`` dialect a tensor given for several of them is one input; FlexNet sends it for each.
+        In the ``standard`` dialect a tensor that is used for several of them is one input; in FlexNet it is several.
         """
         operator = dense.attention(q, k, v, embed, heads, merge=self.dialect == "standard")
         sources = {1: [q], 2: [q, k], 3: [q, k, v]}[len(operator.inputs)]
@@ -151,7 +151,7 @@ class GraphBuilder:
     def group_by(
         self, x: Handle, assign: Handle, n_experts: int, alpha: float, *, name: str | None = None
     ) -> list[Handle]:
-        """Return for each expert the samples that ``assign`` (samples, k) sends it, ``alpha`` times its even share."""
+        """Return for each expert the samples that ``assign`` (samples, k) selects, at most ``alpha`` even shares."""
         return self.append(experts.group_by(x, assign, n_experts, alpha), [x, assign], name)
 
     def aggregate(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
@@ -160,7 +160,7 @@ class GraphBuilder:
         return self.append(operator, [*gates, *answers], name)[0]
 
     def aggregate_spec(self, gates: Sequence[Handle], answers: Sequence[Handle], *, name: str | None = None) -> Handle:
-        """Return what `aggregate` does; FlexNet has a second one that trains each expert by its own loss."""
+        """Like `aggregate`; in FlexNet this second kind trains each expert with its own loss."""
         operator = experts.aggregate(gates, answers, kind="aggregate_spec", flexnet_name="AggregateSpec")
         return self.append(operator, [*gates, *answers], name)[0]
 
@@ -188,14 +188,15 @@ class GraphBuilder:
         name: str | None = None,
         flexnet_name: str | None = None,
     ) -> list[Handle]:
-        """Take an operator that no method here makes; return its outputs.
+        """Add an operator and return its outputs.
 
-        Every method ends here: the operator is named, restricted to the dialect, and joined to its sources.
+        All other methods call this one.  It names the operator, removes cuts that the dialect does not allow, and joins
+        the operator to its sources.
 
         Args:
-            operator: made by a function of `topoplan_operators`, or by hand; its name is replaced.
+            operator: from a function of `topoplan_operators`, or your own; its name is replaced.
             sources: one for each of its inputs.
-            name: its readable name; its kind and a running number unless given.
+            name: its readable name; the default is its kind and a running number.
             flexnet_name: replaces the type word in FlexNet's name.
         """
         index = len(self._operators)
@@ -216,10 +217,10 @@ class GraphBuilder:
 
 
 def only_samples(operator: Operator) -> Operator:
-    """Return ``operator`` as FlexNet knows it: samples can be cut, everything else is whole on every part.
+    """Return ``operator`` as in FlexNet: only samples can be cut, and all other dimensions are undivided in every part.
 
-    Axes of inputs and weights that no longer follow a cut are marked whole, so that a window that leaves
-    out the last row of an image does not shrink what is sent.
+    Axes of inputs and weights that no longer follow a cut are marked as undivided.  A window that omits the last row of
+    an image then does not reduce the bytes that are sent.
     """
 
     def shut(tensor: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Operators of a mixture of experts: choose experts, send samples to them, combine their answers.
 
-Dispatch and combination are tensor products with a selection (GShard, Lepikhin et al., 2020): dispatch
-sums over samples to fill the slots of every expert, combination sums over the slots to answer every
-sample.  So the dimension that is summed over is a reduction, and whatever is cut stays exact: a part that
-knows only some samples holds slots that are zero where other parts fill them.
+Dispatch and combination are tensor products with a selection (GShard, Lepikhin et al., 2020).  Dispatch sums over
+samples to fill the slots of every expert.  Combination sums over the slots to answer every sample.  The summed
+dimension is a reduction, so every cut is exact: in a part with some of the samples, the slots of other samples are
+zero.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def top_k(x: Handle, k: int) -> Operator:
     samples, classes = x.shape
     if not 0 < k <= classes:
         raise TopoplanError(f"top_k: {k} of {classes} classes (choose 1..{classes})")
-    chosen = (samples, k)
+    shape = (samples, k)
     return Operator(
         name="",
         kind="top_k",
         dims=(Dimension("n", samples, Role.SAMPLE), Dimension("e", classes)),
         inputs=(plain("x", x, 0, 1),),
         outputs=(
-            plain("values", Handle(chosen, x.itemsize), 0, -1),
-            plain("indices", Handle(chosen, INDEX_BYTES), 0, -1),
+            plain("values", Handle(shape, x.itemsize), 0, -1),
+            plain("indices", Handle(shape, INDEX_BYTES), 0, -1),
         ),
         work=(Term(k, (0, 1)),),
         tags={"flexnet": "TopK"},
@@ -73,7 +73,7 @@ def group_by(x: Handle, assign: Handle, experts: int, alpha: float) -> Operator:
 
 
 def gating(x: Handle, experts: int, slots: int, chosen: int) -> Operator:
-    """Return which expert's which slot every position goes to, and with what weight it comes back.
+    """Return the expert and the slot of every position, and the weight of the expert's answer.
 
     Two outputs, (samples, positions, experts, slots) each: dispatch (zeros and ones) and combine (GShard,
     Lepikhin et al., 2020).  Positions are counted within their sample, so that samples alone can be cut:
@@ -83,7 +83,7 @@ def gating(x: Handle, experts: int, slots: int, chosen: int) -> Operator:
         x: (samples, positions, channels).
         experts: number of experts.
         slots: of each expert for each sample; positions beyond them are dropped.
-        chosen: experts that each position goes to, where there are as many.
+        chosen: number of experts of each position, at most all.
     """
     samples, positions, channels = x.shape
     if min(chosen, experts, slots) < 1:
@@ -118,7 +118,7 @@ def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, 
         kind: see `Operator`; FlexNet has two operators of this form.
         flexnet_name: under which FlexNet measures it.
     """
-    (samples, chosen), (slots, channels) = gates[0].shape, answers[0].shape
+    (samples, experts_per_sample), (slots, channels) = gates[0].shape, answers[0].shape
     if any(answer.shape != answers[0].shape for answer in answers):
         raise TopoplanError(f"{kind}: the experts' answers differ in shape")
     n, o, c = range(3)
@@ -135,7 +135,7 @@ def aggregate(gates: Sequence[Handle], answers: Sequence[Handle], *, kind: str, 
             *(plain(f"expert{k}", answer, c, o) for k, answer in enumerate(answers)),
         ),
         outputs=(plain("y", Handle((samples, channels), gates[0].itemsize), n, o),),
-        work=(Term(2 * chosen / slots, (n, o, c)),),
+        work=(Term(2 * experts_per_sample / slots, (n, o, c)),),
         tags={"flexnet": flexnet_name},
         linear_in=(tuple(range(len(gates), len(gates) + len(answers))),),
     )

@@ -1,4 +1,4 @@
-"""What the functions that make operators know of a tensor that exists already."""
+"""Handles: references to existing tensors, as arguments of functions that build operators."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Handle", "plain", "whole"]
 
 @attrs.frozen
 class Handle:
-    """A tensor of the model that is being built.
+    """A tensor of an unfinished model.
 
     Attributes:
         shape: sizes of its axes, outermost (samples) first.
         itemsize: bytes of one element.
-        producer: index of the operator that makes it; -1 for data of the training set.
-        output: which output of the producer it is.
+        producer: index of the operator that produces it; -1 for data of the training set.
+        output: its index among the outputs of the producer.
     """
 
     shape: tuple[int, ...]
@@ -33,5 +33,5 @@ def plain(name: str, x: Handle, *dims: int) -> Tensor:
 
 
 def whole(name: str, x: Handle, sample: int = -1) -> Tensor:
-    """Return ``x`` as a tensor of which every part touches everything, except that samples follow ``sample``."""
+    """Return ``x`` as a tensor that every part reads as a whole, except that samples follow ``sample``."""
     return plain(name, x, sample, *[-1] * (len(x.shape) - 1))

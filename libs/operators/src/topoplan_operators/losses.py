@@ -22,7 +22,7 @@ def nll_loss(scores: Handle, targets: Handle) -> Operator:
     samples, classes, *positions = scores.shape
     if targets.shape != (samples, *positions):
         raise TopoplanError(f"nll_loss: scores {scores.shape} and targets {targets.shape} do not fit")
-    after = tuple(range(2, 2 + len(positions)))
+    position_dims = tuple(range(2, 2 + len(positions)))
     return Operator(
         name="",
         kind="nll_loss",
@@ -31,10 +31,10 @@ def nll_loss(scores: Handle, targets: Handle) -> Operator:
             Dimension("c", classes, Role.REDUCTION),
             *(Dimension(f"t{k}", size, Role.REDUCTION) for k, size in enumerate(positions)),
         ),
-        inputs=(plain("scores", scores, 0, 1, *after), plain("targets", targets, 0, *after)),
+        inputs=(plain("scores", scores, 0, 1, *position_dims), plain("targets", targets, 0, *position_dims)),
         outputs=(plain("y", Handle(()), *()),),
-        work=(Term(1 / classes, (0, 1, *after)),),
-        traffic=(Term(scores.itemsize / classes, (0, 1, *after)), Term(targets.itemsize, (0, *after))),
+        work=(Term(1 / classes, (0, 1, *position_dims)),),
+        traffic=(Term(scores.itemsize / classes, (0, 1, *position_dims)), Term(targets.itemsize, (0, *position_dims))),
         linear_in=((0,),),
     )
 

@@ -1,6 +1,6 @@
-"""What a frontend's options mean: the user's word first, then the published configuration, then the model's own.
+"""Resolves a frontend's options: first the user's value, then that of the preset, then the model's default.
 
-Options that a preset may set default to None in their class, so that "not given" can be told from any value.
+Options that a preset may set have the default None in their class, so that an unset option differs from every value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FLEXNET_BATCH_SIZE", "with_preset"]
 T = TypeVar("T", bound=attrs.AttrsInstance)
 Sizes = TypeVar("Sizes", bound=attrs.AttrsInstance)
 
-#: Samples of one iteration when nobody says anything (FlexFlow's default).
+#: Default batch size (FlexFlow's).
 FLEXNET_BATCH_SIZE = 64
 
 
@@ -32,16 +32,16 @@ def with_preset(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[Sizes, int]:
-    """Return what the options come to without gaps, and the batch size.
+    """Return the resolved options, and the batch size.
 
     Args:
-        where: what messages name first, e.g. ``"frontend dlrm"``.
+        where: start of error messages, e.g. ``"frontend dlrm"``.
         options: frozen attrs value; fields that are None are filled.
         batch_size: the user's, or None.
-        sizes: attrs class with fields of the options that are never None; its defaults are the values where neither
-            user nor preset says anything.  A frontend whose options have no gaps gives their class.
-        defaults: field -> such a value where it depends on other options; may hold ``batch_size``.
-        presets: value of ``options.preset`` -> field -> value; may hold ``batch_size``.
+        sizes: attrs class with the fields of the options, never None; its defaults apply if neither user nor preset
+            sets a field.  If no option can be None, this is the class of the options.
+        defaults: field -> default that depends on other options; may contain ``batch_size``.
+        presets: value of ``options.preset`` -> field -> value; may contain ``batch_size``.
 
     Raises:
         TopoplanError: a value out of its range, or a list without an entry.

@@ -1,4 +1,4 @@
-"""Sums of products: whatever Einstein's notation says of two tensors, matrix products among them."""
+"""Sums of products of two tensors in Einstein notation, for example matrix products."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def einsum(
     sample: str = "b",
     kind: str = "einsum",
 ) -> Operator:
-    """Return the sum of products that ``expression`` says, e.g. ``"becd,edh->bech"``.
+    """Return the sum of products of ``expression``, e.g. ``"becd,edh->bech"``.
 
-    Every letter is a dimension.  One that the output lacks is a reduction; the others are samples (``sample``),
-    parameters where a weight has them, and attributes.
+    Every letter is a dimension.  A dimension that the output lacks is a reduction.  The others are samples
+    (``sample``), parameters if a weight has them, and attributes.
 
     Args:
         expression: letters of the axes of each factor, inputs before weights, then of the output.
-        inputs: factors that other operators make.
+        inputs: factors that are outputs of other operators.
         weights: factors that are parameters.
         sample: letter of the samples; an output without it is a weight's transform or a sum over samples.
-        kind: of the operator, where a library has a name for this product (``bmm``, ``matmul``).
+        kind: of the operator, if a library has a name for this product (``bmm``, ``matmul``).
 
     Raises:
         TopoplanError: the expression is none, or does not fit the shapes.

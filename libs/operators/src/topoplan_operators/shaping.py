@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing: transpose, view, flatten, chunk, tokens put in and taken out."""
+"""Operators that only move elements: transpose, view, flatten, chunk, append and take tokens."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def _dimensions(shape: Sequence[int], sample: int = 0) -> tuple[Dimension, ...]:
     )
 
 
-def transpose(x: Handle, one: int, other: int, *, sample: int = 0) -> Operator:
+def transpose(x: Handle, first: int, second: int, *, sample: int = 0) -> Operator:
     """Exchange two axes of ``x``, whose samples lie along axis ``sample``."""
     order = list(range(len(x.shape)))
-    order[one], order[other] = order[other], order[one]
-    turned = Handle(tuple(x.shape[k] for k in order), x.itemsize)
+    order[first], order[second] = order[second], order[first]
+    output = Handle(tuple(x.shape[k] for k in order), x.itemsize)
     return Operator(
         name="",
         kind="transpose",
         dims=_dimensions(x.shape, sample),
         inputs=(plain("x", x, *range(len(order))),),
-        outputs=(plain("y", turned, *order),),
+        outputs=(plain("y", output, *order),),
         linear_in=((0,),),
     )
 
@@ -42,7 +42,7 @@ def view(x: Handle, shape: Sequence[int]) -> Operator:
     same = 0
     while same < min(len(shape), len(x.shape)) and shape[same] == x.shape[same]:
         same += 1
-    after = Handle(tuple(shape), x.itemsize)
+    output = Handle(tuple(shape), x.itemsize)
 
     def leading(name: str, tensor: Handle) -> Tensor:
         return plain(name, tensor, *range(same), *[-1] * (len(tensor.shape) - same))
@@ -52,7 +52,7 @@ def view(x: Handle, shape: Sequence[int]) -> Operator:
         kind="view",
         dims=_dimensions(x.shape[:same]),
         inputs=(leading("x", x),),
-        outputs=(leading("y", after),),
+        outputs=(leading("y", output),),
         linear_in=((0,),),
     )
 
@@ -62,20 +62,20 @@ def flatten(x: Handle, start: int) -> Operator:
     if not 0 <= start < len(x.shape):
         raise TopoplanError(f"flatten: axis {start} is none of 0..{len(x.shape) - 1}")
     inner = math.prod(x.shape[start + 1 :])
-    joined = Axis(x.shape[start] * inner, start, scale=inner, extent=inner)
+    flat_axis = Axis(x.shape[start] * inner, start, scale=inner, extent=inner)
     leading = tuple(Axis(size, k) for k, size in enumerate(x.shape[:start]))
     return Operator(
         name="",
         kind="flatten",
         dims=_dimensions(x.shape[: start + 1]),
         inputs=(plain("x", x, *range(start + 1), *[-1] * (len(x.shape) - start - 1)),),
-        outputs=(Tensor("y", (*leading, joined), x.itemsize),),
+        outputs=(Tensor("y", (*leading, flat_axis), x.itemsize),),
         linear_in=((0,),),
     )
 
 
 def chunk(x: Handle, parts: int, axis: int) -> Operator:
-    """Part ``x`` evenly along ``axis``, which therefore cannot be cut, into as many outputs."""
+    """Split ``x`` evenly along ``axis``, which therefore cannot be cut, into several outputs."""
     if parts < 1 or x.shape[axis] % parts:
         raise TopoplanError(f"chunk: {parts} parts do not divide {x.shape[axis]} elements")
     shape = list(x.shape)
@@ -97,7 +97,7 @@ def chunk(x: Handle, parts: int, axis: int) -> Operator:
 def append_token(x: Handle) -> Operator:
     """Put one learned token before the positions of ``x`` (samples, positions, channels)."""
     samples, positions, channels = x.shape
-    longer = Handle((samples, positions + 1, channels), x.itemsize)
+    output = Handle((samples, positions + 1, channels), x.itemsize)
     return Operator(
         name="",
         kind="append_token",
@@ -108,7 +108,7 @@ def append_token(x: Handle) -> Operator:
         ),
         inputs=(Tensor("x", (Axis(samples, 0), Axis(positions, 1, offset=-1), Axis(channels, 2)), x.itemsize),),
         weights=(Tensor("token", (Axis(1), Axis(1), Axis(channels, 2))),),
-        outputs=(plain("y", longer, 0, 1, 2),),
+        outputs=(plain("y", output, 0, 1, 2),),
         linear_in=((0, 1),),
     )
 

@@ -1,7 +1,7 @@
-"""The model as the planner sees it: columns over layers, each told for the layer and all before it.
+"""The model as prefix sums: columns over layers, each with the sum over the layer and all earlier ones.
 
-`layers_of` makes them from an operator graph and the prices of its whole operators: a layer is a state of the graph
-(`states`).  All times are those of one device that runs the whole batch, all bytes those of the whole batch.
+`layers_of` computes them from an operator graph and the prices of its undivided operators.  A layer is a state of the
+graph (`states`).  Times are those of one device that runs the whole batch, bytes those of the whole batch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Layers:
 
     Attributes:
         seconds, parameters, activations: (L,) forward and backward, bytes and bytes, of the layer and all before it.
-        crossing: (L,) bytes that a cut after the layer sends on.
-        before: (L, L) row j marks the layers k with a way from k to j; all come earlier.
-        closed: (L, n) the operators of the layer and all before it.
+        crossing: (L,) bytes that cross a cut after the layer.
+        before: (L, L) row j marks the layers k with a path from k to j; they come earlier.
+        closed: (L, n) the operators of the layer and of all earlier ones.
     """
 
     seconds: F64 = attrs.field(converter=f64)
@@ -52,7 +52,7 @@ class Layers:
     def spanned(self, start: int | I64, end: int | I64) -> tuple[F64, F64]:
         """Return seconds and parameter bytes of layers ``[start, end]``.
 
-        As released: a stage ends where the next one starts, and yet its end counts as its own.
+        As in the release, a stage ends where the next one starts, but its end layer is counted in both.
         """
         last = np.minimum(end, self.count - 1)
         seconds, parameters = (np.concatenate(([0.0], column)) for column in (self.seconds, self.parameters))
@@ -62,8 +62,8 @@ class Layers:
     def of(cls, states: States, columns: OperatorColumns) -> Layers:
         """Sum the columns of the operators over states."""
 
-        def total(marked: Bools, column: F64) -> F64:
-            return np.asarray(np.where(marked, column, 0.0).sum(axis=1))
+        def total(mask: Bools, column: F64) -> F64:
+            return np.asarray(np.where(mask, column, 0.0).sum(axis=1))
 
         return cls(
             seconds=total(states.closed, columns.forward + columns.backward),
@@ -76,7 +76,7 @@ class Layers:
 
 
 def operator_columns(graph: OperatorGraph, costs: CostFunction) -> OperatorColumns:
-    """Return what every operator takes on device 0 with the whole batch; measured output bytes where there are any."""
+    """Return the prices of all operators on device 0 with the whole batch; with measured output bytes, if present."""
     first = np.zeros(1, dtype=np.int32)
     prices = [costs.price(op, (1,) * len(operator.dims), first) for op, operator in enumerate(graph.operators)]
     return OperatorColumns(
@@ -94,9 +94,9 @@ def layers_of(graph: OperatorGraph, columns: OperatorColumns, *, limit: int, sim
     """Return the layers of a graph.
 
     Args:
-        graph: the model; its first operator begins the pipeline.
+        graph: the model; its first operator is the start of the pipeline.
         columns: its prices.
-        limit: how many layers are at most planned for.
+        limit: greatest number of layers.
         simplify: one layer per operator, in the order of the graph, instead of all antichain states.
 
     Raises:
@@ -106,7 +106,7 @@ def layers_of(graph: OperatorGraph, columns: OperatorColumns, *, limit: int, sim
     for u, _, v, _ in graph.edges.reshape(-1, 4).tolist():
         if v not in children[u]:
             children[u].append(v)
-    where = f"searcher hpgo: model {graph.name!r}"
+    context = f"searcher hpgo: model {graph.name!r}"
     if simplify:
         states = prefix_states(children)
     else:
@@ -114,16 +114,16 @@ def layers_of(graph: OperatorGraph, columns: OperatorColumns, *, limit: int, sim
             states = antichain_states(children, limit)
         except TooManyStatesError:
             raise TopoplanError(
-                f"{where}: its parallel branches make more than {limit} layers (antichain states) of "
+                f"{context}: its parallel branches make more than {limit} layers (antichain states) of "
                 f"{len(children)} operators (hpgo:simplify=true plans with one layer per operator; max-states "
                 "allows more, at 24 bytes for each pair of layers)"
             ) from None
     if states.closed.shape[0] > limit:
-        raise TopoplanError(f"{where}: {states.closed.shape[0]} layers are more than max-states={limit} (allow more)")
-    missed = np.flatnonzero(~states.closed[-1])
-    if len(missed):
+        raise TopoplanError(f"{context}: {states.closed.shape[0]} layers are more than max-states={limit} (allow more)")
+    orphans = np.flatnonzero(~states.closed[-1])
+    if len(orphans):
         raise TopoplanError(
-            f"{where}: operator {graph.operators[missed[0]].name!r} is on no way from or to the first one, "
+            f"{context}: operator {graph.operators[orphans[0]].name!r} is on no way from or to the first one, "
             f"{graph.operators[0].name!r} (a pipeline needs one connected model; or use hpgo:simplify=true)"
         )
     return Layers.of(states, columns)

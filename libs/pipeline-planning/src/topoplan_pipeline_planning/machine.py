@@ -1,8 +1,8 @@
-"""The machine as DAPPLE's planner sees it: devices on hosts, and what transfers and all-reduces cost on it.
+"""DAPPLE's model of the cluster: devices on hosts, and the times of transfers and all-reduces.
 
-Formulas are those of HPGO's released code (AlibabaPAI/DAPPLE; HPGO 0.9.2): linear in the bytes, without latency.
-HPGO has its bandwidths built in; here they are part of the value, with HPGO's as `RELEASED`.  Devices are tuples of
-numbers, ascending; ``nbytes`` may be an array, and the seconds then are one.
+The formulas are those of HPGO's released code (AlibabaPAI/DAPPLE; HPGO 0.9.2): linear in the bytes, without latency.
+HPGO has built-in bandwidths (`RELEASED`); here they are part of the value.  Devices are tuples of ascending numbers.
+If ``nbytes`` is an array, so are the seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bytes = TypeVar("Bytes", float, F64)
 
 @attrs.frozen(kw_only=True)
 class Bandwidths:
-    """Bytes/s: between two devices of one host; of a host's transfers; of all-reduces between hosts."""
+    """Bytes/s between two devices of one host, of transfers between hosts, and of all-reduces between hosts."""
 
     inside: float
     transfer: float
@@ -33,12 +33,12 @@ class Bandwidths:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Bandwidths:
-        """Return those of a cluster: of its slowest host, all interfaces together."""
+        """Return the bandwidths of a cluster: those of its slowest host, all interfaces together."""
         outside = float((cluster.interfaces * cluster.interface_bandwidth).min())
         return cls(inside=float(cluster.inside_bandwidth.min()), transfer=outside, allreduce=outside)
 
 
-#: What HPGO has built in: NVLink, and 25 Gb/s Ethernet as its authors measured it (gRPC transfers, NCCL).
+#: HPGO's built-in bandwidths: NVLink, and its authors' measurements on 25 Gb/s Ethernet (gRPC transfers, NCCL).
 RELEASED = Bandwidths(inside=25e9, transfer=1e9, allreduce=3e9)
 
 
@@ -51,7 +51,7 @@ class Machine:
 
     @classmethod
     def split(cls, separators: Sequence[int], bandwidths: Bandwidths = RELEASED) -> Machine:
-        """Make a machine from where each host's devices end: ``[8, 16]`` is two hosts of eight.
+        """Return the machine whose hosts' devices end at ``separators``: ``[8, 16]`` means two hosts of eight.
 
         Raises:
             TopoplanError: the ends do not ascend from 1 on.
@@ -78,20 +78,20 @@ class Machine:
         return self.host[devices[0]] != self.host[devices[-1]]
 
     def allreduce(self, devices: Devices, nbytes: Bytes) -> Bytes:
-        """Return the seconds of summing ``nbytes`` over devices: a ring, or half as many as devices inside a host."""
+        """Return the seconds to all-reduce ``nbytes``: one ring, or inside a host half as many rings as devices."""
         count = len(devices)
         if count == 1:
             return nbytes * 0.0
-        moved = 2 * nbytes * (count - 1) / count
+        sent_bytes = 2 * nbytes * (count - 1) / count
         if self.crosses(devices):
-            return moved / self.bandwidths.allreduce
-        return moved / self.bandwidths.inside / (count // 2)
+            return sent_bytes / self.bandwidths.allreduce
+        return sent_bytes / self.bandwidths.inside / (count // 2)
 
     def transfer(self, source: Devices, target: Devices, nbytes: Bytes) -> Bytes:
-        """Return the seconds of sending ``nbytes``, spread evenly over ``source``, to ``target``.
+        """Return the seconds to send ``nbytes``, evenly divided over ``source``, to ``target``.
 
-        Into one host, what comes from other hosts shares its network; among several hosts HPGO takes the
-        bandwidth of all-reduces.
+        If ``target`` is on one host, data from other hosts shares the network of that host.  If it is on several hosts,
+        HPGO uses the bandwidth of all-reduces.
         """
         if self.crosses(target):
             ends = (min(source[0], target[0]), max(source[-1], target[-1]))

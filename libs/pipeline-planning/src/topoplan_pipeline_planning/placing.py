@@ -1,8 +1,7 @@
-"""Which devices a stage gets: the three policies of DAPPLE (Fan et al., PPoPP 2021, section 4) as HPGO has them.
+"""Placement of stages: the three policies of DAPPLE (Fan et al., PPoPP 2021, section 4) as in HPGO.
 
-*Fresh first* takes hosts that nobody uses yet, *append first* hosts that are used in part, *scatter first* one device
-of each host in turn.  The policies see only which devices are taken, so what they return is a set of devices;
-two policies may agree.
+*Fresh first* takes unused hosts, *append first* partly used hosts, *scatter first* one device of each host in turn.  A
+policy depends only on the set of used devices and returns a set of devices.  Two policies may return the same set.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ __all__ = ["placements", "replicated_placements"]
 _Hosts = tuple[tuple[Devices, bool], ...]
 
 
-def placements(machine: Machine, used: frozenset[int], need: int) -> tuple[Devices, ...]:
-    """Return the different sets of ``need`` free devices that the policies choose, fresh first, then append, scatter.
+def placements(machine: Machine, occupied: frozenset[int], need: int) -> tuple[Devices, ...]:
+    """Return the different sets of ``need`` free devices that the policies choose: fresh first, append, scatter.
 
-    Empty where fewer devices are free.
+    Empty if fewer devices are free.
     """
-    return _placements(machine.host, used, need)
+    return _placements(machine.host, occupied, need)
 
 
-def replicated_placements(machine: Machine, used: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
+def replicated_placements(machine: Machine, occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
     """Place ``need`` devices once for each replica, in all combinations of policies; return the different unions."""
     unions: dict[Devices, None] = {(): None}
     for _ in range(replicas):
         unions = {
-            tuple(sorted((*union, *chosen))): None
+            tuple(sorted((*union, *members))): None
             for union in unions
-            for chosen in placements(machine, used | frozenset(union), need)
+            for members in placements(machine, occupied | frozenset(union), need)
         }
     return tuple(unions)
 
 
 @functools.lru_cache(maxsize=4096)
 def _placements(host: tuple[int, ...], occupied: frozenset[int], need: int) -> tuple[Devices, ...]:
-    free: dict[int, list[int]] = {}
-    used = {host[device] for device in occupied}
+    free_devices: dict[int, list[int]] = {}
+    used_hosts = {host[device] for device in occupied}
     for device, position in enumerate(host):
         if device not in occupied:
-            free.setdefault(position, []).append(device)
-    hosts: _Hosts = tuple((tuple(devices), position in used) for position, devices in free.items())
+            free_devices.setdefault(position, []).append(device)
+    hosts: _Hosts = tuple((tuple(devices), position in used_hosts) for position, devices in free_devices.items())
     policies: Iterable[Callable[[_Hosts], Devices]] = (_fresh_first, _append_first, _scatter_first)
-    chosen = (policy(hosts)[:need] for policy in policies)
-    return tuple(dict.fromkeys(tuple(sorted(devices)) for devices in chosen if len(devices) == need))
+    variants = (policy(hosts)[:need] for policy in policies)
+    return tuple(dict.fromkeys(tuple(sorted(devices)) for devices in variants if len(devices) == need))
 
 
 def _fresh_first(hosts: _Hosts) -> Devices:

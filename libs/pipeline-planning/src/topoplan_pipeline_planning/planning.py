@@ -1,15 +1,15 @@
-"""HPGO, the planner of DAPPLE (Fan et al., PPoPP 2021), as it was released (AlibabaPAI/DAPPLE; HPGO 0.9.2).
+"""HPGO, the released planner of DAPPLE (Fan et al., PPoPP 2021; AlibabaPAI/DAPPLE, HPGO 0.9.2).
 
-`plan` is usable by itself: layers, the ends of the hosts and a batch size go in, stages and a speedup come out.
-Four families of plans compete by `analytical_seconds`; where two are equal, the later one wins:
+`plan` takes layers, the ends of the hosts and a batch size, and returns stages and a speedup.  It compares four
+families of plans by `analytical_seconds`; of two equal plans the later one wins:
 
 1. one stage, data parallel over ``i * (n // i)`` devices, counted as ``n // i`` pipelines of ``i`` devices;
 2. two equal halves, ``n // 2`` pipelines of two devices (even ``n`` above 2);
 3. ``n`` stages of one device;
 4. two stages of any sizes, cut anywhere, under every placement policy.
 
-The released search goes through far more, but can return nothing else (see `straight`).  It knows no memory and no
-recomputation.  Where it panics, because there are fewer layers than devices, family 3 is left out here.
+The released search visits far more plans, but can return no others (see `straight`).  It ignores memory and
+recomputation.  If there are fewer layers than devices, it panics; here family 3 is omitted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plan(
 
     Args:
         layers: times and bytes of the whole batch.
-        separators: where each host's devices end: ``[8, 16]`` is two hosts of eight.
+        separators: the ends of the hosts' devices: ``[8, 16]`` means two hosts of eight.
         batch_size: samples of one iteration.
         micro_batch: samples of the smallest micro-batch.
         bandwidths: HPGO's own unless given.
@@ -74,13 +74,13 @@ def shortlist(layers: Layers, machine: Machine, batch_size: int, micro_batch: in
 
 
 def best_of(plans: Sequence[HpgoPlan]) -> HpgoPlan:
-    """Return the last of the plans of the greatest speedup."""
+    """Return the plan with the greatest speedup; of equal ones the last."""
     return max(enumerate(plans), key=lambda item: (item[1].speedup, item[0]))[1]
 
 
 @attrs.frozen(eq=False)
 class _Task:
-    """What is planned for."""
+    """The input of the planner."""
 
     layers: Layers
     machine: Machine
@@ -93,7 +93,7 @@ class _Task:
         return float(self.layers.seconds[-1])
 
     def micro_batches(self, pipelines: int) -> int:
-        """Return how many micro-batches each of some pipelines has; 0 where there are too many pipelines."""
+        """Return the number of micro-batches of each of ``pipelines`` copies; 0 if there are too many copies."""
         return self.batch_size // pipelines // self.micro_batch
 
 
@@ -101,9 +101,9 @@ def _one_stage(task: _Task) -> Iterator[HpgoPlan]:
     count = task.machine.n_devices
     for devices in range(min(2, count), count + 1):
         pipelines = count // devices
-        chosen = placements(task.machine, frozenset(), devices * pipelines)[0]
-        stage = Stage(0, task.layers.count, devices, chosen)
-        yield _scored(task, (stage,), pipelines, task.total / devices / pipelines, "one stage")
+        members = placements(task.machine, frozenset(), devices * pipelines)[0]
+        stage = Stage(0, task.layers.count, devices, members)
+        yield _with_speedup(task, (stage,), pipelines, task.total / devices / pipelines, "one stage")
 
 
 def _equal_halves(task: _Task) -> Iterator[HpgoPlan]:
@@ -121,11 +121,15 @@ def _straight(task: _Task, stages: int, family: Family) -> Iterator[HpgoPlan]:
     pipeline = straight_pipeline(task.layers, task.machine, stages, pipelines)
     if pipeline is not None:
         ends = (*pipeline.starts[1:], task.layers.count)
-        result = tuple(Stage(a, b, 1, on) for a, b, on in zip(pipeline.starts, ends, pipeline.devices, strict=True))
-        yield _scored(task, result, pipelines, pipeline.bottleneck, family)
+        result = tuple(
+            Stage(a, b, 1, members) for a, b, members in zip(pipeline.starts, ends, pipeline.devices, strict=True)
+        )
+        yield _with_speedup(task, result, pipelines, pipeline.bottleneck, family)
 
 
-def _scored(task: _Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: float, family: Family) -> HpgoPlan:
+def _with_speedup(
+    task: _Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: float, family: Family
+) -> HpgoPlan:
     """Return one plan with its speedup."""
     micro_batches = task.micro_batches(pipelines)
     speedup = 0.0
@@ -148,7 +152,7 @@ def _scored(task: _Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: 
 
 
 def _two_stages(task: _Task) -> Iterator[HpgoPlan]:
-    """Yield the best of all cuts, sizes and placements; HPGO goes by cuts first, so that the last best cut wins."""
+    """Yield the best plan over all cuts, sizes and placements; as in HPGO, of equal plans the last cut wins."""
     layers, machine, count = task.layers, task.machine, task.machine.n_devices
     ways = [
         (front, back)
@@ -171,7 +175,7 @@ def _two_stages(task: _Task) -> Iterator[HpgoPlan]:
 
 
 def _cut_anywhere(task: _Task, front: Devices, back: Devices) -> F64:
-    """Return (L-1,) speedups of two stages on given devices, cut after each layer but the last."""
+    """Return (L-1,) speedups of two stages on the given devices, for a cut after each layer except the last."""
     layers, machine, micro_batches = task.layers, task.machine, task.micro_batches(1)
     start = np.arange(1, layers.count)  # of the second stage
     elapsed, crossing = layers.seconds[:-1], layers.crossing[:-1]

@@ -1,4 +1,4 @@
-"""What the planner returns: stages, as frozen values that know nothing of how they were found."""
+"""The results of the planner: pipelines and their stages, as frozen values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Family = Literal["one stage", "equal halves", "one device each", "two stages"]
 class Stage:
     """Layers ``[start, end)`` on some devices, of all pipelines together.
 
-    ``replication`` is HPGO's: how many devices of one pipeline share the stage.
+    ``replication`` is HPGO's word for the number of devices of one pipeline that share the stage.
     """
 
     start: int
@@ -35,11 +35,11 @@ class HpgoPlan:
     """A pipeline.
 
     Attributes:
-        speedup: over one device that runs the whole batch; 0 where there are more pipelines than micro-batches.
-        stages: in order; each starts where the one before ends.
-        pipelines: copies of the pipeline that share the batch.
-        micro_batches: that each copy cuts its share of the batch into.
-        family: which part of the search found it.
+        speedup: over one device that runs the whole batch; 0 if there are more pipelines than micro-batches.
+        stages: in order; each starts at the end of the previous one.
+        pipelines: number of copies of the pipeline, which share the batch.
+        micro_batches: number of micro-batches of each copy.
+        family: the part of the search that found the plan.
     """
 
     speedup: float
@@ -50,13 +50,13 @@ class HpgoPlan:
 
     @property
     def split(self) -> str:
-        """The plan in short: devices of each stage, and where the later ones start (``8|8 @22``)."""
+        """Short text: the devices of each stage, and the starts of later stages (``8|8 @22``)."""
         devices = "|".join(str(len(stage.devices)) for stage in self.stages)
         return devices + "".join(f" @{stage.start}" for stage in self.stages[1:])
 
 
 def early_backward_speedup(plan: HpgoPlan, layers: Layers, machine: Machine) -> float:
-    """Return the speedup of a plan under early-backward scheduling; as released, with a layer too much per stage."""
+    """Return the speedup of a plan under early-backward scheduling; as in the release, stages have a layer too many."""
     if not plan.micro_batches:
         return 0.0
     micro_batches = plan.micro_batches
@@ -64,9 +64,9 @@ def early_backward_speedup(plan: HpgoPlan, layers: Layers, machine: Machine) -> 
     reductions: list[float] = []
     for number, stage in enumerate(plan.stages):
         if number:
-            before = plan.stages[number - 1]
-            moved = float(layers.crossing[before.end - 1]) / micro_batches
-            steps.append(machine.transfer(before.devices, stage.devices, moved))
+            previous = plan.stages[number - 1]
+            sent_bytes = float(layers.crossing[previous.end - 1]) / micro_batches
+            steps.append(machine.transfer(previous.devices, stage.devices, sent_bytes))
             reductions.append(0.0)
         seconds, gradients = layers.spanned(stage.start, stage.end)
         steps.append(float(seconds) / stage.replication / plan.pipelines / micro_batches / 2)

@@ -1,13 +1,13 @@
-"""Layers that a pipeline can be cut after: the antichain states of an operator graph.
+"""The antichain states of an operator graph: the layers between which a pipeline can be cut.
 
-A pipeline needs a chain of layers, but a model is a graph.  PipeDream (Narayanan et al., SOSP 2019; the module
-``graph`` of its released optimizer) and after it DAPPLE's planner cut a graph along antichains: an antichain and all
-that comes before it can be a prefix of the pipeline.  A chain has one state per operator; parallel branches
-multiply, so that the number of states is bounded here by the caller.
+A pipeline is a chain of layers, but a model is a graph.  PipeDream (Narayanan et al., SOSP 2019; the module ``graph``
+of its released optimizer), and later DAPPLE's planner, cut a graph along antichains: an antichain and all its ancestors
+can be a prefix of the pipeline.  A chain of operators has one state per operator.  The states of parallel branches
+multiply, so the caller limits their number.
 
-`antichain_states` closes the first operator under "go on by one edge".  `prefix_states` is the coarse way out for
-graphs with too many: one state per operator, the prefixes of the order that the operators stand in.  Sets of
-operators are Python integers, bit ``i`` for operator ``i``; the result is boolean matrices.
+`antichain_states` enumerates all states from the first operator.  `prefix_states` is the alternative for graphs with
+too many states: one state per operator, the prefixes of the order of operators.  Sets of operators are Python integers,
+bit ``i`` for operator ``i``.  The result is boolean matrices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 
 
 class TooManyStatesError(Exception):
-    """The graph has more antichain states than were allowed."""
+    """The graph has more antichain states than the limit."""
 
 
 @attrs.frozen(eq=False)
@@ -32,9 +32,9 @@ class States:
     """The layers of L cuts through n operators, in topological order.
 
     Attributes:
-        closed: (L, n) the operators up to and with each state.
+        closed: (L, n) the operators of each state and their ancestors.
         crossing: (L, n) those of them whose outputs cross a cut after the state.
-        before: (L, L) row j marks the states k from which j can be reached; they come earlier in the order.
+        before: (L, L) row j marks the states k from which j is reachable; they come earlier in the order.
     """
 
     closed: Bools
@@ -45,14 +45,14 @@ class States:
 def antichain_states(children: Sequence[Sequence[int]], limit: int) -> States:
     """Return the antichain states of a graph.
 
-    A state is an antichain together with the operators before it that still have readers beyond it.  A
-    following state replaces one of these operators by one of its children, where nothing that follows the
-    child is in the state already.  States are sorted topologically by depth-first search, in the order in
-    which they were found; PipeDream's own order is the same up to the order of Python sets.
+    A state is an antichain together with the earlier operators that have readers after it.  A successor of a state
+    replaces one of these operators by one of its children, if no descendant of the child is in the state already.
+    States are sorted topologically by depth-first search, in the order of discovery.  PipeDream's order is the same, up
+    to the order of Python sets.
 
     Args:
-        children: of each operator, all with greater numbers.  The first operator is where the pipeline starts.
-        limit: give up beyond so many states.
+        children: of each operator, all with greater numbers.  The first operator is the start of the pipeline.
+        limit: greatest number of states.
 
     Raises:
         TooManyStatesError: there are more than ``limit`` states.
@@ -61,8 +61,8 @@ def antichain_states(children: Sequence[Sequence[int]], limit: int) -> States:
     number: dict[int, int] = {1: 0}
     antichains: list[int] = [1]
     augmented: list[int] = []
-    following: list[list[int]] = []
-    for antichain in antichains:  # grows while it is gone through
+    steps_of: list[list[int]] = []
+    for antichain in antichains:  # grows during the iteration
         members = antichain
         for u in _members(antichain):
             members |= branching[u]
@@ -72,38 +72,38 @@ def antichain_states(children: Sequence[Sequence[int]], limit: int) -> States:
             for v in children[u]:
                 if antichain >> v & 1 or descendants[v] & members:
                     continue
-                moved = members & ~(1 << u) | 1 << v
-                heads = sum(1 << x for x in _members(moved) if not descendants[x] & moved)
+                replacement = members & ~(1 << u) | 1 << v
+                heads = sum(1 << x for x in _members(replacement) if not descendants[x] & replacement)
                 state = number.setdefault(heads, len(antichains))
                 if state == len(antichains):
                     if state >= limit:
                         raise TooManyStatesError
                     antichains.append(heads)
                 steps.append(state)
-        following.append(steps)
+        steps_of.append(steps)
 
-    order = _topological(following)
+    order = _topological(steps_of)
     place = {state: position for position, state in enumerate(order)}
-    closed: list[int] = []
+    prefixes: list[int] = []
     before = [0] * len(order)
     for position, state in enumerate(order):
-        covered = antichains[state]
+        prefix = antichains[state]
         for u in _members(antichains[state]):
-            covered |= ancestors[u]
-        closed.append(covered)
-        for after in following[state]:
-            before[place[after]] |= before[position] | 1 << position
+            prefix |= ancestors[u]
+        prefixes.append(prefix)
+        for successor in steps_of[state]:
+            before[place[successor]] |= before[position] | 1 << position
     n = len(children)
-    return States(_matrix(closed, n), _matrix([augmented[s] for s in order], n), _matrix(before, len(order)))
+    return States(_matrix(prefixes, n), _matrix([augmented[s] for s in order], n), _matrix(before, len(order)))
 
 
 def prefix_states(children: Sequence[Sequence[int]]) -> States:
     """Return one state per operator: the prefixes of the order of the operators.
 
-    What crosses a cut is every output with a reader beyond it; after the last operator, its own output.
+    A cut is crossed by every output with a reader after it; the cut after the last operator by its own output.
     """
     n = len(children)
-    last = np.array([max(kids, default=-1) for kids in children])
+    last = np.array([max(row, default=-1) for row in children])
     position = np.arange(n)
     closed = position[None, :] <= position[:, None]
     crossing = closed & (last[None, :] > position[:, None]) | np.eye(n, dtype=np.bool_)
@@ -111,54 +111,56 @@ def prefix_states(children: Sequence[Sequence[int]]) -> States:
 
 
 def _relations(children: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Return ancestors and descendants of each operator, and its ancestors that it does not close.
+    """Return for each operator its ancestors, its descendants, and its open ancestors.
 
-    An ancestor is not closed by an operator if it has a child that is neither the operator nor before it.
+    An ancestor is open if it has a child that is neither the operator nor one of the operator's ancestors.
     """
     n = len(children)
-    ancestors, descendants, kids = [0] * n, [0] * n, [0] * n
+    ancestors, descendants, child_masks = [0] * n, [0] * n, [0] * n
     for u in range(n):
         for v in children[u]:
-            kids[u] |= 1 << v
+            child_masks[u] |= 1 << v
             ancestors[v] |= ancestors[u] | 1 << u
     for u in reversed(range(n)):
         for v in children[u]:
             descendants[u] |= descendants[v] | 1 << v
-    branching = [sum(1 << p for p in _members(ancestors[u]) if kids[p] & ~(ancestors[u] | 1 << u)) for u in range(n)]
+    branching = [
+        sum(1 << p for p in _members(ancestors[u]) if child_masks[p] & ~(ancestors[u] | 1 << u)) for u in range(n)
+    ]
     return ancestors, descendants, branching
 
 
 def _members(bits: int) -> Iterator[int]:
-    """Go through the set bits, ascending."""
+    """Yield the positions of the set bits, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
 
 
-def _topological(following: Sequence[Sequence[int]]) -> list[int]:
-    """Return the reverse postorder of a depth-first search that takes nodes and followers as they stand."""
-    visited = [False] * len(following)
-    finished: list[int] = []
-    for root in range(len(following)):
+def _topological(successors_of: Sequence[Sequence[int]]) -> list[int]:
+    """Return the reverse postorder of a depth-first search in the order of nodes and successors."""
+    visited = [False] * len(successors_of)
+    postorder: list[int] = []
+    for root in range(len(successors_of)):
         if visited[root]:
             continue
         visited[root] = True
-        stack = [(root, iter(following[root]))]
+        stack = [(root, iter(successors_of[root]))]
         while stack:
             state, successors = stack[-1]
-            after = next((s for s in successors if not visited[s]), None)
-            if after is None:
-                finished.append(state)
+            successor = next((s for s in successors if not visited[s]), None)
+            if successor is None:
+                postorder.append(state)
                 stack.pop()
             else:
-                visited[after] = True
-                stack.append((after, iter(following[after])))
-    return finished[::-1]
+                visited[successor] = True
+                stack.append((successor, iter(successors_of[successor])))
+    return postorder[::-1]
 
 
 def _matrix(rows: Sequence[int], width: int) -> Bools:
     """Unpack bit sets into rows of booleans."""
     size = (width + 7) // 8
-    packed = np.frombuffer(b"".join(row.to_bytes(size, "little") for row in rows), dtype=np.uint8)
-    return np.unpackbits(packed.reshape(len(rows), size), axis=1, bitorder="little")[:, :width].astype(np.bool_)
+    bits = np.frombuffer(b"".join(row.to_bytes(size, "little") for row in rows), dtype=np.uint8)
+    return np.unpackbits(bits.reshape(len(rows), size), axis=1, bitorder="little")[:, :width].astype(np.bool_)

@@ -1,11 +1,12 @@
 """HPGO's dynamic program for pipelines of equal stages: one device (or one per replica) for each.
 
-The full program fills cells (layers, devices, devices taken) with the smallest bottleneck.  It seeds every cell with
-one evenly split stage, which no split can beat (the greatest of several stages is at least their mean), so that
-it finds pipelines only where that seed is missing: in its *straight* form, where every stage has the same number
-of devices.  That form is what runs here; `topoplan_pipeline_planning.planning` adds the one-stage plans.
+The full program fills cells (layers, devices, used devices) with the smallest bottleneck.  It initializes every cell
+with one evenly divided stage.  No pipeline improves such a cell, because the maximum of several stages is at least
+their mean.  It therefore finds pipelines only without this initialization, in its *straight* form: all stages have the
+same number of devices.  This module implements that form; `topoplan_pipeline_planning.planning` adds the one-stage
+plans.
 
-A row of cells is a column over layers, and a step is one maximum over all pairs of layers: numpy is fast enough.
+A row of cells is a column over layers, and a step is one maximum over all pairs of layers, computed with numpy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["Pipeline", "straight_pipeline"]
 
 @attrs.frozen
 class Pipeline:
-    """Seconds of the slowest stage or transfer for the whole batch; where stages start; their devices."""
+    """Seconds of the slowest stage or transfer for the whole batch; starts of stages; their devices."""
 
     bottleneck: float
     starts: tuple[int, ...]
@@ -32,10 +33,10 @@ class Pipeline:
 
 @attrs.frozen(eq=False)
 class _Row:
-    """Cells of all L layers for one set of taken devices.
+    """Cells of all L layers for one set of used devices.
 
-    ``value`` is the smallest bottleneck (``inf``: none), ``cut`` the last layer of the stage before the last one,
-    and ``turn`` the number of the `_Turn` that led here.
+    ``value`` is the smallest bottleneck (``inf``: none), ``cut`` the last layer of the last stage but one, and ``turn``
+    the number of its `_Turn`.
     """
 
     value: F64
@@ -53,29 +54,29 @@ class _Turn:
 
 @attrs.frozen(eq=False)
 class _Step:
-    """All cells after some number of stages: rows by sets of taken devices, and the turns that led to them.
+    """All cells with the same number of stages: one row for each set of used devices, and all turns.
 
-    Of two sets the one comes first that leaves free the first device in which they differ, as in HPGO.
+    As in HPGO, of two sets the first one is that which lacks the first device in which they differ.
     """
 
-    taken: list[frozenset[int]]
+    device_sets: list[frozenset[int]]
     rows: list[_Row]
     turns: list[_Turn]
 
 
 def straight_pipeline(layers: Layers, machine: Machine, stages: int, replicas: int) -> Pipeline | None:
-    """Return the pipeline of ``stages`` stages, each on ``replicas`` devices, of the smallest bottleneck.
+    """Return the pipeline with the smallest bottleneck, of ``stages`` stages with ``replicas`` devices each.
 
-    Of equal ones the one that comes first counts: cuts ascending, then sets of taken devices in the order of
-    `_Step`, then placements in the order of `replicated_placements`.
+    Of equal ones the first is returned: in the order of cuts, then of sets of used devices (`_Step`), then of
+    `replicated_placements`.
 
     Returns:
-        None where the model has too few layers.
+        None if the model has too few layers.
     """
     compute = np.where(layers.before, layers.seconds[:, None] - layers.seconds[None, :], np.inf) / replicas
     first = placements(machine, frozenset(), replicas)[0]
-    none = np.full(layers.count, -1)
-    seed = _Row(layers.seconds / replicas, none, np.zeros_like(none))
+    no_predecessor = np.full(layers.count, -1)
+    seed = _Row(layers.seconds / replicas, no_predecessor, np.zeros_like(no_predecessor))
     steps = [_Step([frozenset(first)], [seed], [_Turn(-1, first)])]
     scratch = np.empty_like(compute)
     for _ in range(1, stages):
@@ -86,25 +87,25 @@ def straight_pipeline(layers: Layers, machine: Machine, stages: int, replicas: i
 
 
 def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, compute: F64, scratch: F64) -> _Step:
-    """Add a stage to every cell, in all ways.  ``compute`` (L, L) is the time of layers (column, row]."""
-    grown: dict[frozenset[int], _Row] = {}
+    """Add a stage to every cell in all possible ways; ``compute`` (L, L) is the time of layers (column, row]."""
+    rows: dict[frozenset[int], _Row] = {}
     turns: list[_Turn] = []
-    for number, (used, row) in enumerate(zip(step.taken, step.rows, strict=True)):
-        for devices in replicated_placements(machine, used, 1, replicas):
-            latest = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
-            np.maximum(compute, latest, out=scratch)
+    for number, (occupied, row) in enumerate(zip(step.device_sets, step.rows, strict=True)):
+        for devices in replicated_placements(machine, occupied, 1, replicas):
+            bottleneck = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
+            np.maximum(compute, bottleneck, out=scratch)
             cut = scratch.argmin(axis=1)
             value = scratch[np.arange(layers.count), cut]
             new = _Row(value, cut, np.full(layers.count, len(turns)))
             turns.append(_Turn(number, devices))
-            key = used | frozenset(devices)
-            grown[key] = _better(grown[key], new) if key in grown else new
-    taken_sets = sorted(grown, key=sorted, reverse=True)
-    return _Step(taken_sets, [grown[key] for key in taken_sets], turns)
+            key = occupied | frozenset(devices)
+            rows[key] = _better(rows[key], new) if key in rows else new
+    device_sets = sorted(rows, key=sorted, reverse=True)
+    return _Step(device_sets, [rows[key] for key in device_sets], turns)
 
 
 def _transfers(layers: Layers, machine: Machine, step: _Step, row: _Row, target: Devices) -> F64:
-    """Return (L,) seconds from the last stage of every cell: there and back, hence twice the bytes."""
+    """Return (L,) seconds of the transfer from the last stage of every cell; twice the bytes, for both directions."""
     seconds = np.zeros(layers.count)
     for turn in np.unique(row.turn):
         sending = machine.transfer(step.turns[turn].devices, target, 2 * layers.crossing)
@@ -113,7 +114,7 @@ def _transfers(layers: Layers, machine: Machine, step: _Step, row: _Row, target:
 
 
 def _better(old: _Row, new: _Row) -> _Row:
-    """Return the smaller of each two cells; of equal ones that of the earlier cut, or else the old one."""
+    """Return the elementwise smaller cells; of equal ones that with the earlier cut, or else the old one."""
     wins = (new.value < old.value) | ((new.value == old.value) & (new.cut < old.cut))
     return _Row(
         np.where(wins, new.value, old.value), np.where(wins, new.cut, old.cut), np.where(wins, new.turn, old.turn)

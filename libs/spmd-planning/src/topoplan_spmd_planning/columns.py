@@ -1,12 +1,12 @@
-"""A program and its prices as integer-coded columns, which the kernel reads.
+"""A program and its prices as integer-coded columns for the kernel.
 
-Two recursions share them, that of HiDup and one that overlaps the backward pass, too, and prices the two copies of the
-model apart: what parameters take is charged to the first one alone.
+Two recursions use them: HiDup's, and one that also overlaps the backward pass and prices the two copies of the model
+separately, so that parameters are charged to the first copy alone.
 
-The forms that a value may have are numbered from 1 on, value by value; 0 is none.  Every live value has a *slot*, some
-bits of the words that are a state's key: the codes of the one or two forms that it is there in, the lower one in the
-low half.  A slot is free again when its value is dead, so that a key has as many words as the most values alive at
-once need, whatever the length of the program.
+The possible forms of each value are numbered from 1; 0 is none.  The key of a state consists of 64-bit words.  Every
+live value has a *slot* in the key: some bits with the codes of its one or two current forms, the lower code in the low
+half.  When the value is dead, its slot is free again.  The number of words therefore depends on the greatest number of
+live values, not on the length of the program.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ R_contra = TypeVar("R_contra", bound=Rule, contravariant=True)
 
 
 class Pricing(Protocol[R_contra]):
-    """What prices instructions and conversions; forms are those of the program's rules."""
+    """Prices of instructions and conversions; forms are those of the program's rules."""
 
     def compute(self, instruction: Instruction[Any], signature: R_contra, /) -> float:
         """Return the seconds of an instruction's forward pass."""
 
     def conversion(self, nbytes: int, source: Any, target: Any, /) -> tuple[float, float] | None:
-        """Return the seconds of converting a value, forward and backward; None where it cannot be done."""
+        """Return the seconds of converting a value, forward and backward; None if no conversion exists."""
 
 
 class Columns(NamedTuple):
     """The program, (n,) instructions with (S,) signatures and (V,) values.
 
     Attributes:
-        signature_at: (n+1,) where the signatures of each instruction begin.
+        signature_at: (n+1,) offsets of the signatures of each instruction.
         seconds: (S,) forward seconds.
-        input_at: (n+1,) where the inputs of each instruction begin in ``slot`` and ``value``.
-        place, value: of each input: where its slot begins in the key (64 for each word before its own, and bits), and
-            its number.
-        needs_at: (S,) where the codes of the input forms of each signature begin in ``needs``.
-        output_at: (n+1,) where the outputs of each instruction begin in ``output_place``, which is -1 for unused ones.
-        makes_at: (S,) where the codes of the output forms of each signature begin in ``makes``.
-        freed_at: (n+1,) where the places of slots that each instruction is the last to use begin in ``freed``.
-        born: (V,) instruction that makes each value.
-        forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` where that is illegal.
-        words: words of a key; ``bits``: of a form's code in it.
-        overlapped: whether the second recursion is meant; the rest is for it alone.
-        back, sums, held: (S,) backward seconds of each signature, seconds in which gradients are summed for it, and
-            bytes that it keeps.
-        again_forward, again_backward: like ``forward`` and ``backward``, of the second copy.
-        put_together: (V, F, F) bytes that a conversion keeps.
-        limit: bytes that may be kept.
-        lean: (n+1,) bytes that what follows each cut keeps at least.
-        bound: seconds that no plan of use may exceed.
-        rest: (n+1,) seconds that what follows each cut takes at least, beside ``charge`` times the debts there.
+        input_at: (n+1,) offsets of the inputs of each instruction in ``place`` and ``value``.
+        place, value: for each input, the position of its slot in the key (64 times the word, plus the bit), and the
+            number of the value.
+        needs_at: (S,) offsets of the codes of the input forms of each signature in ``needs``.
+        output_at: (n+1,) offsets of the outputs of each instruction in ``output_place``, which is -1 for unused ones.
+        makes_at: (S,) offsets of the codes of the output forms of each signature in ``makes``.
+        freed_at: (n+1,) offsets in ``freed``: the positions of the slots that each instruction is the last to use.
+        producer: (V,) instruction that makes each value.
+        forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` if that is illegal.
+        words: words of a key; ``bits``: bits of the code of a form.
+        overlapped: selects the second recursion.  All further columns are for that recursion alone.
+        back, sums, signature_bytes: (S,) backward seconds of each signature, seconds to sum its gradients, and bytes
+            that it holds.
+        second_forward, second_backward: like ``forward`` and ``backward``, for the second copy.
+        gathered_bytes: (V, F, F) bytes that a conversion holds.
+        limit: memory limit in bytes.
+        min_bytes: (n+1,) lower bound on the bytes of all instructions after each cut.
+        bound: upper limit on the seconds of a useful plan.
+        tail: (n+1,) lower bound on the seconds after each cut, in addition to ``charge`` times the debts there.
     """
 
     signature_at: I32
@@ -82,7 +82,7 @@ class Columns(NamedTuple):
     makes: I32
     freed_at: I32
     freed: I32
-    born: I32
+    producer: I32
     forward: F64
     backward: F64
     words: int
@@ -90,26 +90,26 @@ class Columns(NamedTuple):
     overlapped: bool
     back: F64
     sums: F64
-    held: F64
-    again_forward: F64
-    again_backward: F64
-    put_together: F64
+    signature_bytes: F64
+    second_forward: F64
+    second_backward: F64
+    gathered_bytes: F64
     limit: float
-    lean: F64
+    min_bytes: F64
     bound: float
-    rest: F64
+    tail: F64
     charge: float
 
 
-def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
-    """Return the columns of a program; ``who`` begins messages.
+def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns:
+    """Return the columns of a program; error messages begin with ``subject``.
 
     Raises:
         TopoplanError: a tensor of more than 255 forms, or an instruction of more than 32 signatures.
     """
     forms = forms_of(program)
-    bits = _bits(program, forms, who)
-    code = [{form: 1 + number for number, form in enumerate(those)} for those in forms]
+    bits = _bits(program, forms, subject)
+    code = [{form: 1 + number for number, form in enumerate(tensor_forms)} for tensor_forms in forms]
     place, freed, words = _places(program, 2 * bits)
     lists = _Lists()
     for position, instruction in enumerate(program.instructions):
@@ -139,28 +139,28 @@ def columns_of(program: Program[R], prices: Pricing[R], who: str) -> Columns:
         makes=_ints(lists.makes),
         freed_at=_ints(lists.freed_at),
         freed=_ints(lists.freed),
-        born=_ints([value.born for value in program.values]),
+        producer=_ints([value.producer for value in program.values]),
         forward=forward,
         backward=backward,
         words=words,
         bits=bits,
         overlapped=False,
-        back=(nothing := np.zeros(len(lists.seconds))),
-        sums=nothing,
-        held=nothing,
-        again_forward=forward,
-        again_backward=backward,
-        put_together=np.zeros((1, 1, 1)),
+        back=(zeros := np.zeros(len(lists.seconds))),
+        sums=zeros,
+        signature_bytes=zeros,
+        second_forward=forward,
+        second_backward=backward,
+        gathered_bytes=np.zeros((1, 1, 1)),
         limit=np.inf,
-        lean=np.zeros(len(program.instructions) + 1),
+        min_bytes=np.zeros(len(program.instructions) + 1),
         bound=np.inf,
-        rest=np.zeros(1),
+        tail=np.zeros(1),
         charge=0.0,
     )
 
 
 def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
-    """Return the forms that each value may be made or wanted in; the code of a form is 1 more than where it stands."""
+    """Return the possible forms of each value, as output or input; the code of a form is its index plus 1."""
     forms: list[dict[Hashable, None]] = [{} for _ in program.values]
     for instruction in program.instructions:
         for rule in instruction.signatures:
@@ -168,7 +168,7 @@ def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
                 forms[value][form] = None
             for value, form in zip(instruction.outputs, rule.outputs, strict=True):
                 forms[value][form] = None
-    return [tuple(those) for those in forms]
+    return [tuple(tensor_forms) for tensor_forms in forms]
 
 
 class _Lists:
@@ -195,33 +195,33 @@ class _Lists:
 
 
 def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int]], int]:
-    """Return the place of each value's slot (-1: never live), those that each instruction frees, and words of a key.
+    """Return the position of each value's slot (-1: never live), those that each instruction frees, and words of a key.
 
     Words are not filled to the last bit, so that keys are not negative.
     """
     slot = [-1] * len(program.values)
     freed: list[list[int]] = [[] for _ in program.instructions]
-    free: list[int] = []
+    free_slots: list[int] = []
     count = 0
     for position, instruction in enumerate(program.instructions):
-        # What dies here is cleared before what is made here is written.
+        # Slots of dead inputs are cleared before the outputs are written, so that outputs can reuse them.
         freed[position] = [slot[v] for v in dict.fromkeys(instruction.inputs) if program.values[v].last == position]
-        free += sorted(freed[position], reverse=True)
+        free_slots += sorted(freed[position], reverse=True)
         for value in instruction.outputs:
             if program.values[value].last >= 0:
-                if not free:
-                    free.append(count)
+                if not free_slots:
+                    free_slots.append(count)
                     count += 1
-                slot[value] = free.pop()
-    each = 63 // width
+                slot[value] = free_slots.pop()
+    slots_per_word = 63 // width
 
-    def placed(number: int) -> int:
-        return number // each * 64 + number % each * width if number >= 0 else -1
+    def position_of(number: int) -> int:
+        return number // slots_per_word * 64 + number % slots_per_word * width if number >= 0 else -1
 
     return (
-        [placed(number) for number in slot],
-        [[placed(k) for k in those] for those in freed],
-        max(1, -(-count // each)),
+        [position_of(number) for number in slot],
+        [[position_of(k) for k in slots] for slots in freed],
+        max(1, -(-count // slots_per_word)),
     )
 
 
@@ -243,17 +243,17 @@ def _conversions(program: Program[Any], prices: Pricing[Any], forms: list[tuple[
     return forward, backward
 
 
-def _bits(program: Program[Any], forms: list[tuple[Any, ...]], who: str) -> int:
+def _bits(program: Program[Any], forms: list[tuple[Any, ...]], subject: str) -> int:
     """Return the bits that the code of a form needs, 4 or 8."""
     for instruction in program.instructions:
         if len(instruction.signatures) > 1 << PATH_BITS:
             raise TopoplanError(
-                f"{who}: operator {instruction.name!r} has {len(instruction.signatures)} signatures "
+                f"{subject}: operator {instruction.name!r} has {len(instruction.signatures)} signatures "
                 f"(at most {1 << PATH_BITS})"
             )
     most = max(map(len, forms), default=0)
     if most > 255:
-        raise TopoplanError(f"{who}: a tensor has {most} forms (255 can be told apart)")
+        raise TopoplanError(f"{subject}: a tensor has {most} forms (the limit is 255)")
     return 4 if most < 16 else 8
 
 

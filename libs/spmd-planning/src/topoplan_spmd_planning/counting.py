@@ -1,8 +1,8 @@
 """A lower bound on the states of a program, counted before the search.
 
-A search that keeps every state goes on from each of them with every instruction, so that the states at a cut are those
-that single instructions reach.  Values that no instruction has joined yet have their forms independently of each
-other: the live values fall into groups, and the states at a cut are the product of the states of its groups.
+A search without a beam expands every state with every instruction.  The forms of two live values are independent as
+long as no instruction has used both.  Live values therefore form groups, and the number of states at a cut is the
+product of the numbers of states of its groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topoplan_spmd_planning.program import Program, R
 
 __all__ = ["Crowd", "most_states"]
 
-#: States of a group that are gone on with; the others are left out, which only lowers the bound.
+#: Greatest number of expanded states of a group; the others are dropped, which only lowers the bound.
 _OF_A_GROUP = 32
 
 #: Codes of the forms that each live value of a group is there in.
@@ -30,7 +30,7 @@ _Codes = tuple[list[int], list[tuple[int, ...]]]
 
 @attrs.frozen
 class Crowd:
-    """The cut with the most states: how many there are at least, and the name of the instruction behind it."""
+    """The cut with the most states: a lower bound on their number, and the name of the next instruction."""
 
     states: int
     name: str
@@ -38,14 +38,14 @@ class Crowd:
 
 @attrs.frozen
 class _Group:
-    """Live values whose forms depend on each other, and the forms that they may have together."""
+    """Live values whose forms depend on each other, and their possible combinations of forms."""
 
     values: tuple[int, ...] = ()
     states: tuple[_State, ...] = ((),)
 
 
 def most_states(program: Program[R], columns: Columns) -> Crowd:
-    """Return the cut with the most states, as far as they were counted."""
+    """Return the cut with the greatest number of counted states."""
     codes = [{form: 1 + number for number, form in enumerate(forms)} for forms in forms_of(program)]
     groups: list[_Group] = []
     crowd = Crowd(1, "")
@@ -60,29 +60,29 @@ def most_states(program: Program[R], columns: Columns) -> Crowd:
             )
             for rule in instruction.signatures
         ]
-        joined = _joined([group for group in groups if not set(instruction.inputs).isdisjoint(group.values)])
-        values = (*joined.values, *instruction.outputs)
+        union = _union([group for group in groups if not set(instruction.inputs).isdisjoint(group.values)])
+        values = (*union.values, *instruction.outputs)
         live = [index for index, value in enumerate(values) if program.values[value].last > cut]
-        following = {
+        next_states = {
             tuple(forms[index] for index in live): None
-            for state in joined.states
-            for forms in _after(dict(zip(joined.values, state, strict=True)), instruction.inputs, rules, columns)
+            for state in union.states
+            for forms in _next_states(dict(zip(union.values, state, strict=True)), instruction.inputs, rules, columns)
         }
         groups = [group for group in groups if set(instruction.inputs).isdisjoint(group.values)]
-        groups.append(_Group(tuple(values[index] for index in live), tuple(following)))
+        groups.append(_Group(tuple(values[index] for index in live), tuple(next_states)))
     return crowd
 
 
-def _joined(groups: Sequence[_Group]) -> _Group:
-    """Return one group in the place of several."""
-    every = itertools.product(*(group.states for group in groups))
+def _union(groups: Sequence[_Group]) -> _Group:
+    """Return the union of several groups."""
+    combinations = itertools.product(*(group.states for group in groups))
     return _Group(
         values=tuple(value for group in groups for value in group.values),
-        states=tuple(tuple(itertools.chain(*parts)) for parts in itertools.islice(every, _OF_A_GROUP)),
+        states=tuple(tuple(itertools.chain(*parts)) for parts in itertools.islice(combinations, _OF_A_GROUP)),
     )
 
 
-def _after(
+def _next_states(
     state: dict[int, tuple[int, ...]],
     inputs: Sequence[int],
     rules: Sequence[_Codes],

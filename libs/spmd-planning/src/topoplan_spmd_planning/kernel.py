@@ -1,9 +1,9 @@
-"""HiDup's search over columns: numbers in tables, compiled.
+"""The compiled kernel of HiDup's search.
 
-Cuts are gone through in order; states at a cut in the order they were found.  From every state stages are grown depth
-first, on a stack of keys, and every stage is offered to the frontier of the state that it ends in.  States are found
-by their key in a hash table.  Where the tables have no more room the kernel returns; given larger tables, it goes on
-with the state at which it stopped, which changes nothing: what it offers again is as good as what is there.
+It processes cuts in order, and the states of a cut in the order of their insertion.  From every state it grows stages
+depth first, on a stack of keys, and offers each stage to the frontier of its end state.  A hash table finds states by
+their keys.  If the tables are full, the kernel returns.  With larger tables it continues with the state at which it
+stopped.  This does not change the result: entries that it offers again are dominated by those in the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MASK = (1 << PATH_BITS) - 1
 
 
 class Stack(NamedTuple):
-    """Stages that are being grown, (D,) each: key, cut, length, conversions, signatures so far, seconds and bytes."""
+    """Partial stages, (D,) each: key, cut, length, conversions, signatures so far, seconds and bytes."""
 
     key: I64
     cut: I64
@@ -37,9 +37,9 @@ class Stack(NamedTuple):
     forward: F64
     backward: F64
     back: F64
-    again_forward: F64
-    again_backward: F64
-    kept: F64
+    second_forward: F64
+    second_backward: F64
+    nbytes: F64
 
 
 def stack_for(columns: Columns) -> Stack:
@@ -56,9 +56,9 @@ def stack_for(columns: Columns) -> Stack:
         forward=np.zeros(depth),
         backward=np.zeros(depth),
         back=np.zeros(depth),
-        again_forward=np.zeros(depth),
-        again_backward=np.zeros(depth),
-        kept=np.zeros(depth),
+        second_forward=np.zeros(depth),
+        second_backward=np.zeros(depth),
+        nbytes=np.zeros(depth),
     )
 
 
@@ -73,7 +73,7 @@ def _hash(key: I64, row: int, cut: int, words: int) -> int:
 
 @inline_kernel
 def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
-    """Return the state that has the key on ``top`` of the stack, a new one if need be; -1 where there is no room."""
+    """Return the state with the key on ``top`` of the stack; insert it if it is new; -1 if there is no room."""
     mask = len(tables.buckets) - 1
     slot = _hash(stack.key, top, cut, words) & mask
     while tables.buckets[slot] >= 0:
@@ -110,20 +110,20 @@ def _no_worse(
     time: float,
     debt: float,
     due: float,
-    kept_bytes: float,
+    nbytes: float,
     time2: float,
     debt2: float,
     due2: float,
-    kept2: float,
+    nbytes2: float,
 ) -> bool:
-    """Say whether what follows can never be worse after the first entry than after the second one.
+    """Say whether the first entry dominates the second: every continuation of it is at least as good.
 
-    What follows waits for a debt as long as it is longer than the communication beside it, so that a debt that is
-    longer costs its whole length more at the most, and one that is shorter gains nothing at the least.
+    The next stage takes the maximum of a debt and its own communication.  A longer debt therefore costs at most its
+    excess, and a shorter debt saves at least nothing.
     """
     if not overlapped:
         return time <= time2 and debt <= debt2
-    return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and kept_bytes <= kept2
+    return time + max(0.0, debt - debt2) + max(0.0, due - due2) <= time2 and nbytes <= nbytes2
 
 
 @inline_kernel
@@ -134,27 +134,27 @@ def _offer(
     time: float,
     debt: float,
     due: float,
-    kept_bytes: float,
-    before: int,
+    nbytes: float,
+    predecessor: int,
     path: int,
 ) -> bool:
-    """Put an entry into a frontier unless one there is as good; take out what is no better; say if there was room."""
+    """Insert an entry into a frontier unless it is dominated; remove those that it dominates; say if there was room."""
     previous, entry = -1, tables.head[state]
     while entry >= 0:
-        following = tables.following[entry]
-        labels = (tables.time[entry], tables.debt[entry], tables.due[entry], tables.kept[entry])
-        if _no_worse(overlapped, labels[0], labels[1], labels[2], labels[3], time, debt, due, kept_bytes):
+        successor = tables.following[entry]
+        labels = (tables.time[entry], tables.debt[entry], tables.due[entry], tables.nbytes[entry])
+        if _no_worse(overlapped, labels[0], labels[1], labels[2], labels[3], time, debt, due, nbytes):
             return True
-        if _no_worse(overlapped, time, debt, due, kept_bytes, labels[0], labels[1], labels[2], labels[3]):
+        if _no_worse(overlapped, time, debt, due, nbytes, labels[0], labels[1], labels[2], labels[3]):
             if previous < 0:
-                tables.head[state] = following
+                tables.head[state] = successor
             else:
-                tables.following[previous] = following
+                tables.following[previous] = successor
             tables.following[entry] = tables.counts[TAKEN_OUT]
             tables.counts[TAKEN_OUT] = entry
         else:
             previous = entry
-        entry = following
+        entry = successor
     entry = tables.counts[TAKEN_OUT]
     if entry >= 0:
         tables.counts[TAKEN_OUT] = tables.following[entry]
@@ -164,8 +164,8 @@ def _offer(
             return False
         tables.counts[ENTRIES] += 1
     tables.time[entry], tables.debt[entry] = time, debt
-    tables.due[entry], tables.kept[entry] = due, kept_bytes
-    tables.before[entry], tables.path[entry] = before, path
+    tables.due[entry], tables.nbytes[entry] = due, nbytes
+    tables.before[entry], tables.path[entry] = predecessor, path
     tables.following[entry] = tables.head[state]
     tables.head[state] = entry
     return True
@@ -180,18 +180,18 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
     entry = tables.head[start]
     while entry >= 0:
         length = tables.path[entry] >> _LENGTH_SHIFT
-        kept_bytes = tables.kept[entry] + stack.kept[top]
+        nbytes = tables.nbytes[entry] + stack.nbytes[top]
         free = columns.overlapped or stack.conversions[top] > 0 or length == 0 or length == LONGEST
-        if free and kept_bytes + columns.lean[stack.cut[top]] <= columns.limit:
+        if free and nbytes + columns.min_bytes[stack.cut[top]] <= columns.limit:
             debt = tables.debt[entry]
             due = 0.0
             if columns.overlapped:
-                time = max(debt, forward) + max(compute, stack.again_forward[top])
-                time += max(tables.due[entry], backward) + max(stack.back[top], stack.again_backward[top])
+                time = max(debt, forward) + max(compute, stack.second_forward[top])
+                time += max(tables.due[entry], backward) + max(stack.back[top], stack.second_backward[top])
                 time += tables.time[entry]
                 due = stack.back[top]
                 if columns.bound < np.inf:
-                    bound = time + columns.charge * (compute + due) + columns.rest[stack.cut[top]]
+                    bound = time + columns.charge * (compute + due) + columns.tail[stack.cut[top]]
                     if bound > columns.bound:
                         entry = tables.following[entry]
                         continue
@@ -203,7 +203,7 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                 state = _find(tables, stack, top, stack.cut[top], columns.words)
                 if state < 0:
                     return False
-            if not _offer(columns.overlapped, tables, state, time, compute, due, kept_bytes, entry, path):
+            if not _offer(columns.overlapped, tables, state, time, compute, due, nbytes, entry, path):
                 return False
         entry = tables.following[entry]
     return True
@@ -211,20 +211,24 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
 
 @inline_kernel
 def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
-    """Replace the stage on ``top`` of the stack by those with one instruction more; return how many there are.
+    """Replace the stage on ``top`` of the stack by those with one instruction more; return their number.
 
-    ``start`` is the cut at which the stage begins: only values that live there may be converted.  The stage itself is
-    overwritten last, by the first signature that can be had.
+    ``start`` is the cut at which the stage starts: only values that are live there may be converted.  The stage itself
+    is overwritten last, by the first possible signature.
     """
     cut, words, bits, above = stack.cut[top], columns.words, columns.bits, top
-    code, both_codes = (1 << bits) - 1, (1 << 2 * bits) - 1
+    code = (1 << bits) - 1
     first, last = columns.signature_at[cut], columns.signature_at[cut + 1]
     for signature in range(last - 1, first - 1, -1):
         above += 1
         for word in range(words):
             stack.key[above, word] = stack.key[top, word]
         count, forward, backward = stack.conversions[top], stack.forward[top], stack.backward[top]
-        again_forward, again_backward, kept_bytes = stack.again_forward[top], stack.again_backward[top], stack.kept[top]
+        second_forward, second_backward, nbytes = (
+            stack.second_forward[top],
+            stack.second_backward[top],
+            stack.nbytes[top],
+        )
         need, legal = columns.needs_at[signature], True
         for number in range(columns.input_at[cut], columns.input_at[cut + 1]):
             target, need = columns.needs[need], need + 1
@@ -234,30 +238,22 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
             if low == target or high == target:
                 continue
             value = columns.value[number]
-            if high or columns.born[value] >= start or columns.forward[value, low, target] == np.inf:
+            if high or columns.producer[value] >= start or columns.forward[value, low, target] == np.inf:
                 legal = False
                 break
             count += 1
             forward += columns.forward[value, low, target]
             backward += columns.backward[value, low, target]
             if columns.overlapped:
-                again_forward += columns.again_forward[value, low, target]
-                again_backward += columns.again_backward[value, low, target]
-                kept_bytes += columns.put_together[value, low, target]
+                second_forward += columns.second_forward[value, low, target]
+                second_backward += columns.second_backward[value, low, target]
+                nbytes += columns.gathered_bytes[value, low, target]
             pair = (low << bits | target) if target < low else (target << bits | low)
             stack.key[above, word] += (pair - low) << shift
         if not legal:
             above -= 1
             continue
-        for number in range(columns.freed_at[cut], columns.freed_at[cut + 1]):
-            word, shift = columns.freed[number] >> 6, columns.freed[number] & 63
-            stack.key[above, word] -= (stack.key[above, word] >> shift & both_codes) << shift
-        make = columns.makes_at[signature]
-        for number in range(columns.output_at[cut], columns.output_at[cut + 1]):
-            place = columns.output_place[number]
-            if place >= 0:
-                stack.key[above, place >> 6] += columns.makes[make] << (place & 63)
-            make += 1
+        _replace_values(columns, stack, above, cut, signature)
         stack.cut[above] = cut + 1
         stack.length[above] = stack.length[top] + 1
         stack.conversions[above] = count
@@ -266,11 +262,26 @@ def _grow(columns: Columns, stack: Stack, top: int, start: int) -> int:
         stack.forward[above] = forward
         stack.backward[above] = backward + columns.sums[signature]
         stack.back[above] = stack.back[top] + columns.back[signature]
-        stack.again_forward[above], stack.again_backward[above] = again_forward, again_backward
-        stack.kept[above] = kept_bytes + columns.held[signature]
+        stack.second_forward[above], stack.second_backward[above] = second_forward, second_backward
+        stack.nbytes[above] = nbytes + columns.signature_bytes[signature]
     if above > top:
         _copy(stack, above, top, words)
     return above - top
+
+
+@inline_kernel
+def _replace_values(columns: Columns, stack: Stack, above: int, cut: int, signature: int) -> None:
+    """Remove from a key the values that are dead after the next instruction, and insert its outputs."""
+    both_codes = (1 << 2 * columns.bits) - 1
+    for number in range(columns.freed_at[cut], columns.freed_at[cut + 1]):
+        word, shift = columns.freed[number] >> 6, columns.freed[number] & 63
+        stack.key[above, word] -= (stack.key[above, word] >> shift & both_codes) << shift
+    make = columns.makes_at[signature]
+    for number in range(columns.output_at[cut], columns.output_at[cut + 1]):
+        place = columns.output_place[number]
+        if place >= 0:
+            stack.key[above, place >> 6] += columns.makes[make] << (place & 63)
+        make += 1
 
 
 @inline_kernel
@@ -281,16 +292,16 @@ def _copy(stack: Stack, source: int, target: int, words: int) -> None:
     stack.conversions[target], stack.path[target] = stack.conversions[source], stack.path[source]
     stack.compute[target] = stack.compute[source]
     stack.forward[target], stack.backward[target] = stack.forward[source], stack.backward[source]
-    stack.again_forward[target], stack.again_backward[target] = (
-        stack.again_forward[source],
-        stack.again_backward[source],
+    stack.second_forward[target], stack.second_backward[target] = (
+        stack.second_forward[source],
+        stack.second_backward[source],
     )
-    stack.back[target], stack.kept[target] = stack.back[source], stack.kept[source]
+    stack.back[target], stack.nbytes[target] = stack.back[source], stack.nbytes[source]
 
 
 @kernel
 def refill(columns: Columns, tables: Tables) -> None:
-    """Put the states that may still be looked for into empty buckets."""
+    """Insert the states at the current and later cuts into empty buckets."""
     tables.buckets[:] = -1
     tables.counts[FILLED] = 0
     mask = len(tables.buckets) - 1
@@ -307,7 +318,7 @@ def refill(columns: Columns, tables: Tables) -> None:
 
 @kernel
 def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int) -> int:
-    """Go on until the end of the program, or with ``most`` states.
+    """Expand states until the end of the program, but at most ``most`` of them.
 
     Returns:
         `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
@@ -342,7 +353,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
                 stack.key[0, word] = tables.key[state, word]
             stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
             stack.compute[0] = stack.forward[0] = stack.backward[0] = 0.0
-            stack.back[0] = stack.again_forward[0] = stack.again_backward[0] = stack.kept[0] = 0.0
+            stack.back[0] = stack.second_forward[0] = stack.second_backward[0] = stack.nbytes[0] = 0.0
             top = 0
             while top >= 0:
                 if stack.length[top] > 0 and not _end_stage(columns, tables, stack, top, state):

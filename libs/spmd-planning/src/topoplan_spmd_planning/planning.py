@@ -1,7 +1,7 @@
-"""From a program and its prices to HiDup's plan: run the kernel, then follow its choices from the start.
+"""Planning: runs the kernel on a program and its prices, then reconstructs the plan from the kernel's choices.
 
-The kernel keeps of every stage only the numbers of its signatures.  They say all: gone through from the start, an
-input that is not there in the form that its signature needs is one that the stage converted.
+For every stage the kernel stores only the numbers of its signatures.  They determine the plan: if an input does not
+have the form that its signature needs, the stage has converted it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from topoplan_spmd_planning.counting import most_states
 from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, R
-from topoplan_spmd_planning.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grown, thin
+from topoplan_spmd_planning.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grow, thin
 
 __all__ = ["HidupPlan", "Outcome", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
-#: States that are gone on with before Ctrl-C is heard.
+#: States that are expanded between two checks for Ctrl-C.
 _AT_A_TIME = 1 << 12
-#: As many states at a cut as there may be.
+#: No limit on the states at a cut.
 _ALL = 1 << 50
-#: States that the tables have room for at first.
+#: Initial capacity of the tables in states.
 _ROOM = 1 << 14
 
 
 class TooManyStatesError(TopoplanError):
-    """A model has more states than may be kept."""
+    """A model has more states than the limit."""
 
 
 @attrs.frozen
 class Outcome:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        objective: HiDup's measure of the best plan, in seconds; it ranks plans and forecasts nothing.
-        states, entries: states that were gone on from, and (time, debt) pairs at them that none other was better than.
+        objective: HiDup's objective of the best plan, in seconds; it ranks plans and predicts no time.
+        states, entries: number of expanded states, and of their entries that were not dominated.
     """
 
     objective: float
@@ -55,8 +55,8 @@ class Stage(Generic[R]):
     """Conversions, then computations.
 
     Attributes:
-        conversions: value, the form it is in, the form it is brought to.
-        computations: instruction, and the signature it runs under.
+        conversions: (value, old form, new form).
+        computations: (instruction, signature).
     """
 
     conversions: tuple[tuple[int, Any, Any], ...]
@@ -65,7 +65,7 @@ class Stage(Generic[R]):
 
 @attrs.frozen
 class Solution(Generic[R]):
-    """The best way through a program: the objective, how much was searched, the stages, and whether it is the best."""
+    """The best plan of a program: the outcome, the stages, and whether it is certainly the best (no beam was used)."""
 
     outcome: Outcome
     stages: tuple[Stage[R], ...]
@@ -74,10 +74,10 @@ class Solution(Generic[R]):
 
 @attrs.frozen
 class HidupPlan:
-    """What HiDup found.
+    """HiDup's plan.
 
     Attributes:
-        outcome: the objective, and how much was searched.
+        outcome: the objective, and the size of the search.
         stages: in order.
         compute, forward, backward: seconds of all instructions forward, and of all conversions either way.
     """
@@ -101,35 +101,35 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
     Raises:
         TopoplanError: too many states, or no plan at all.
     """
-    who = f"searcher hidup: model {model!r}"
-    columns = columns_of(program, prices, who)
+    subject = f"searcher hidup: model {model!r}"
+    columns = columns_of(program, prices, subject)
     crowd = most_states(program, columns)
     if crowd.states > max_states:
-        raise _too_many(who, max_states, crowd.name, f": at least {crowd.states:.10g}")
-    solution = solve(program, columns, max_states=max_states, who=who)
+        raise _too_many(subject, max_states, crowd.name, f": at least {crowd.states:.10g}")
+    solution = solve(program, columns, max_states=max_states, who=subject)
     assert solution is not None, "there is no bound"
-    priced = (
+    prices_of_conversions = (
         prices.conversion(program.values[v].nbytes, a, b) for stage in solution.stages for v, a, b in stage.conversions
     )
-    paid = [price for price in priced if price is not None]
+    exchange_prices = [price for price in prices_of_conversions if price is not None]
     return HidupPlan(
         outcome=solution.outcome,
         stages=solution.stages,
         compute=sum(
             prices.compute(program.instructions[i], s) for stage in solution.stages for i, s in stage.computations
         ),
-        forward=sum(ahead for ahead, _ in paid),
-        backward=sum(back for _, back in paid),
+        forward=sum(forward_seconds for forward_seconds, _ in exchange_prices),
+        backward=sum(backward_seconds for _, backward_seconds in exchange_prices),
     )
 
 
 def solve(
     program: Program[R], columns: Columns, *, max_states: int, who: str, beam: int | None = None
 ) -> Solution[R] | None:
-    """Run the kernel on a program and follow its choices; None where no plan keeps within the bound of seconds.
+    """Run the kernel on a program and follow its choices; None if no plan is within the bound of seconds.
 
-    ``who`` begins messages.  Of a cut with more states than ``beam`` only the fastest are gone on with, a quarter
-    of so many: then the plan need not be the best one.
+    Error messages begin with ``who``.  If a cut has more states than ``beam``, only the fastest are expanded, a quarter
+    of ``beam``.  Then the plan need not be the best one.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
@@ -137,10 +137,10 @@ def solve(
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack = stack_for(columns)
     most, exact = _ALL if beam is None else beam, True
-    while (went := expand(columns, tables, stack, _AT_A_TIME, most)) != DONE:
-        if went == PAUSED:  # nothing to do but to hear Ctrl-C
+    while (status := expand(columns, tables, stack, _AT_A_TIME, most)) != DONE:
+        if status == PAUSED:  # so that Ctrl-C is handled
             continue
-        if went == CROWDED:
+        if status == CROWDED:
             thin(tables, max(1, most // 4))
             exact = False
             continue
@@ -148,26 +148,26 @@ def solve(
         if tables.counts[STATES] >= max_states:
             instruction = program.instructions[int(tables.counts[CUT])].name
             raise _too_many(who, max_states, instruction)
-        tables = grown(tables, max_states)
+        tables = grow(tables, max_states)
         refill(columns, tables)
     end = int(tables.first[-1])
     if end < 0 and columns.bound < np.inf:
         return None
     if end < 0:
         within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
-        dropped = "" if exact else f" (of the states that were gone on with: a beam of {beam} may be too narrow)"
+        remark = "" if exact else f" (among the expanded states: a beam of {beam} may be too narrow)"
         kind = TopoplanError if columns.limit == np.inf else NoPlanFitsError
-        raise kind(f"{who}: no plan leads to its loss in partial sums{within}{dropped}")
+        raise kind(f"{who}: no plan leads to its loss in partial sums{within}{remark}")
     best = _best(tables, end)
     states = int(tables.counts[STATES] + tables.counts[FORGOTTEN]) - 1
     outcome = Outcome(objective=_total(tables, best), states=states, entries=int(tables.counts[GONE_ON]))
     return Solution(outcome, _follow(program, _choices(tables, best)), exact)
 
 
-def _too_many(who: str, max_states: int, name: str, at_least: str = "") -> TooManyStatesError:
+def _too_many(subject: str, max_states: int, name: str, at_least: str = "") -> TooManyStatesError:
     return TooManyStatesError(
-        f"{who}: more than {max_states} states at {name!r}{at_least} (their number is exponential in the tensors that "
-        f"live at once: raise the searcher's option max-states, or use mcmc)"
+        f"{subject}: more than {max_states} states at {name!r}{at_least} (their number is exponential in the tensors "
+        f"that live at once: raise the searcher's option max-states, or use mcmc)"
     )
 
 
@@ -176,7 +176,7 @@ def _total(tables: Tables, entry: int) -> float:
 
 
 def _best(tables: Tables, state: int) -> int:
-    """Return the entry of least time and debts together; of equal ones the one that the frontier names first."""
+    """Return the entry with the least sum of time and debts; of equal ones the first one of the frontier."""
     best = entry = int(tables.head[state])
     while entry >= 0:
         if _total(tables, entry) < _total(tables, best):
@@ -186,7 +186,7 @@ def _best(tables: Tables, state: int) -> int:
 
 
 def _choices(tables: Tables, entry: int) -> list[list[int]]:
-    """Return, stage by stage, the number of the signature of each instruction on the way to ``entry``."""
+    """Return for each stage the numbers of the signatures of its instructions, on the path to ``entry``."""
     stages = []
     while tables.before[entry] >= 0:
         path = int(tables.path[entry])
@@ -197,7 +197,7 @@ def _choices(tables: Tables, entry: int) -> list[list[int]]:
 
 
 def _follow(program: Program[R], choices: Sequence[Sequence[int]]) -> tuple[Stage[R], ...]:
-    """Return the stages that the choices make."""
+    """Return the stages that follow from the choices."""
     stages, position = [], 0
     forms: dict[int, tuple[Hashable, ...]] = {}
     for numbers in choices:

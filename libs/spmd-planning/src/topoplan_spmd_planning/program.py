@@ -1,43 +1,43 @@
 """A model as one SPMD program, in HiDup's terms.
 
-HiDup's operators are those of a PyTorch trace: data first, then operator after operator, each behind the reads of its
-parameters, and the loss as output.  So an operator graph in the algebra is written out: weights become reads, inputs
-that nobody makes become data where they have samples and reads of constants where they have none.
+HiDup's operators are those of a PyTorch trace: first the data, then the operators, each after the reads of its
+parameters, and the loss as output.  An operator graph is converted accordingly.  Weights become reads.  Inputs without
+a producer become data if they have samples, and reads of constants otherwise.
 
     OperatorGraph ─► instructions, in program order, with the signatures of each and the values between them
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
-from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Sharding, Signature, shard
 
-__all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "write_down"]
+__all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "fits", "write_down"]
 
 
 class Rule(Protocol):
-    """How an instruction may run: a form for each of its inputs and outputs, whatever forms are."""
+    """A signature of an instruction: a form for each of its inputs and outputs."""
 
     @property
     def inputs(self) -> tuple[Hashable, ...]:
-        """Shardings that the inputs must have."""
+        """The shardings of the inputs."""
 
     @property
     def outputs(self) -> tuple[Hashable, ...]:
-        """Shardings that the outputs then have."""
+        """The shardings of the outputs."""
 
 
 R = TypeVar("R", bound=Rule)
 
 
 class Verb(Enum):
-    """What an instruction does."""
+    """The kind of an instruction."""
 
     TAKE = auto()
     """Take data of the training set."""
@@ -51,15 +51,15 @@ class Verb(Enum):
 
 @attrs.frozen
 class Value:
-    """A tensor of the program: its name, the bytes of the whole, and the instructions that make and last use it.
+    """A tensor of the program: its name, the bytes of the whole tensor, its producer and its last user.
 
-    ``last`` is -1 for a value that nobody uses.
+    ``last`` is -1 for a value without users.
     """
 
     name: str
     shape: tuple[int, ...]
     nbytes: int
-    born: int
+    producer: int
     last: int
 
 
@@ -68,10 +68,10 @@ class Instruction(Generic[R]):
     """One step of the program.
 
     Attributes:
-        verb: what it does.
-        name: of the operator, or of what is read.
+        verb: kind of the instruction.
+        name: of the operator, or of the tensor that is read.
         inputs, outputs: values.
-        signatures: forms that it may have, those of ``inputs`` and ``outputs``.
+        signatures: its possible signatures, for ``inputs`` and ``outputs``.
         op: index of the operator in its graph, or -1.
     """
 
@@ -102,31 +102,35 @@ def write_down(
 
     Args:
         graph: the model.
-        rules: gives the signatures of an operator, the one of whole tensors last.
-        n_devices: leave out signatures with tensors that so many devices cannot slice evenly; HiDup does not ask.
-        data_first: take all data before anything else, as HiDup does; otherwise where it is needed.
+        rules: returns the signatures of an operator, the replicated one last.
+        n_devices: omit signatures with tensors that so many devices cannot slice evenly; HiDup does not check this.
+        data_first: all data comes first, as in HiDup; otherwise data comes before its first user.
     """
     writer = _Writer(n_devices)
-    sources = {(v, into): (u, out) for u, out, v, into in graph.edges.reshape(-1, 4).tolist()}
+    sources = {(v, input_index): (u, out) for u, out, v, input_index in graph.edges.reshape(-1, 4).tolist()}
     outputs_of: dict[tuple[int, int], int] = {}
     inputs_of: dict[tuple[int, int], int] = {}
-    loose = [
-        (v, into, tensor)
+    data_inputs = [
+        (v, input_index, tensor)
         for v, op in enumerate(graph.operators)
-        for into, tensor in enumerate(op.inputs)
-        if (v, into) not in sources
+        for input_index, tensor in enumerate(op.inputs)
+        if (v, input_index) not in sources
     ]
-    samples = {(v, into): tensor for v, into, tensor in loose if _has_samples(graph.operators[v], tensor)}
+    samples = {
+        (v, input_index): tensor for v, input_index, tensor in data_inputs if _has_samples(graph.operators[v], tensor)
+    }
 
-    def take(now: Iterable[tuple[int, int]]) -> None:
-        for v, into in now:
-            inputs_of[v, into] = writer.take(f"{graph.operators[v].name}.{samples[v, into].name}", samples[v, into])
+    def take(input_keys: Iterable[tuple[int, int]]) -> None:
+        for v, input_index in input_keys:
+            inputs_of[v, input_index] = writer.take(
+                f"{graph.operators[v].name}.{samples[v, input_index].name}", samples[v, input_index]
+            )
 
     take(samples if data_first else ())
     for v, op in enumerate(graph.operators):
         take(() if data_first else (key for key in samples if key[0] == v))
-        constants = {i: t for u, i, t in loose if u == v and (v, i) not in inputs_of}
-        # Weights first, then constants, as a module's own parameters come before the buffers that it is given.
+        constants = {i: t for u, i, t in data_inputs if u == v and (v, i) not in inputs_of}
+        # Weights first, then constants, as PyTorch lists the parameters of a module before its buffers.
         weights = [writer.read(f"{op.name}.{tensor.name}", tensor) for tensor in op.weights]
         inputs_of.update({(v, i): writer.read(f"{op.name}.{t.name}", t) for i, t in constants.items()})
         inputs = [inputs_of[v, k] if (v, k) in inputs_of else outputs_of[sources[v, k]] for k in range(len(op.inputs))]
@@ -137,7 +141,7 @@ def write_down(
 
 
 class _Writer:
-    """The instructions and values written so far."""
+    """Builder of a program: the instructions and values so far."""
 
     def __init__(self, n_devices: int) -> None:
         self._n_devices = n_devices
@@ -160,16 +164,16 @@ class _Writer:
         return self._write(Verb.RUN, operator.name, inputs, operator.outputs, rules, op)
 
     def end(self) -> None:
-        """Hand over every number that nobody uses: the loss."""
-        loose = [v for v, (_, tensor, _) in enumerate(self._values) if v not in self._last and not tensor.axes]
-        for value in loose:
+        """Add the loss: all scalars without users are outputs."""
+        scalars = [v for v, (_, tensor, _) in enumerate(self._values) if v not in self._last and not tensor.axes]
+        for value in scalars:
             self._write(Verb.LOSS, "output", (value,), [], (Signature((PARTIAL,), ()),))
 
     def program(self) -> Program[Signature]:
-        """Return what was written."""
+        """Return the program."""
         values = tuple(
-            Value(name, tensor.shape, tensor.nbytes, born, self._last.get(number, -1))
-            for number, (name, tensor, born) in enumerate(self._values)
+            Value(name, tensor.shape, tensor.nbytes, producer, self._last.get(number, -1))
+            for number, (name, tensor, producer) in enumerate(self._values)
         )
         return Program(tuple(self._instructions), values)
 
@@ -191,12 +195,17 @@ class _Writer:
             rule
             for rule in rules
             if all(
-                form.fits(shape, self._n_devices)
+                fits(form, shape, self._n_devices)
                 for form, shape in zip((*rule.inputs, *rule.outputs), shapes, strict=True)
             )
         )
         self._instructions.append(Instruction(verb, name, inputs, tuple(values), weights, op))
         return values
+
+
+def fits(sharding: Sharding, shape: Sequence[int], n_devices: int) -> bool:
+    """Say whether so many devices can hold a tensor of ``shape`` so: in equal slices, if in slices."""
+    return not sharding.sliced or (sharding.axis < len(shape) and shape[sharding.axis] % n_devices == 0)
 
 
 def _has_samples(op: Operator, tensor: Tensor) -> bool:

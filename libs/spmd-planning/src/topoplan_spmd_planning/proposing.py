@@ -34,7 +34,7 @@ def plan_of(
 def candidate_of(plan: HidupPlan, program: Program[Signature], problem: Problem, state: State) -> Candidate:
     """Return the plan as a candidate on the fabric of ``state``, with both micro-batches.
 
-    A plan with a rule that is not sound, or with slices that are not even, is proposed as placements alone.
+    If the plan has an unsound rule or uneven slices, the candidate has its placements alone.
     """
     strategy = strategy_of(plan, program, problem)
     if strategy is not None:
@@ -43,10 +43,10 @@ def candidate_of(plan: HidupPlan, program: Program[Signature], problem: Problem,
 
 
 def placements_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> dict[int, Placement]:
-    """Return placements that cut every operator as the plan does, over all devices.
+    """Return placements that cut every operator as in the plan, over all devices.
 
-    Placements say less than forms: an operator that every device runs whole keeps the placement it had, and so does
-    one whose rule cuts no dimension of the algebra (`topoplan_spmd_planning.released.unsound`).
+    Placements cannot express all signatures.  If every device runs an operator undivided, or its rule cuts no dimension
+    of the iteration space (`topoplan_spmd_planning.released.unsound`), it keeps its current placement.
     """
     placements = {}
     for stage in plan.stages:
@@ -59,7 +59,7 @@ def placements_of(plan: HidupPlan, program: Program[Signature], problem: Problem
 
 
 def _degrees(signature: Signature, op: int, problem: Problem) -> tuple[int, ...] | None:
-    """Return the cut of a signature, where there is one that can be priced."""
+    """Return the degrees of a signature's cut, or None if it has none with a price."""
     if op < 0 or signature.dim < 0:
         return None
     operator, devices = problem.graph.operators[op], problem.cluster.n_devices

@@ -1,13 +1,13 @@
-"""The signatures that HiDup knows, told by what it lacks, and has too much, beside the derived ones.
+"""The signatures of HiDup's table, as differences from the derived signatures.
 
-`topoplan.model.sharding.signatures` derives from an operator's iteration space what is sound.  HiDup's table, written
-by hand for each operator, has most of it.  It lacks
+`topoplan_engine.sharding.signatures` derives all sound signatures from the iteration space of an operator.  HiDup's
+table, written by hand for each operator, has most of them.  It lacks
 
-- partial sums through operators that it does not think of as linear (`SUMS` lists those that it does), and through
-  several arguments at once: a sum of partial sums, a product of partial sums with a bias in partial sums;
-- cuts of some dimensions (`UNCUT`);
+- partial sums through operators that it does not treat as linear (`SUMS` lists those that it does), and through several
+  arguments at once: a sum of partial sums, a product of partial sums with a bias in partial sums;
+- cuts of some dimensions (`UNCUT`).
 
-and it has a few rules that do not compute the same (`unsound`).  They are needed to find HiDup's own plans.
+It also has a few rules that do not compute the operator's result (`unsound`).  They are needed to find HiDup's plans.
 
 Source: the rules of ylxdzsw/hidup (annotation of the operators), and section 3 of the paper.
 """
@@ -22,7 +22,7 @@ from topoplan_engine.sharding.signatures import signatures
 
 __all__ = ["SUMS", "UNCUT", "released", "unsound"]
 
-#: Kind -> arguments that HiDup lets be partial sums, one at a time.
+#: Kind -> arguments that may be partial sums in HiDup, one at a time.
 SUMS: dict[str, tuple[int, ...]] = {
     "bmm": (0, 1),
     "chunk": (0,),
@@ -50,16 +50,16 @@ UNCUT: dict[str, tuple[int, ...]] = {
 
 
 def released(op: Operator) -> tuple[Signature, ...]:
-    """Return the signatures of HiDup's table; the whole operator comes last."""
-    *rules, whole = signatures(op)
-    return (*(s for s in rules if _known(op, s)), *unsound(op), whole)
+    """Return the signatures of HiDup's table; the replicated one comes last."""
+    *rules, replicated = signatures(op)
+    return (*(s for s in rules if _in_table(op, s)), *unsound(op), replicated)
 
 
 def unsound(op: Operator) -> tuple[Signature, ...]:
-    """Return the rules of HiDup's table that do not compute what the operator does.
+    """Return the rules of HiDup's table that do not compute the operator's result.
 
-    - Rounded quotients of partial sums do not add up to that of the sum.
-    - Slices of attention's joint projection are no heads', and each device would add the whole output bias.
+    - The sum of rounded quotients of partial sums is not the rounded quotient of the sum.
+    - Slices of attention's joint projection are not heads, and each device would add the whole output bias.
     - A combination of expert outputs that is cut by expert gives partial sums, not slices of positions.
     - The rules for a product of four by three axes number the second operand's axes as if it had four.
     """
@@ -81,7 +81,7 @@ def unsound(op: Operator) -> tuple[Signature, ...]:
     return ()
 
 
-def _known(op: Operator, signature: Signature) -> bool:
+def _in_table(op: Operator, signature: Signature) -> bool:
     """Say whether HiDup's table has a derived signature."""
     sums = [k for k, form in enumerate(signature.inputs) if form == PARTIAL]
     if signature.dim >= 0:
@@ -92,7 +92,7 @@ def _known(op: Operator, signature: Signature) -> bool:
 
 
 def _combines(op: Operator) -> bool:
-    """Say whether this is the product that combines expert outputs, ``becd,bsec->bsd``: HiDup mistakes its ``s``."""
+    """Say whether this product combines expert outputs, ``becd,bsec->bsd``; HiDup's rule for its ``s`` is wrong."""
     axes = [[axis.dim for axis in tensor.axes] for tensor in (*arguments(op), *op.outputs)]
     return op.kind == "einsum" and axes == [[0, 1, 2, 3], [0, 4, 1, 2], [0, 4, 3]]
 

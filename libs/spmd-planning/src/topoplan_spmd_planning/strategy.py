@@ -1,8 +1,10 @@
-"""A plan as a strategy: forms for every operator, and two micro-batches in the plan's stages."""
+"""Converts a plan into a strategy: a signature for every operator, and two micro-batches in the plan's stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import attrs
 
 from topoplan import Problem, SpmdStrategy
 from topoplan.model.schedule import Schedule, ScheduleKind
@@ -12,14 +14,14 @@ from topoplan_engine.sharding.programs import why_invalid
 from topoplan_spmd_planning.planning import HidupPlan, Stage
 from topoplan_spmd_planning.program import Program, R
 
-__all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with"]
+__all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with", "unscheduled"]
 
 #: HiDup's copies of the model.
 MICRO_BATCHES = 2
 
 
 def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> SpmdStrategy | None:
-    """Return the plan as a strategy; None where one of its rules is not sound, or its slices are not even."""
+    """Return the plan as a strategy; None if one of its rules is unsound or its slices are uneven."""
     devices = problem.cluster.n_devices
     rules: dict[int, tuple[Signature, ...]] = {
         program.instructions[number].op: (s,) for stage in plan.stages for number, s in stage.computations
@@ -38,19 +40,24 @@ def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) 
 def strategy_with(
     forms: SpmdProgram, stages: Sequence[Stage[R]], program: Program[R], problem: Problem
 ) -> SpmdStrategy | None:
-    """Return two micro-batches that go through stages in these forms; None where slices are not even.
+    """Return the strategy of a program with two micro-batches in ``stages``; None if slices are uneven.
 
-    Where samples have no two equal parts, the whole batch goes through at once.
+    If the samples cannot be divided into two equal parts, the strategy does not divide the batch.
     """
     graph = problem.graph
     schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
-    strategy = SpmdStrategy.of(forms, graph).overlapped(schedule)
+    strategy = attrs.evolve(SpmdStrategy.of(forms, graph), schedule=schedule)
     if not all(problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)):
         return None
-    for candidate in (strategy, strategy.unscheduled()):
+    for candidate in (strategy, unscheduled(strategy)):
         if why_invalid(candidate, graph, problem.cluster.n_devices) is None:
             return candidate
     return None
+
+
+def unscheduled(strategy: SpmdStrategy) -> SpmdStrategy:
+    """Return the same program, which takes the whole batch at once."""
+    return attrs.evolve(strategy, schedule=Schedule.one_by_one(len(strategy.placements)))
 
 
 def program_of(
@@ -60,13 +67,13 @@ def program_of(
     stored: dict[int, tuple[Sharding, ...]],
     sharded_state: bool = False,
 ) -> SpmdProgram:
-    """Return the forms of all operators.
+    """Return the program of a strategy.
 
     Args:
         program: the model.
         mesh: devices along each axis.
         rules: signatures of each operator of the graph.
-        stored: forms of the values that are taken or read.
+        stored: forms of data and parameters.
         sharded_state: see `SpmdProgram`.
     """
     runs = [instruction for instruction in program.instructions if instruction.op >= 0]

@@ -1,7 +1,7 @@
-"""The states and entries that the kernel reaches, and what is done with them between its runs.
+"""The tables of states and entries of the kernel, and their maintenance between its runs.
 
-The kernel writes until there is no more room, or until a cut has too many states.  Then states at cuts gone through are
-forgotten (`forget`), tables are made larger (`grown`), or the slowest states are dropped (`thin`).
+The kernel runs until the tables are full or a cut has too many states.  Then states at earlier cuts are removed
+(`forget`), the tables are enlarged (`grow`), or the slowest states are dropped (`thin`).
 """
 
 from __future__ import annotations
@@ -14,32 +14,44 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_spmd_planning.columns import Columns
 
 __all__ = [
-    "CUT", "EACH", "ENTRIES", "FILLED", "FORGOTTEN", "GONE_ON", "STATE", "STATES", "TAKEN_OUT", "Tables",
-    "empty_tables", "forget", "grown", "thin",
-]  # fmt: skip
+    "CUT",
+    "EACH",
+    "ENTRIES",
+    "FILLED",
+    "FORGOTTEN",
+    "GONE_ON",
+    "STATE",
+    "STATES",
+    "TAKEN_OUT",
+    "Tables",
+    "empty_tables",
+    "forget",
+    "grow",
+    "thin",
+]
 
-#: Where `Tables.counts` has what.
+#: Indices of `Tables.counts`.
 STATES, ENTRIES, TAKEN_OUT, CUT, STATE, GONE_ON, FILLED, FORGOTTEN = range(8)
 
-#: Entries of each state that are gone on with where there are too many.
+#: Entries of each state that remain if a cut has too many states.
 EACH = 32
 
 
 class Tables(NamedTuple):
-    """States and entries reached so far, with room for more.
+    """States and entries so far, with spare capacity.
 
     Attributes:
-        key: (S, W) slots of each state; ``cut``: (S,) where it is; ``after``: (S,) the next state at that cut, or -1;
+        key: (S, W) slots of each state; ``cut``: (S,) its cut; ``after``: (S,) the next state at that cut, or -1;
             ``head``: (S,) its first entry, or -1.
         first, last: (n+1,) first and last state at each cut, or -1.
-        buckets: states by hash, -1 where there is none; a power of two of them.  States at cuts gone through are no
-            longer looked for, so that these need not grow with the program.
-        time, debt: (E,) seconds of each entry; ``due``, ``kept``: its debt of the backward pass and its bytes, where
-            the recursion has them; ``before``: (E,) the entry it continues; ``path``: (E,) the numbers of
-            the signatures of its stage, lowest bits first, and above them how many; ``following``: (E,) the next
-            entry of its state, or of those taken out.
-        counts: states there, entries in use, first entry taken out (or -1), cut and state to go on from, entries gone
-            on from, buckets in use, states forgotten.
+        buckets: states by hash, or -1; their number is a power of two.  States at earlier cuts are not looked up again,
+            so the number of buckets does not depend on the length of the program.
+        time, debt: (E,) seconds of each entry; ``due``, ``nbytes``: its debt of the backward pass and its bytes, where
+            the recursion has them; ``before``: (E,) its predecessor; ``path``: (E,) the numbers of the signatures of
+            its stage, lowest bits first, and above them how many; ``following``: (E,) the next entry of its state, or
+            of the free list.
+        counts: number of states, entries in use, head of the free list (or -1), next cut and state, expanded entries,
+            buckets in use, removed states.
     """
 
     key: I64
@@ -52,7 +64,7 @@ class Tables(NamedTuple):
     time: F64
     debt: F64
     due: F64
-    kept: F64
+    nbytes: F64
     before: I32
     path: I64
     following: I32
@@ -60,7 +72,7 @@ class Tables(NamedTuple):
 
 
 def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
-    """Return tables with room, that hold the start: one state without values, one entry without time."""
+    """Return tables with the initial state: one state without live values, with one entry of zero seconds."""
     cuts = len(columns.signature_at)
     tables = Tables(
         key=np.zeros((states, columns.words), np.int64),
@@ -73,7 +85,7 @@ def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
         time=np.zeros(entries),
         debt=np.zeros(entries),
         due=np.zeros(entries),
-        kept=np.zeros(entries),
+        nbytes=np.zeros(entries),
         before=np.full(entries, -1, np.int32),
         path=np.zeros(entries, np.int64),
         following=np.full(entries, -1, np.int32),
@@ -84,13 +96,10 @@ def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
 
 
 def forget(tables: Tables) -> None:
-    """Forget the states at cuts gone through; the buckets must be filled again.
-
-    What was chosen on the way is in the entries.
-    """
-    cut, used = int(tables.counts[CUT]), int(tables.counts[STATES])
-    remaining = np.flatnonzero(tables.cut[:used] >= cut)
-    number = np.full(used + 1, -1)
+    """Remove the states at earlier cuts; the buckets must be filled again.  The entries keep the choices."""
+    cut, n_states = int(tables.counts[CUT]), int(tables.counts[STATES])
+    remaining = np.flatnonzero(tables.cut[:n_states] >= cut)
+    number = np.full(n_states + 1, -1)
     number[remaining] = np.arange(len(remaining))
     for column in (tables.key, tables.cut, tables.head):
         column[: len(remaining)] = column[remaining]
@@ -100,15 +109,12 @@ def forget(tables: Tables) -> None:
         ends[:cut] = -1
         ends[:] = number[ends]
     tables.counts[STATE] = number[tables.counts[STATE]]
-    tables.counts[FORGOTTEN] += used - len(remaining)
+    tables.counts[FORGOTTEN] += n_states - len(remaining)
     tables.counts[STATES] = len(remaining)
 
 
 def thin(tables: Tables, states: int) -> None:
-    """Keep, of the cut to go on from, so many states, the fastest, and of each the `EACH` fastest entries.
-
-    Of equal ones the first stay.
-    """
+    """Keep the fastest states of the next cut, and the `EACH` fastest entries of each; of equal ones the first."""
     live = np.flatnonzero(tables.cut[: tables.counts[STATES]] == tables.counts[CUT])
     heads, owner = [tables.head[live].astype(np.int64)], [live]
     while len(heads[-1]):
@@ -124,21 +130,21 @@ def thin(tables: Tables, states: int) -> None:
     fastest = np.zeros(len(begins), dtype=bool)
     fastest[np.argsort(total[begins], kind="stable")[:states]] = True
     place = np.arange(len(state)) - np.repeat(begins, lengths)
-    selected = np.repeat(fastest, lengths) & (place < EACH)
-    ends = selected & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
-    tables.following[entry[selected]] = np.where(ends, -1, np.roll(entry, -1))[selected]
+    mask = np.repeat(fastest, lengths) & (place < EACH)
+    ends = mask & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
+    tables.following[entry[mask]] = np.where(ends, -1, np.roll(entry, -1))[mask]
     tables.head[live] = -1
     tables.head[state[begins[fastest]]] = entry[begins[fastest]]
 
 
-def grown(tables: Tables, max_states: int) -> Tables:
-    """Return tables with twice the room wherever there is little, and the same contents.
+def grow(tables: Tables, max_states: int) -> Tables:
+    """Return tables with the same contents and twice the capacity of those that are nearly full.
 
-    Columns with room enough are the same ones.  The buckets are empty and must be filled again.
+    Columns with enough capacity are shared.  The buckets are empty and must be filled again.
     """
     room = len(tables.cut), len(tables.time), len(tables.buckets)
-    used = 2 * int(tables.counts[STATES]), int(tables.counts[ENTRIES]), 2 * int(tables.counts[FILLED])
-    states, entries, buckets = (2 * have if need >= have else have for have, need in zip(room, used, strict=True))
+    counts = 2 * int(tables.counts[STATES]), int(tables.counts[ENTRIES]), 2 * int(tables.counts[FILLED])
+    states, entries, buckets = (2 * size if count >= size else size for size, count in zip(room, counts, strict=True))
     states = min(states, max_states)
 
     def longer(name: str, rows: int, fill: int) -> np.ndarray:
@@ -156,7 +162,7 @@ def grown(tables: Tables, max_states: int) -> Tables:
         time=longer("time", entries, 0),
         debt=longer("debt", entries, 0),
         due=longer("due", entries, 0),
-        kept=longer("kept", entries, 0),
+        nbytes=longer("nbytes", entries, 0),
         before=longer("before", entries, -1),
         path=longer("path", entries, 0),
         following=longer("following", entries, -1),

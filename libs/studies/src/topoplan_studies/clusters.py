@@ -21,30 +21,32 @@ import attrs
 import numpy as np
 
 from topoplan.errors import TopoplanError
-from topoplan.model.fabric import Fabric
-from topoplan.model.interfaces import built
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
-from topoplan_engine.experiment import ClusterOptions, build_cluster, interfaces_unless_given
+from topoplan_engine.experiment import build_cluster, interfaces_unless_given
+from topoplan_engine.network.building import build_fabric
+from topoplan_engine.options import ClusterOptions
 from topoplan_studies.prices import Basis, Item, Prices, affordable, bill, cost, largest_factor
 from topoplan_studies.study import BATCH, Network, Study
 
-__all__ = ["EQUAL", "Target", "cluster_of"]
+__all__ = ["EQUAL", "Settings", "Target", "cluster_of"]
 
-At = Mapping[str, float]
+#: What varies in a study -> its value.
+Settings = Mapping[str, float]
 
 #: Costs that differ by no more than this share are equal.
 EQUAL = 0.01
-#: How often the bandwidth is doubled, or halved, where the network has to be built to know its cost; and how exactly
-#: the bandwidth is then found.
+#: How often the bandwidth is doubled or halved if the network has to be built to know its cost, and the relative
+#: precision of the bandwidth that the bisection then finds.
 _OCTAVES, _PRECISION = 20, 1e-6
-#: A larger share of the cost says that not all links follow the bandwidth of interfaces.
+#: If the cost is off by a larger share, some links do not follow the bandwidth of interfaces.
 _MISSED = 1e-5
 
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """What a network's cost stands beside.
+    """The cost that a network should have, because another network has it.
 
     Attributes:
         cost: of the network that others have to cost as much as.
@@ -60,21 +62,23 @@ class Target:
 
 
 def cluster_of(
-    study: Study, network: Network, at: At, host: Host, prices: Prices
+    study: Study, network: Network, settings: Settings, host: Host, prices: Prices
 ) -> tuple[ClusterOptions, Target | None]:
-    """Return the cluster of a network at a variation, and what its cost stands beside in this study.
+    """Return the cluster of a network at a setting, and the cost that it should have, if the study sets one.
 
     Raises:
         TopoplanError: the network cannot be built, has no price, or is not in the catalogue.
     """
-    options = _options(study, at, host, prices)
+    options = _options(study, settings, host, prices)
     parts = _parts(network, options, host)  # what it refuses is said before anything runs
-    like = network.costs_as or next((one.costs_as for one in study.networks if one.costs_as), None)
-    if like is None or like == network.name:
+    standard = network.costs_as or next(
+        (candidate.costs_as for candidate in study.networks if candidate.costs_as), None
+    )
+    if standard is None or standard == network.name:
         return options, None
-    other = next(candidate for candidate in study.networks if candidate.name == like)
-    budget = cost(_parts(other, options, host), prices)
-    if _topology(network, host).switching == "ideal":
+    standard_network = next(candidate for candidate in study.networks if candidate.name == standard)
+    budget = cost(_parts(standard_network, options, host), prices)
+    if _fabric(network, options, host).switching == "ideal":
         reason = "an ideal switch is not for sale, and keeps its bandwidth"
     elif network.costs_as is None:
         reason = "it keeps its bandwidth"
@@ -83,12 +87,12 @@ def cluster_of(
     else:
         options, reason = _for_money(network, options, host, prices, budget, parts)
     planned = cost(_parts(network, options, host), prices)
-    return options, Target(cost=budget, network=like, planned=planned, reason=reason)
+    return options, Target(cost=budget, network=standard, planned=planned, reason=reason)
 
 
-def _options(study: Study, at: At, host: Host, prices: Prices) -> ClusterOptions:
-    """Return the cluster at a variation, the same for all networks."""
-    changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in at.items() if key != BATCH}
+def _options(study: Study, settings: Settings, host: Host, prices: Prices) -> ClusterOptions:
+    """Return the cluster at a setting, the same for all networks."""
+    changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in settings.items() if key != BATCH}
     topologies = [_topology(network, host) for network in study.networks]
     options = interfaces_unless_given(attrs.evolve(study.cluster, **changes), topologies)
     speed = options.interface_bandwidth_gbps
@@ -149,16 +153,16 @@ def _from_catalogue(
 
 
 def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
-    """Return the cluster with the bandwidth of a host on one interface, where the network's switches can do with it."""
+    """Return the cluster with the bandwidth of a host on one interface, if the network can be built so."""
     assert options.degree is not None
     if not _topology(network, host).switched:
         return options
-    one = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
+    bundled = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
     try:
-        _parts(network, one, host)
+        _parts(network, bundled, host)
     except TopoplanError:
         return options
-    return one
+    return bundled
 
 
 def _topology(network: Network, host: Host) -> type[Topology]:
@@ -166,10 +170,13 @@ def _topology(network: Network, host: Host) -> type[Topology]:
 
 
 def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:
+    return bill(_fabric(network, options, host))
+
+
+def _fabric(network: Network, options: ClusterOptions, host: Host) -> AnyFabric:
     topology = host.make(Topology, network.choice.name, network.choice.options)
     context = TopologyContext(cluster=build_cluster(options, host), demand=None, rng=np.random.default_rng(0))
-    fabric: Fabric = built(topology, context)
-    return bill(fabric, topology.switching)
+    return build_fabric(topology, context)
 
 
 def _regrouped(options: ClusterOptions) -> tuple[Any, ...]:
@@ -177,8 +184,8 @@ def _regrouped(options: ClusterOptions) -> tuple[Any, ...]:
     assert options.degree is not None
     groups = []
     for group in options.hosts:
-        own = group.degree or options.degree
-        speed = (group.interface_bandwidth_gbps or options.interface_bandwidth_gbps) * own / options.degree
+        degree = group.degree or options.degree
+        speed = (group.interface_bandwidth_gbps or options.interface_bandwidth_gbps) * degree / options.degree
         groups.append(attrs.evolve(group, degree=1, interface_bandwidth_gbps=speed))
     return tuple(groups)
 

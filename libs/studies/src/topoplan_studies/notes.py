@@ -1,6 +1,6 @@
-"""What must be known to read costs and bandwidths: bills that are not equal, parts that are not for sale.
+"""Remarks on a table of results: costs that are not equal, parts that are not for sale, means over draws, other plans.
 
-Marks stand in the tables (`mark`); `notes` says in words what they mean, a line for each network or mark.
+Tables show marks (`mark`); `notes` explains them, one line for each network or mark.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from topoplan_studies.clusters import EQUAL, Target
 from topoplan_studies.prices import Basis, Prices
-from topoplan_studies.rows import Row
+from topoplan_studies.results import NetworkResult
 
 __all__ = ["differs", "mark", "notes", "unequal"]
 
@@ -17,14 +17,14 @@ __all__ = ["differs", "mark", "notes", "unequal"]
 _MARKS = {Basis.BETWEEN: "*", Basis.BEYOND: "**"}
 
 
-def mark(row: Row) -> str:
+def mark(result: NetworkResult) -> str:
     """Return what stands behind a bandwidth in tables."""
-    return _MARKS.get(row.basis, "")
+    return _MARKS.get(result.basis, "")
 
 
-def differs(row: Row) -> bool:
-    """Say whether the network costs something else than the one that it stands beside, by more than `EQUAL`."""
-    return row.target is not None and _differ(row.cost, row.target)
+def differs(result: NetworkResult) -> bool:
+    """Say whether the network's cost differs from the cost that it should have, by more than `EQUAL`."""
+    return result.target is not None and _differ(result.cost, result.target)
 
 
 def _differ(cost: float, target: Target) -> bool:
@@ -35,23 +35,32 @@ def unequal(costs: Iterable[tuple[str, Target | None, float]]) -> list[str]:
     """Return a line for each network that does not cost what it should.
 
     Args:
-        costs: name of a network, what its cost stands beside, and its cost; a network may be there several times.
+        costs: name of a network, the cost that it should have, and its cost; a network may be there several times.
     """
     ratios: dict[tuple[str, str, str], list[float]] = {}
     for network, target, cost in costs:
         if target is not None and _differ(cost, target):
             ratios.setdefault((network, target.network, target.reason), []).append(cost / target.cost)
-    told = []
-    for (network, other, reason), found in ratios.items():
-        low, high = f"{min(found):.2f}", f"{max(found):.2f}"
-        times = low if low == high else f"{low} to {high}"
-        told.append(f"not of equal cost: {network} costs {times} times as much as {other}: {reason}")
-    return told
+    lines = []
+    for (network, standard, reason), times in ratios.items():
+        low, high = f"{min(times):.2f}", f"{max(times):.2f}"
+        span = low if low == high else f"{low} to {high}"
+        lines.append(f"not of equal cost: {network} costs {span} times as much as {standard}: {reason}")
+    return lines
 
 
-def _drawn(rows: Sequence[Row]) -> list[str]:
-    """Say that times are means of several draws of paths, where some are, and how far single draws lie from them."""
-    runs = [run for row in rows for run in row.runs if run.get("draws", 1) > 1]
+def _unstated(results: Sequence[NetworkResult]) -> list[str]:
+    """Name the networks whose fabrics do not say what their links pass."""
+    networks = dict.fromkeys(result.network for result in results if any("priced_as" in run for run in result.runs))
+    return [
+        f"{network} does not say what its links pass (Fabric.switching): priced as cables and packet switches"
+        for network in networks
+    ]
+
+
+def _drawn(results: Sequence[NetworkResult]) -> list[str]:
+    """Say that times are means over draws of equal paths, and their largest standard deviation, if any are."""
+    runs = [run for result in results for run in result.runs if run.get("draws", 1) > 1]
     if not runs:
         return []
     widest = max(run["standard_deviation_s"] / run["iteration_time_s"] for run in runs)
@@ -59,21 +68,19 @@ def _drawn(rows: Sequence[Row]) -> list[str]:
     return [f"times are means over up to {most} draws of equal paths, whose standard deviation is {widest:.1%} at most"]
 
 
-def _beside(rows: Sequence[Row]) -> list[str]:
-    """Name the plans beside which another one is to be known of."""
-    told = []
-    for row in rows:
-        for run in row.runs:
+def _asides(results: Sequence[NetworkResult]) -> list[str]:
+    """Name the runs that have another plan worth knowing, and that plan."""
+    lines = []
+    for result in results:
+        for run in result.runs:
             if run.get("aside"):
-                other = f"{run['aside']['plan']}: {run['aside']['iteration_time_s'] * 1e3:.4g} ms"
-                told.append(f"{row.place} on {row.network}, seed {run['seed']}: {run['plan']}; {other}")
-    return told
+                aside = f"{run['aside']['plan']}: {run['aside']['iteration_time_s'] * 1e3:.4g} ms"
+                lines.append(f"{result.setting} on {result.network}, seed {run['seed']}: {run['plan']}; {aside}")
+    return lines
 
 
-def notes(rows: Sequence[Row], prices: Prices) -> list[str]:
-    """Return a line for each network that does not cost what it should, for each mark, and for what times are of."""
-    told = unequal([(row.network, row.target, row.cost) for row in rows])
-    told += [*_drawn(rows), *_beside(rows)]
+def notes(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
+    """Return a line for each network that does not cost what it should, for what is assumed, and for each mark."""
     fastest = max(prices.bandwidths("nic"), default=0.0)
     means = {
         Basis.BETWEEN: "* not for sale at this bandwidth: priced on a line between parts that are "
@@ -81,4 +88,10 @@ def notes(rows: Sequence[Row], prices: Prices) -> list[str]:
         Basis.BEYOND: f"** faster than any part in the prices (a nic of {fastest:g} Gbps at most): priced as several "
         "of them side by side",
     }
-    return told + [text for basis, text in means.items() if any(row.basis is basis for row in rows)]
+    return [
+        *unequal((result.network, result.target, result.cost) for result in results),
+        *_unstated(results),
+        *_drawn(results),
+        *_asides(results),
+        *(text for basis, text in means.items() if any(result.basis is basis for result in results)),
+    ]

@@ -1,112 +1,151 @@
-"""A study as SVG: a panel for each model, iteration time over what varies, a line (or a bar) for each network."""
+"""A study as a figure: panels with a line for each network over what varies, or with a bar for each network."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from html import escape
+from typing import TYPE_CHECKING
 
-from topoplan_studies.bars import HEIGHT, WIDTH, bars, costs
-from topoplan_studies.chart import COLOURS
-from topoplan_studies.rows import Row
+from topoplan_engine.reporting.figures import COLOURS, empty_figure
+from topoplan_studies.results import NetworkResult
 from topoplan_studies.study import Study, number
+from topoplan_studies.tables import StudyReport
 
-__all__ = ["plot"]
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
-_COLUMNS, _LEFT, _TOP, _LINE = 3, 56, 26, 18
+__all__ = ["pareto_front", "plot"]
+
+_STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (1, 2)), (0, (10, 4)))
+#: Panels side by side; the size of a panel and the height of a line of the legend, in inches.
+_COLUMNS, _WIDTH, _HEIGHT, _LINE = 3, 3.4, 2.7, 0.2
+
+_Panel = Callable[["Axes"], None]
 
 
-def plot(study: Study, rows: Sequence[Row], currency: str) -> str:
-    """Return the SVG.
+def plot(report: StudyReport) -> Figure:
+    """Return the figure.
 
     The last thing that takes several values is the x axis, every value at the same distance; each combination of the
     others has panels of its own.  Times are medians on a logarithmic axis; a bar from the least to the most shows the
-    seeds.  Where nothing does, networks have bars instead of lines, and stand beside their costs in ``currency``.
+    seeds.  If nothing varies, networks have bars instead of lines, and further panels show times over costs.
     """
-    varying = [key for key in study.vary if len({row.at[key] for row in rows}) > 1]
-    axis = varying[-1] if varying else ""
-    panels: dict[str, list[Row]] = {}
-    for row in rows:
-        others = [f"{key} {number(value)}" for key, value in row.at.items() if key in varying[:-1]]
-        panels.setdefault(", ".join([row.model, *others]), []).append(row)
+    study, results = report.study, report.results
+    varying = [key for key in study.vary if len({result.settings[key] for result in results}) > 1]
+    groups: dict[str, list[NetworkResult]] = {}
+    for result in results:
+        settings = [f"{key} {number(result.settings[key])}" for key in varying[:-1]]
+        groups.setdefault(", ".join([result.model, *settings]), []).append(result)
     networks = [network.name for network in study.networks]
-    if axis:
-        drawn = [partial(_panel, title, found, networks, axis) for title, found in panels.items()]
+    panels: list[_Panel]
+    if varying:
+        panels = [partial(_lines, title, group, networks, varying[-1]) for title, group in groups.items()]
     else:
-        drawn = [partial(bars, title, found, networks) for title, found in panels.items()]
-        priced = {title: found for title, found in panels.items() if any(row.cost for row in found)}
-        drawn += [partial(costs, f"{title}: over cost", found, networks, currency) for title, found in priced.items()]
-    width = min(_COLUMNS, len(drawn)) * WIDTH
-    head = _LINE * (1 + len(networks)) + 8
-    height = head + math.ceil(len(drawn) / _COLUMNS) * HEIGHT
-    size = f'width="{width}" height="{height}"'
-    over = f" over {axis}" if axis else ""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="11">',
-        f'<rect {size} fill="white"/>',
-        f'<text x="8" y="{_LINE}" font-weight="bold">iteration time (ms){over}</text>',
-    ]
-    for i, name in enumerate(networks):
-        y = _LINE * (i + 2)
-        colour = COLOURS[i % len(COLOURS)]
-        key = _line(i, f"12,{y - 4} 44,{y - 4}")
-        swatch = f'<rect x="12" y="{y - 10}" width="32" height="10" fill="{colour}"/>'
-        parts += [key if axis else swatch, f'<text x="52" y="{y}">{escape(name)}</text>']
-    for i, panel in enumerate(drawn):
-        parts += panel((i % _COLUMNS) * WIDTH, head + (i // _COLUMNS) * HEIGHT)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        panels = [partial(_bars, title, group, networks) for title, group in groups.items()]
+        panels += [
+            partial(_costs, f"{title}: over cost", group, networks, report.prices.currency)
+            for title, group in groups.items()
+            if any(result.cost for result in group)
+        ]
+    return _figure(study, panels)
 
 
-def _panel(title: str, rows: Sequence[Row], networks: Sequence[str], axis: str, x0: float, y0: float) -> list[str]:
-    left, right = x0 + _LEFT, x0 + WIDTH - 12
-    top, bottom = y0 + _TOP, y0 + HEIGHT - 30
-    values = list(dict.fromkeys(row.at.get(axis, 0.0) for row in rows))
-    low = math.log10(min(row.time.least for row in rows) * 1e3)
-    high = math.log10(max(row.time.most for row in rows) * 1e3)
-    margin = max(0.05 * (high - low), 0.02)
-    low, high = low - margin, high + margin
-
-    def x(value: float) -> float:
-        return left + (right - left) * (values.index(value) + 0.5) / len(values)
-
-    def y(seconds: float) -> float:
-        return bottom - (bottom - top) * (math.log10(seconds * 1e3) - low) / (high - low)
-
-    parts = [
-        f'<text x="{left}" y="{top - 8}" font-weight="bold">{escape(title)}</text>',
-        f'<rect x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" fill="none" stroke="#999"/>',
-    ]
-    for tick in _ticks(low, high):
-        at = y(tick / 1e3)
-        parts.append(f'<line x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#eee"/>')
-        parts.append(f'<text x="{left - 5}" y="{at + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for value in values if axis else ():
-        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 15}" text-anchor="middle">{number(value)}</text>')
-    for i, name in enumerate(networks):
-        own = [row for row in rows if row.network == name]
-        points = [(x(row.at.get(axis, 0.0)), y(row.time.median)) for row in own]
-        if len(points) > 1:
-            parts.append(_line(i, " ".join(f"{a:.1f},{b:.1f}" for a, b in points)))
-        colour = COLOURS[i % len(COLOURS)]
-        for row, (a, b) in zip(own, points, strict=True):
-            ends = f'y1="{y(row.time.least):.1f}" y2="{y(row.time.most):.1f}"'
-            parts.append(f'<line x1="{a:.1f}" x2="{a:.1f}" {ends} stroke="{colour}" stroke-width="4" opacity="0.4"/>')
-            parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="{colour}"/>')
-    return parts
+def pareto_front(results: Sequence[NetworkResult]) -> list[NetworkResult]:
+    """Return the results that no other one beats in time and cost, by rising cost: what is worth its money."""
+    front: list[NetworkResult] = []
+    for result in sorted(results, key=lambda result: (result.cost, result.time.median)):
+        if not front or result.time.median < front[-1].time.median:
+            front.append(result)
+    return front
 
 
-def _line(index: int, points: str) -> str:
-    colour, dash = COLOURS[index % len(COLOURS)], _DASHES[index % len(_DASHES)]
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
+def _figure(study: Study, panels: Sequence[_Panel]) -> Figure:
+    """Return panels under a common legend."""
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = empty_figure(columns * _WIDTH, rows * _HEIGHT + _LINE * (2 + len(study.networks)))
+    places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axes, panel in zip(places, panels, strict=False):
+        panel(axes)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    handles: dict[str, Artist] = {}
+    for axes in figure.axes:
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside upper left",
+        title=study.title,
+        alignment="left",
+        frameon=False,
+    )
+    return figure
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers of milliseconds between two exponents: 1, 2, 5 of each decade, or two ends if too few."""
-    steps = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in (1, 2, 5)]
-    inside = [step for step in steps if low <= math.log10(step) <= high]
-    if len(inside) >= 2:
-        return inside
-    return [float(f"{10**end:.3g}") for end in (low + 0.1 * (high - low), high - 0.1 * (high - low))]
+def _lines(title: str, results: Sequence[NetworkResult], networks: Sequence[str], key: str, axes: Axes) -> None:
+    """Draw times over the setting ``key``."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    values = list(dict.fromkeys(result.settings[key] for result in results))
+    for index, network in enumerate(networks):
+        of_network = [result for result in results if result.network == network]
+        colour = COLOURS[index % len(COLOURS)]
+        x = [values.index(result.settings[key]) for result in of_network]
+        medians = [result.time.median * 1e3 for result in of_network]
+        axes.plot(x, medians, color=colour, linestyle=_STYLES[index % len(_STYLES)], marker="o", label=network)
+        low, high = ([getattr(result.time, end) * 1e3 for result in of_network] for end in ("least", "most"))
+        axes.vlines(x, low, high, colors=colour, linewidth=4, alpha=0.4)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(range(len(values)), [number(value) for value in values])
+    axes.set_xlim(-0.5, len(values) - 0.5)
+    _label(axes, title, key)
+
+
+def _bars(title: str, results: Sequence[NetworkResult], networks: Sequence[str], axes: Axes) -> None:
+    """Draw a bar for each time, from zero; a line shows the spread of its seeds."""
+    for x, result in enumerate(results):
+        median = result.time.median * 1e3
+        axes.bar(x, median, width=0.7, color=_colour(result, networks), label=result.network)
+        axes.vlines(x, result.time.least * 1e3, result.time.most * 1e3, colors="#333333")
+        axes.text(x, result.time.most * 1e3, f"{median:.3g}", ha="center", va="bottom", fontsize="small")
+    axes.set_xticks([])
+    axes.margins(y=0.15)
+    _label(axes, title, "")
+
+
+def _costs(title: str, results: Sequence[NetworkResult], networks: Sequence[str], currency: str, axes: Axes) -> None:
+    """Draw a point for each time over its cost, and the Pareto front; both axes begin at zero."""
+    from matplotlib.ticker import EngFormatter
+
+    front = pareto_front(results)
+    axes.plot(
+        [result.cost for result in front],
+        [result.time.median * 1e3 for result in front],
+        color="#666666",
+        linestyle="--",
+    )
+    for result in results:
+        axes.scatter(result.cost, result.time.median * 1e3, color=_colour(result, networks), zorder=2)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(0, 1.1 * max(result.cost for result in results))
+    axes.set_ylim(0, 1.1 * max(result.time.median for result in results) * 1e3)
+    _label(axes, title, f"cost ({currency})")
+
+
+def _label(axes: Axes, title: str, below: str) -> None:
+    axes.set(title=title, xlabel=below, ylabel="iteration time (ms)")
+    axes.title.set_fontsize("medium")
+    axes.grid(visible=True, axis="y", color="#eeeeee")
+    axes.set_axisbelow(True)
+
+
+def _colour(result: NetworkResult, networks: Sequence[str]) -> str:
+    return COLOURS[networks.index(result.network) % len(COLOURS)]

@@ -1,68 +1,82 @@
-"""Rows as text: columns for the terminal and for Markdown, and as plain values for JSON."""
+"""What came of a study: as a table, and as plain values for JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from topoplan_studies.claims import Verdict
+from topoplan_engine.reporting.tables import Column, RowTable
+from topoplan_studies.hypotheses import HypothesisTest
 from topoplan_studies.notes import differs, mark, notes
 from topoplan_studies.prices import Prices
-from topoplan_studies.rows import Row, Spread
+from topoplan_studies.results import NetworkResult, Spread
 from topoplan_studies.study import Study, number
 
-__all__ = ["as_json", "cells_of", "cost_of", "headers", "milliseconds", "money", "spread"]
+__all__ = ["StudyReport", "as_json", "cost_of", "milliseconds", "money", "spread", "study_table"]
 
 #: Spreads narrower than this share of the median are not shown.
 _NARROW = 0.002
 
 
-def headers(study: Study, prices: Prices) -> list[str]:
-    """Return the titles of the columns of `cells_of`."""
-    return [
-        "model",
-        *study.vary,
-        "network",
-        "Gbps a host",
-        "iteration time",
-        "exposed",
-        "lower bound",
-        "any wiring",
-        "tax",
-        f"cost ({prices.currency})",
-        f"time x cost ({prices.currency} s)",
-    ]
+@attrs.frozen(kw_only=True)
+class StudyReport:
+    """What came of a study.
+
+    Attributes:
+        study: what was compared.
+        results: of each network at each setting.
+        tests: of the study's hypotheses.
+        prices: that costs are of.
+        measured: operators were priced by measurements.
+    """
+
+    study: Study
+    results: Sequence[NetworkResult]
+    tests: Sequence[HypothesisTest]
+    prices: Prices
+    measured: bool
 
 
-def cells_of(row: Row) -> list[str]:
-    """Return a row as text."""
-    return [
-        row.model,
-        *(number(value) for value in row.at.values()),
-        row.network,
-        row.links + mark(row),
-        spread(row.time) + ("" if row.fits else " (DOES NOT FIT)"),
-        milliseconds(row.exposed),
-        milliseconds(row.bound),
-        "-" if row.fabric_bound is None else milliseconds(row.fabric_bound),
-        "-" if row.tax is None else f"{row.tax:.2f}",
-        cost_of(row),
-        _four(row.time_cost),
-    ]
+def study_table(report: StudyReport) -> RowTable[NetworkResult]:
+    """Return a row for each result."""
+
+    def setting(key: str) -> Column[NetworkResult]:
+        return Column(key, lambda result: number(result.settings[key]), names_rows=True)
+
+    return RowTable(
+        [
+            Column("model", lambda result: result.model, names_rows=True),
+            *map(setting, report.study.vary),
+            Column("network", lambda result: result.network, names_rows=True),
+            Column("Gbps a host", lambda result: result.links + mark(result), said_once=True),
+            Column("iteration time", lambda result: spread(result.time) + ("" if result.fits else " (DOES NOT FIT)")),
+            Column("exposed", lambda result: milliseconds(result.exposed)),
+            Column("lower bound", lambda result: milliseconds(result.bound)),
+            Column("any wiring", lambda result: _or_dash(result.fabric_bound, milliseconds)),
+            Column("tax", lambda result: _or_dash(result.tax, "{:.2f}".format)),
+            Column(f"cost ({report.prices.currency})", cost_of),
+            Column(f"time x cost ({report.prices.currency} s)", lambda result: _four(result.time_cost)),
+        ],
+        report.results,
+    )
 
 
-def cost_of(row: Row) -> str:
-    """Return the cost, and how many times another network's it is, where the two should be equal and are not."""
-    if row.target is None or not differs(row):
-        return money(row.cost)
-    return f"{money(row.cost)} ({row.cost / row.target.cost:.2f}x)"
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
+
+
+def cost_of(result: NetworkResult) -> str:
+    """Return the cost, and its ratio to the cost that it should have, if the two differ."""
+    if result.target is None or not differs(result):
+        return money(result.cost)
+    return f"{money(result.cost)} ({result.cost / result.target.cost:.2f}x)"
 
 
 def spread(time: Spread) -> str:
-    """Return the median, and the extremes where they differ from it."""
+    """Return the median, and the extremes if they differ from it."""
     text = milliseconds(time.median)
     if time.most - time.least <= _NARROW * time.median:
         return text
@@ -81,89 +95,88 @@ def _four(value: float) -> str:
 
 
 def money(value: float) -> str:
-    """Return a sum without cents."""
+    """Return an amount of money without cents."""
     return f"{value:,.0f}"
 
 
-def as_json(
-    study: Study, rows: Sequence[Row], judged: Sequence[Verdict], prices: Prices, measured: bool
-) -> dict[str, Any]:
+def as_json(report: StudyReport) -> dict[str, Any]:
     """Return everything as plain values."""
+    study, prices = report.study, report.prices
     return {
         "figure": study.name,
         "title": study.title,
         "source": study.source,
-        "budget": study.budget,
+        "budget": study.run.budget,
         "seeds": list(study.seeds),
-        "precision": study.precision,
-        "measured": measured,
+        "precision": study.run.precision,
+        "measured": report.measured,
         "prices": {
             "file": prices.name,
             "currency": prices.currency,
             "assumptions": prices.assumed(),
             "catalogue": prices.whole,
         },
-        "notes": notes(rows, prices),
-        "rows": [_row(row) for row in rows],
-        "claims": [_verdict(verdict) for verdict in judged],
+        "notes": notes(report.results, prices),
+        "rows": [_result(result) for result in report.results],
+        "claims": [_test(test) for test in report.tests],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _result(result: NetworkResult) -> dict[str, Any]:
     return {
-        "model": row.model,
-        "network": row.network,
-        "at": dict(row.at),
-        "iteration_time_s": attrs.asdict(row.time),
-        "exposed_communication_s": row.exposed,
-        "lower_bound_s": row.bound,
-        "fabric_lower_bound_s": row.fabric_bound,
-        "bandwidth_tax": row.tax,
-        "fits": row.fits,
-        "lacks": row.lacks or None,
-        "memory_bytes": row.memory,
-        "memory_capacity_bytes": row.capacity,
-        "interfaces": row.interfaces,
-        "interfaces_used": row.used,
-        "interface_bandwidth_gbps": row.gbps,
-        "network_cost": row.cost,
-        "priced": row.basis.name.lower(),
-        "equal_cost": _equal_cost(row),
-        "time_cost": row.time_cost,
-        "runs": [dict(run) for run in row.runs],
+        "model": result.model,
+        "network": result.network,
+        "at": dict(result.settings),
+        "iteration_time_s": attrs.asdict(result.time),
+        "exposed_communication_s": result.exposed,
+        "lower_bound_s": result.bound,
+        "fabric_lower_bound_s": result.fabric_bound,
+        "bandwidth_tax": result.tax,
+        "fits": result.fits,
+        "lacks": result.lacks or None,
+        "memory_bytes": result.memory,
+        "memory_capacity_bytes": result.capacity,
+        "interfaces": result.interfaces,
+        "interfaces_used": result.used,
+        "interface_bandwidth_gbps": result.gbps,
+        "network_cost": result.cost,
+        "priced": result.basis.name.lower(),
+        "equal_cost": _equal_cost(result),
+        "time_cost": result.time_cost,
+        "runs": [dict(run) for run in result.runs],
     }
 
 
-def _equal_cost(row: Row) -> dict[str, Any] | None:
-    """Return what the cost stands beside, whether it is equal, and why if not."""
-    if row.target is None:
+def _equal_cost(result: NetworkResult) -> dict[str, Any] | None:
+    """Return the cost that the network should have, whether it has it, and the reason if not."""
+    if result.target is None:
         return None
-    equal = not differs(row)
+    equal = not differs(result)
     return {
-        "network": row.target.network,
-        "cost": row.target.cost,
+        "network": result.target.network,
+        "cost": result.target.cost,
         "equal": equal,
-        "reason": None if equal else row.target.reason,
+        "reason": None if equal else result.target.reason,
     }
 
 
-def _verdict(verdict: Verdict) -> Mapping[str, Any]:
+def _test(test: HypothesisTest) -> Mapping[str, Any]:
     return {
-        "claim": verdict.claim.says,
-        "faster": verdict.claim.faster,
-        "slower": verdict.claim.slower,
-        "holds": verdict.count("holds"),
-        "equal": verdict.count("equal"),
-        "fails": verdict.count("fails"),
-        "mean_ratio": verdict.mean,
+        "claim": test.hypothesis.says,
+        "faster": test.hypothesis.faster,
+        "slower": test.hypothesis.slower,
+        "holds": test.count("holds"),
+        "equal": test.count("equal"),
+        "fails": test.count("fails"),
+        "mean_ratio": test.mean,
         "places": [
             {
-                "model": where.faster.model,
-                "at": dict(where.faster.at),
-                "ratio": where.ratio,
-                "outcome": where.outcome,
-                **({"causes": list(where.causes)} if where.outcome == "fails" else {}),
+                "model": comparison.faster.model,
+                "at": dict(comparison.faster.settings),
+                "ratio": comparison.ratio,
+                "outcome": comparison.outcome,
+                **({"causes": list(comparison.causes)} if comparison.outcome == "fails" else {}),
             }
-            for where in verdict.places
+            for comparison in test.comparisons
         ],
     }

@@ -72,8 +72,12 @@ def test_flexnets_defaults():
     assert (found.simulator.name, found.estimator.name) == ("flexnet", "roofline")
     (chain,) = found.searchers
     assert chain.options == {
-        "temperature": "absolute", "alpha": 1.0, "propagation": 0.0, "block": 0.0, "reset-every": 1
-    }  # fmt: skip
+        "temperature": "absolute",
+        "alpha": 1.0,
+        "propagation": 0.0,
+        "block": 0.0,
+        "reset-every": 1,
+    }
 
 
 def test_all_that_is_set_arrives():
@@ -96,8 +100,9 @@ def test_all_that_is_set_arrives():
         found.searchers[0].options
     )
     assert [(exporter.name, path) for exporter, path in found.outputs] == [
-        ("flatbuffer", "t.fbuf"), ("strategy", "b.txt")
-    ]  # fmt: skip
+        ("flatbuffer", "t.fbuf"),
+        ("strategy", "b.txt"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,10 @@ def test_every_program_has_a_frontend_in_flexnets_dialect(program):
 
 def test_underscores_of_ncf():
     assert experiment("--topology fc --unum_per_table 9 --ntables 2", "ncfsim").model.options == {
-        "dialect": "flexnet", "unum-per-table": 9, "ntables": 2
-    }  # fmt: skip
+        "dialect": "flexnet",
+        "unum-per-table": 9,
+        "ntables": 2,
+    }
 
 
 def test_the_last_of_two_counts():

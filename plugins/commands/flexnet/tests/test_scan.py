@@ -15,24 +15,76 @@ from topoplan_command_flexnet.scan import Found, Skipped, scan
 
 #: FlexNet's flags with a value, and a value; then its switches (FFConfig::parse_args and DLRMsim's own).
 VALUES = {
-    "--nsimnode": "16", "--nsimgpu": "4", "--nodes": "2", "-ll:gpu": "1", "-ll:cpu": "1", "-ll:fsize": "39000",
-    "-ll:zsize": "20000", "-ll:util": "4", "--big-gpu": "4", "-b": "64", "--batch-size": "64",
-    "--interface-bandwidth": "100", "--inter-gpu-bandwidth": "256", "--gpu-dram-bandwidth": "200",
-    "--network-latency": "1", "--node-degree": "4", "--net-opt": "1", "--topology": "topoopt", "--topo-file": "t",
-    "--mfile": "m.json", "--taskgraph": "t.fbuf", "--budget": "5", "--search-budget": "5", "--alpha": "0.05",
-    "--search-alpha": "0.05", "--max-localsz": "128", "--simulator-workspace-size": "65536",
-    "--simulator-segment-size": "16777216", "--simulator-max-num-segments": "1", "--machine-model-version": "0",
-    "--machine-model-file": "f", "--import": "s", "--import-strategy": "s", "--export": "s", "--export-strategy": "s",
-    "-e": "1", "--epochs": "1", "--lr": "0.01", "--learning-rate": "0.01", "--wd": "1e-4", "--weight-decay": "1e-4",
-    "-p": "10", "--print-freq": "10", "-d": "data", "--dataset": "data", "--python-data-loader-type": "2",
-    "--arch-sparse-feature-size": "64", "--arch-embedding-size": "10-20", "--embedding-bag-size": "100",
-    "--arch-mlp-bot": "4-2", "--arch-mlp-top": "8-2", "--sigmoid-bot": "-1", "--sigmoid-top": "-1",
-    "--arch-interaction-op": "cat", "--loss-threshold": "0", "--data-size": "-1",
-}  # fmt: skip
+    "--nsimnode": "16",
+    "--nsimgpu": "4",
+    "--nodes": "2",
+    "-ll:gpu": "1",
+    "-ll:cpu": "1",
+    "-ll:fsize": "39000",
+    "-ll:zsize": "20000",
+    "-ll:util": "4",
+    "--big-gpu": "4",
+    "-b": "64",
+    "--batch-size": "64",
+    "--interface-bandwidth": "100",
+    "--inter-gpu-bandwidth": "256",
+    "--gpu-dram-bandwidth": "200",
+    "--network-latency": "1",
+    "--node-degree": "4",
+    "--net-opt": "1",
+    "--topology": "topoopt",
+    "--topo-file": "t",
+    "--mfile": "m.json",
+    "--taskgraph": "t.fbuf",
+    "--budget": "5",
+    "--search-budget": "5",
+    "--alpha": "0.05",
+    "--search-alpha": "0.05",
+    "--max-localsz": "128",
+    "--simulator-workspace-size": "65536",
+    "--simulator-segment-size": "16777216",
+    "--simulator-max-num-segments": "1",
+    "--machine-model-version": "0",
+    "--machine-model-file": "f",
+    "--import": "s",
+    "--import-strategy": "s",
+    "--export": "s",
+    "--export-strategy": "s",
+    "-e": "1",
+    "--epochs": "1",
+    "--lr": "0.01",
+    "--learning-rate": "0.01",
+    "--wd": "1e-4",
+    "--weight-decay": "1e-4",
+    "-p": "10",
+    "--print-freq": "10",
+    "-d": "data",
+    "--dataset": "data",
+    "--python-data-loader-type": "2",
+    "--arch-sparse-feature-size": "64",
+    "--arch-embedding-size": "10-20",
+    "--embedding-bag-size": "100",
+    "--arch-mlp-bot": "4-2",
+    "--arch-mlp-top": "8-2",
+    "--sigmoid-bot": "-1",
+    "--sigmoid-top": "-1",
+    "--arch-interaction-op": "cat",
+    "--loss-threshold": "0",
+    "--data-size": "-1",
+}
 SWITCHES = (
-    "--measure", "--enable-propagation", "--overlap", "--enable-parameter-parallel", "--enable-attribute-parallel",
-    "--no-gpu", "--profiling", "--allow-tensor-op-math-conversion", "--fusion", "--control-replication", "-dm:memoize",
-)  # fmt: skip
+    "--measure",
+    "--enable-propagation",
+    "--overlap",
+    "--enable-parameter-parallel",
+    "--enable-attribute-parallel",
+    "--no-gpu",
+    "--profiling",
+    "--allow-tensor-op-math-conversion",
+    "--fusion",
+    "--control-replication",
+    "-dm:memoize",
+)
 KNOWN = (*FLAGS, *program_of("dlrmsim").flags)
 DASHES = ("-", "--", "---", "\u2013", "\u2014", "\u2013\u2013", "\u2212")
 
@@ -84,8 +136,10 @@ def test_slips_of_flexnets_documentation_are_understood():
     words = ["--degree", "8", "---batch-size", "4096", "\u2013mfile", "m.json"]
     found = scan(words, KNOWN)
     assert [(one.name, one.value) for one in found] == [
-        ("--node-degree", 8), ("--batch-size", 4096), ("--mfile", "m.json")
-    ]  # fmt: skip
+        ("--node-degree", 8),
+        ("--batch-size", 4096),
+        ("--mfile", "m.json"),
+    ]
 
 
 def test_an_unknown_flag_takes_its_value_along_and_names_the_nearest():

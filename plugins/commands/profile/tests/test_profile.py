@@ -81,13 +81,13 @@ def test_the_file_has_lines_and_times():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--processes", "1"), "--processes 1: collectives need two at least"),
-        (("--repeats", "0"), "--repeats 0: at least 1"),
-        (("--sizes-mb", "1"), "--sizes-mb '1': two different sizes at least"),
+        (("--processes", "1"), "--processes: 1 is too small (at least 2)"),
+        (("--repeats", "0"), "--repeats: 0 is too small (at least 1)"),
+        (("--sizes-mb", "1"), "--sizes-mb: two different sizes at least"),
         (("--sizes-mb", "1,1.0"), "two different sizes at least"),
-        (("--sizes-mb", "1,x"), "--sizes-mb '1,x': 'x' must be a number of MB"),
-        (("--sizes-mb", "1,nan"), "must be a number of MB"),
-        (("--sizes-mb", "0,1"), "must be a number of MB"),
+        (("--sizes-mb", "1,x"), "--sizes-mb: expected number, got 'x'"),
+        (("--sizes-mb", "1,nan"), "--sizes-mb: expected number, got 'nan'"),
+        (("--sizes-mb", "0,1"), "--sizes-mb: 0.0 is too small (at least 1e-06)"),
         (("-o", "missing/file.json"), "missing does not exist"),
     ],
 )

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, PlacedStrategy, Simulate, TopoplanError
 from topoplan.testing import reference
-from topoplan_command_share.claims import verdicts
 from topoplan_command_share.draw import Job, at_load, draw
-from topoplan_command_share.page import HEADERS, cells_of, section
+from topoplan_command_share.hypotheses import load_tests
 from topoplan_command_share.plans import JobPlan, NetworkPlan
 from topoplan_command_share.plot import plot
-from topoplan_command_share.rows import JobTime, as_json, measured, rows_of
-from topoplan_command_share.share import share_from
+from topoplan_command_share.results import JobTime, as_json, job_times, load_results
+from topoplan_command_share.shared_cluster import shared_cluster_from
 from topoplan_command_share.simulate import MOST_ITERATIONS, devices_of, iterations, job_seconds
+from topoplan_command_share.table import share_table
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
+from topoplan_samples.fabrics import star
 from topoplan_simulator_fluid import Fluid
 from topoplan_studies.study import Hypothesis
 
@@ -37,7 +38,7 @@ DOCUMENT = {
 
 
 def share_of(**changes):
-    return share_from({**DOCUMENT, **changes}, "test", "test.toml")
+    return shared_cluster_from({**DOCUMENT, **changes}, "test", "test.toml")
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,11 +126,6 @@ def test_a_job_that_does_not_fit_leaves_room_to_others():
 
 GRAPH = reference.graph(("dense1", "dense2", "dense3"))
 SIMULATE = Fluid().build()
-
-
-def star(hosts):
-    links = [(h, hosts) for h in range(hosts)] + [(hosts, h) for h in range(hosts)]
-    return Fabric.from_links(name="star", n_hosts=hosts, n_switches=1, links=links, bandwidth=1e9, latency=1e-6)
 
 
 def trunk(hosts):
@@ -241,7 +237,7 @@ def test_means_and_tails():
         for model, seconds in (("a", 1.0), ("a", 2.0), ("b", 6.0))
     ]
     times.append(JobTime(network="n", load=100, trial=0, model="a", seconds=4.0, alone=2.0))
-    half, full = rows_of(times)
+    half, full = load_results(times)
     assert (half.load, half.jobs, half.mean, half.most) == (50, 3, 3.0, 6.0)
     assert half.p99 == pytest.approx(np.percentile([1, 2, 6], 99))
     assert (half.slowdown, half.worst) == (3.0, 6.0)
@@ -250,41 +246,45 @@ def test_means_and_tails():
 
 
 def test_a_claim_is_judged_at_every_load():
-    rows = rows_of(
+    rows = load_results(
         [
             JobTime(network=network, load=load, trial=0, model="a", seconds=seconds, alone=1.0)
             for network, load, several in (("n", 50, [1, 3]), ("n", 100, [2, 2]), ("m", 50, [2, 4]), ("m", 100, [1, 3]))
             for seconds in several
         ]
     )
-    (verdict,) = verdicts([Hypothesis(says="n before m", faster="n", slower="m")], rows)
-    assert verdict.ratios[50] == (1.5, pytest.approx(3.98 / 2.98))
-    assert verdict.ratios[100] == (1.0, pytest.approx(2.98 / 2))
-    assert verdict.fails() == {}
-    assert "holds or is equal within 1% at 2 of 2 loads" in str(verdict)
-    (verdict,) = verdicts([Hypothesis(says="m before n", faster="m", slower="n")], rows)
-    assert list(verdict.fails()) == [50, 100]
-    assert "Fails at 50 % (mean 0.67, p99 0.75), 100 % (mean 1.00, p99 0.67)." in str(verdict)
-    assert [place["load"] for place in verdict.as_json()["loads"]] == [50, 100]
+    (test,) = load_tests([Hypothesis(says="n before m", faster="n", slower="m")], rows)
+    assert test.ratios[50] == (1.5, pytest.approx(3.98 / 2.98))
+    assert test.ratios[100] == (1.0, pytest.approx(2.98 / 2))
+    assert test.fails() == {}
+    assert "holds or is equal within 1% at 2 of 2 loads" in str(test)
+    (test,) = load_tests([Hypothesis(says="m before n", faster="m", slower="n")], rows)
+    assert list(test.fails()) == [50, 100]
+    assert "Fails at 50 % (mean 0.67, p99 0.75), 100 % (mean 1.00, p99 0.67)." in str(test)
+    assert [place["load"] for place in test.as_json()["loads"]] == [50, 100]
 
 
 def test_everything_that_is_written():
     share = share_of()
     plans = [attrs.evolve(network(star(16)), name="tree"), attrs.evolve(network(None), name="topoopt")]
     steps = []
-    times = measured(share, plans, steps.append)
+    times = job_times(share, plans, steps.append)
     assert len(steps) == 2 * 2 * 3
-    assert times == measured(share, plans, steps.append)
-    rows = rows_of(times)
+    assert times == job_times(share, plans, steps.append)
+    rows = load_results(times)
     assert [(row.network, row.load) for row in rows] == [(n, load) for n in ("tree", "topoopt") for load in (50, 100)]
     told = as_json(share, plans, times)
     assert [entry["shared"] for entry in told["networks"]] == [True, False]
     assert len(told["jobs"]) == sum(row["jobs"] for row in told["rows"])
-    text = section(share, plans, rows, told="Estimated.", command="topoplan share x.toml", picture="x.svg")
-    assert "Estimated." in text
-    assert "partition of its own on topoopt" in text
-    assert text.count("| tree |") == 3
-    assert all(len(cells_of(row, plans)) == len(HEADERS) for row in rows)
-    drawn = plot(rows)
-    assert drawn.startswith("<svg")
-    assert drawn.count("<polyline") == 4
+    table = share_table(rows, plans)
+    assert table.headers == ["network", "Gbps a host", "load", "jobs", "mean", "p99", "max", "slowdown", "worst"]
+    assert table.cells(rows[0])[:4] == ["tree", "1 of 4 x 8", "50 %", str(rows[0].jobs)]
+
+
+def test_the_plot_has_means_and_dashed_tails_of_every_network():
+    rows = load_results(job_times(share_of(), [attrs.evolve(network(None), name="topoopt")], lambda name: None))
+    (axes,) = plot(rows).axes
+    means, tails = axes.lines
+    assert (means.get_label(), means.get_linestyle(), tails.get_linestyle()) == ("topoopt", "-", "--")
+    assert means.get_xydata().tolist() == [[row.load, row.mean * 1e3] for row in rows]
+    assert tails.get_xydata().tolist() == [[row.load, row.p99 * 1e3] for row in rows]

@@ -6,20 +6,25 @@ import json
 import os
 import signal
 import xml.etree.ElementTree as ET
+from concurrent.futures import Future
 
 import pytest
 
+from topoplan import Host
 from topoplan.cli import main
-from topoplan_command_sweep import work
 from topoplan_command_sweep.plot import plot
-from topoplan_command_sweep.table import as_json, baselines_of, cells_of, headers_of
-from topoplan_command_sweep.work import Row, row_of, rows_of
-from topoplan_engine import ClusterOptions, Experiment, RunOptions
+from topoplan_command_sweep.results import BatchSizeResult, plan_batch_size, plan_batch_sizes
+from topoplan_command_sweep.table import as_json, baselines_of, sweep_table
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, workers
 
 ROWS = [
-    Row(batch_size=32, seconds=0.016, speedup=5.5, split="8|8 @21", baselines={"data_parallel": 0.4, "p3": None}),
-    Row(batch_size=64, problem="too large"),
-    Row(batch_size=128, seconds=0.05, speedup=7.25, split="14|2 @16", baselines={"data_parallel": 1.5, "hpgo": 7.0}),
+    BatchSizeResult(
+        batch_size=32, seconds=0.016, speedup=5.5, split="8|8 @21", baselines={"data_parallel": 0.4, "p3": None}
+    ),
+    BatchSizeResult(batch_size=64, problem="too large"),
+    BatchSizeResult(
+        batch_size=128, seconds=0.05, speedup=7.25, split="14|2 @16", baselines={"data_parallel": 1.5, "hpgo": 7.0}
+    ),
 ]
 
 
@@ -53,47 +58,58 @@ def here(monkeypatch):
             pass
 
         def submit(self, function, *given):
-            future = work.Future()
+            future = Future()
             future.set_result(function(*given))
             return future
 
         def shutdown(self, cancel_futures):
             pass
 
-    monkeypatch.setattr(work, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
 
 
 def test_cells_stand_under_their_headers():
     names = baselines_of(ROWS)
     assert names == ["data_parallel", "p3", "hpgo"]
-    assert headers_of(ROWS) == ["global batch", "data parallel", "p3", "hpgo", "best hybrid", "plan", "iteration"]
-    assert cells_of(ROWS[0], ROWS) == ["32", "0.400", "-", "-", "5.500", "8|8 @21", "16.00 ms"]
-    assert cells_of(ROWS[1], ROWS) == ["64", "-", "-", "-", "-", "too large", "-"]
+    assert sweep_table(ROWS).headers == [
+        "global batch",
+        "data parallel",
+        "p3",
+        "hpgo",
+        "best hybrid",
+        "plan",
+        "iteration",
+    ]
+    assert sweep_table(ROWS).cells(ROWS[0]) == ["32", "0.400", "-", "-", "5.500", "8|8 @21", "16.00 ms"]
+    assert sweep_table(ROWS).cells(ROWS[1]) == ["64", "-", "-", "-", "-", "too large", "-"]
     assert [row["batch_size"] for row in as_json(ROWS, False)["rows"]] == [32, 64, 128]
 
 
 def test_the_plot_has_a_line_for_each_baseline():
-    root = ET.fromstring(plot(ROWS))
-    lines = root.findall("{*}polyline")
-    assert len(lines) == 4
-    assert [len(line.attrib["points"].split()) for line in lines] == [2, 2, 0, 1]
-    assert ET.fromstring(plot(ROWS[1:2])).findall("{*}polyline")
-    texts = [text.text for text in root.findall("{*}text")]
-    assert {"best hybrid", "data parallel", "32", "128"} <= set(texts)
+    (axes,) = plot(ROWS).axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert lines == {
+        "best hybrid": [[32, 5.5], [128, 7.25]],
+        "data parallel": [[32, 0.4], [128, 1.5]],
+        "p3": [],
+        "hpgo": [[128, 7.0]],
+    }
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "64", "128"]
+    assert plot(ROWS[1:2]).axes
 
 
 def test_a_row_is_what_one_run_says():
-    row = row_of(experiment(64))
+    row = plan_batch_size(Host.discover(), experiment(64))
     assert row.seconds > 0
     assert (row.speedup, row.split, row.baselines) == (None, None, {})
-    assert row_of(experiment(63)).problem.startswith("--batch-size 63")
+    assert plan_batch_size(Host.discover(), experiment(63)).problem.startswith("batch size 63")
 
 
 def test_processes_give_the_same_rows_as_one():
     experiments = [experiment(size) for size in (64, 63)]
     seen = []
-    rows, interrupted = rows_of(experiments, 2, seen.append)
-    assert rows == [row_of(one) for one in experiments]
+    rows, interrupted = plan_batch_sizes(experiments, 2, seen.append)
+    assert rows == [plan_batch_size(Host.discover(), one) for one in experiments]
     assert not interrupted
     assert sorted(row.batch_size for row in seen) == [63, 64]
 
@@ -102,7 +118,7 @@ def test_an_interruption_keeps_finished_rows(here):
     def stop(row):
         os.kill(os.getpid(), signal.SIGINT)
 
-    rows, interrupted = rows_of([experiment(size) for size in (64, 128, 256)], 1, stop)
+    rows, interrupted = plan_batch_sizes([experiment(size) for size in (64, 128, 256)], 1, stop)
     assert interrupted
     assert [row.batch_size for row in rows] == [64]
 
@@ -112,7 +128,7 @@ def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
     status, out, _ = run(*args, "--plot", tmp_path / "sweep.svg")
     assert status == 0
     assert "best hybrid" in out
-    assert "--batch-size 63" in out
+    assert "batch size 63" in out
     ET.parse(tmp_path / "sweep.svg")
     status, out, _ = run(*args, "--json")
     found = json.loads(out)
@@ -124,9 +140,9 @@ def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("alexnet", "--batch-sizes", "64,x"), "batch-size: expected integer, got 'x'"),
+        (("alexnet", "--batch-sizes", "64,x"), "--batch-sizes: expected integer, got 'x'"),
         (("alexnet", "--batch-sizes", "0"), "batch-size"),
-        (("alexnet", "--servers", "2", "--batch-sizes", "63"), "--batch-size 63: cannot be divided"),
+        (("alexnet", "--servers", "2", "--batch-sizes", "63"), "batch size 63: cannot be divided"),
         (("alexnex", "--batch-sizes", "64"), "alexnex"),
         (("alexnet", "-o", "preset"), "expected KEY=VALUE"),
         (("alexnet", "--plot", "/nowhere/sweep.svg"), "does not exist"),

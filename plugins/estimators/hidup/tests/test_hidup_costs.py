@@ -87,11 +87,19 @@ def test_slow_devices_take_longer():
     slow = type(slow)(
         **{
             field: getattr(slow, field)
-            for field in ("device_host", "device_preset", "device_memory", "inside_bandwidth", "interfaces",
-                          "interface_bandwidth", "latency", "gpus_per_device")
+            for field in (
+                "device_host",
+                "device_preset",
+                "device_memory",
+                "inside_bandwidth",
+                "interfaces",
+                "interface_bandwidth",
+                "latency",
+                "gpus_per_device",
+            )
         },
         device_speed=[1.0, 0.5],
-    )  # fmt: skip
+    )
     price = costs_of(slow).price(0, (2, 1, 1), np.arange(2, dtype=np.int32))
     assert price.forward[1] == pytest.approx(2 * price.forward[0])
 

@@ -13,18 +13,18 @@ from topoplan_estimator_measured.reading import Entry
 def test_power_laws_and_lines_are_met_exactly():
     points = {float(n): Entry(2e-6 * n**0.5, 3e-6 * n, 1000 + 8 * n) for n in (16, 64, 256)}
     for samples in (16, 24, 64, 100, 256, 512, 8):
-        got = interpolate(points, samples)
-        assert got.forward == pytest.approx(2e-6 * samples**0.5)
-        assert got.backward == pytest.approx(3e-6 * samples)
-        assert got.memory == pytest.approx(1000 + 8 * samples)
+        value = interpolate(points, samples)
+        assert value.forward == pytest.approx(2e-6 * samples**0.5)
+        assert value.backward == pytest.approx(3e-6 * samples)
+        assert value.memory == pytest.approx(1000 + 8 * samples)
 
 
 def test_beyond_the_ends_time_neither_falls_nor_outgrows_the_samples():
     falling = {1.0: Entry(2.0, 1.0, 9.0), 2.0: Entry(1.0, 8.0, 5.0)}
-    got = interpolate(falling, 4)
-    assert (got.forward, got.backward, got.memory) == (1.0, 16.0, 5.0)
-    got = interpolate(falling, 0.5)
-    assert (got.forward, got.backward, got.memory) == (2.0, 0.5, 9.0)
+    value = interpolate(falling, 4)
+    assert (value.forward, value.backward, value.memory) == (1.0, 16.0, 5.0)
+    value = interpolate(falling, 0.5)
+    assert (value.forward, value.backward, value.memory) == (2.0, 0.5, 9.0)
 
 
 def test_a_time_of_zero_is_joined_by_a_line():

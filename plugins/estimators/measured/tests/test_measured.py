@@ -11,32 +11,17 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
+from topoplan import Cluster, TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan_estimator_measured import Measured
+from topoplan_samples.graphs import linear_operator
 
 CLUSTER = Cluster.uniform(n_hosts=16)
 
 
-def tensor(name, sizes, dims):
-    return Tensor(name, tuple(Axis(size, dim) for size, dim in zip(sizes, dims, strict=True)))
-
-
 def linear(name, batch, inside, outside, structure=None):
-    return Operator(
-        name=name,
-        kind="linear",
-        dims=(
-            Dimension("s", batch, Role.SAMPLE),
-            Dimension("o", outside, Role.PARAMETER),
-            Dimension("i", inside, Role.REDUCTION),
-        ),
-        inputs=(tensor("x", (batch, inside), (0, 2)),),
-        weights=(tensor("w", (outside, inside), (1, 2)),),
-        outputs=(tensor("y", (batch, outside), (0, 1)),),
-        work=(Term(2.0, (0, 1, 2)),),
-        tags={"flexnet": f"Dense_{inside}_{outside}" if structure is None else structure},
-    )
+    tags = {"flexnet": f"Dense_{inside}_{outside}" if structure is None else structure}
+    return linear_operator(name, batch, inside, outside, tags=tags)
 
 
 def graph(*operators, dialect="standard", batch=48):
@@ -80,10 +65,10 @@ ROWS = [
 
 def test_measured_cuts_have_the_numbers_of_the_file(file):
     function = costs(file(ROWS), graph(linear("a", 48, 8, 4)), missing="refuse")
-    got = price(function, 0, (4, 1, 1))
-    np.testing.assert_array_equal(got.forward, np.full(4, 0.001))
-    np.testing.assert_array_equal(got.backward, np.full(4, 0.004))
-    np.testing.assert_array_equal(got.memory, np.full(4, 2000.0))
+    prices = price(function, 0, (4, 1, 1))
+    np.testing.assert_array_equal(prices.forward, np.full(4, 0.001))
+    np.testing.assert_array_equal(prices.backward, np.full(4, 0.004))
+    np.testing.assert_array_equal(prices.memory, np.full(4, 2000.0))
     # Innermost axis first: 2-2-1 cuts the output channels.
     np.testing.assert_array_equal(price(function, 0, (1, 2, 1)).forward, np.full(2, 0.003))
     assert not function.supports(0, (2, 1, 1))
@@ -93,10 +78,10 @@ def test_measured_cuts_have_the_numbers_of_the_file(file):
 
 def test_cuts_of_the_samples_are_interpolated(file):
     function = costs(file(ROWS), graph(linear("a", 48, 8, 4)))
-    got = price(function, 0, (2, 1, 1))
-    np.testing.assert_allclose(got.forward, 0.002)  # proportional to the samples
-    np.testing.assert_allclose(got.backward, 0.008 / 2**0.5)
-    np.testing.assert_allclose(got.memory, 3000)  # 1000 + 4000 * 24/48
+    prices = price(function, 0, (2, 1, 1))
+    np.testing.assert_allclose(prices.forward, 0.002)  # proportional to the samples
+    np.testing.assert_allclose(prices.backward, 0.008 / 2**0.5)
+    np.testing.assert_allclose(prices.memory, 3000)  # 1000 + 4000 * 24/48
     np.testing.assert_allclose(price(function, 0, (16, 1, 1)).forward, 0.00025)
     assert function.supports(0, (3, 1, 1))
 
@@ -182,9 +167,9 @@ def test_operators_that_only_move_data_scale_by_bytes(file):
 def test_slow_devices_take_longer(file):
     cluster = attrs.evolve(CLUSTER, device_speed=[0.5, *[1.0] * 14, 2.0])
     function = costs(file(ROWS), graph(linear("a", 48, 8, 4)), cluster)
-    got = function.price(0, (4, 1, 1), np.array([15, 3, 0, 4], dtype=np.int32))
-    np.testing.assert_allclose(got.forward, [0.0005, 0.001, 0.002, 0.001])
-    np.testing.assert_allclose(got.memory, 2000)
+    prices = function.price(0, (4, 1, 1), np.array([15, 3, 0, 4], dtype=np.int32))
+    np.testing.assert_allclose(prices.forward, [0.0005, 0.001, 0.002, 0.001])
+    np.testing.assert_allclose(prices.memory, 2000)
 
 
 def test_results_cannot_be_changed(file):

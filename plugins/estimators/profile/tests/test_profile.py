@@ -34,35 +34,35 @@ def price(function, degree):
 
 
 def test_a_part_takes_its_share():
-    got = price(costs(layer()), 4)
-    np.testing.assert_allclose(got.forward, np.full(4, 0.008))
-    np.testing.assert_allclose(got.backward, np.full(4, 0.016))
-    np.testing.assert_allclose(got.memory, np.full(4, 4 * 1000 + 230.4 / 4))
-    np.testing.assert_allclose(got.kept, np.full(4, 4 * 1000))
-    np.testing.assert_allclose(got.states, [[1000] * 4, [1000] * 4, [2000] * 4])
+    prices = price(costs(layer()), 4)
+    np.testing.assert_allclose(prices.forward, np.full(4, 0.008))
+    np.testing.assert_allclose(prices.backward, np.full(4, 0.016))
+    np.testing.assert_allclose(prices.memory, np.full(4, 4 * 1000 + 230.4 / 4))
+    np.testing.assert_allclose(prices.kept, np.full(4, 4 * 1000))
+    np.testing.assert_allclose(prices.states, [[1000] * 4, [1000] * 4, [2000] * 4])
 
 
 def test_uneven_parts_take_their_own_shares():
-    got = price(costs(layer()), 3)  # 10, 11 and 11 samples
-    np.testing.assert_allclose(got.forward, [0.010, 0.011, 0.011])
+    prices = price(costs(layer()), 3)  # 10, 11 and 11 samples
+    np.testing.assert_allclose(prices.forward, [0.010, 0.011, 0.011])
 
 
 def test_optimizer_state_is_kept_in_memory():
-    got = price(costs(layer(), optimizer_state=2), 1)
-    assert got.memory[0] == pytest.approx(4 * 1000 + 230.4)
+    prices = price(costs(layer(), optimizer_state=2), 1)
+    assert prices.memory[0] == pytest.approx(4 * 1000 + 230.4)
 
 
 def test_slow_devices_take_longer():
     cluster = attrs.evolve(Cluster.uniform(n_hosts=2), device_speed=[1.0, 0.5])
-    got = price(costs(layer(), cluster), 2)
-    np.testing.assert_allclose(got.forward, [0.016, 0.032])
-    again = costs(layer(), cluster).price(0, (2,), np.array([1, 0], dtype=np.int32))
-    np.testing.assert_allclose(again.forward, [0.032, 0.016])
+    prices = price(costs(layer(), cluster), 2)
+    np.testing.assert_allclose(prices.forward, [0.016, 0.032])
+    other_order = costs(layer(), cluster).price(0, (2,), np.array([1, 0], dtype=np.int32))
+    np.testing.assert_allclose(other_order.forward, [0.032, 0.016])
 
 
 def test_gpus_of_one_device_share_its_samples():
-    got = price(costs(layer(), Cluster.uniform(n_hosts=2, gpus_per_device=3)), 2)  # 16 samples: 6, 5 and 5
-    np.testing.assert_allclose(got.forward, np.full(2, 0.006))
+    prices = price(costs(layer(), Cluster.uniform(n_hosts=2, gpus_per_device=3)), 2)  # 16 samples: 6, 5 and 5
+    np.testing.assert_allclose(prices.forward, np.full(2, 0.006))
 
 
 @pytest.mark.parametrize(

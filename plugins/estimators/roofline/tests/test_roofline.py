@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Axis, Cluster, Dimension, Operator, Role, Tensor, Term, TopoplanError
+from topoplan import Cluster, Dimension, Operator, Role, Term, TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
 from topoplan.options import structure
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
+from topoplan_samples.graphs import linear_operator, tensor
 
 IDEAL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 0.0}
 
@@ -28,24 +29,8 @@ def hosts(**given):
     return attrs.evolve(Cluster.uniform(**given), machines=machines)
 
 
-def tensor(name, sizes, dims, itemsize=4):
-    return Tensor(name, tuple(Axis(size, dim) for size, dim in zip(sizes, dims, strict=True)), itemsize)
-
-
 def linear(name, batch, inside, outside):
-    return Operator(
-        name=name,
-        kind="linear",
-        dims=(
-            Dimension("s", batch, Role.SAMPLE),
-            Dimension("o", outside, Role.PARAMETER),
-            Dimension("i", inside, Role.REDUCTION),
-        ),
-        inputs=(tensor("x", (batch, inside), (0, 2)),),
-        weights=(tensor("w", (outside, inside), (1, 2)), tensor("b", (outside,), (1,))),
-        outputs=(tensor("y", (batch, outside), (0, 1)),),
-        work=(Term(2.0, (0, 1, 2)),),
-    )
+    return linear_operator(name, batch, inside, outside, bias=True)
 
 
 def relu(name, batch, size):
@@ -89,18 +74,18 @@ def price(function, op, degrees):
 
 def test_large_product_is_bound_by_the_peak():
     graph = chain(linear("a", 4096, 4096, 4096), linear("b", 4096, 4096, 4096))
-    got = price(costs(graph, hosts(n_hosts=4), **IDEAL), 1, (4, 1, 1))
+    prices = price(costs(graph, hosts(n_hosts=4), **IDEAL), 1, (4, 1, 1))
     seconds = 2 * 1024 * 4096 * 4096 / 19.5e12
-    np.testing.assert_allclose(got.forward, np.full(4, seconds))
-    np.testing.assert_allclose(got.backward, 2 * got.forward)
+    np.testing.assert_allclose(prices.forward, np.full(4, seconds))
+    np.testing.assert_allclose(prices.backward, 2 * prices.forward)
 
 
 def test_elementwise_operator_is_bound_by_memory():
     graph = chain(linear("a", 1024, 8, 1000), relu("r", 1024, 1000))
-    got = price(costs(graph, hosts(n_hosts=2), **IDEAL), 1, (2, 1))
-    np.testing.assert_allclose(got.forward, np.full(2, 2 * 512 * 1000 * 4 / 1555e9))
-    np.testing.assert_allclose(got.backward, 2 * got.forward)
-    np.testing.assert_allclose(got.memory, np.full(2, 512 * 1000 * 4))
+    prices = price(costs(graph, hosts(n_hosts=2), **IDEAL), 1, (2, 1))
+    np.testing.assert_allclose(prices.forward, np.full(2, 2 * 512 * 1000 * 4 / 1555e9))
+    np.testing.assert_allclose(prices.backward, 2 * prices.forward)
+    np.testing.assert_allclose(prices.memory, np.full(2, 512 * 1000 * 4))
 
 
 def test_training_data_need_no_gradient():
@@ -113,15 +98,15 @@ def test_training_data_need_no_gradient():
     ]
     np.testing.assert_allclose(np.ravel(ratios), [0, 2, 2])
     first = costs(chain(linear("a", 64, 100, 100)), hosts(n_hosts=1), **IDEAL)
-    got = price(first, 0, (1, 1, 1))
-    np.testing.assert_allclose(got.backward, got.forward)
+    prices = price(first, 0, (1, 1, 1))
+    np.testing.assert_allclose(prices.backward, prices.forward)
 
 
 def test_moving_data_costs_the_same_both_ways():
     move = attrs.evolve(relu("concat", 64, 100), work=())
-    got = price(costs(chain(linear("a", 64, 8, 100), move), hosts(n_hosts=1)), 1, (1, 1))
-    np.testing.assert_allclose(got.forward, 2 * 64 * 100 * 4 / (0.75 * 1555e9) + 4e-6)
-    np.testing.assert_allclose(got.backward, got.forward)
+    prices = price(costs(chain(linear("a", 64, 8, 100), move), hosts(n_hosts=1)), 1, (1, 1))
+    np.testing.assert_allclose(prices.forward, 2 * 64 * 100 * 4 / (0.75 * 1555e9) + 4e-6)
+    np.testing.assert_allclose(prices.backward, prices.forward)
 
 
 @pytest.mark.parametrize(("state", "copies"), [(0, 2), (1, 3), (2, 4)])
@@ -135,10 +120,10 @@ def test_memory_of_weights_is_sharded_and_replicated(state, copies):
 
 def test_tables_have_neither_dense_gradient_nor_state():
     graph = chain(embedding("e", 64, 10, 10**7, 256))
-    got = price(costs(graph, hosts(n_hosts=2), optimizer_state=2, **IDEAL), 0, (1, 2))
-    np.testing.assert_allclose(got.memory, 1e7 * 128 * 4 + 64 * 128 * 4)
-    np.testing.assert_allclose(got.forward, (64 * 80 + 64 * 128 * 40 + 64 * 128 * 4) / 1555e9)
-    np.testing.assert_allclose(got.backward, got.forward)
+    prices = price(costs(graph, hosts(n_hosts=2), optimizer_state=2, **IDEAL), 0, (1, 2))
+    np.testing.assert_allclose(prices.memory, 1e7 * 128 * 4 + 64 * 128 * 4)
+    np.testing.assert_allclose(prices.forward, (64 * 80 + 64 * 128 * 40 + 64 * 128 * 4) / 1555e9)
+    np.testing.assert_allclose(prices.backward, prices.forward)
 
 
 def test_gpus_per_device_divides_samples_and_replicates_weights():
@@ -151,10 +136,10 @@ def test_gpus_per_device_divides_samples_and_replicates_weights():
 
 def test_uneven_parts_follow_their_sizes():
     graph = chain(linear("a", 7, 4096, 4096))
-    got = price(costs(graph, hosts(n_hosts=3), **IDEAL), 0, (3, 1, 1))
+    prices = price(costs(graph, hosts(n_hosts=3), **IDEAL), 0, (3, 1, 1))
     sizes = np.array([2, 2, 3])  # starts 0, 7//3 = 2, 14//3 = 4
     moved = 4 * (sizes * 4096 * 2 + 4096 * 4096 + 4096)
-    np.testing.assert_allclose(got.forward, np.maximum(2 * sizes * 4096**2 / 19.5e12, moved / 1555e9))
+    np.testing.assert_allclose(prices.forward, np.maximum(2 * sizes * 4096**2 / 19.5e12, moved / 1555e9))
 
 
 def test_each_device_has_its_preset_and_speed():
@@ -163,13 +148,13 @@ def test_each_device_has_its_preset_and_speed():
     options = {**IDEAL, "kernel_overhead_us": 7.0}
     flops = 2 * 8192 / 2 * 4096 * 4096
     function = costs(graph, cluster, **options)
-    got = function.price(0, (2, 1, 1), np.array([2, 0], dtype=np.int32))
-    np.testing.assert_allclose(got.forward, [(flops / 19.5e12 + 7e-6) / 0.5, flops / 15.7e12 + 7e-6])
+    prices = function.price(0, (2, 1, 1), np.array([2, 0], dtype=np.int32))
+    np.testing.assert_allclose(prices.forward, [(flops / 19.5e12 + 7e-6) / 0.5, flops / 15.7e12 + 7e-6])
     other = function.price(0, (2, 1, 1), np.array([1, 0], dtype=np.int32))
-    np.testing.assert_allclose(other.forward[0], got.forward[0] / 2)
+    np.testing.assert_allclose(other.forward[0], prices.forward[0] / 2)
     as_h200 = costs(graph, cluster, device="h200", precision="bf16", **options)
-    got = as_h200.price(0, (2, 1, 1), np.array([0, 1], dtype=np.int32))
-    np.testing.assert_allclose(got.forward, flops / 989.4e12 + 7e-6)
+    prices = as_h200.price(0, (2, 1, 1), np.array([0, 1], dtype=np.int32))
+    np.testing.assert_allclose(prices.forward, flops / 989.4e12 + 7e-6)
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from routes_from_nodes import routes_from_nodes
 
-from topoplan import Cluster, Fabric, LinkKind, Plan, TaskGraph, TaskKind
-from topoplan.model.routes import routes_from_nodes
+from topoplan import Cluster, Fabric, LinkKind, Plan, TaskKind
 from topoplan.testing import reference
 from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.network import MOST_COPIES, copies
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_samples.tasks import compute, task_graph
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
@@ -23,21 +24,7 @@ read = Flatbuffer().read
 
 def nothing_sent(n):
     """One task on the first of n devices."""
-    return TaskGraph(
-        kind=[0],
-        device=[0],
-        seconds=[1e-3],
-        size=[0],
-        src=[-1],
-        dst=[-1],
-        group=[-1],
-        group_ptr=[0],
-        group_members=[],
-        succ_ptr=[0, 0],
-        succ=[],
-        op=[-1],
-        n_devices=n,
-    )
+    return task_graph([compute(0)], n_devices=n)
 
 
 def columns_of(made):

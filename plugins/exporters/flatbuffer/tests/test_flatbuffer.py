@@ -19,6 +19,7 @@ from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.schema import Rows, flatten, unflatten
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_samples.tasks import compute, task_graph
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
@@ -91,15 +92,17 @@ def root_of(data):
 
 
 def test_vectors_are_present_even_if_empty():
-    lonely = TaskGraph(
-        kind=[0], device=[0], seconds=[1e-3], size=[0], src=[-1], dst=[-1], group=[-1], group_ptr=[0],
-        group_members=[], succ_ptr=[0, 0], succ=[], op=[-1], n_devices=1,
-    )  # fmt: skip
+    lonely = task_graph([compute(0)], n_devices=1)
     alone = Fabric.from_links(name="alone", n_hosts=1, links=[], bandwidth=1.0, latency=0.0)
     root = root_of(WRITE(plan(alone, lonely)))
     assert {name: vector_length(root, slot) for name, slot in VECTORS.items()} == {
-        "conn": 0, "ops": 0, "tasks": 1, "devices": 1, "routes": 1, "rings": None,
-    }  # fmt: skip
+        "conn": 0,
+        "ops": 0,
+        "tasks": 1,
+        "devices": 1,
+        "routes": 1,
+        "rings": None,
+    }
     assert [vector_length(task, 5) for task in tables(root, VECTORS["tasks"])] == [0]
     assert [vector_length(route, 2) for route in tables(root, VECTORS["routes"])] == [0]
 
@@ -173,9 +176,15 @@ def test_a_timeline_gives_transfers_their_time():
     made = plan()
     count = made.taskgraph.n_tasks
     line = Timeline(
-        start=np.zeros(count), finish=np.full(count, 0.004), makespan=0.004, device_busy=np.zeros(4),
-        link_bytes=np.zeros(8), link_busy=np.zeros(8), bounds=reference.plan().timeline.bounds, events=0,
-    )  # fmt: skip
+        start=np.zeros(count),
+        finish=np.full(count, 0.004),
+        makespan=0.004,
+        device_busy=np.zeros(4),
+        link_bytes=np.zeros(8),
+        link_busy=np.zeros(8),
+        bounds=reference.plan().timeline.bounds,
+        events=0,
+    )
     assert columns_of(attrs.evolve(made, timeline=line))["tasks"].values["runtime"].tolist()[3:9] == [
         0.5,
         *[4.0] * 4,

@@ -5,20 +5,17 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
+from topoplan import Cluster, Fabric, Plan, TaskKind
 from topoplan.testing import reference
 from topoplan_engine.replay import simulate_file
 from topoplan_exporter_flatbuffer import Flatbuffer
+from topoplan_samples.fabrics import star
+from topoplan_samples.tasks import collective, compute, task_graph
 from topoplan_simulator_fluid import Fluid
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
 HOSTS = 4
-
-
-def star():
-    links = [(h, HOSTS) for h in range(HOSTS)] + [(HOSTS, h) for h in range(HOSTS)]
-    return Fabric.from_links(name="star", n_hosts=HOSTS, n_switches=1, links=links, bandwidth=1.25e10, latency=1e-6)
 
 
 def mesh():
@@ -29,27 +26,15 @@ def mesh():
 
 def two_layers():
     """Two backward passes on each of four devices, and an all-reduce behind each: of all, and of two of them."""
-    seconds = [1e-3 * (1 + d % 2) for _ in range(2) for d in range(HOSTS)]
-    return TaskGraph(
-        kind=[TaskKind.BACKWARD] * 8 + [TaskKind.COLLECTIVE] * 2,
-        device=[*range(HOSTS), *range(HOSTS), -1, -1],
-        seconds=[*seconds, 0.0, 0.0],
-        size=[0] * 8 + [40_000_000, 10_000_000],
-        src=[-1] * 10,
-        dst=[-1] * 10,
-        group=[-1] * 8 + [0, 1],
-        group_ptr=[0, 4, 6],
-        group_members=[0, 1, 2, 3, 0, 2],
-        succ_ptr=[0, 2, 4, 6, 8, 9, 10, 11, 12, 12, 12],
-        succ=[4, 8, 5, 8, 6, 8, 7, 8, 9, 9, 9, 9],
-        op=[-1] * 10,
-        n_devices=HOSTS,
-    )
+    tasks = [compute(device, 1e-3 * (1 + device % 2), TaskKind.BACKWARD) for _ in range(2) for device in range(HOSTS)]
+    tasks += [collective(range(HOSTS), 40_000_000), collective([0, 2], 10_000_000)]
+    edges = [(0, 4), (0, 8), (1, 5), (1, 8), (2, 6), (2, 8), (3, 7), (3, 8), (4, 9), (5, 9), (6, 9), (7, 9)]
+    return task_graph(tasks, edges, HOSTS)
 
 
 @pytest.mark.parametrize("sync", ["overlap", "barrier"])
 @pytest.mark.parametrize("collective", ["ring", "parameter-server"])
-@pytest.mark.parametrize("fabric", [star(), mesh()], ids=["star", "rings"])
+@pytest.mark.parametrize("fabric", [star(HOSTS, 1.25e10), mesh()], ids=["star", "rings"])
 def test_gradients_are_written_as_they_were_simulated(fabric, sync, collective):
     graph, cluster = two_layers(), Cluster.uniform(n_hosts=HOSTS, interface_bandwidth=1.25e10)
     options = {"level": "stepped", "gradient_sync": sync, "collective": collective}

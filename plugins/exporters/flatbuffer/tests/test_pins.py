@@ -9,11 +9,12 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Fabric, Plan, TaskGraph, TaskKind
+from topoplan import Cluster, Fabric, Plan, TaskKind
 from topoplan_engine.replay import between_ends
 from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.pins import RING_SHARE
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_fluid import Fluid
 
 WRITE = Flatbuffer().write
@@ -40,24 +41,8 @@ def fabric(rings=None, hosts=HOSTS):
 def plan(transfers, groups, made=None, size=8_000_000):
     """All transfers, and all-reduces of the groups, begin at once."""
     made = made or fabric()
-    count = len(transfers) + len(groups)
-    moved = np.arange(count) < len(transfers)
-    src, dst = np.array([*transfers, *[(-1, -1)] * len(groups)]).reshape(-1, 2).T
-    taskgraph = TaskGraph(
-        kind=np.where(moved, TaskKind.TRANSFER, TaskKind.COLLECTIVE),
-        device=np.full(count, -1),
-        seconds=np.zeros(count),
-        size=np.full(count, size),
-        src=src,
-        dst=dst,
-        group=np.where(moved, -1, np.cumsum(~moved) - 1),
-        group_ptr=np.cumsum([0, *map(len, groups)]),
-        group_members=np.concatenate([[], *groups]),
-        succ_ptr=np.zeros(count + 1),
-        succ=[],
-        op=np.full(count, -1),
-        n_devices=made.n_hosts,
-    )
+    tasks = [*(transfer(a, b, size) for a, b in transfers), *(collective(group, size) for group in groups)]
+    taskgraph = task_graph(tasks, n_devices=made.n_hosts)
     cluster = Cluster.uniform(n_hosts=made.n_hosts, interface_bandwidth=1.25e10)
     return Plan(cluster=cluster, fabric=made, taskgraph=taskgraph)
 

@@ -22,7 +22,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.network import receivers, shifts
-from topoplan_exporter_flatbuffer.unroll import unrolled
+from topoplan_exporter_flatbuffer.unroll import unroll
 from topoplan_exporter_flatbuffer.wire import decode
 from topoplan_simulator_fluid import Fluid
 
@@ -94,7 +94,7 @@ def whole(graph):
     ("kind", "rounds", "share"), [(Collective.ALL_REDUCE, 4, 100_000), (Collective.REDUCE_SCATTER, 2, 200_000)]
 )
 def test_a_ring_of_three(kind, rounds, share):
-    found = unrolled(three(kind), whole(three(kind)), [(1,)], 3)
+    found = unroll(three(kind), whole(three(kind)), [(1,)], 3)
     made = found.taskgraph
     close = 4 + 4 * rounds - 1
     a_round, waits = [TRANSFER] * 3 + [BARRIER], [-1] * 3 + [3]  # the last round ends with the collective
@@ -118,7 +118,7 @@ def test_a_ring_of_three(kind, rounds, share):
 
 def test_several_rings_share_the_bytes():
     graph = three(Collective.ALL_REDUCE)
-    made = unrolled(graph, whole(graph), [(1, 2, 1)], 3).taskgraph
+    made = unroll(graph, whole(graph), [(1, 2, 1)], 3).taskgraph
     flows = made.kind == TRANSFER
     assert made.size[flows].tolist() == [33_334] * 36
     assert made.src[flows][:9].tolist() == [2, 0, 1] * 3
@@ -134,7 +134,7 @@ def test_several_rings_share_the_bytes():
 
 def test_time_inside_hosts_passes_before_the_first_byte():
     graph = three(Collective.ALL_REDUCE, seconds=0.5)
-    found = unrolled(graph, whole(graph), [(1,)], 3)
+    found = unroll(graph, whole(graph), [(1,)], 3)
     assert found.joins == 2  # one that takes time must not hold up those that take none
     joins = np.flatnonzero(found.taskgraph.kind == BARRIER)
     assert found.taskgraph.device[joins].tolist() == [4, 3, 3, 3, 3]
@@ -147,10 +147,10 @@ def test_time_inside_hosts_passes_before_the_first_byte():
 
 def test_small_ones_take_one_round_and_lonely_ones_none():
     small = three(Collective.ALL_REDUCE, size=20_000)
-    made = unrolled(small, whole(small), [(1,)], 3).taskgraph
+    made = unroll(small, whole(small), [(1,)], 3).taskgraph
     assert made.size[made.kind == TRANSFER].tolist() == [20_000 * 4 // 9] * 3
     lonely = attrs.evolve(three(Collective.ALL_REDUCE, seconds=0.5), group_ptr=[0, 1], group_members=[2])
-    found = unrolled(lonely, whole(lonely), [(1,)], 3)
+    found = unroll(lonely, whole(lonely), [(1,)], 3)
     assert found.taskgraph.kind[3] == BARRIER
     assert found.taskgraph.seconds[3] == 0.0  # as in all simulators
     assert np.array_equal(found.taskgraph.succ, lonely.succ)
@@ -204,7 +204,7 @@ def sent(graph):
 def test_what_follows_what_and_what_is_sent_stay_the_same(graph, random):
     ahead = [(1,) if random.random() < 0.5 else (1, len(group) - 1 or 1) for group in split(graph)]
     chosen = whole(graph) & np.array([random.random() < 0.8 for _ in range(graph.n_tasks)])
-    found = unrolled(graph, chosen, ahead, 7)
+    found = unroll(graph, chosen, ahead, 7)
     made = found.taskgraph
     made.check()
     before, after = reached(graph), reached(made)
@@ -229,7 +229,7 @@ def test_what_follows_what_and_what_is_sent_stay_the_same(graph, random):
                 for shift in rings:
                     wanted[member, members[(i + shift) % n]] += rounds * int(-(-share // len(rings)))
     assert sent(made) == wanted
-    again = unrolled(graph, chosen, ahead, 7)
+    again = unroll(graph, chosen, ahead, 7)
     assert again.taskgraph == made
     if chosen.any():
         assert (made.device[made.kind == BARRIER] >= 7).all()
@@ -284,7 +284,7 @@ def program_plan(fabric, mesh, seed, copies):
         begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
         if copies > 1:
-            strategy = strategy.overlapped(Schedule(kind="duplex", micro_batches=copies, stage=stage))
+            strategy = attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=copies, stage=stage))
         if why_invalid(strategy, graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)
@@ -357,8 +357,7 @@ def test_cycles_are_written_out_as_simulators_run_them():
     cycles = attrs.evolve(cycles, cycles=((0, 1, 2, 3), (3, 2, 1, 0)))
     assert shifts(cycles, one) == [(1, 1)]
     made = [
-        unrolled(one, whole(one), shifts(fabric, one), 4, receivers(fabric, one)).taskgraph
-        for fabric in (jumps, cycles)
+        unroll(one, whole(one), shifts(fabric, one), 4, receivers(fabric, one)).taskgraph for fabric in (jumps, cycles)
     ]
     assert made[0] == made[1]
     # A path that no jumps can say, in a group that is listed in another order.

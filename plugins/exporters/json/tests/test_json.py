@@ -115,7 +115,7 @@ def test_older_plans_without_phases_can_be_read():
     [
         ("link_src", [[0], [1]], "backward.link_src"),
         ("max_paths", 0, r"backward\.max_paths: 0 \(expected at least 1\)"),
-        ("n_hosts", 5, "a phase has other nodes or links"),
+        ("n_hosts", 5, "a phase has other nodes"),
         ("link_bandwidth", "x", r"\$\.fabric\.phases\.backward\.link_bandwidth: expected a list of numbers"),
     ],
 )
@@ -124,6 +124,13 @@ def test_a_damaged_phase_is_named(field, value, message):
     document = json.loads(WRITE(plan))
     document["fabric"]["phases"]["backward"][field] = value
     with pytest.raises(TopoplanError, match=message):
+        read(json.dumps(document).encode(), "plan.json")
+
+
+def test_links_that_are_not_those_of_the_phases_are_named():
+    document = json.loads(WRITE(attrs.evolve(reference.plan(), fabric=reference.rebuilt(delay=1e-3), timeline=None)))
+    document["fabric"]["link_bandwidth"][0] *= 2
+    with pytest.raises(TopoplanError, match=r"\$\.fabric\.link_bandwidth: not that of the phases"):
         read(json.dumps(document).encode(), "plan.json")
 
 

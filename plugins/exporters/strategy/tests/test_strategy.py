@@ -81,11 +81,7 @@ TEXT = write(GRAPH, WHOLE, HALVES)
 
 def test_the_form_of_flexflow():
     # Operators by name; axes innermost first: w h o n; devices with w fastest.
-    assert TEXT == (
-        b"2\n"
-        b"conv1\n0\n4\n2\t2\t1\t1\t\n4\n0\t2\t1\t3\t\n"
-        b"moved\n0\n4\n1\t1\t1\t1\t\n1\n5\t\n"
-    )  # fmt: skip
+    assert TEXT == (b"2\nconv1\n0\n4\n2\t2\t1\t1\t\n4\n0\t2\t1\t3\t\nmoved\n0\n4\n1\t1\t1\t1\t\n1\n5\t\n")
 
 
 def test_the_order_of_parts_follows_the_output():

@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_alexnet import Alexnet, topoplan_frontends
+from topoplan_frontend_alexnet import Alexnet
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Alexnet)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Alexnet)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Alexnet, given, "frontend alexnet").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 NAMES = "conv1 pool1 conv2 pool2 conv3 conv4 conv5 pool3 flat1 linear1 linear2 linear3 softmax1"

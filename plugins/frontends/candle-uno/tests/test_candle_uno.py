@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_candle_uno import CandleUno, topoplan_frontends
+from topoplan_frontend_candle_uno import CandleUno
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(CandleUno)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(CandleUno)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(CandleUno, given, "frontend candle-uno").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +38,9 @@ def test_published_configurations(preset, batch_size, operators, weights, parame
 
 def test_doses_join_the_concatenation_as_they_are() -> None:
     graph = build(**{"dense-layers": "8", "dense-feature-layers": "16-4"})
-    features = graph.operators[graph.index("features")]
-    assert [tensor.shape[1] for tensor in features.inputs] == [4, 1, 1, 4, 4, 4, 4]
-    assert [row[3] for row in graph.edges.tolist() if row[2] == graph.index("features")] == [0, 3, 4, 5, 6]
+    features = [op.name for op in graph.operators].index("features")
+    assert [tensor.shape[1] for tensor in graph.operators[features].inputs] == [4, 1, 1, 4, 4, 4, 4]
+    assert [row[3] for row in graph.edges.tolist() if row[2] == features] == [0, 3, 4, 5, 6]
     assert graph.operators[-1].name == "growth"
 
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_dlrm import Dlrm, topoplan_frontends
+from topoplan_frontend_dlrm import Dlrm
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Dlrm)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Dlrm)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Dlrm, given, "frontend dlrm").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 def test_default_model() -> None:

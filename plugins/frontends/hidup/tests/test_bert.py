@@ -7,15 +7,15 @@ from collections import Counter
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan_frontend_hidup import BertSgmoe
-from topoplan_frontend_hidup.bert import build
+from topoplan_samples.frontends import builder_of
 
+build = builder_of(BertSgmoe)
 SMALL = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "positions": 8, "words": 60}
 
 
 def small(batch_size=None, **given):
-    return build("bert-sgmoe", structure(BertSgmoe, {**SMALL, **given}, "frontend bert-sgmoe"), batch_size, chosen=2)
+    return build(batch_size, **{**SMALL, **given})
 
 
 def parameters(graph):

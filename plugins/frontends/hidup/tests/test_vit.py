@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan_frontend_hidup import VitSgmoe
-from topoplan_frontend_hidup.vit import build
+from topoplan_samples.frontends import builder_of
 
+build = builder_of(VitSgmoe)
 SMALL = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "image": 8, "classes": 4}
 
 
 def small(**given):
-    return build("vit-sgmoe", structure(VitSgmoe, {**SMALL, **given}, "frontend vit-sgmoe"), None, chosen=2)
+    return build(**{**SMALL, **given})
 
 
 def test_an_image_becomes_patches_and_a_class_token():

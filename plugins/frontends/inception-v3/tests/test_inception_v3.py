@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_inception_v3 import InceptionV3, topoplan_frontends
+from topoplan_frontend_inception_v3 import InceptionV3
+from topoplan_samples.frontends import builder_of, dense_parameters, multiplications
 
-FRONTEND = topoplan_frontends()
+build = builder_of(InceptionV3)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(InceptionV3)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(InceptionV3, given, "frontend inception-v3").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 def test_flexnet_inception() -> None:
@@ -35,14 +27,7 @@ def test_flexnet_inception() -> None:
 
 def test_true_inception() -> None:
     graph = build(batch_size=1)
-    products = 0.0
-    for op in graph.operators:
-        if op.kind in ("conv2d", "linear"):
-            volume = 1.0
-            for dim in op.work[0].dims:
-                volume *= op.sizes[dim]
-            products += op.work[0].coefficient / 2 * volume
-    assert products == pytest.approx(5.71e9, rel=0.005)  # multiplications at 299 x 299, without the auxiliary head
+    assert multiplications(graph) == pytest.approx(5.71e9, rel=0.005)  # at 299 x 299, without the auxiliary head
 
 
 def test_channels_of_the_blocks() -> None:

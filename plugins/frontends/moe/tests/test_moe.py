@@ -5,20 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_moe import Moe, topoplan_frontends
+from topoplan_frontend_moe import Moe
+from topoplan_samples.frontends import builder_of
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Moe)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Moe)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Moe, given, "frontend moe").build(batch_size)
 
 
 def test_standard_layers() -> None:

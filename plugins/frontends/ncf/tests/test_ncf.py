@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_ncf import Ncf, topoplan_frontends
+from topoplan_frontend_ncf import Ncf
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Ncf)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Ncf)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Ncf, given, "frontend ncf").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 def test_published_configuration() -> None:
@@ -36,8 +28,8 @@ def test_published_configuration() -> None:
 
 
 def test_factorization_has_no_bias() -> None:
-    graph = build()
-    assert [len(graph.operators[graph.index(name)].weights) for name in ("gmf_linear", "predict")] == [1, 2]
+    weights = {op.name: len(op.weights) for op in build().operators}
+    assert (weights["gmf_linear"], weights["predict"]) == (1, 2)
 
 
 def test_options_reach_the_tables() -> None:

@@ -131,7 +131,7 @@ def test_outputs_of_no_bytes_still_order_operators():
         ([node("a"), "\ta --"], "test: line 2: 'a --' is no edge"),
         ([node("a"), "\ta"], "test: line 2: 'a' is no edge"),
     ],
-)  # fmt: skip
+)
 def test_wrong_lines_are_told_with_number_and_field(lines, message):
     with pytest.raises(TopoplanError, match=message):
         parse(text(*lines), "test")

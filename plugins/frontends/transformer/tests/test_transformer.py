@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_transformer import Transformer, topoplan_frontends
+from topoplan_frontend_transformer import Transformer
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Transformer)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Transformer)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Transformer, given, "frontend transformer").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 @pytest.mark.parametrize(
@@ -43,8 +35,9 @@ def test_published_configurations(preset, batch_size, operators, weights, parame
 
 def test_the_decoder_attends_to_the_encoder() -> None:
     graph = build(**{"num-layers": 2, "hidden-size": 8, "num-heads": 2, "sequence-length": 4})
-    cross = graph.index("dec1_cross")
-    sources = [graph.operators[u].name for u, _, v, _ in graph.edges.tolist() if v == cross]
+    names = [op.name for op in graph.operators]
+    cross = names.index("dec1_cross")
+    sources = [names[u] for u, _, v, _ in graph.edges.tolist() if v == cross]
     assert sources == ["dec1_add", "enc1_linear2"]
 
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_frontend_vgg16 import Vgg16, topoplan_frontends
+from topoplan_frontend_vgg16 import Vgg16
+from topoplan_samples.frontends import builder_of, dense_parameters
 
-FRONTEND = topoplan_frontends()
+build = builder_of(Vgg16)
 
 
-@parametrize_with_checks(FRONTEND)
+@parametrize_with_checks(Vgg16)
 def test_conformance(check) -> None:
     check()
-
-
-def build(batch_size=None, **given):
-    return structure(Vgg16, given, "frontend vgg16").build(batch_size)
-
-
-def dense_parameters(graph) -> int:
-    return sum(w.elements for op in graph.operators for w in op.weights if op.kind != "embedding")
 
 
 def test_true_vgg16() -> None:

@@ -6,23 +6,15 @@ import numpy as np
 import pytest
 
 from topoplan import (
-    Axis,
     Cluster,
     CostFunction,
-    Dimension,
-    Fabric,
-    Operator,
-    OperatorGraph,
     PartCosts,
-    Problem,
-    Role,
-    State,
-    Tensor,
     TopoplanError,
     Trial,
 )
 from topoplan.testing import parametrize_with_checks
-from topoplan_engine.search.space import Space
+from topoplan_samples.graphs import layer_graph
+from topoplan_samples.problems import star_problem, state_of
 from topoplan_searcher_hpgo import Hpgo
 
 BATCH = 32
@@ -48,32 +40,10 @@ class Costs(CostFunction):
         return PartCosts(forward=share, backward=2 * share, memory=share)
 
 
-def layer(name, n_inputs, weight=4_000_000):
-    tensor = Tensor("x", (Axis(BATCH, 0), Axis(100)), itemsize=4)
-    return Operator(
-        name=name,
-        kind="layer",
-        dims=(Dimension("sample", BATCH, Role.SAMPLE),),
-        inputs=(tensor,) * n_inputs,
-        weights=(Tensor("w", (Axis(weight),), itemsize=1),),
-        outputs=(tensor,),
-    )
-
-
 def problem_of(edges, count, devices_per_host=2, weight=4_000_000, costs=None, **cluster):
-    parents = {v: [u for u, w in edges if w == v] for v in range(count)}
-    graph = OperatorGraph(
-        name="test",
-        operators=tuple(layer(f"op{v}", len(parents[v]), weight) for v in range(count)),
-        edges=[(u, 0, v, into) for v in range(count) for into, u in enumerate(parents[v])],
-        batch_size=BATCH,
-    )
+    graph = layer_graph(edges, [weight] * count, [400] * count, BATCH)
     machine = Cluster.uniform(n_hosts=2, devices_per_host=devices_per_host, **cluster)
-    costs = costs or Costs()
-    return Problem(
-        graph=graph, cluster=machine, costs=costs, space=Space(graph, machine, costs), topology="none",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
+    return star_problem(graph, machine, costs or Costs())
 
 
 def chain(count, **given):
@@ -82,8 +52,7 @@ def chain(count, **given):
 
 def search_of(problem, **options):
     search = Hpgo(**options).build(problem, np.random.default_rng(0))
-    fabric = Fabric.from_links(name="pair", n_hosts=2, links=[(0, 1), (1, 0)], bandwidth=1.0, latency=0.0)
-    search.adopt(Trial(state=State(problem.space.initial(), fabric), cost=1.0, demand=lambda: None))
+    search.adopt(Trial(state=state_of(problem), cost=1.0, demand=lambda: None))
     return search
 
 
@@ -96,9 +65,10 @@ def test_every_operator_of_a_stage_is_data_parallel_over_its_devices():
     assert report["split"] == "2|2 @4"
     best = candidates[0].state().strategy
     best.check(problem.graph, 4)
+    operators = [op.name for op in problem.graph.operators]
     for stage in report["stages"]:
         for name in stage["operators"]:
-            placed = best.placements[problem.graph.index(name)]
+            placed = best.placements[operators.index(name)]
             assert placed.devices.tolist() == stage["devices"]
             assert placed.degrees == (2,)
     assert sorted(name for stage in report["stages"] for name in stage["operators"]) == [f"op{k}" for k in range(8)]
@@ -128,9 +98,9 @@ def test_a_plan_that_cannot_be_priced_is_reported_all_the_same():
     costs = Costs()
     costs.largest_cut = 1
     search = search_of(chain(8, weight=1000, costs=costs))
-    asked = search.ask()
-    assert [max(p.parts for p in c.base.strategy.placements) for c in asked] == [1]  # one device each
-    assert [c.comparison for c in asked] == ["hpgo's best of its family one device each, 1|1|1|1 @2 @4 @6"]
+    candidates = search.ask()
+    assert [max(p.parts for p in c.base.strategy.placements) for c in candidates] == [1]  # one device each
+    assert [c.comparison for c in candidates] == ["hpgo's best of its family one device each, 1|1|1|1 @2 @4 @6"]
     assert search.report(None)["split"] == "2|2 @4"
 
 
@@ -169,11 +139,16 @@ def test_simplified_layers_are_operators_in_order():
         ([(0, 1)], 2, {}, {"micro_batch": 33}, "micro-batch 33 is larger than the batch of 32 samples"),
         ([(0, 1)], 2, {"device_memory": 1e6}, {}, "the weights of 'op0' take 0.0 GB, but no device has more"),
         ([(0, 1)], 4, {}, {}, "operator 'op2' is on no way from or to the first one, 'op0'"),
-        ([(0, k) for k in range(1, 9)] + [(k, 9) for k in range(1, 9)], 10, {}, {"max_states": 20},
-         "more than 20 layers .antichain states. of 10 operators .hpgo:simplify=true"),
+        (
+            [(0, k) for k in range(1, 9)] + [(k, 9) for k in range(1, 9)],
+            10,
+            {},
+            {"max_states": 20},
+            "more than 20 layers .antichain states. of 10 operators .hpgo:simplify=true",
+        ),
         ([(k, k + 1) for k in range(9)], 10, {}, {"max_states": 9, "simplify": True}, "10 layers are more than max-s"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_planned_is_refused(edges, count, given, options, message):
     with pytest.raises(TopoplanError, match=message):
         search_of(problem_of(edges, count, **given), **options)

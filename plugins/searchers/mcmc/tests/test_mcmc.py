@@ -7,33 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Demand, Fabric, PartCosts, Placement, Problem, State, Trial
-from topoplan.testing import parametrize_with_checks
-from topoplan_engine.search.space import Space
-from topoplan_operators import GraphBuilder
+from topoplan import Cluster, Demand, Fabric, Placement, State, Trial
+from topoplan.testing import parametrize_with_checks, reference
+from topoplan_engine import problem_on_fabric
+from topoplan_samples.costs import FlatCosts
+from topoplan_samples.graphs import two_linears
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain
-from topoplan_searcher_mcmc.propagate import Propagation, carried
-
-
-class OneCost:
-    def supports(self, op, degrees):
-        return True
-
-    def price(self, op, degrees, devices):
-        return PartCosts(forward=np.ones(len(devices)), backward=np.ones(len(devices)), memory=np.ones(len(devices)))
+from topoplan_searcher_mcmc.propagate import Propagation, map_placement
 
 
 @pytest.fixture
 def problem():
-    b = GraphBuilder("small", 8)
-    x = b.linear(b.input((4,)), 6)
-    b.linear(b.relu(x), 2)
-    graph, cluster, costs = b.build(), Cluster.uniform(n_hosts=4), OneCost()
-    return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="none",
-        build_fabric=lambda demand, rng: None, reconfigurable=False,
-    )  # fmt: skip
+    return problem_on_fabric(two_linears(), Cluster.uniform(n_hosts=4), FlatCosts(), reference.ring())
 
 
 def trial_of(state, cost):
@@ -71,9 +57,9 @@ def test_faster_and_equal_are_always_accepted(problem):
     chain.adopt(trial_of(first_state(problem), 1.0))
     for cost in (1.0, 1.0, 0.9, 0.9, 0.5):
         (candidate,) = chain.ask()
-        told = trial_of(candidate.state(), cost)
-        chain.tell([told])
-        assert chain.ask()[0].base is told.state
+        trial = trial_of(candidate.state(), cost)
+        chain.tell([trial])
+        assert chain.ask()[0].base is trial.state
     assert chain.acceptance == 1.0
 
 
@@ -81,9 +67,9 @@ def test_an_infeasible_start_is_left_by_anything(problem):
     chain = Chain(Mcmc(), problem, np.random.default_rng(0))
     chain.adopt(trial_of(first_state(problem), math.inf))
     (candidate,) = chain.ask()
-    told = trial_of(candidate.state(), 5.0)
-    chain.tell([told])
-    assert chain.ask()[0].base is told.state
+    trial = trial_of(candidate.state(), 5.0)
+    chain.tell([trial])
+    assert chain.ask()[0].base is trial.state
 
 
 def test_the_chain_returns_to_the_best(problem):
@@ -115,10 +101,10 @@ def test_one_seed_gives_one_chain(problem):
 
 def test_a_cut_is_carried_along_the_tensor_that_two_operators_share():
     samples = Placement((4, 1, 1), [0, 1, 2, 3])
-    assert carried(samples, {0: 1}, 3).degrees == (1, 4, 1)
-    assert carried(Placement((2, 1, 2), [0, 1, 2, 3]), {0: 0}, 3) is None
+    assert map_placement(samples, {0: 1}, 3).degrees == (1, 4, 1)
+    assert map_placement(Placement((2, 1, 2), [0, 1, 2, 3]), {0: 0}, 3) is None
     # Dimensions that change places take their devices with them.
-    crossed = carried(Placement((2, 2), [0, 1, 2, 3]), {0: 1, 1: 0}, 2)
+    crossed = map_placement(Placement((2, 2), [0, 1, 2, 3]), {0: 1, 1: 0}, 2)
     assert crossed.degrees == (2, 2)
     assert crossed.devices.tolist() == [0, 2, 1, 3]
 
@@ -152,10 +138,10 @@ def test_accepted_moves_are_offered_and_a_worse_state_that_it_is_given_is_not_it
     chain.tell([moved])
     assert chain.reached is moved
     assert chain.follows
-    given = trial_of(moved.state, 1.25)
-    chain.adopt(given)  # the same strategy on another fabric
+    worse = trial_of(moved.state, 1.25)
+    chain.adopt(worse)  # the same strategy on another fabric
     (candidate,) = chain.ask()
-    assert candidate.base is given.state
+    assert candidate.base is worse.state
     chain.tell([trial_of(candidate.state(), math.inf)])
     assert chain.reached is None
     assert chain.ask()[0].base is best.state

@@ -5,22 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan import (
-    Axis,
     Cluster,
     CostFunction,
-    Dimension,
-    Fabric,
-    Operator,
-    OperatorGraph,
     PartCosts,
-    Problem,
-    Role,
-    Tensor,
 )
-from topoplan.search.observed import Run
+from topoplan.search.protocol import Run
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
+from topoplan_samples.graphs import layer_graph
+from topoplan_samples.problems import star_problem
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import PipelineSearch
 from topoplan_simulator_fluid import Fluid
@@ -46,54 +39,13 @@ class Costs(CostFunction):
         )
 
 
-def graph_of(edges, weights, outputs, batch):
-    """Return a model of operators with so many bytes of weights, and of outputs for each sample."""
-    operators = []
-    for op, weight in enumerate(weights):
-        parents = [u for u, v in edges if v == op]
-        operators.append(
-            Operator(
-                name=f"op{op}",
-                kind="layer",
-                dims=(Dimension("sample", batch, Role.SAMPLE),),
-                inputs=tuple(_samples(outputs[u], batch) for u in parents),
-                weights=(Tensor("w", (Axis(int(weight)),), itemsize=1),) if weight else (),
-                outputs=(_samples(outputs[op], batch),),
-            )
-        )
-    joined = [(u, 0, v, [a for a, b in edges if b == v].index(u)) for u, v in edges]
-    return OperatorGraph(name="random", operators=tuple(operators), edges=joined, batch_size=batch)
-
-
-def _samples(nbytes, batch):
-    return Tensor("x", (Axis(batch, 0), Axis(int(nbytes))), itemsize=1)
-
-
-def problem_of(graph, cluster, costs):
-    """Return a problem and a switch that joins the hosts of the cluster."""
-    fabric = switch(cluster)
-    problem = Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="switch",
-        build_fabric=lambda demand, rng: fabric, reconfigurable=False,
-    )  # fmt: skip
-    return problem, fabric
-
-
-def switch(cluster):
-    """Return one switch, with all interfaces of a host as one link."""
-    n = cluster.n_hosts
-    links = [(h, n) for h in range(n)] + [(n, h) for h in range(n)]
-    bandwidth = float((cluster.interfaces * cluster.interface_bandwidth)[0])
-    return Fabric.from_links(name="switch", n_hosts=n, n_switches=1, links=links, bandwidth=bandwidth, latency=0.0)
-
-
 def evaluator_of(problem):
     """Return what simulates strategies, and finds those infinitely slow that do not fit."""
     return Evaluator(problem, Fluid().build(), "limit")
 
 
 def random_case(seed, layers=6, hosts=2, devices_per_host=2, batch=8, memory=None):
-    """Return a problem and its fabric: a chain, now and then with a jump, of uneven layers."""
+    """Return a problem: a chain, now and then with a jump, of uneven layers."""
     rng = np.random.default_rng(seed)
     edges = [(k, k + 1) for k in range(layers - 1)]
     if layers > 3 and rng.random() < 0.4:
@@ -103,10 +55,22 @@ def random_case(seed, layers=6, hosts=2, devices_per_host=2, batch=8, memory=Non
     forward = rng.uniform(0.2, 2.0, layers) * 1e-3
     costs = Costs(forward, forward * rng.uniform(1.0, 3.0), batch * outputs * 1.0, 3.0 * weights)
     cluster = Cluster.uniform(
-        n_hosts=hosts, devices_per_host=devices_per_host, interfaces=1, interface_bandwidth=1e9 * rng.uniform(0.2, 4.0),
-        inside_bandwidth=2e10, latency=0.0, device_memory=memory or 1e12,
-    )  # fmt: skip
-    return problem_of(graph_of(sorted(edges, key=lambda e: (e[1], e[0])), weights, outputs, batch), cluster, costs)
+        n_hosts=hosts,
+        devices_per_host=devices_per_host,
+        interfaces=1,
+        interface_bandwidth=1e9 * rng.uniform(0.2, 4.0),
+        inside_bandwidth=2e10,
+        latency=0.0,
+        device_memory=memory or 1e12,
+    )
+    edges = sorted(edges, key=lambda edge: (edge[1], edge[0]))
+    return switch_problem(layer_graph(edges, weights, outputs, batch), cluster, costs)
+
+
+def switch_problem(graph, cluster, costs):
+    """Return the problem on hosts around a switch, which they join with all interfaces as one link."""
+    bandwidth = float((cluster.interfaces * cluster.interface_bandwidth)[0])
+    return star_problem(graph, cluster, costs, bandwidth)
 
 
 def solve(problem, **options):

@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_models import evaluator_of, random_case, solve
 
-from topoplan import Candidate, Cluster, State
+from topoplan import Candidate, Cluster
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.order import Pass, blocks_of
+from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import Machine, moves_of, transfer_loads
 from topoplan_searcher_pipeline.plans import Pipeline, devices_of, memory_of, strategy_of
-from topoplan_searcher_pipeline.play import StageTimes, busiest, in_flight, played
 from topoplan_searcher_pipeline.search import plan_pipelines
+from topoplan_searcher_pipeline.stage_simulation import StageTimes, busiest, in_flight, iteration_seconds
 
 KINDS = [ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
 
@@ -51,17 +52,17 @@ def all_pipelines(planner):
     ],
 )
 def test_small_models_get_the_best_of_all_pipelines(seed, layers, hosts, devices_per_host):
-    problem, fabric = random_case(seed, layers, hosts, devices_per_host, batch=4)
+    problem = random_case(seed, layers, hosts, devices_per_host, batch=4)
     result, evaluator, search = solve(problem)
     planner = search._shortlist.planner
     best, tried = result.best_cost, 0
     for pipeline in all_pipelines(planner):
         for kind, count in planner.schedules(pipeline):
-            plan = planner.play(pipeline, kind, count, best)  # None where a stage alone takes that long
+            plan = planner.plan(pipeline, kind, count, best)  # None where a stage alone takes that long
             if plan is not None and plan.seconds < best * 1.2:
                 tried += 1
                 strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
-                best = min(best, evaluator.price(Candidate(base=State(strategy, fabric))).cost)
+                best = min(best, evaluator.price(Candidate(base=state_of(problem, strategy))).cost)
     assert tried
     assert result.best_cost <= best * (1 + 1e-9)
 
@@ -69,35 +70,35 @@ def test_small_models_get_the_best_of_all_pipelines(seed, layers, hosts, devices
 @st.composite
 def drawn_plans(draw):
     """Draw a problem, its planner, and a plan of a pipeline on it."""
-    problem, fabric = random_case(draw(st.integers(0, 200)), layers=6, hosts=2, devices_per_host=2, batch=8)
+    problem = random_case(draw(st.integers(0, 200)), layers=6, hosts=2, devices_per_host=2, batch=8)
     planner = plan_pipelines(DapplePipeline(), problem).planner
     stages = draw(st.integers(1, 4))
     inner = draw(st.lists(st.integers(1, 5), min_size=stages - 1, max_size=stages - 1, unique=True))
     order = draw(st.permutations(range(4)))
-    taken = np.zeros((stages, 2), dtype=int)
+    counts = np.zeros((stages, 2), dtype=int)
     for place, device in enumerate(order):
-        taken[min(place, stages - 1), device // 2] += 1
-    pipeline = Pipeline((0, *sorted(inner)), tuple(map(tuple, taken.tolist())))
+        counts[min(place, stages - 1), device // 2] += 1
+    pipeline = Pipeline((0, *sorted(inner)), tuple(map(tuple, counts.tolist())))
     kind, count = draw(st.sampled_from(planner.schedules(pipeline)))
-    return problem, fabric, planner, planner.play(pipeline, kind, count)
+    return problem, planner, planner.plan(pipeline, kind, count)
 
 
 @settings(max_examples=30, deadline=None)
 @given(drawn_plans())
 def test_memory_and_bytes_are_those_of_lowering(drawn):
-    problem, _, planner, plan = drawn
+    problem, planner, plan = drawn
     columns, machine = planner.columns, planner.machine
     strategy = strategy_of(plan, problem.graph, columns, machine)
     strategy.check(problem.graph, machine.n_devices)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     held = lowering.memory(strategy)
-    told = memory_of(planner.whole(plan.pipeline), plan.kind, plan.micro_batches)[0]
+    estimate = memory_of(planner.costs_of(plan.pipeline), plan.kind, plan.micro_batches)[0]
     devices = devices_of(plan.pipeline, machine)
     for stage, own in enumerate(devices):
         # Operators without weights free their activations before ZB-H1's last pass.
-        assert held[list(own)].max() <= told[stage] * (1 + 1e-9)
+        assert held[list(own)].max() <= estimate[stage] * (1 + 1e-9)
         if plan.kind is not ScheduleKind.ZERO_BUBBLE:
-            assert held[list(own)] == pytest.approx(told[stage], rel=1e-9)
+            assert held[list(own)] == pytest.approx(estimate[stage], rel=1e-9)
     sent = columns.sent(plan.pipeline.cuts)
     assert sent == pytest.approx(np.triu(sent, 1))
     for stage, cut in enumerate(plan.pipeline.cuts):
@@ -107,9 +108,9 @@ def test_memory_and_bytes_are_those_of_lowering(drawn):
 @settings(max_examples=60, deadline=None)
 @given(drawn_plans())
 def test_played_times_are_near_simulated_ones(drawn):
-    problem, fabric, planner, plan = drawn
+    problem, planner, plan = drawn
     strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
-    cost = evaluator_of(problem).price(Candidate(base=State(strategy, fabric))).cost
+    cost = evaluator_of(problem).price(Candidate(base=state_of(problem, strategy))).cost
     # The simulator shares links among transfers, and runs layer by layer; stages and queues are near that.
     assert 0.55 <= plan.seconds / cost <= 1.35
 
@@ -162,7 +163,7 @@ def reference(kind, count, times, transfer):
                 if what == Pass.BACKWARD and s:
                     sent[s, 1] = max(sent.get((s, 1), 0.0), free[s]) + transfer[s - 1]
                     backward[s - 1, m] = sent[s, 1]
-    return max(end + summing for end, summing in zip(free, times.summing, strict=True))
+    return max(end + summing for end, summing in zip(free, times.allreduce_tail, strict=True))
 
 
 @settings(max_examples=80, deadline=None)
@@ -172,13 +173,15 @@ def test_playing_equals_the_reference_where_no_host_is_shared(drawn, kind):
     # Between two hosts each way has interfaces of its own only while gradients do not cross activations.
     quiet = times if len(transfer) < 2 else drawn_without_transfers(times)
     moved = transfer if len(transfer) < 2 else np.zeros(len(transfer))
-    assert played(kind, count, quiet) == pytest.approx(reference(kind, count, quiet, moved), rel=1e-12)
-    assert played(kind, count, times) >= busiest(count, times) * (1 - 1e-12)
-    assert played(kind, count, times) >= played(kind, count, drawn_without_transfers(times)) * (1 - 1e-12)
+    assert iteration_seconds(kind, count, quiet) == pytest.approx(reference(kind, count, quiet, moved), rel=1e-12)
+    assert iteration_seconds(kind, count, times) >= busiest(count, times) * (1 - 1e-12)
+    assert iteration_seconds(kind, count, times) >= iteration_seconds(kind, count, drawn_without_transfers(times)) * (
+        1 - 1e-12
+    )
 
 
 def drawn_without_transfers(times):
-    return times._replace(leaving=0.0 * times.leaving, entering=0.0 * times.entering)
+    return times._replace(egress=0.0 * times.egress, ingress=0.0 * times.ingress)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,7 +212,7 @@ def modelled(kind, count, times, transfer):
             flying = 2 * number - 1 if kind is ScheduleKind.DEEP else number
             latency = early_backward(forward, backward - deferred, deferred, moved, flying, count, latency, around, 0.0)
         around += forward + backward - deferred + 2 * moved
-        tail = outlasting(backward - deferred, moved, deferred + times.summing[s], tail)
+        tail = outlasting(backward - deferred, moved, deferred + times.allreduce_tail[s], tail)
     return latency + tail
 
 
@@ -217,9 +220,9 @@ def modelled(kind, count, times, transfer):
 @given(drawn_stages())
 def test_the_latency_model_is_exact_for_gpipe(drawn):
     times, transfer, count = drawn
-    times = times._replace(summing=0.0 * times.summing)
-    wanted = reference(ScheduleKind.GPIPE, count, times, transfer)
-    assert modelled(ScheduleKind.GPIPE, count, times, transfer) == pytest.approx(wanted, rel=1e-12)
+    times = times._replace(allreduce_tail=0.0 * times.allreduce_tail)
+    expected = reference(ScheduleKind.GPIPE, count, times, transfer)
+    assert modelled(ScheduleKind.GPIPE, count, times, transfer) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=200, deadline=None)
@@ -236,9 +239,9 @@ def test_balanced_stages_take_the_closed_form(stages, count, f, b, kind):
     even, zero = np.ones(stages), np.zeros(stages)
     source, none = np.arange(stages - 1), np.zeros((stages - 1, stages))
     times = StageTimes(f * even, zero, b * even, zero, zero, source, source + 1, zero[1:], none, none)
-    wanted = (count + stages - 1) * (f + b)
-    assert played(kind, count, times) == pytest.approx(wanted, rel=1e-12)
-    assert modelled(kind, count, times, zero) == pytest.approx(wanted, rel=1e-12)
+    expected = (count + stages - 1) * (f + b)
+    assert iteration_seconds(kind, count, times) == pytest.approx(expected, rel=1e-12)
+    assert modelled(kind, count, times, zero) == pytest.approx(expected, rel=1e-12)
 
 
 def machine_of(hosts, devices_per_host):

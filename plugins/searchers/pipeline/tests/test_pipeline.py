@@ -5,11 +5,13 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from pipeline_models import Costs, evaluator_of, graph_of, problem_of, random_case, solve
+from pipeline_models import Costs, evaluator_of, random_case, solve, switch_problem
 
-from topoplan import Candidate, Cluster, State, TopoplanError, Trial
+from topoplan import Candidate, Cluster, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.testing import parametrize_with_checks
+from topoplan_samples.graphs import layer_graph
+from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import PipelineSearch, plan_pipelines
 
@@ -23,26 +25,27 @@ def test_conformance(check):
 
 def chain(layers, batch=16, weight=1000, outputs=4000, seconds=1e-3, **cluster):
     edges = [(k, k + 1) for k in range(layers - 1)]
-    graph = graph_of(edges, [weight] * layers, [outputs] * layers, batch)
+    graph = layer_graph(edges, [weight] * layers, [outputs] * layers, batch)
     costs = Costs([seconds] * layers, [2 * seconds] * layers, [batch * outputs] * layers, [3.0 * weight] * layers)
-    return problem_of(graph, Cluster.uniform(latency=0.0, **cluster), costs)[0]
+    return switch_problem(graph, Cluster.uniform(latency=0.0, **cluster), costs)
 
 
 def test_reports_are_of_what_was_simulated():
-    problem, fabric = random_case(3, layers=8, hosts=2, devices_per_host=2)
+    problem = random_case(3, layers=8, hosts=2, devices_per_host=2)
     result, evaluator, search = solve(problem)
     report = search.report(None)
     assert report["speedup"] == pytest.approx(report["one_device_s"] / result.best_cost, rel=1e-12)
-    again = evaluator_of(problem).price(Candidate(base=State(result.best.strategy, fabric))).cost
-    assert again == result.best_cost
+    cost = evaluator_of(problem).price(Candidate(base=state_of(problem, result.best.strategy))).cost
+    assert cost == result.best_cost
     assert max(v for v in report["baselines"].values() if v) <= report["speedup"] * (1 + 1e-12)
+    operators = [op.name for op in problem.graph.operators]
     names = [name for stage in report["stages"] for name in stage["operators"]]
-    assert sorted(names) == sorted(op.name for op in problem.graph.operators)
+    assert sorted(names) == sorted(operators)
     for stage in report["stages"]:
         assert stage["replication"] == len(stage["devices"])
         assert (stage["first"], stage["last"]) == (stage["operators"][0], stage["operators"][-1])
         for name in stage["operators"]:
-            placed = result.best.strategy.placements[problem.graph.index(name)]
+            placed = result.best.strategy.placements[operators.index(name)]
             assert placed.devices.tolist() == stage["devices"]
     assert evaluator.memory(result.best.strategy).max() <= problem.cluster.device_memory.max()
 
@@ -109,23 +112,23 @@ def test_one_device_is_planned_for():
 
 def test_too_many_states_are_cut_in_order():
     edges = [(0, k) for k in range(1, 9)] + [(k, 9) for k in range(1, 9)]
-    graph = graph_of(edges, [1000] * 10, [100] * 10, 16)
+    graph = layer_graph(edges, [1000] * 10, [100] * 10, 16)
     costs = Costs([1e-3] * 10, [2e-3] * 10, [1600.0] * 10, [3000.0] * 10)
-    problem, _ = problem_of(graph, Cluster.uniform(n_hosts=4), costs)
+    problem = switch_problem(graph, Cluster.uniform(n_hosts=4), costs)
     assert plan_pipelines(DapplePipeline(), problem).complete
-    found = plan_pipelines(DapplePipeline(max_states=20), problem)
-    assert not found.complete
-    assert found.planner.columns.n_cuts == 11
+    shortlist = plan_pipelines(DapplePipeline(max_states=20), problem)
+    assert not shortlist.complete
+    assert shortlist.planner.columns.n_cuts == 11
 
 
 def test_infeasible_plans_leave_a_report():
-    problem, fabric = random_case(1)
+    problem = random_case(1)
     search = PipelineSearch(DapplePipeline(), problem)
-    first = Trial(state=State(problem.space.initial(), fabric), cost=1.0, demand=lambda: None)
+    first = Trial(state=state_of(problem), cost=1.0, demand=lambda: None)
     search.adopt(first)
     for _ in range(20):
-        asked = search.ask()
-        search.tell([attrs.evolve(first, state=one.state(), cost=float("inf")) for one in asked])
+        candidates = search.ask()
+        search.tell([attrs.evolve(first, state=candidate.state(), cost=float("inf")) for candidate in candidates])
     assert search.ask() == []
     assert search.report(None)["speedup"] is None
 
@@ -134,11 +137,14 @@ def test_infeasible_plans_leave_a_report():
     ("options", "given", "message"),
     [
         ({"micro_batch": 17}, {}, "micro-batch 17 is larger than the batch of 16 samples"),
-        ({}, {"device_memory": 4e9, "weight": 2_000_000_000},
-         "operator 'op0' keeps 6.0 GB .* a device has 4.0 GB, .*-s spmd, .* devices of at least 6.0 GB"),
+        (
+            {},
+            {"device_memory": 4e9, "weight": 2_000_000_000},
+            "operator 'op0' keeps 6.0 GB .* a device has 4.0 GB, .*-s spmd, .* devices of at least 6.0 GB",
+        ),
         ({}, {"seconds": 0.0}, "takes no time"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_planned_is_refused(options, given, message):
     with pytest.raises(TopoplanError, match=message):
         plan_pipelines(DapplePipeline(**options), chain(4, n_hosts=4, **given))

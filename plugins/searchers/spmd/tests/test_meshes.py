@@ -7,28 +7,30 @@ import itertools
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Problem, State, TopologyContext, Trial
+from topoplan import Cluster, Trial
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
+from topoplan_engine import problem_on
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.mesh import mesh_steps
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
+from topoplan_samples.problems import state_of
 from topoplan_searcher_spmd import Spmd
-from topoplan_searcher_spmd.bounds import bounded
+from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
 from topoplan_searcher_spmd.prices import Prices, priced
 from topoplan_searcher_spmd.search import SpmdSearch
-from topoplan_searcher_spmd.space import Joint, Mesh, Role, meshes, outline, written
+from topoplan_searcher_spmd.space import Joint, Mesh, Role, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.planning import solve
+from topoplan_spmd_planning.strategy import unscheduled
 from topoplan_topology_bigswitch import BigSwitch
 
 DATA, MODEL, EXPERT = Role.DATA, Role.MODEL, Role.EXPERT
@@ -44,34 +46,36 @@ def moe(name, devices, **sizes):
 
 def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
     cluster = Cluster.uniform(
-        n_hosts=hosts, devices_per_host=each, device_preset="V100", device_memory=memory, inside_bandwidth=130e9,
-        interfaces=1, interface_bandwidth=gbps * 1e9 / 8, latency=1e-6,
-    )  # fmt: skip
+        n_hosts=hosts,
+        devices_per_host=each,
+        device_preset="V100",
+        device_memory=memory,
+        inside_bandwidth=130e9,
+        interfaces=1,
+        interface_bandwidth=gbps * 1e9 / 8,
+        latency=1e-6,
+    )
     costs = Hidup().build(graph, cluster)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="bigswitch",
-        build_fabric=lambda demand, rng: BigSwitch().build(context), reconfigurable=False,
-    )  # fmt: skip
+    return problem_on(graph, cluster, costs, BigSwitch())
 
 
 def planned(problem, mesh, **options):
     fabric = problem.build_fabric(None, None)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-    given = {"state": "auto", "beam": 10**4, "max_states": 10**6, **options}
+    arguments = {"state": "auto", "beam": 10**4, "max_states": 10**6, **options}
     machine = Machine(problem.cluster, fabric)
-    return plan_on(problem, outline(problem.graph), mesh, machine, lowering, **given), lowering, fabric
+    return plan_on(problem, outline(problem.graph), mesh, machine, lowering, **arguments), lowering, fabric
 
 
 class TestExperts:
     @pytest.mark.parametrize("name", ["bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch"])
     def test_are_found_from_the_gate_to_the_combination(self, name):
         graph = moe(name, 8)
-        found = {op.name: dim for op, dim in zip(graph.operators, expert_dims(graph), strict=True) if dim >= 0}
-        steps = [name.split("_", 1)[1] for name in found if name.startswith("layer1_")]
+        dims = {op.name: dim for op, dim in zip(graph.operators, expert_dims(graph), strict=True) if dim >= 0}
+        steps = [name.split("_", 1)[1] for name in dims if name.startswith("layer1_")]
         assert steps == ["gating", "dispatch", "expert1", "relu", "expert2", "combine"]
-        assert len(found) == len(steps)
-        (count,) = {op.dims[found[op.name]].size for op in graph.operators if op.name in found}
+        assert len(dims) == len(steps)
+        (count,) = {op.dims[dims[op.name]].size for op in graph.operators if op.name in dims}
         assert count == 16
 
     def test_are_none_where_every_input_meets_the_same_weights(self):
@@ -85,12 +89,12 @@ class TestExperts:
 
 class TestMeshes:
     def test_every_split_into_data_model_and_experts_is_there_once(self):
-        found = list(meshes(Cluster.uniform(n_hosts=8), "all", experts=True))
-        assert len(set(found)) == len(found)
-        assert all(np.prod(mesh.sizes) == 8 for mesh in found)
-        three = {(mesh.sizes, mesh.roles) for mesh in found if len(mesh.sizes) == 3}
+        splits = list(meshes(Cluster.uniform(n_hosts=8), "all", experts=True))
+        assert len(set(splits)) == len(splits)
+        assert all(np.prod(mesh.sizes) == 8 for mesh in splits)
+        three = {(mesh.sizes, mesh.roles) for mesh in splits if len(mesh.sizes) == 3}
         assert three == {((2, 2, 2), (DATA, MODEL, EXPERT)), ((2, 2, 2), (DATA, EXPERT, MODEL))}
-        assert [str(mesh) for mesh in found[:3]] == ["8", "model 2 x expert 4", "expert 2 x model 4"]
+        assert [str(mesh) for mesh in splits[:3]] == ["8", "model 2 x expert 4", "expert 2 x model 4"]
 
     def test_flat_is_flat(self):
         assert list(meshes(Cluster.uniform(n_hosts=8), "flat", experts=True)) == [Mesh((8,), (MODEL,))]
@@ -98,7 +102,7 @@ class TestMeshes:
     def test_joint_signatures_cut_evenly(self):
         problem = problem_of(moe("bert-sgmoe", 8))
         for mesh in meshes(Cluster.uniform(n_hosts=8), "all", experts=True):
-            model = written(problem, outline(problem.graph), mesh)
+            model = mesh_program(problem, outline(problem.graph), mesh)
             for instruction in model.program.instructions:
                 assert instruction.signatures, (mesh, instruction.name)
                 for rule in instruction.signatures:
@@ -110,7 +114,7 @@ class TestMeshes:
 
     def test_along_an_axis_of_experts_samples_are_cut_or_experts(self):
         graph = moe("bert-switch", 8)
-        model = written(problem_of(graph), outline(graph), Mesh((4, 2), (MODEL, EXPERT)))
+        model = mesh_program(problem_of(graph), outline(graph), Mesh((4, 2), (MODEL, EXPERT)))
         experts = dict(zip((op.name for op in graph.operators), expert_dims(graph), strict=True))
         for instruction in model.program.instructions:
             if instruction.op >= 0:
@@ -126,10 +130,10 @@ class TestMeshes:
 
 def _cases(devices, some=()):
     """Return every mesh, of which others than ``some`` are slow; if there are none, none is."""
-    found = [(mesh, str(mesh)) for mesh in meshes(Cluster.uniform(n_hosts=devices), "all", experts=True)]
-    assert set(some) <= {name for _, name in found}
+    cases = [(mesh, str(mesh)) for mesh in meshes(Cluster.uniform(n_hosts=devices), "all", experts=True)]
+    assert set(some) <= {name for _, name in cases}
     slow = [pytest.mark.slow] if some else []
-    return [pytest.param(mesh, id=name, marks=[] if name in some else slow) for mesh, name in found]
+    return [pytest.param(mesh, id=name, marks=[] if name in some else slow) for mesh, name in cases]
 
 
 #: Each mesh with one model or the other; the other one at night.
@@ -143,33 +147,33 @@ TURNS = [
 @pytest.mark.parametrize(("name", "mesh"), TURNS)
 def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
-    found, lowering, fabric = planned(problem_of(graph), mesh)
-    simulated = Fluid().build()(lowering.lower(found.strategy), fabric, problem_of(graph).cluster).makespan
-    assert 0.85 * found.seconds <= simulated <= found.seconds
-    assert found.strategy.program.mesh == mesh.sizes
+    plan, lowering, fabric = planned(problem_of(graph), mesh)
+    seconds = Fluid().build()(lowering.lower(plan.strategy), fabric, problem_of(graph).cluster).makespan
+    assert 0.85 * plan.seconds <= seconds <= plan.seconds
+    assert plan.strategy.program.mesh == mesh.sizes
     # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
-    again, _, _ = planned(problem_of(graph, memory=found.memory * (1 + 1e-9)), mesh)
-    assert again.memory <= found.memory * (1 + 1e-9)
-    assert again.seconds == found.seconds
+    repeat, _, _ = planned(problem_of(graph, memory=plan.memory * (1 + 1e-9)), mesh)
+    assert repeat.memory <= plan.memory * (1 + 1e-9)
+    assert repeat.seconds == plan.seconds
 
 
 @pytest.mark.parametrize("mesh", _cases(8)[1:])
 def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
     problem = problem_of(moe("vit-sgmoe", 8))
-    found, lowering, fabric = planned(problem, mesh)
-    model = written(problem, outline(problem.graph), mesh)
-    prices = Prices(problem, model, Machine(problem.cluster, fabric), found.strategy.program.sharded_state)
-    kept = sum(
-        prices.kept(model.program.instructions[at], rule)
-        for stage in found.solution.stages
-        for at, rule in stage.computations
+    plan, lowering, fabric = planned(problem, mesh)
+    model = mesh_program(problem, outline(problem.graph), mesh)
+    prices = Prices(problem, model, Machine(problem.cluster, fabric), plan.strategy.program.sharded_state)
+    nbytes = sum(
+        prices.persistent_bytes(model.program.instructions[index], rule)
+        for stage in plan.solution.stages
+        for index, rule in stage.computations
     )
-    kept += sum(
-        prices.crossing(value, given, wanted)[4]
-        for stage in found.solution.stages
-        for value, given, wanted in stage.conversions
+    nbytes += sum(
+        prices.crossing(value, source, target)[4]
+        for stage in plan.solution.stages
+        for value, source, target in stage.conversions
     )
-    assert kept == pytest.approx(lowering.memory(found.strategy).max(), rel=1e-9)
+    assert nbytes == pytest.approx(lowering.memory(plan.strategy).max(), rel=1e-9)
 
 
 def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():
@@ -183,10 +187,10 @@ class TestSearch:
     def searched(self, problem, **options):
         evaluator = Evaluator(problem, Fluid().build(), "limit")
         search = SpmdSearch(Spmd(**options), problem)
-        state = State(problem.space.initial(), problem.build_fabric(None, None))
+        state = state_of(problem)
         search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
-        while asked := search.ask():
-            search.tell([evaluator.price(candidate) for candidate in asked])
+        while candidates := search.ask():
+            search.tell([evaluator.price(candidate) for candidate in candidates])
         return search.report(None)
 
     @pytest.mark.slow
@@ -200,9 +204,13 @@ class TestSearch:
         best = [{k: v for k, v in mesh.items() if k in ("mesh", "axes", "planned_s")} for mesh in few["meshes"]]
         assert best[:2] == shared[:2]
         assert {tuple(mesh["axes"]) for mesh in all_["meshes"]} == {
-            ("model",), ("data", "model"), ("model", "expert"), ("expert", "model"), ("data", "model", "expert"),
+            ("model",),
+            ("data", "model"),
+            ("model", "expert"),
+            ("expert", "model"),
+            ("data", "model", "expert"),
             ("data", "expert", "model"),
-        }  # fmt: skip
+        }
 
     @pytest.mark.parametrize("mesh", _cases(8, some=("8", "model 4 x expert 2", "data 2 x model 2 x expert 2")))
     def test_a_bound_that_can_be_kept_changes_nothing(self, mesh):
@@ -220,42 +228,42 @@ def test_nothing_is_lost_on_several_axes():
     b.append(losses.total(x), [x], "loss")
     problem = problem_of(b.build(), gbps=1)
     for mesh in (Mesh((2, 4), (DATA, MODEL)), Mesh((2, 4), (EXPERT, MODEL)), Mesh((2, 2, 2), (DATA, MODEL, EXPERT))):
-        model = written(problem, outline(problem.graph), mesh)
+        model = mesh_program(problem, outline(problem.graph), mesh)
         machine = Machine(problem.cluster, problem.build_fabric(None, None))
         for limit in (np.inf, 2000.0):
             columns = priced(Prices(problem, model, machine, False), model, limit, "m")
             best = min(seconds for seconds, kept in every_plan(model.program, columns) if kept <= limit)
             assert solve(model.program, columns, max_states=10**6, who="m").outcome.objective == pytest.approx(best)
-            close = solve(model.program, bounded(columns, model, best), max_states=10**6, who="m")
+            close = solve(model.program, with_bound(columns, model, best), max_states=10**6, who="m")
             assert close.outcome.objective == pytest.approx(best)
-            assert solve(model.program, bounded(columns, model, 0.99 * best), max_states=10**6, who="m") is None
+            assert solve(model.program, with_bound(columns, model, 0.99 * best), max_states=10**6, who="m") is None
 
 
 def test_conversions_on_several_axes_are_those_of_the_program():
     """What the search allows between two forms of a value, the program can do, and at no cost where it is free."""
     problem = problem_of(moe("bert-sgmoe", 8))
     mesh = Mesh((2, 2, 2), (DATA, MODEL, EXPERT))
-    model = written(problem, outline(problem.graph), mesh)
+    model = mesh_program(problem, outline(problem.graph), mesh)
     machine = Machine(problem.cluster, problem.build_fabric(None, None))
     columns = priced(Prices(problem, model, machine, False), model, np.inf, "m")
-    seen = 0
+    count = 0
     for value, forms in enumerate(forms_of(model.program)):
-        for (a, given), (b, wanted) in itertools.permutations(enumerate(forms, 1), 2):
-            found = mesh_steps(given, wanted, mesh.sizes)
-            assert (found is not None) == np.isfinite(columns.forward[value, a, b])
-            seen += found is not None
-    assert seen > 500
+        for (a, source), (b, target) in itertools.permutations(enumerate(forms, 1), 2):
+            steps = mesh_steps(source, target, mesh.sizes)
+            assert (steps is not None) == np.isfinite(columns.forward[value, a, b])
+            count += steps is not None
+    assert count > 500
     assert mesh_steps((REPLICATED, PARTIAL, shard(0)), (REPLICATED, REPLICATED, PENDING_GRADIENT), mesh.sizes) is None
 
 
 def test_the_three_axes_are_proposed_as_a_strategy_of_three_axes():
     problem = problem_of(moe("bert-switch", 8))
-    found, lowering, _ = planned(problem, Mesh((2, 2, 2), (DATA, EXPERT, MODEL)))
-    program = found.strategy.program
-    assert why_invalid(found.strategy, problem.graph, 8) is None
+    plan, lowering, _ = planned(problem, Mesh((2, 2, 2), (DATA, EXPERT, MODEL)))
+    program = plan.strategy.program
+    assert why_invalid(plan.strategy, problem.graph, 8) is None
     assert {len(rules) for rules in program.rules} == {3}
     cut = [sum(rule.dim >= 0 for rule in rules) for rules in program.rules]
     assert max(cut) == 3
-    taskgraph = lowering.lower(found.strategy.unscheduled())
+    taskgraph = lowering.lower(unscheduled(plan.strategy))
     sizes = {int(n) for n in np.diff(taskgraph.group_ptr)}
     assert sizes & {2, 4}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -11,18 +11,21 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, Problem, State, TopologyContext, TopoplanError, Trial
+from topoplan import Cluster, CostFunction, PartCosts, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
-from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective
+from topoplan_engine import problem_on
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
+from topoplan_samples.graphs import linear_chain
+from topoplan_samples.problems import state_of
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_searcher_spmd import Spmd, planning
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
@@ -82,9 +85,9 @@ def random_columns(program, seed, limit):
         return rng.integers(0, 9, shape).astype(float)
 
     legal = np.where(np.isfinite(base.forward), 0.0, np.inf)
-    names = ("forward", "backward", "again_forward", "again_backward", "put_together")
+    names = ("forward", "backward", "second_forward", "second_backward", "gathered_bytes")
     crossings = {name: legal + draw(legal.shape) for name in names}
-    rows = {name: draw(base.seconds.shape) for name in ("seconds", "back", "sums", "held")}
+    rows = {name: draw(base.seconds.shape) for name in ("seconds", "back", "sums", "signature_bytes")}
     return base._replace(overlapped=True, limit=limit, **crossings, **rows)
 
 
@@ -92,7 +95,7 @@ def random_columns(program, seed, limit):
 @settings(max_examples=60, deadline=None, phases=GENERATED)
 def test_pruning_loses_nothing(program, seed, limit):
     columns = random_columns(program, seed, limit)
-    within = [seconds for seconds, kept in every_plan(program, columns) if kept <= limit]
+    within = [seconds for seconds, nbytes in every_plan(program, columns) if nbytes <= limit]
     if not within:
         with pytest.raises(TopoplanError, match="no plan"):
             solve(program, columns, max_states=10**6, who="m")
@@ -120,21 +123,11 @@ class Costs(CostFunction):
 
 
 def problem_of(width=256, layers=3, batch=64, memory=1e9, hosts=4, each=2):
-    b = GraphBuilder("small", batch)
-    x = b.input((width,))
-    for _ in range(layers):
-        x = b.relu(b.linear(x, width, bias=False))
-    b.append(losses.total(x), [x], "loss")
-    graph = b.build()
+    graph = linear_chain(layers, width, batch)
     cluster = Cluster.uniform(
         n_hosts=hosts, devices_per_host=each, device_memory=memory, interfaces=1, interface_bandwidth=1e9, latency=1e-6
     )
-    costs = Costs(graph)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return Problem(
-        graph=graph, cluster=cluster, costs=costs, space=Space(graph, cluster, costs), topology="switch",
-        build_fabric=lambda demand, rng: BigSwitch().build(context), reconfigurable=False,
-    )  # fmt: skip
+    return problem_on(graph, cluster, Costs(graph), BigSwitch())
 
 
 def searched(problem, **options):
@@ -142,22 +135,22 @@ def searched(problem, **options):
     evaluator = Evaluator(problem, Fluid().build(), "limit")
     search = SpmdSearch(Spmd(**options), problem)
     assert search.ask() == []
-    state = State(problem.space.initial(), problem.build_fabric(None, None))
+    state = state_of(problem)
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
     trials = []
-    while asked := search.ask():
-        told = [evaluator.price(candidate) for candidate in asked]
-        search.tell(told)
-        trials += told
+    while candidates := search.ask():
+        batch = [evaluator.price(candidate) for candidate in candidates]
+        search.tell(batch)
+        trials += batch
     return trials, search.report(None)
 
 
 def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
     trials, report = searched(problem_of())
-    simulated = report["simulated_s"]
+    seconds = report["simulated_s"]
     best = min(trial.cost for trial in trials)
-    assert simulated[report["chosen"]] == best
-    assert {"hidup", "data parallelism", "8 duplex", "8 whole batch"} <= simulated.keys()
+    assert seconds[report["chosen"]] == best
+    assert {"hidup", "data parallelism", "8 duplex", "8 whole batch"} <= seconds.keys()
     assert [tuple(one["mesh"]) for one in report["meshes"]] != []
     json.dumps(report)
 
@@ -173,7 +166,7 @@ def test_estimated_seconds_bound_simulated_ones():
     fabric = problem.build_fabric(None, None)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     for mesh in meshes(problem.cluster, "all", experts=False):
-        planned = plan_on(
+        plan = plan_on(
             problem,
             outline(problem.graph),
             mesh,
@@ -183,8 +176,8 @@ def test_estimated_seconds_bound_simulated_ones():
             beam=10**4,
             max_states=10**6,
         )
-        simulated = Fluid().build()(lowering.lower(planned.strategy), fabric, problem.cluster).makespan
-        assert 0.6 * planned.seconds <= simulated <= 1.05 * planned.seconds
+        seconds = Fluid().build()(lowering.lower(plan.strategy), fabric, problem.cluster).makespan
+        assert 0.6 * plan.seconds <= seconds <= 1.05 * plan.seconds
 
 
 def test_memory_that_is_short_is_saved(monkeypatch):
@@ -196,13 +189,11 @@ def test_memory_that_is_short_is_saved(monkeypatch):
         lowering = Lowering(tight.graph, tight.cluster, tight.costs)
         machine = Machine(tight.cluster, tight.build_fabric(None, None))
         (flat,) = meshes(tight.cluster, "flat", experts=False)
-        found = plan_on(
-            tight, outline(tight.graph), flat, machine, lowering, state="auto", beam=10**4, max_states=10**6
-        )
-        assert found.memory <= share * weights
-        prices = Prices(tight, found.written, machine, True)
-        assert 0.5 * found.memory < least_bytes(prices, found.written, tight.graph) <= found.memory * (1 + 1e-9)
-        needs[share] = (found.strategy.program.sharded_state, found.seconds)
+        plan = plan_on(tight, outline(tight.graph), flat, machine, lowering, state="auto", beam=10**4, max_states=10**6)
+        assert plan.memory <= share * weights
+        prices = Prices(tight, plan.model, machine, True)
+        assert 0.5 * plan.memory < least_bytes(prices, plan.model, tight.graph) <= plan.memory * (1 + 1e-9)
+        needs[share] = (plan.strategy.program.sharded_state, plan.seconds)
     assert not needs[8.0][0]
     assert needs[8.0][1] <= needs[2.5][1] <= needs[1.3][1]
     small = attrs.evolve(roomy, cluster=attrs.evolve(roomy.cluster, device_memory=np.full(8, 1000.0)))
@@ -229,28 +220,14 @@ def test_state_can_be_sharded_at_will():
 def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
     problem = problem_of()
     fabric, groups = problem.build_fabric(None, None), mesh_groups(mesh, axes)
-    count, size = groups.shape
-    taskgraph = SimpleNamespace(kind=[], src=[], dst=[], size=[], group=[], collective=[])
-
-    def add(what, src=-1, dst=-1, size=0, group=-1, collective=-1):
-        for name, value in zip(vars(taskgraph), (what, src, dst, size, group, collective), strict=True):
-            getattr(taskgraph, name).append(value)
-
-    for number, group in enumerate(groups.tolist()):
-        if kind is Collective.ALL_TO_ALL:
-            for a in group:
-                for b in group:
-                    if a != b:
-                        add(TaskKind.TRANSFER, a, b, nbytes // size**2)
-        else:
-            sent = nbytes if kind is Collective.ALL_REDUCE else nbytes // 2
-            add(TaskKind.COLLECTIVE, size=sent, group=number, collective=kind)
-    tasks = len(taskgraph.kind)
-    made = TaskGraph(
-        **vars(taskgraph), device=[-1] * tasks, seconds=[0.0] * tasks, op=[0] * tasks, op_names=("x",), succ=[],
-        succ_ptr=[0] * (tasks + 1), group_ptr=np.arange(count + 1) * size, group_members=groups.ravel(), n_devices=8,
-    )  # fmt: skip
-    seconds = Fluid().build()(made, fabric, problem.cluster).makespan
+    if kind is Collective.ALL_TO_ALL:
+        share = nbytes // groups.shape[1] ** 2
+        tasks = [transfer(*pair, share) for group in groups.tolist() for pair in itertools.permutations(group, 2)]
+    else:
+        size = nbytes if kind is Collective.ALL_REDUCE else nbytes // 2
+        tasks = [collective(group, size, kind=kind) for group in groups.tolist()]
+    taskgraph = task_graph(tasks, n_devices=8)
+    seconds = Fluid().build()(taskgraph, fabric, problem.cluster).makespan
     assert Machine(problem.cluster, fabric).seconds(kind, nbytes, groups) == pytest.approx(seconds, rel=0.1)
 
 
@@ -271,9 +248,8 @@ def wide(branches=10):
 
 
 def wide_problem(memory):
-    small = problem_of(memory=memory)
     graph = wide()
-    return attrs.evolve(small, graph=graph, costs=Costs(graph), space=Space(graph, small.cluster, Costs(graph)))
+    return problem_on(graph, problem_of(memory=memory).cluster, Costs(graph), BigSwitch())
 
 
 @pytest.mark.slow
@@ -281,18 +257,18 @@ def test_of_many_states_the_fastest_go_on():
     problem = wide_problem(1e9)
     with pytest.raises(TopoplanError, match="more than 20000 states"):
         searched(problem, meshes="flat", beam=10**9, max_states=20_000)
-    (few, again, many) = (
+    (few, repeat, many) = (
         searched(problem, meshes="flat", beam=beam, max_states=100_000)[1]["meshes"][0] for beam in (200, 200, 1000)
     )
     assert not few["exact"]
-    assert few == again
+    assert few == repeat
     assert many["planned_s"] <= few["planned_s"] <= 1.05 * many["planned_s"]
 
 
 def test_the_fastest_states_that_go_on_fit():
-    given = {"meshes": "flat", "beam": 200, "max_states": 20_000}
-    roomy = searched(wide_problem(1e9), **given)[1]["meshes"][0]["memory_bytes"]
-    _, report = searched(wide_problem(0.85 * roomy), **given)
+    options = {"meshes": "flat", "beam": 200, "max_states": 20_000}
+    roomy = searched(wide_problem(1e9), **options)[1]["meshes"][0]["memory_bytes"]
+    _, report = searched(wide_problem(0.85 * roomy), **options)
     assert report["meshes"][0]["memory_bytes"] <= 0.85 * roomy
 
 
@@ -303,18 +279,18 @@ def test_a_beam_finds_a_plan_and_says_whether_it_is_the_best(program, seed, beam
     best = min((seconds for seconds, _ in every_plan(program, columns)), default=np.inf)
     assume(best < np.inf)
     try:
-        found = solve(program, columns, max_states=10**6, who="m", beam=beam)
+        solution = solve(program, columns, max_states=10**6, who="m", beam=beam)
     except TopoplanError:  # the states that stayed lead nowhere
         return
-    assert found.outcome.objective >= best
-    assert not found.exact or found.outcome.objective == best
+    assert solution.outcome.objective >= best
+    assert not solution.exact or solution.outcome.objective == best
 
 
 def test_where_nothing_is_better_the_initial_strategy_is_chosen():
     problem = problem_of()
     search = SpmdSearch(Spmd(meshes="flat"), problem)
-    state = State(problem.space.initial(), problem.build_fabric(None, None))
+    state = state_of(problem)
     search.adopt(first := Trial(state=state, cost=1e-9, demand=lambda: None))
-    while asked := search.ask():
-        search.tell([attrs.evolve(first, cost=1.0)] * len(asked))
+    while candidates := search.ask():
+        search.tell([attrs.evolve(first, cost=1.0)] * len(candidates))
     assert search.report(None)["chosen"] == "initial strategy"

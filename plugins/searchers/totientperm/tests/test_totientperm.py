@@ -4,12 +4,16 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Demand, PlacedStrategy, Placement, Problem, State, TopoplanError, Trial
+from topoplan import Cluster, Demand, PlacedStrategy, Placement, State, TopoplanError, Trial
 from topoplan.options import structure
+from topoplan.testing import reference
 from topoplan_directconnect.construct import construct
+from topoplan_engine import problem_on
+from topoplan_engine.simulation.phases import same_wires
 from topoplan_searcher_totientperm import TotientPerm
-from topoplan_searcher_totientperm.memo import Memo
 from topoplan_searcher_totientperm.rewire import splits_around
+from topoplan_topology_fattree import FatTree
+from topoplan_topology_topoopt import TopoOpt
 
 N = 16
 CLUSTER = Cluster.uniform(n_hosts=N, interfaces=8)
@@ -21,16 +25,8 @@ def demand(ring_bytes, pair_bytes):
     return Demand(group_ptr=[0, N], group_members=range(N), group_bytes=[ring_bytes / (2 * (N - 1))], matrix=matrix)
 
 
-def problem(reconfigurable=True):
-    return Problem(
-        graph=None,
-        cluster=CLUSTER,
-        costs=None,
-        space=None,
-        topology="fattree" if not reconfigurable else "topoopt",
-        build_fabric=lambda demand, rng: None,
-        reconfigurable=reconfigurable,
-    )
+def problem(topology=None):
+    return problem_on(reference.graph(), CLUSTER, reference.Costs(), topology or TopoOpt())
 
 
 def start(seed=0, **options):
@@ -54,13 +50,13 @@ def ring_pairs(fabric):
 
 def test_needs_a_fabric_that_can_be_rewired():
     with pytest.raises(TopoplanError, match="'fattree' cannot be rewired"):
-        TotientPerm().build(problem(reconfigurable=False), np.random.default_rng(0))
+        TotientPerm().build(problem(FatTree()), np.random.default_rng(0))
 
 
 def test_proposes_the_rule_first_then_its_neighbours():
     search, fabric = start(splits=3)
-    wanted = demand(1e9, 1e9)
-    initial = trial(fabric, 1.0, wanted)
+    traffic = demand(1e9, 1e9)
+    initial = trial(fabric, 1.0, traffic)
     search.adopt(initial)
     candidates = search.ask()
     assert [ring_pairs(c.fabric) for c in candidates] == [2, 2, 1, 1, 3, 3]
@@ -75,10 +71,10 @@ def test_nothing_before_it_was_given_a_state():
 
 def test_waits_for_its_turn_and_for_a_change():
     search, fabric = start(every=3, routes="even")
-    wanted = demand(1e9, 1e9)
-    search.adopt(trial(fabric, 1.0, wanted))
+    traffic = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, traffic))
     candidates = search.ask()
-    search.tell(priced(candidates, [2.0] * len(candidates), wanted))
+    search.tell(priced(candidates, [2.0] * len(candidates), traffic))
     assert [len(search.ask()) for _ in range(5)] == [0] * 5  # no change
     search.adopt(trial(fabric, 0.9, demand(1e9, 3e9), device=1))
     assert next(ring_pairs(c.fabric) for c in search.ask()) == 1
@@ -91,15 +87,15 @@ def test_waits_for_its_turn_and_for_a_change():
 
 def test_goes_on_from_the_best_fabric():
     search, fabric = start(every=1)
-    wanted = demand(1e9, 1e9)
-    search.adopt(trial(fabric, 1.0, wanted))
+    traffic = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, traffic))
     candidates = search.ask()
-    told = priced(candidates, [0.9, 0.7, 0.8, 0.9, 0.9, 0.9], wanted)
-    search.tell(told[:2])  # the budget ended early
-    search.adopt(trial(told[1].state.fabric, 0.6, wanted, device=3))
-    again = search.ask()
-    assert again
-    assert all(c.cutoff_seconds == 0.6 and c.base.fabric is told[1].state.fabric for c in again)
+    trials = priced(candidates, [0.9, 0.7, 0.8, 0.9, 0.9, 0.9], traffic)
+    search.tell(trials[:2])  # the budget ended early
+    search.adopt(trial(trials[1].state.fabric, 0.6, traffic, device=3))
+    second = search.ask()
+    assert second
+    assert all(c.cutoff_seconds == 0.6 and c.base.fabric is trials[1].state.fabric for c in second)
 
 
 def test_does_not_propose_what_it_has():
@@ -110,10 +106,10 @@ def test_does_not_propose_what_it_has():
 
 def test_worse_prices_change_nothing():
     search, fabric = start(every=1)
-    wanted = demand(1e9, 1e9)
-    first = trial(fabric, 1.0, wanted)
+    traffic = demand(1e9, 1e9)
+    first = trial(fabric, 1.0, traffic)
     search.adopt(first)
-    search.tell(priced(search.ask(), [1.0, float("inf"), 1.5, 2.0, 2.0, 2.0], wanted))
+    search.tell(priced(search.ask(), [1.0, float("inf"), 1.5, 2.0, 2.0, 2.0], traffic))
     assert search._best is first
 
 
@@ -142,13 +138,13 @@ def test_splits_around():
 
 def test_traffic_is_then_split_by_load_on_the_best_fabric():
     search, fabric = start()
-    wanted = demand(1e9, 3e9)
-    search.adopt(trial(fabric, 1.0, wanted))
+    traffic = demand(1e9, 3e9)
+    search.adopt(trial(fabric, 1.0, traffic))
     candidates = search.ask()
-    search.tell(priced(candidates, [0.8, 0.6, *[0.9] * (len(candidates) - 2)], wanted))
+    search.tell(priced(candidates, [0.8, 0.6, *[0.9] * (len(candidates) - 2)], traffic))
     (shared,) = search.ask()
     assert shared.cutoff_seconds == 0.6
-    assert shared.fabric.same_wires(candidates[1].fabric)
+    assert same_wires(shared.fabric, candidates[1].fabric)
     assert candidates[1].fabric.routes is None
     assert len(shared.fabric.routes.pairs) == N * (N - 1)
     assert search.ask() == []
@@ -163,48 +159,56 @@ def test_without_point_to_point_traffic_there_is_nothing_to_split():
 
 def test_after_accepted_moves_it_takes_its_fabrics_in_turn():
     search, fabric = start(after="accepted", splits=2, every=50)
-    wanted = demand(1e9, 1e9)
+    traffic = demand(1e9, 1e9)
     pairs = []
     for device in range(4):
-        search.adopt(trial(fabric, 1.0, wanted, device))
+        search.adopt(trial(fabric, 1.0, traffic, device))
         (candidate,) = search.ask()
         pairs.append(ring_pairs(candidate.fabric))
         assert search.ask() == []
-        search.tell(priced([candidate], [1.0], wanted))
+        search.tell(priced([candidate], [1.0], traffic))
         assert search.reached is None
     assert pairs == [2, 2, 1, 1]
-    search.adopt(trial(fabric, 1.0, wanted))
-    told = priced(search.ask(), [0.9], wanted)
-    search.tell(told)
-    assert search.reached is told[0]
+    search.adopt(trial(fabric, 1.0, traffic))
+    trials = priced(search.ask(), [0.9], traffic)
+    search.tell(trials)
+    assert search.reached is trials[0]
 
 
 def test_it_offers_nothing_else_where_it_waits_for_new_bests():
     search, fabric = start()
-    wanted = demand(1e9, 1e9)
-    search.adopt(trial(fabric, 1.0, wanted))
-    search.tell(priced(search.ask()[:1], [0.5], wanted))
+    traffic = demand(1e9, 1e9)
+    search.adopt(trial(fabric, 1.0, traffic))
+    search.tell(priced(search.ask()[:1], [0.5], traffic))
     assert search.reached is None
     assert not search.follows
 
 
 def test_equal_demands_get_the_same_fabric_objects():
     search, fabric = start(every=1, routes="even")
-    for wanted in (demand(1e9, 1e9), demand(1e9, 2e9)):
-        search.adopt(trial(fabric, 1.0, wanted))
+    for traffic in (demand(1e9, 1e9), demand(1e9, 2e9)):
+        search.adopt(trial(fabric, 1.0, traffic))
         search.ask()
-        search.adopt(trial(fabric, 1.0, attrs.evolve(wanted, matrix=wanted.matrix.copy()), device=1))
+        search.adopt(trial(fabric, 1.0, attrs.evolve(traffic, matrix=traffic.matrix.copy()), device=1))
         first = search.ask()
-        search.adopt(trial(fabric, 1.0, wanted, device=2))
-        assert [id(c.fabric) for c in search.ask()] == [id(c.fabric) for c in first]
+        search.adopt(trial(fabric, 1.0, traffic, device=2))
+        assert all(c.fabric is candidate.fabric for c, candidate in zip(search.ask(), first, strict=True))
 
 
-def test_equal_wires_are_one_object():
-    memo = Memo()
-    one, two = (construct(CLUSTER, None, rules="paper", paths=2, rng=np.random.default_rng(9)) for _ in range(2))
-    assert memo.one(one) is memo.one(two) is one
-    assert memo.one(attrs.evolve(one, max_paths=3)) is not one
-    assert memo.one(attrs.evolve(one, rings={})) is not one
+def test_wires_that_it_has_are_not_proposed_whatever_their_name():
+    traffic = demand(1e9, 1e9)
+    search, fabric = start(every=1, routes="even")
+    search.adopt(trial(fabric, 1.0, traffic))
+    first = search.ask()
+    fabric_copy = attrs.evolve(first[0].fabric, name="mine")
+    search.adopt(trial(fabric_copy, 1.0, traffic, device=1))
+    assert [c.fabric for c in search.ask()] == [c.fabric for c in first if not same_wires(c.fabric, fabric_copy)]
+
+
+def test_its_fabrics_are_switched_as_those_of_the_topology():
+    search, fabric = start()
+    search.adopt(trial(attrs.evolve(fabric, switching="ocs"), 1.0, demand(1e9, 1e9)))
+    assert {c.fabric.switching for c in search.ask()} == {"ocs"}
 
 
 def test_the_greedy_rules_have_no_rings():

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Demand, TopologyContext
+from topoplan import Cluster, Demand, Fabric, TopologyContext
 from topoplan.options import structure
 from topoplan_engine.network.routing import full_routes
+from topoplan_engine.simulation.phases import same_wires
 from topoplan_topology_ocs import Ocs
 from topoplan_topology_ocs.choice import fastest, link_seconds
 from topoplan_topology_ocs.direct import direct, join_parts
@@ -61,19 +62,19 @@ def counts(fabric):
 def test_passes_get_direct_links_and_all_reduces_get_rings():
     fabric = make(16, 4, demand_of(16, 1e9, partners(16)), delay_ms=2)
     assert fabric.name == "ocs"
-    assert fabric.phases.delay == pytest.approx(2e-3)
-    forward, reduce = counts(fabric.phases.forward), counts(fabric.phases.reduce)
+    assert fabric.delay == pytest.approx(2e-3)
+    forward, reduce = counts(fabric.forward), counts(fabric.reduce)
     assert all(forward[host, host + 8] >= 2 for host in range(8))
-    assert fabric.phases.backward is fabric.phases.forward
+    assert fabric.backward is fabric.forward
     assert {int(step) for step in np.flatnonzero(reduce[0])} == {1, 5, 11, 15}
-    assert len(fabric.phases.reduce.rings[16]) == 4
+    assert len(fabric.reduce.rings[16]) == 4
     assert (forward.sum(axis=0) == 4).all()
 
 
 def test_without_one_kind_of_traffic_the_fabric_stays():
     none = np.zeros((16, 16))
     for demand in (None, demand_of(16, 1e9, none), demand_of(16, 0, partners(16)), demand_of(16, 0, none)):
-        phases = make(16, 4, demand).phases
+        phases = make(16, 4, demand)
         assert phases.forward is phases.backward
         assert phases.forward is phases.reduce
 
@@ -81,22 +82,22 @@ def test_without_one_kind_of_traffic_the_fabric_stays():
 def test_rings_that_serve_a_pass_as_well_stay():
     ring = np.zeros((8, 8))
     ring[np.arange(8), (np.arange(8) + 1) % 8] = 1e6
-    phases = make(8, 2, demand_of(8, 1e9, ring)).phases
+    phases = make(8, 2, demand_of(8, 1e9, ring))
     assert phases.forward is phases.reduce
 
 
 def test_passes_that_differ_are_wired_apart():
     there, back = partners(16), np.zeros((16, 16))
     back[np.arange(16), np.arange(16) ^ 1] = 1e8
-    phases = make(16, 4, demand_of(16, 1e9, there, back)).phases
-    assert not phases.forward.same_wires(phases.backward)
+    phases = make(16, 4, demand_of(16, 1e9, there, back))
+    assert not same_wires(phases.forward, phases.backward)
     assert all(counts(phases.backward)[host, host ^ 1] >= 2 for host in range(16))
     assert all(counts(phases.forward)[host, host + 8] >= 2 for host in range(8))
 
 
 def test_passes_that_nobody_told_apart_are_wired_alike():
     demand = attrs.evolve(demand_of(16, 1e9, scattered(16, 1)), forward=None)
-    phases = make(16, 4, demand).phases
+    phases = make(16, 4, demand)
     assert phases.forward is phases.backward
 
 
@@ -105,19 +106,20 @@ def test_passes_that_nobody_told_apart_are_wired_alike():
 def test_every_wiring_is_whole_and_within_interfaces(n, seed, sums, data):
     interfaces = data.draw(st.one_of(st.integers(1, 6), st.lists(st.integers(2, 6), min_size=n, max_size=n)))
     demand = demand_of(n, 1e8 * sums, scattered(n, seed), scattered(n, seed + 1))
-    wired = [*make(n, interfaces, demand, seed).phases.fabrics]
-    wired += Ocs().static(context_of(n, interfaces, demand, seed))
+    wired = [*make(n, interfaces, demand, seed).wirings]
+    wired += Ocs().static_fabrics(context_of(n, interfaces, demand, seed))
     for fabric in wired:
         matrix = counts(fabric)
         assert (matrix.sum(axis=0) <= interfaces).all()
         assert (matrix.sum(axis=1) <= interfaces).all()
         assert (np.diff(full_routes(fabric).pair_ptr) > 0).all()
         assert fabric.name == "ocs"
-        assert fabric.phases is None
+        assert fabric.switching == "ocs"
+        assert isinstance(fabric, Fabric)
 
 
 def test_static_fabrics_have_every_split():
-    found = Ocs().static(context_of(16, 8, demand_of(16, 1e9, partners(16))))
+    found = Ocs().static_fabrics(context_of(16, 8, demand_of(16, 1e9, partners(16))))
     assert [len(fabric.rings[16]) // 2 for fabric in found] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
@@ -134,12 +136,12 @@ def slow_link_seconds(fabric, matrix):
 @given(st.integers(2, 12), st.integers(0, 99))
 @settings(max_examples=20)
 def test_load_of_links(n, seed):
-    fabric, matrix = make(n, 3, None).phases.forward, scattered(n, seed)
+    fabric, matrix = make(n, 3, None).forward, scattered(n, seed)
     assert link_seconds(fabric, matrix) == pytest.approx(slow_link_seconds(fabric, matrix))
 
 
 def test_of_equally_fast_wirings_the_first_is_taken():
-    fabrics = [make(8, 2, None).phases.forward for _ in range(2)]
+    fabrics = [make(8, 2, None).forward for _ in range(2)]
     assert fastest(fabrics, scattered(8, 3)) is fabrics[0]
     assert fastest(fabrics, np.zeros((8, 8))) is fabrics[0]
 

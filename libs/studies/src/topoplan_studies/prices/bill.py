@@ -19,20 +19,21 @@ crosses it, so that a tree with room for more hosts costs what its hosts use of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.errors import TopoplanError
-from topoplan.model.fabric import Fabric, LinkKind
+from topoplan.model.fabric import Fabric, LinkKind, Switching
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan_studies.prices.book import IDEAL_PORT, INSIDE_LINK, Prices
 from topoplan_studies.prices.reach import reached_links
 
-__all__ = ["Item", "affordable", "bill", "cost", "largest_factor", "scaled"]
+__all__ = ["UNSTATED", "Item", "affordable", "bill", "cost", "largest_factor", "scaled"]
 
-Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
+#: What the links of a fabric pass that does not say it: nothing but cables and packet switches, the least of all.
+UNSTATED: Switching = "packet"
 _PANEL_PORTS = {"patch-panel": "patch-panel-port", "ocs": "ocs-port"}
 _GBPS = 8e-9
 #: Steps by which the affordable bandwidth is doubled or halved before the search gives up.
@@ -48,14 +49,15 @@ class Item:
     count: float
 
 
-def bill(fabric: Fabric, switching: Switching) -> tuple[Item, ...]:
-    """Count the parts of a fabric; ``switching`` is its topology's.
+def bill(fabric: AnyFabric) -> tuple[Item, ...]:
+    """Count the parts of a fabric.
 
-    A fabric that is rebuilt in the course of an iteration is built of what its phases need at most.
+    Links pass what `Fabric.switching` says, and are `UNSTATED` where it does not say.  A fabric that is rebuilt in the
+    course of an iteration is built of what its phases need at most.
     """
     counts: dict[tuple[str, float], float] = {}
-    for built in (fabric,) if fabric.phases is None else fabric.phases.fabrics:
-        for key, count in _count(built, switching).items():
+    for wiring in fabric.wirings:
+        for key, count in _count(wiring, wiring.switching or UNSTATED).items():
             counts[key] = max(counts.get(key, 0.0), count)
     return tuple(Item(part, gbps, count) for (part, gbps), count in sorted(counts.items()) if count)
 
@@ -108,10 +110,10 @@ def _cables(fabric: Fabric, speed: I64, kinds: int, chosen: np.ndarray) -> F64:
     """(kinds,) two-way links at each speed, for the chosen links."""
     a, b = fabric.link_src[chosen].astype(np.int64), fabric.link_dst[chosen].astype(np.int64)
     pair = np.minimum(a, b) * fabric.n_nodes + np.maximum(a, b)
-    keys, at = np.unique(pair * kinds + speed[chosen], return_inverse=True)
+    keys, row = np.unique(pair * kinds + speed[chosen], return_inverse=True)
     weight = fabric.link_count[chosen]
-    there, back = (np.bincount(at, weight * way, len(keys)) for way in (a < b, a > b))
-    return np.bincount(keys % kinds, np.maximum(there, back), kinds).astype(np.float64)
+    forward, backward = (np.bincount(row, weight * way, len(keys)) for way in (a < b, a > b))
+    return np.bincount(keys % kinds, np.maximum(forward, backward), kinds).astype(np.float64)
 
 
 def cost(items: Iterable[Item], prices: Prices) -> float:

@@ -94,9 +94,9 @@ class Prices:
     def basis(self, part: str, gbps: float) -> Basis:
         """Say what the price of a part at a bandwidth rests on."""
         if part == IDEAL_PORT:
-            return max(self.basis(one, gbps) for one in ("switch-port", "transceiver"))
+            return max(self.basis(piece, gbps) for piece in ("switch-port", "transceiver"))
         listed = self.bandwidths(part)
-        if not listed or any(abs(gbps - one) <= _SAME * one for one in listed):
+        if not listed or any(abs(gbps - bandwidth) <= _SAME * bandwidth for bandwidth in listed):
             return Basis.LISTED
         if gbps < listed[0]:
             return Basis.SLOWER

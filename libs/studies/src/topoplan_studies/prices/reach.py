@@ -41,9 +41,9 @@ def reached_links(fabric: Fabric) -> NDArray[np.bool_]:
         leads = ends.copy()
         onward = distance[head] == distance[tail] + 1
         for back in range(level, 0, -1):
-            taken = onward & (distance[head] == back) & leads[head]
-            used |= taken
-            leads[tail[taken]] = True
-    reached = ~trunk
-    reached[rows[used]] = True
-    return reached
+            steps = onward & (distance[head] == back) & leads[head]
+            used |= steps
+            leads[tail[steps]] = True
+    usable = ~trunk
+    usable[rows[used]] = True
+    return usable

@@ -19,9 +19,10 @@ class Compare(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_compare.command import application
+        from topoplan_command_compare.command import compare
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("compare", compare)
 
 
 @hookimpl

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from topoplan_engine.flags import AsJson, Flags, with_flags
+from topoplan_engine.options import RunOptions
+from topoplan_engine.text_command import TextCommand
+
 if TYPE_CHECKING:
     from topoplan_command_flexnet.story import Row
 
@@ -20,21 +24,22 @@ _LONGEST = 28
 def application() -> typer.Typer:
     """Make the application: one command that leaves the words behind the program's name alone."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(context_settings={"allow_interspersed_args": False})(flexnet)
+    app.command(cls=TextCommand, context_settings={"allow_interspersed_args": False})(with_flags(flexnet))
     return app
 
 
 def flexnet(
+    run: Annotated[RunOptions, Flags(only=("seed",))],
     program: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="Program of FlexNet, or a path of it, e.g. ./dlrmsim.")
     ],
     words: Annotated[list[str] | None, typer.Argument(metavar="FLAG", help="Its flags, as they are.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all randomness; FlexNet has none to give.")] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; what became of the flags goes to standard error.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a FlexNet command line as it is; options of this command stand before PROGRAM."""
+    """Run a FlexNet command line as it is; options of this command stand before PROGRAM.
+
+    With --json, what became of the flags goes to standard error.
+    """
     from topoplan_command_flexnet.flags import FLAGS
     from topoplan_command_flexnet.programs import program_of
     from topoplan_command_flexnet.scan import scan
@@ -44,14 +49,14 @@ def flexnet(
     from topoplan_engine import run_and_report
 
     called = program_of(program)
-    found = scan(words or [], (*FLAGS, *called.flags))
-    settings = settings_of(found)
-    _show([("FLAG", "VALUE", "BECAME"), *rows_of(found, settings)], err=as_json)
-    for warning in warnings_of(found, settings):
+    findings = scan(words or [], (*FLAGS, *called.flags))
+    settings = settings_of(findings)
+    _show([("FLAG", "VALUE", "BECAME"), *rows_of(findings, settings)], err=as_json)
+    for warning in warnings_of(findings, settings):
         typer.echo(f"warning: {warning}", err=True)
     if "measure" in settings:
         raise measuring(settings)
-    experiment = experiment_of(called, settings, seed)
+    experiment = experiment_of(called, settings, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
     run_and_report(experiment, as_json=as_json)
 

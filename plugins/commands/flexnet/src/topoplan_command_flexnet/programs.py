@@ -114,5 +114,5 @@ def program_of(word: str) -> Program:
     for program in PROGRAMS:
         if name in program.names:
             return program
-    known = ", ".join(program.names[0] for program in PROGRAMS)
-    raise TopoplanError(f"{word!r} is no program of FlexNet (programs: {known})")
+    names = ", ".join(program.names[0] for program in PROGRAMS)
+    raise TopoplanError(f"{word!r} is no program of FlexNet (programs: {names})")

@@ -56,33 +56,33 @@ def scan(words: Sequence[str], flags: Iterable[Flag]) -> list[Found | Skipped]:
     Raises:
         TopoplanError: a value is missing or wrong; the message names the flag.
     """
-    known = {name: flag for flag in flags for name in flag.names}
-    found: list[Found | Skipped] = []
-    at = 0
-    while at < len(words):
-        typed, behind = words[at], words[at + 1] if at + 1 < len(words) else None
-        name = _spelt(typed, known)
-        if name in known:
-            flag = known[name]
+    flag_of = {name: flag for flag in flags for name in flag.names}
+    findings: list[Found | Skipped] = []
+    position = 0
+    while position < len(words):
+        typed, next_word = words[position], words[position + 1] if position + 1 < len(words) else None
+        name = _spelt(typed, flag_of)
+        if name in flag_of:
+            flag = flag_of[name]
             if flag.read is None:
-                found.append(Found(typed=typed, name=name, flag=flag))
-                at += 1
+                findings.append(Found(typed=typed, name=name, flag=flag))
+                position += 1
                 continue
-            if behind is None or _spelt(behind, known) in known:
-                follows = "" if behind is None else f", but {behind} follows"
+            if next_word is None or _spelt(next_word, flag_of) in flag_of:
+                follows = "" if next_word is None else f", but {next_word} follows"
                 raise TopoplanError(f"{typed}: needs a value{follows}")
-            found.append(Found(typed=typed, name=name, flag=flag, word=behind, value=flag.read(typed, behind)))
-            at += 2
+            findings.append(Found(typed=typed, name=name, flag=flag, word=next_word, value=flag.read(typed, next_word)))
+            position += 2
             continue
-        taken = (typed,) if behind is None or not _is_dashed(typed) or _is_dashed(behind) else (typed, behind)
+        span = (typed,) if next_word is None or not _is_dashed(typed) or _is_dashed(next_word) else (typed, next_word)
         if name.startswith(LEGION):
             why = "for the runtime system below FlexNet"
-            found.append(Found(typed=typed, name=name, flag=Flag(names=(name,), why=why), word="".join(taken[1:])))
+            findings.append(Found(typed=typed, name=name, flag=Flag(names=(name,), why=why), word="".join(span[1:])))
         else:
-            hint = nearest(name, known) if _is_dashed(typed) else ""
-            found.append(Skipped(words=taken, hint=hint.partition("did you mean ")[2].strip("'?")))
-        at += len(taken)
-    return found
+            hint = nearest(name, flag_of) if _is_dashed(typed) else ""
+            findings.append(Skipped(words=span, hint=hint.partition("did you mean ")[2].strip("'?")))
+        position += len(span)
+    return findings
 
 
 def _is_dashed(word: str) -> bool:
@@ -90,14 +90,14 @@ def _is_dashed(word: str) -> bool:
     return word[:1] in tuple(_DASHES) and not word[1:].replace(".", "", 1).isdecimal()
 
 
-def _spelt(word: str, known: Iterable[str]) -> str:
+def _spelt(word: str, names: Iterable[str]) -> str:
     """Return the flag that a word means, as FlexNet spells it, or the word."""
-    if word in known or not _is_dashed(word):
+    if word in names or not _is_dashed(word):
         return word
     plain = word.translate(_PLAIN)
     stem = plain.lstrip("-")
     for name in (f"--{stem}", f"-{stem}"):
         name = MISSPELT.get(name, name)
-        if name in known:
+        if name in names:
             return name
     return f"-{stem}" if f"-{stem}".startswith(LEGION) else plain

@@ -18,51 +18,55 @@ Row = tuple[str, str, str]
 _LONGEST = 32
 
 
-def rows_of(found: Sequence[Found | Skipped], settings: Settings) -> list[Row]:
+def rows_of(findings: Sequence[Found | Skipped], settings: Settings) -> list[Row]:
     """Return a row for every flag and unknown word, in their order, and for every default that FlexNet adds."""
-    last = {one.flag.key: one for one in found if isinstance(one, Found)}
+    last = {finding.flag.key: finding for finding in findings if isinstance(finding, Found)}
     rows: list[Row] = []
-    for one in found:
-        if isinstance(one, Skipped):
-            rows.append((one.words[0], " ".join(one.words[1:]), "nothing: FlexNet does not know it"))
-        elif not one.flag.key:
-            rows.append((one.typed, one.word, f"nothing: {one.flag.why}"))
-        elif last[one.flag.key] is not one:
-            rows.append((one.typed, one.word, f"nothing: {last[one.flag.key].typed} follows and counts"))
+    for finding in findings:
+        if isinstance(finding, Skipped):
+            rows.append((finding.words[0], " ".join(finding.words[1:]), "nothing: FlexNet does not know it"))
+        elif not finding.flag.key:
+            rows.append((finding.typed, finding.word, f"nothing: {finding.flag.why}"))
+        elif last[finding.flag.key] is not finding:
+            rows.append((finding.typed, finding.word, f"nothing: {last[finding.flag.key].typed} follows and counts"))
         else:
-            rows.append((one.typed, one.word, _became(one.flag.key, settings)))
+            rows.append((finding.typed, finding.word, _became(finding.flag.key, settings)))
     return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in last]
 
 
-def warnings_of(found: Sequence[Found | Skipped], settings: Settings) -> list[str]:
+def warnings_of(findings: Sequence[Found | Skipped], settings: Settings) -> list[str]:
     """Return one line for each thing that FlexNet does and this does not, or the other way round."""
-    flags = [one for one in found if isinstance(one, Found)]
+    flags = [finding for finding in findings if isinstance(finding, Found)]
     warnings = [
-        f"{one.typed} is read as {one.name}; FlexNet skips it and {_otherwise(one)}"
-        for one in flags
-        if one.typed != one.name
+        f"{finding.typed} is read as {finding.name}; FlexNet skips it and {_otherwise(finding)}"
+        for finding in flags
+        if finding.typed != finding.name
     ]
     # The cuts that a measurement file holds are all that FlexNet tries, whatever their size.
-    lost = [one for one in flags if one.flag.lost and not (one.name == "--max-localsz" and settings["mfile"])]
-    warnings += [f"{one.typed} does something in FlexNet and nothing here: {one.flag.why}" for one in lost]
+    lost = [
+        finding
+        for finding in flags
+        if finding.flag.lost and not (finding.name == "--max-localsz" and settings["mfile"])
+    ]
+    warnings += [f"{finding.typed} does something in FlexNet and nothing here: {finding.flag.why}" for finding in lost]
     if not settings["net-opt"]:
         warnings.append(
             "FlexNet without --net-opt 1 places parts on neighbouring servers; here they stand at equal strides, "
             "as with it"
         )
-    idle = dict.fromkeys(one.typed for one in flags if not one.flag.key and one not in lost)
+    idle = dict.fromkeys(finding.typed for finding in flags if not finding.flag.key and finding not in lost)
     if idle:
         warnings.append(f"without effect, as the table says: {', '.join(idle)}")
-    for one in found:
-        if isinstance(one, Skipped):
-            meant = f" (did you mean {one.hint}?)" if one.hint else ""
-            warnings.append(f"skipped, as FlexNet skips it: {' '.join(one.words)}{meant}")
+    for finding in findings:
+        if isinstance(finding, Skipped):
+            meant = f" (did you mean {finding.hint}?)" if finding.hint else ""
+            warnings.append(f"skipped, as FlexNet skips it: {' '.join(finding.words)}{meant}")
     return warnings
 
 
-def _otherwise(one: Found) -> str:
+def _otherwise(finding: Found) -> str:
     """Say what FlexNet does where a flag is missing."""
-    value = DEFAULTS.get(one.flag.key)
+    value = DEFAULTS.get(finding.flag.key)
     return "goes without" if value in (None, False, "") else f"takes its default, {value}"
 
 

@@ -53,10 +53,12 @@ PROPAGATION = 0.25
 _NETWORK: Mapping[str, Mapping[str, Any]] = {"topoopt": {"rules": "released", "paths": 1}, "random": {"paths": 1}}
 
 
-def settings_of(found: Sequence[Found | Skipped]) -> Settings:
+def settings_of(findings: Sequence[Found | Skipped]) -> Settings:
     """Return what is set: FlexNet's defaults, and over them what was found, of one flag the last."""
-    given = {one.flag.key: one.value for one in found if isinstance(one, Found) and one.flag.key}
-    return {**DEFAULTS, **given}
+    values = {
+        finding.flag.key: finding.value for finding in findings if isinstance(finding, Found) and finding.flag.key
+    }
+    return {**DEFAULTS, **values}
 
 
 def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment:

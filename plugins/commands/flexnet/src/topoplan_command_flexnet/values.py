@@ -60,12 +60,12 @@ def text(flag: str, word: str) -> str:
     return word
 
 
-def choice(*known: str) -> Reader:
+def choice(*words: str) -> Reader:
     """Read one of some words."""
 
     def read(flag: str, word: str) -> str:
-        if word not in known:
-            raise TopoplanError(f"{flag}: {word!r} is none of {', '.join(known)}")
+        if word not in words:
+            raise TopoplanError(f"{flag}: {word!r} is none of {', '.join(words)}")
         return word
 
     return read

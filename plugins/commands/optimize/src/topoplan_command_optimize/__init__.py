@@ -19,9 +19,10 @@ class Optimize(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_optimize.command import application
+        from topoplan_command_optimize.command import optimize
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("optimize", optimize)
 
 
 @hookimpl

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import typer
 
 from topoplan import TopoplanError
-from topoplan.files import check_writable, write_file
+from topoplan.options import option
 from topoplan_command_profile.document import document
 from topoplan_command_profile.launch import check_torch, measure_here, measure_joined, started_by_torchrun
 from topoplan_command_profile.worker import COLLECTIVES
+from topoplan_engine.files import check_writable, write_file
+from topoplan_engine.flags import AsJson, with_flags
+from topoplan_engine.text_command import TextCommand
 
 __all__ = ["application"]
 
@@ -24,7 +27,7 @@ def application() -> typer.Typer:
     """Make the typer application."""
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_profile)
-    app.command("collectives")(collectives)
+    app.command("collectives", cls=TextCommand)(with_flags(collectives))
     return app
 
 
@@ -32,71 +35,70 @@ def _profile() -> None:
     """Measure this machine, for estimators to read."""
 
 
-def collectives(
-    processes: int = typer.Option(2, help="Processes to start here; torchrun's own are taken where it started this."),
-    sizes_mb: str = typer.Option("0.1,1,8,32", metavar="MB,...", help="Bytes of the whole tensor; two sizes at least."),
-    repeats: int = typer.Option(10, help="Times that each is measured; the median counts."),
-    backend: str = typer.Option(
-        "", help="Of torch.distributed: gloo, nccl, ...; nccl where there are GPUs, gloo elsewhere, unless given."
-    ),
-    output: str = typer.Option(
-        "collectives.json", "-o", "--output", help="File to write; -e hidup:file=FILE reads it."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
-) -> None:
+@attrs.frozen(kw_only=True)
+class ProfileOptions:
+    """What is measured, and where the result goes."""
+
+    processes: int = option(
+        2, help="processes to start here; where torchrun started this, its own are taken", minimum=2
+    )
+    sizes_mb: tuple[float, ...] = option(
+        (0.1, 1.0, 8.0, 32.0),
+        help="bytes of the whole tensor; two sizes at least",
+        minimum=1e-6,
+        maximum=10**6,
+        metavar="MB,...",
+    )
+    repeats: int = option(10, help="times that each is measured; the median counts", minimum=1)
+    backend: str = option("", help="of torch.distributed, e.g. gloo; unset: nccl where there are GPUs, gloo elsewhere")
+    output: str = option("collectives.json", help="file to write; -e hidup:file=FILE reads it", short="-o")
+
+    def sizes(self) -> list[int]:
+        """Return sizes in bytes, ascending.
+
+        Raises:
+            TopoplanError: there is one alone, which does not tell latency from bandwidth.
+        """
+        sizes = sorted({round(size * 1e6) for size in self.sizes_mb})
+        if len(sizes) < 2:
+            raise TopoplanError("--sizes-mb: two different sizes at least, to tell latency from bandwidth")
+        return sizes
+
+
+def collectives(profile: ProfileOptions, as_json: AsJson = False) -> None:
     """Measure all-gather, reduce-scatter, all-reduce and all-to-all among devices of this machine."""
-    sizes = _sizes(sizes_mb)
-    if processes < 2:
-        raise TopoplanError(f"--processes {processes}: collectives need two at least")
-    if repeats < 1:
-        raise TopoplanError(f"--repeats {repeats}: at least 1")
+    sizes, output = profile.sizes(), profile.output
     check_writable(Path(output))
     check_torch()
     joined = started_by_torchrun()
     with _bar(len(sizes) * len(COLLECTIVES), quiet=as_json or joined) as report:
         if joined:
-            measured, first = measure_joined(sizes, repeats, backend, report)
+            measured, first = measure_joined(sizes, profile.repeats, profile.backend, report)
             if not first:
                 return
         else:
-            measured = measure_here(processes, sizes, repeats, backend, report)
-    found = document(measured)
-    write_file(Path(output), json.dumps(found, indent=2).encode() + b"\n")
+            measured = measure_here(profile.processes, sizes, profile.repeats, profile.backend, report)
+    result = document(measured)
+    write_file(Path(output), json.dumps(result, indent=2).encode() + b"\n")
     if as_json:
-        typer.echo(json.dumps({**found, "output": output}, indent=2))
+        typer.echo(json.dumps({**result, "output": output}, indent=2))
     else:
-        _show(found)
+        _show(result)
         typer.echo(f"written to {output}; -e hidup:file={output} prices collectives with it")
 
 
-def _sizes(text: str) -> list[int]:
-    """Read sizes in MB as bytes, ascending."""
-    found = set()
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            number = float(word)
-        except ValueError:
-            number = math.nan
-        if not 1e-6 <= number < 1e6:
-            raise TopoplanError(f"--sizes-mb {text!r}: {word!r} must be a number of MB, more than 0 and below 1000000")
-        found.add(round(number * 1e6))
-    if len(found) < 2:
-        raise TopoplanError(f"--sizes-mb {text!r}: two different sizes at least, to tell latency from bandwidth")
-    return sorted(found)
-
-
-def _show(found: Mapping[str, Any]) -> None:
+def _show(result: Mapping[str, Any]) -> None:
     """Print the fitted lines and the times."""
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(
-        title=f"{found['world_size']} processes, {found['backend']} on {found['device']}", title_justify="left"
+        title=f"{result['world_size']} processes, {result['backend']} on {result['device']}", title_justify="left"
     )
     grid.add_column("collective")
     for header in ("latency", "bandwidth", "smallest", "largest"):
         grid.add_column(header, justify="right")
-    for name, line in found["collectives"].items():
+    for name, line in result["collectives"].items():
         ends = (line["samples"][0], line["samples"][-1])
         grid.add_row(
             name,

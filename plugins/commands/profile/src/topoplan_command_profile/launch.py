@@ -32,7 +32,7 @@ def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise TopoplanError(
             "profile collectives: measures with PyTorch, which is not installed (pip install torch; "
-            "for CPUs alone: pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+            "PyTorch's page on installation has a smaller one for CPUs alone)"
         )
 
 
@@ -99,8 +99,8 @@ def measure_here(
         failed = next((k for k, process in enumerate(running) if process.returncode > 0), None)
         if failed is None and (folder / "result").is_file():
             return dict(json.loads((folder / "result").read_text()))
-        said = (folder / f"log{failed or 0}").read_text(errors="replace")
-        raise TopoplanError(f"profile collectives: process {failed or 0} of {processes} failed: {_last(said)}")
+        output = (folder / f"log{failed or 0}").read_text(errors="replace")
+        raise TopoplanError(f"profile collectives: process {failed or 0} of {processes} failed: {_last(output)}")
 
 
 def _pass_on(path: Path, on_progress: Callable[[int, str], None]) -> None:

@@ -76,7 +76,7 @@ def measure(
 
 def _collective(torch: Any, distributed: Any, name: str, each: int, world: int, device: Any) -> Callable[[], None]:
     """Return a call of a collective whose slices have ``each`` elements."""
-    part, other = (torch.ones(each, device=device) for _ in range(2))
+    part, target = (torch.ones(each, device=device) for _ in range(2))
     whole = torch.zeros(each * world, device=device)
     match name:
         case "all_gather":
@@ -86,7 +86,7 @@ def _collective(torch: Any, distributed: Any, name: str, each: int, world: int, 
         case "all_reduce":
             return lambda: distributed.all_reduce(whole)
         case _:
-            return lambda: distributed.all_to_all_single(other, part)
+            return lambda: distributed.all_to_all_single(target, part)
 
 
 def _seconds(torch: Any, distributed: Any, run: Callable[[], None], repeats: int, device: Any) -> float:
@@ -98,16 +98,16 @@ def _seconds(torch: Any, distributed: Any, run: Callable[[], None], repeats: int
 
     for _ in range(_WARM):
         run()
-    taken = torch.zeros(repeats, dtype=torch.float64, device=device)
+    durations = torch.zeros(repeats, dtype=torch.float64, device=device)
     for repeat in range(repeats):
         distributed.barrier()
         wait()
         start = time.perf_counter()
         run()
         wait()
-        taken[repeat] = time.perf_counter() - start
-    distributed.all_reduce(taken, op=distributed.ReduceOp.MAX)
-    return float(statistics.median(taken.tolist()))
+        durations[repeat] = time.perf_counter() - start
+    distributed.all_reduce(durations, op=distributed.ReduceOp.MAX)
+    return float(statistics.median(durations.tolist()))
 
 
 def main() -> None:
@@ -120,9 +120,9 @@ def main() -> None:
         if first:
             (folder / "progress").write_text(f"{finished} {name}")
 
-    found = measure(job["sizes"], job["repeats"], job["backend"], f"file://{folder / 'store'}", report)
+    result = measure(job["sizes"], job["repeats"], job["backend"], f"file://{folder / 'store'}", report)
     if first:
-        (folder / "result.tmp").write_text(json.dumps(found))
+        (folder / "result.tmp").write_text(json.dumps(result))
         (folder / "result.tmp").rename(folder / "result")
 
 

@@ -19,9 +19,10 @@ class Run(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_run.command import application
+        from topoplan_command_run.command import run
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("run", run)
 
 
 @hookimpl

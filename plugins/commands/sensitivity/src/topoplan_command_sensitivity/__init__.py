@@ -19,9 +19,10 @@ class Sensitivity(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_sensitivity.command import application
+        from topoplan_command_sensitivity.command import sensitivity
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("sensitivity", sensitivity)
 
 
 @hookimpl

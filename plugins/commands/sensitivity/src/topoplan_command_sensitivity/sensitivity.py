@@ -1,10 +1,10 @@
-"""How much a wrong profile costs: search under perturbed costs, price what was found under the true ones.
+"""Sensitivity analysis: plans made under perturbed costs, priced under the true ones.
 
     experiment ─┬─ optimize ─────────────► plan ─┐
                 └─ perturb ─► optimize ─► plans ─┴─► evaluator of the true problem ─► slowdowns
 
-The seed of a run is that of the noise and of the search, so that a search that draws at random shows its luck beside
-the effect of the perturbation: the row without any perturbation holds nothing else.
+The seed of a run is the seed of the noise and of the search.  A search that draws at random adds variation of its own
+to the effect of a perturbation; the row without a perturbation shows that variation alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.optimize import optimize
 from topoplan_engine.search.perturbed import at_bandwidth
-from topoplan_engine.search.setup import assemble
+from topoplan_engine.search.setup import set_up_search
 
-__all__ = ["Row", "Study", "sensitivity"]
+__all__ = ["PerturbationResult", "SensitivityAnalysis", "sensitivity"]
 
 
 @attrs.frozen(kw_only=True)
-class Row:
-    """One perturbation.
+class PerturbationResult:
+    """What planning under one perturbation gave.
 
     Attributes:
         perturbation: with the seed of the experiment.
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def slowdowns(self) -> tuple[float, ...]:
-        """Seconds over those of the plan made with true costs; below 1 where chance found a better plan."""
+        """Seconds over those of the plan made with true costs; below 1 if a run found a better plan by chance."""
         return tuple(
             seconds / self.reference if fits else float("inf")
             for seconds, fits in zip(self.seconds, self.fits, strict=True)
@@ -70,18 +70,18 @@ class Row:
 
 
 @attrs.frozen(kw_only=True)
-class Study:
+class SensitivityAnalysis:
     """What `sensitivity` returns.
 
     Attributes:
         reference, fits: seconds of the plan made with true costs, and whether it fits into memory.
-        rows: finished ones.
+        results: of the perturbations for which a run is finished.
         interrupted: the user stopped it.
     """
 
     reference: float
     fits: bool
-    rows: tuple[Row, ...]
+    results: tuple[PerturbationResult, ...]
     interrupted: bool
 
 
@@ -93,7 +93,7 @@ def sensitivity(
     plan: Plan | None = None,
     host: Host | None = None,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
-) -> Study:
+) -> SensitivityAnalysis:
     """Plan under each perturbation with several seeds, and compare with the plan made with true costs.
 
     Args:
@@ -108,9 +108,9 @@ def sensitivity(
         TopoplanError: something in the experiment is wrong, or the plan is of another one.
     """
     host = host or Host.discover()
-    evaluator = assemble(host, experiment).evaluator
-    finished, found, reference, fits = 0, dict[int, list[Trial]](), float("nan"), True
-    chosen = range(experiment.run.seed, experiment.run.seed + seeds)
+    evaluator = set_up_search(host, experiment).evaluator
+    finished, trials_of, reference, fits = 0, dict[int, list[Trial]](), float("nan"), True
+    run_seeds = range(experiment.run.seed, experiment.run.seed + seeds)
     with interruptible() as stop:
         try:
             on_progress(finished, "true costs")
@@ -120,7 +120,7 @@ def sensitivity(
             truth = _true_price(evaluator, plan, 1.0)
             reference, fits = truth.cost, truth.fits
             for index, perturbation in enumerate(perturbations):
-                for seed in () if stop.wanted else chosen:
+                for seed in () if stop.wanted else run_seeds:
                     finished += 1
                     on_progress(finished, str(perturbation))
                     if stop.wanted:
@@ -131,21 +131,27 @@ def sensitivity(
                         stop.wanted = True
                         break
                     price = _true_price(evaluator, outcome.plan, 1 / perturbation.communication_scale)
-                    found.setdefault(index, []).append(price)
+                    trials_of.setdefault(index, []).append(price)
         except KeyboardInterrupt:  # the second one, or one that came in between
             stop.wanted = True
         stopped = stop.wanted
-    rows = tuple(
-        Row(
-            perturbation=perturbations[index],
-            seeds=tuple(chosen[: len(prices)]),
-            seconds=tuple(price.cost for price in prices),
-            fits=tuple(price.fits or not fits for price in prices),
-            reference=reference,
-        )
-        for index, prices in found.items()
+    results = tuple(
+        _result(perturbations[index], run_seeds, trials, reference, fits) for index, trials in trials_of.items()
     )
-    return Study(reference=reference, fits=fits, rows=rows, interrupted=stopped)
+    return SensitivityAnalysis(reference=reference, fits=fits, results=results, interrupted=stopped)
+
+
+def _result(
+    perturbation: Perturbation, seeds: Sequence[int], trials: Sequence[Trial], reference: float, fits: bool
+) -> PerturbationResult:
+    """Return what came of the first seeds; ``fits`` says whether the plan made with true costs does."""
+    return PerturbationResult(
+        perturbation=perturbation,
+        seeds=tuple(seeds[: len(trials)]),
+        seconds=tuple(trial.cost for trial in trials),
+        fits=tuple(trial.fits or not fits for trial in trials),
+        reference=reference,
+    )
 
 
 def _true_price(evaluator: Evaluator, plan: Plan, scale: float) -> Trial:

@@ -1,9 +1,9 @@
 """Several jobs on one cluster: iteration times against load, on several networks.
 
-Data flow: `share` reads which jobs there are, which networks and how full the cluster is; `draw` fills it with jobs on
+Data flow: `shared_cluster` reads the jobs, the networks and the loads of the cluster; `draw` draws jobs and their
 servers, the same ones for every network; `plans` finds one strategy for each model on each network, alone on as many
-servers as a job has; `simulate` runs the jobs of a draw together; `rows` makes means and tails of their times, and
-`plot` and `page` show them.
+servers as a job has; `union` makes one task graph of all jobs, which `simulate` runs; `results` makes means and tails
+of their times, and `table`, `plot` and `page` show them.
 
 A network that is wired for a job (its topology follows demand) gives every job a partition of its own, with a fabric
 made for it: jobs do not meet, and take as long as alone.  On any other network they share links.
@@ -28,9 +28,10 @@ class Share(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_share.command import application
+        from topoplan_command_share.command import share
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("share", share)
 
 
 @hookimpl

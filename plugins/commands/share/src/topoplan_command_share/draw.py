@@ -1,4 +1,4 @@
-"""Which jobs run, and where: drawn by seed, the same for all networks, and at a higher load the same and more."""
+"""Draws of jobs and their servers by seed, the same for all networks; a higher load adds jobs to a lower one's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, I32, i32
-from topoplan_command_share.share import Share
+from topoplan_command_share.shared_cluster import SharedCluster
 
 __all__ = ["Job", "at_load", "draw"]
 
@@ -28,22 +28,22 @@ class Job:
     phase: float
 
 
-def draw(share: Share, trial: int) -> list[Job]:
+def draw(shared: SharedCluster, trial: int) -> list[Job]:
     """Fill the cluster: draw models by their weights until none fits any more."""
-    rng = np.random.default_rng([share.options.seed, trial])
-    servers = share.study.cluster.servers
-    places = np.arange(servers) if share.options.placement == "contiguous" else rng.permutation(servers)
+    rng = np.random.default_rng([shared.options.seed, trial])
+    servers = shared.study.cluster.servers
+    places = np.arange(servers) if shared.options.placement == "contiguous" else rng.permutation(servers)
     jobs: list[Job] = []
-    left = servers
-    while fitting := [number for number, job in enumerate(share.jobs) if job.servers <= left]:
-        weights = np.array([share.jobs[number].weight for number in fitting])
+    free = servers
+    while fitting := [number for number, job in enumerate(shared.jobs) if job.servers <= free]:
+        weights = np.array([shared.jobs[number].weight for number in fitting])
         model = fitting[int(rng.choice(len(fitting), p=weights / weights.sum()))]
-        first, left = servers - left, left - share.jobs[model].servers
-        jobs.append(Job(model, np.sort(places[first : servers - left]), float(rng.random())))
+        first, free = servers - free, free - shared.jobs[model].servers
+        jobs.append(Job(model, np.sort(places[first : servers - free]), float(rng.random())))
     return jobs
 
 
 def at_load(jobs: Sequence[Job], servers: int, load: int) -> list[Job]:
     """Return the first jobs, as many as keep within ``load`` percent of the servers."""
-    taken = np.cumsum([len(job.servers) for job in jobs])
-    return list(jobs[: int(np.searchsorted(taken, servers * load // 100, side="right"))])
+    occupied = np.cumsum([len(job.servers) for job in jobs])
+    return list(jobs[: int(np.searchsorted(occupied, servers * load // 100, side="right"))])

@@ -10,20 +10,21 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
-from topoplan.model.fabric import Fabric
-from topoplan.model.interfaces import built
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan_command_share.merging import merged
-from topoplan_command_share.share import Share
+from topoplan_command_share.shared_cluster import SharedCluster
+from topoplan_command_share.union import union
 from topoplan_engine.experiment import build_cluster
+from topoplan_engine.guarded import build_simulate
+from topoplan_engine.network.building import build_fabric
 from topoplan_engine.search.draws import finish_times
 from topoplan_engine.search.optimize import Outcome, optimize
-from topoplan_studies.cells import cells
 from topoplan_studies.clusters import Target
 from topoplan_studies.prices import Prices
+from topoplan_studies.runspecs import run_specs
 
 __all__ = ["JobPlan", "NetworkPlan", "plans"]
 
@@ -35,7 +36,7 @@ class JobPlan:
     Attributes:
         taskgraph: of the plan.
         alone: seconds that it takes by itself on the network, on the first servers.
-        lacks: what the plan lacks of memory; empty where it fits.
+        lacks: what the plan lacks of memory; empty if it fits.
     """
 
     taskgraph: TaskGraph
@@ -50,16 +51,16 @@ class NetworkPlan:
     Attributes:
         name: as in the study.
         cluster: the whole one, with the interfaces that this network has.
-        fabric: that all jobs share; None where each gets a partition of its own.
+        fabric: that all jobs share; None if each job gets a partition of its own.
         jobs: for each model of the study.
         simulate: runs task graphs.
         first_draw: seed that the simulator was built with; times are means over draws that follow it.
-        target: what the network's cost stands beside; None where it stands for itself.
+        target: the cost that the network should have; None if the study sets none.
     """
 
     name: str
     cluster: Cluster
-    fabric: Fabric | None
+    fabric: AnyFabric | None
     jobs: tuple[JobPlan, ...]
     simulate: Simulate
     first_draw: int
@@ -72,12 +73,12 @@ class NetworkPlan:
 
 
 def plans(
-    share: Share, host: Host, prices: Prices, measures: Path | None, on_progress: Callable[[str], None]
+    shared: SharedCluster, host: Host, prices: Prices, measures: Path | None, on_progress: Callable[[str], None]
 ) -> list[NetworkPlan]:
     """Search the strategies and build the networks; those with a plan that does not fit into memory come last.
 
     Args:
-        share: what to plan.
+        shared: what to plan.
         host: where components come from.
         prices: for networks that have to cost as much as others; they do so at the size of the whole cluster.
         measures: folder with the models' measurement files, if they are to price operators.
@@ -87,31 +88,31 @@ def plans(
         TopoplanError: a component or file is missing, or a model cannot be planned.
         KeyboardInterrupt: the user stopped a search.
     """
-    study = share.study
-    found: dict[tuple[str, str], Outcome] = {}
+    study = shared.study
+    outcomes: dict[tuple[str, str], Outcome] = {}
     whole: dict[str, Cluster] = {}
     targets: dict[str, Target | None] = {}
-    for cell in cells(study, host, prices, measures):
-        servers = share.jobs[[model.name for model in study.models].index(cell.model)].servers
-        options = cell.experiment.cluster
-        whole[cell.network], targets[cell.network] = build_cluster(options, host), cell.target
-        experiment = attrs.evolve(cell.experiment, cluster=attrs.evolve(options, servers=servers))
+    for spec in run_specs(study, host, prices, measures):
+        servers = shared.jobs[[model.name for model in study.models].index(spec.model)].servers
+        options = spec.experiment.cluster
+        whole[spec.network], targets[spec.network] = build_cluster(options, host), spec.target
+        experiment = attrs.evolve(spec.experiment, cluster=attrs.evolve(options, servers=servers))
         try:
             outcome = optimize(experiment, host=host)
         except TopoplanError as error:
-            raise TopoplanError(f"{cell.model} on {servers} servers of {cell.network}: {error}") from None
+            raise TopoplanError(f"{spec.model} on {servers} servers of {spec.network}: {error}") from None
         if outcome.result.interrupted:
             raise KeyboardInterrupt
-        found[cell.model, cell.network] = outcome
-        on_progress(f"{cell.model} on {cell.network}")
+        outcomes[spec.model, spec.network] = outcome
+        on_progress(f"{spec.model} on {spec.network}")
     simulator = host.make(Simulator, study.simulator.name, study.simulator.options)
     first_draw = simulator.first_draw
     networks = []
     for network in study.networks:
-        cluster, simulate = whole[network.name], simulator.build()
-        fabric = _shared(share, network.choice.name, network.choice.options, cluster, host)
+        cluster, simulate = whole[network.name], build_simulate(simulator)
+        fabric = _shared_fabric(shared, network.choice.name, network.choice.options, cluster, host)
         jobs = tuple(
-            _job(found[model.name, network.name], fabric, cluster, simulate, first_draw) for model in study.models
+            _job(outcomes[model.name, network.name], fabric, cluster, simulate, first_draw) for model in study.models
         )
         networks.append(
             NetworkPlan(
@@ -127,21 +128,23 @@ def plans(
     return sorted(networks, key=lambda network: not network.fits)
 
 
-def _job(outcome: Outcome, fabric: Fabric | None, cluster: Cluster, simulate: Simulate, first_draw: int) -> JobPlan:
+def _job(outcome: Outcome, fabric: AnyFabric | None, cluster: Cluster, simulate: Simulate, first_draw: int) -> JobPlan:
     """Time a plan on its own fabric, or on one that it could share."""
     plan, lacks = outcome.plan, "" if outcome.memory_ignored else outcome.lacks
     if fabric is None:
         return JobPlan(taskgraph=plan.taskgraph, alone=outcome.seconds, lacks=lacks)
     first = np.arange(plan.cluster.n_devices, dtype=np.int32)
-    whole = merged([plan.taskgraph], [first], cluster.n_devices)
+    whole = union([plan.taskgraph], [first], cluster.n_devices)
     seconds = finish_times(simulate, whole, fabric, cluster, first_draw).max(axis=1).mean()
     return JobPlan(taskgraph=plan.taskgraph, alone=float(seconds), lacks=lacks)
 
 
-def _shared(share: Share, name: str, given: Mapping[str, object], cluster: Cluster, host: Host) -> Fabric | None:
-    """Build the fabric of the whole cluster; none for a topology that follows demand."""
-    topology = host.make(Topology, name, given)
+def _shared_fabric(
+    shared: SharedCluster, name: str, options: Mapping[str, object], cluster: Cluster, host: Host
+) -> AnyFabric | None:
+    """Build the fabric of the whole cluster; None for a topology that follows demand."""
+    topology = host.make(Topology, name, options)
     if topology.follows_demand:
         return None
-    rng = np.random.default_rng(share.options.seed)
-    return built(topology, TopologyContext(cluster=cluster, demand=None, rng=rng))
+    rng = np.random.default_rng(shared.options.seed)
+    return build_fabric(topology, TopologyContext(cluster=cluster, demand=None, rng=rng))

@@ -16,8 +16,8 @@ import numpy as np
 from topoplan.arrays import F64, I32
 from topoplan.model.cluster import Cluster
 from topoplan_command_share.draw import Job
-from topoplan_command_share.merging import merged, repeated
 from topoplan_command_share.plans import NetworkPlan
+from topoplan_command_share.union import union, unroll
 from topoplan_engine.search.draws import finish_times
 
 __all__ = ["MOST_ITERATIONS", "devices_of", "iterations", "job_seconds"]
@@ -28,27 +28,27 @@ MOST_ITERATIONS = 50
 
 def job_seconds(jobs: Sequence[Job], network: NetworkPlan) -> list[float]:
     """Return the seconds of an iteration of each job; on partitions of their own those that it takes alone."""
-    alone = [network.jobs[job.model].alone for job in jobs]
+    seconds_alone = [network.jobs[job.model].alone for job in jobs]
     if network.fabric is None or not jobs:
-        return alone
-    times = iterations(alone)
-    waits = [job.phase * own for job, own in zip(jobs, alone, strict=True)]
+        return seconds_alone
+    times = iterations(seconds_alone)
+    waits = [job.phase * seconds for job, seconds in zip(jobs, seconds_alone, strict=True)]
     graphs = [
-        repeated(network.jobs[job.model].taskgraph, count, wait)
+        unroll(network.jobs[job.model].taskgraph, count, wait)
         for job, count, wait in zip(jobs, times, waits, strict=True)
     ]
     devices = [devices_of(network.cluster, job.servers) for job in jobs]
-    whole = merged(graphs, devices, network.cluster.n_devices)
+    whole = union(graphs, devices, network.cluster.n_devices)
     finish = finish_times(network.simulate, whole, network.fabric, network.cluster, network.first_draw)
     first_tasks = np.cumsum([0, *(graph.n_tasks for graph in graphs[:-1])])
     ends: F64 = np.maximum.reduceat(finish, first_tasks, axis=1).mean(axis=0)
     return [(float(end) - wait) / count for end, wait, count in zip(ends, waits, times, strict=True)]
 
 
-def iterations(alone: Sequence[float]) -> list[int]:
+def iterations(seconds_alone: Sequence[float]) -> list[int]:
     """Return how often each job repeats its iteration while the longest one runs once."""
-    longest = max(alone)
-    return [min(MOST_ITERATIONS, math.ceil(longest / own)) if own > 0 else 1 for own in alone]
+    longest = max(seconds_alone)
+    return [min(MOST_ITERATIONS, math.ceil(longest / seconds)) if seconds > 0 else 1 for seconds in seconds_alone]
 
 
 def devices_of(cluster: Cluster, servers: I32) -> I32:

@@ -19,9 +19,10 @@ class Simulate(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_simulate.command import application
+        from topoplan_command_simulate.command import simulate
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("simulate", simulate)
 
 
 @hookimpl

@@ -2,97 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
 
-from topoplan.options import pairs
+from topoplan_engine.flags import AsJson, Exports, Flags
+from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
+from topoplan_engine.simulation.idle import exposed_communication
 
-__all__ = ["application"]
+if TYPE_CHECKING:
+    from topoplan.model.plan import Plan
+    from topoplan_engine.exporting import Written
 
+__all__ = ["simulate"]
 
-def application() -> typer.Typer:
-    """Make the typer application."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command("simulate")(simulate)
-    return app
+_COMPONENTS, _LINKS = ("topology", "simulator"), ("interface_bandwidth_gbps", "latency_us", "degree")
 
 
 def simulate(
-    file: Path = typer.Argument(help="Task graph (.fbuf) or plan (.json)."),
-    topology: str = typer.Option(
-        None, "-t", "--topology", help="Network for the file's hosts; the file's own unless given."
-    ),
-    simulator: str = typer.Option(
-        None, "--simulator", help="NAME or NAME:key=value,...; the plan's own unless given, else fluid."
-    ),
-    interface_bandwidth_gbps: float = typer.Option(None, help="Of one link; the file's own unless given."),
-    latency_us: float = typer.Option(None, help="Of one link, one way; the file's own (or 1) unless given."),
-    degree: int = typer.Option(
-        None, help="Network interfaces of each host, all used by -t; the file's own unless given.", min=1
-    ),
-    seed: int = typer.Option(0, help="Of the topology's randomness.", min=0),
-    export: list[str] = typer.Option(
-        [], "-x", "--export", metavar="EXPORTER=PATH", help="Write the plan with its timeline."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+    file: Annotated[str, typer.Argument(help="Task graph (.fbuf) or plan (.json).")],
+    components: Annotated[Mapping[str, Any], Flags(of=ComponentOptions, only=_COMPONENTS, unset="the file's")],
+    cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, only=_LINKS, unset="the file's")],
+    run: Annotated[RunOptions, Flags(only=("seed",))],
+    export: Exports = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Simulate one iteration of a task graph."""
-    from topoplan.model.interfaces import host_links, used_interfaces
+    """Simulate one iteration of a task graph.
+
+    Options go over what the file says: of the network, unless -t names another one, the bandwidth and the latency of
+    its links.  Where it names no simulator, fluid simulates.
+    """
     from topoplan.plugin.host import Host
-    from topoplan_engine.experiment import Choice
+    from topoplan_engine.experiment import outputs_from
     from topoplan_engine.exporting import check_outputs, write_outputs
+    from topoplan_engine.network.building import host_links
     from topoplan_engine.replay import simulate_file, simulator_of
-    from topoplan_engine.reporting.memory import memory_json, memory_rows
+    from topoplan_engine.reporting.memory import memory_rows
     from topoplan_engine.reporting.notice import compilation_announced
-    from topoplan_engine.reporting.report import exit_after, print_json, simulation_rows, table
+    from topoplan_engine.reporting.printing import exit_after, print_json, table
+    from topoplan_engine.reporting.timeline import simulation_rows
 
     host = Host.discover()
-    outputs = tuple((Choice.parse(key, "exporter"), path) for key, path in pairs(export, "-x").items())
+    outputs = outputs_from(export or ())
     check_outputs(host, outputs)
     with compilation_announced():
-        plan = simulate_file(
-            file,
-            topology=topology,
-            simulator=simulator,
-            interface_bandwidth_gbps=interface_bandwidth_gbps,
-            latency_us=latency_us,
-            degree=degree,
-            seed=seed,
-            host=host,
-        )
-    assert plan.timeline is not None
-    used = simulator or simulator_of(plan).name
+        plan = simulate_file(file, **components, **cluster, seed=run.seed, host=host)
+    simulator = components.get("simulator") or simulator_of(plan).name
     written = write_outputs(host, plan, outputs)
     if as_json:
-        print_json(
-            {
-                "iteration_time_s": plan.timeline.makespan,
-                "lower_bound_s": plan.timeline.bounds.best,
-                "bounds": attrs.asdict(plan.timeline.bounds),
-                "exposed_communication_s": plan.timeline.exposed_communication,
-                **memory_json(plan),
-                "tasks": plan.taskgraph.n_tasks,
-                "events": plan.timeline.events,
-                "file": str(file),
-                "topology": plan.fabric.name,
-                "simulator": used,
-                "interfaces": int(plan.cluster.interfaces.min()),
-                "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
-                "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
-                "outputs": written.paths,
-                **({"refused": written.refused} if written.refused else {}),
-            }
-        )
+        print_json(_as_json(plan, file, simulator, written))
     else:
-        table(
-            f"{file.name} on {plan.fabric.name}, {used}",
-            [
-                *simulation_rows(plan),
-                *memory_rows(plan),
-                ("network of a host", host_links(plan.fabric, plan.cluster)),
-                ("tasks", str(plan.taskgraph.n_tasks)),
-            ],
-        )
+        rows = [
+            *simulation_rows(plan),
+            *memory_rows(plan),
+            ("network of a host", host_links(plan.fabric, plan.cluster)),
+            ("tasks", str(plan.taskgraph.n_tasks)),
+        ]
+        table(f"{Path(file).name} on {plan.fabric.name}, {simulator}", rows)
     exit_after(written)
+
+
+def _as_json(plan: Plan, file: str, simulator: str, written: Written) -> dict[str, Any]:
+    """Return what is found as JSON-ready values."""
+    from topoplan_engine.network.building import used_interfaces
+    from topoplan_engine.reporting.memory import memory_json
+
+    assert plan.timeline is not None
+    return {
+        "iteration_time_s": plan.timeline.makespan,
+        "lower_bound_s": plan.timeline.bounds.best,
+        "bounds": attrs.asdict(plan.timeline.bounds),
+        "exposed_communication_s": exposed_communication(plan.timeline),
+        **memory_json(plan),
+        "tasks": plan.taskgraph.n_tasks,
+        "events": plan.timeline.events,
+        "file": file,
+        "topology": plan.fabric.name,
+        "simulator": simulator,
+        "interfaces": int(plan.cluster.interfaces.min()),
+        "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
+        "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
+        "outputs": written.paths,
+        **({"refused": written.refused} if written.refused else {}),
+    }

@@ -23,9 +23,10 @@ class Sweep(Command):
 
     def app(self) -> Typer:
         """Make the typer application."""
-        from topoplan_command_sweep.cli import application
+        from topoplan_command_sweep.command import sweep
+        from topoplan_engine.flags import one_command
 
-        return application()
+        return one_command("sweep", sweep)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Rows as a table for people and as an object for programs."""
+"""Results as a table for people and as an object for programs."""
 
 from __future__ import annotations
 
@@ -8,56 +8,68 @@ from typing import Any
 
 import attrs
 
-from topoplan_command_sweep.work import Row
+from topoplan_command_sweep.results import BatchSizeResult
+from topoplan_engine.reporting.tables import Column, RowTable
 
-__all__ = ["as_json", "baselines_of", "cells_of", "headers_of"]
+__all__ = ["as_json", "baselines_of", "sweep_table"]
 
 
-def baselines_of(rows: Sequence[Row]) -> list[str]:
+def baselines_of(results: Sequence[BatchSizeResult]) -> list[str]:
     """Return the names of all baselines, in the order in which they are reported."""
-    return list(dict.fromkeys(name for row in rows for name in row.baselines))
+    return list(dict.fromkeys(name for result in results for name in result.baselines))
 
 
-def headers_of(rows: Sequence[Row]) -> list[str]:
-    """Return the headers of the table: speedups as the searcher estimates them, and what was simulated."""
-    return [
-        "global batch",
-        *(name.replace("_", " ") for name in baselines_of(rows)),
-        *(["best hybrid, as planned", "as simulated"] if _simulated(rows) else ["best hybrid"]),
-        "plan",
-        "iteration",
-        *(["beside it"] if _beside(rows) else []),
+def sweep_table(results: Sequence[BatchSizeResult]) -> RowTable[BatchSizeResult]:
+    """Return a row for each batch size: speedups as the searcher estimates them, and what was simulated."""
+
+    def baseline(name: str) -> Column[BatchSizeResult]:
+        return Column(name.replace("_", " "), lambda result: _speedup(result.baselines.get(name)))
+
+    simulated = any(_differs(result) for result in results)
+    columns = [
+        Column[BatchSizeResult]("global batch", lambda result: str(result.batch_size), names_rows=True),
+        *map(baseline, baselines_of(results)),
+        Column("best hybrid, as planned" if simulated else "best hybrid", lambda result: _speedup(result.speedup)),
     ]
+    if simulated:
+        columns.append(Column("as simulated", lambda result: _speedup(result.simulated_speedup)))
+    columns += [Column("plan", _plan), Column("iteration", _iteration)]
+    if any(result.aside is not None for result in results):
+        columns.append(Column("beside it", _aside))
+    return RowTable(columns, results)
 
 
-def _simulated(rows: Sequence[Row]) -> bool:
-    """Whether a searcher's own speedups are not what was simulated."""
-    told = [(row.speedup, row.simulated_speedup) for row in rows if row.simulated_speedup is not None]
-    return any(own is None or not math.isclose(own, simulated, rel_tol=1e-9) for own, simulated in told if simulated)
+def _differs(result: BatchSizeResult) -> bool:
+    """Say whether the searcher's own speedup is not what was simulated."""
+    if not result.simulated_speedup:
+        return False
+    return result.speedup is None or not math.isclose(result.speedup, result.simulated_speedup, rel_tol=1e-9)
 
 
-def _beside(rows: Sequence[Row]) -> bool:
-    return any(row.aside is not None for row in rows)
+def _speedup(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
-def cells_of(row: Row, rows: Sequence[Row]) -> list[str]:
-    """Return a row, one of ``rows``, as text, under `headers_of`."""
-    values = [*(row.baselines.get(name) for name in baselines_of(rows)), row.speedup]
-    values += [row.simulated_speedup] if _simulated(rows) else []
-    cells = [str(row.batch_size), *("-" if value is None else f"{value:.3f}" for value in values)]
-    beside = [] if row.aside is None else [f"{row.aside}: {_milliseconds(row.aside_seconds)}"]
-    if _beside(rows):
-        beside = beside or ["-"]
-    if row.seconds is None:
-        return [*cells, row.problem if row.fits is None else "DOES NOT FIT", "-", *beside]
-    told = _milliseconds(row.seconds) + (" (DOES NOT FIT)" if row.problem else "")
-    return [*cells, row.split or row.plan or "-", told, *beside]
+def _plan(result: BatchSizeResult) -> str:
+    if result.seconds is None:
+        return result.problem if result.fits is None else "DOES NOT FIT"
+    return result.split or result.plan or "-"
+
+
+def _iteration(result: BatchSizeResult) -> str:
+    if result.seconds is None:
+        return "-"
+    return _milliseconds(result.seconds) + (" (DOES NOT FIT)" if result.problem else "")
+
+
+def _aside(result: BatchSizeResult) -> str:
+    return "-" if result.aside is None else f"{result.aside}: {_milliseconds(result.aside_seconds)}"
 
 
 def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
 
 
-def as_json(rows: Sequence[Row], interrupted: bool) -> dict[str, Any]:
+def as_json(results: Sequence[BatchSizeResult], interrupted: bool) -> dict[str, Any]:
     """Return everything as JSON values."""
-    return {"rows": [attrs.asdict(row) for row in rows], "interrupted": interrupted}
+    return {"rows": [attrs.asdict(result) for result in results], "interrupted": interrupted}

@@ -1,7 +1,7 @@
-"""Estimator ``hidup``: HiDup's cost model, of FLOPs over a rate and of bytes over a bandwidth for each collective.
+"""Estimator ``hidup``: HiDup's cost model.  Operators take FLOPs over a rate, collectives bytes over a bandwidth.
 
-`flops` counts as HiDup does; `cost` turns counts into seconds, with bandwidths from the options or from a file
-that `reading` checks.
+`flops` counts FLOPs as HiDup does.  `cost` converts counts into seconds, with bandwidths from the options or from a
+file that `reading` checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Hidup", "topoplan_estimators"]
 class Hidup(Estimator):
     """HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind.
 
-    The profile of a cluster, as HiDup was released with one of eight GPUs.
+    The defaults are HiDup's released profile of a cluster with eight GPUs.
     """
 
     name = "hidup"

@@ -45,7 +45,7 @@ class HidupCosts(CostFunction):
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
 
     def collective(self, kind: Collective, nbytes: int) -> float:
-        """Return the seconds of one collective for a tensor of ``nbytes`` as a whole; slices and reads take none."""
+        """Return the seconds of one collective for a tensor of ``nbytes`` in total; slices and reads take no time."""
         bandwidth = self._bandwidth.get(kind)
         return 0.0 if bandwidth is None else nbytes / bandwidth + self._latency[kind]
 
@@ -67,11 +67,11 @@ class HidupCosts(CostFunction):
             raise TopoplanError(f"estimator hidup: operator {operator.name!r}: {reason}")
         speed = self._speed[0] if self._equal else self._speed[devices]
         forward = self._flops[op] / self._rate * self._share(operator, degrees) / speed
-        states = self._states * self._held(operator, operator.weights, degrees)
+        states = self._states * self._slice_bytes(operator, operator.weights, degrees)
         costs = PartCosts(
             forward=f64(forward),
             backward=f64(BACKWARD * forward),
-            memory=f64(states.sum(axis=0) + self._held(operator, operator.outputs, degrees)),
+            memory=f64(states.sum(axis=0) + self._slice_bytes(operator, operator.outputs, degrees)),
             states=f64(states),
         )
         if self._equal:
@@ -79,7 +79,7 @@ class HidupCosts(CostFunction):
         return costs
 
     @staticmethod
-    def _held(operator: Operator, tensors: tuple[Tensor, ...], degrees: tuple[int, ...]) -> F64:
+    def _slice_bytes(operator: Operator, tensors: tuple[Tensor, ...], degrees: tuple[int, ...]) -> F64:
         """Return the (P,) bytes of the slices of ``tensors``."""
         nbytes = np.zeros(math.prod(degrees))
         for tensor in tensors:
@@ -109,7 +109,7 @@ def _lines(options: Hidup, cluster: Cluster) -> dict[Collective, Line]:
 
 
 def _noise(options: Hidup) -> Callable[[int], int]:
-    """Return what multiplies each number by its own factor and leaves off the fraction, as HiDup does."""
+    """Return a function that multiplies each number by its own random factor and truncates it, as HiDup does."""
     rng = np.random.default_rng(options.noise_seed)
 
     def noisy(value: int) -> int:

@@ -1,7 +1,7 @@
-"""What HiDup counts as an operator's forward FLOPs.
+"""HiDup's counts of an operator's forward FLOPs.
 
-The counts weigh operators against each other rather than say what a device executes: a multiplication with addition
-counts 3, moving an element 1, dropping one at random 20.  Attention leaves out its projections.
+The counts are relative weights of operators, not the operations of a device: a multiplication with addition counts 3,
+the move of an element 1, the random drop of an element 20.  Attention omits its projections.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PER_ELEMENT = {"chunk": 1, "flatten": 1, "view": 1}
 
 
 def flops(op: Operator) -> int:
-    """Return HiDup's count; the operator's own FLOPs where HiDup knows no such operator."""
+    """Return HiDup's count, or the operator's own FLOPs if HiDup lacks the operator."""
     sizes = {dim.name: dim.size for dim in op.dims}
     if op.kind in PER_ITERATION:
         return PER_ITERATION[op.kind] * math.prod(op.sizes)

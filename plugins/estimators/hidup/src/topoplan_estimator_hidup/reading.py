@@ -3,7 +3,7 @@
     {"format": "topoplan-collectives", "version": 1, "world_size": 8,
      "collectives": {"all_gather": {"latency_s": 1e-4, "bandwidth_bytes_per_s": 1e9, ...}, "all_reduce": ..., ...}}
 
-Whatever else stands there is for people.
+Other fields are ignored; they are for human readers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan.errors import shown
-from topoplan.files import read_file
 from topoplan.model.taskgraph import Collective
+from topoplan_engine.files import read_file
 
 __all__ = ["Line", "read"]
 
@@ -37,7 +37,7 @@ class Line:
 
 
 def read(path: Path, n_devices: int) -> dict[Collective, Line]:
-    """Return what was measured of each collective.
+    """Return latency and bandwidth of each collective.
 
     Raises:
         TopoplanError: the file cannot be read, is no such file, or is for another number of devices.
@@ -62,16 +62,16 @@ def read(path: Path, n_devices: int) -> dict[Collective, Line]:
     return {kind: _line(table.get(name), f"{path}: collectives.{name}") for kind, name in names.items()}
 
 
-def _line(entry: Any, where: str) -> Line:
+def _line(entry: Any, context: str) -> Line:
     if not isinstance(entry, dict):
-        raise TopoplanError(f"{where}: missing (expected latency_s and bandwidth_bytes_per_s)")
+        raise TopoplanError(f"{context}: missing (expected latency_s and bandwidth_bytes_per_s)")
     return Line(
-        latency=_number(entry.get("latency_s"), 0.0, _LONGEST, f"{where}.latency_s"),
-        bandwidth=int(_number(entry.get("bandwidth_bytes_per_s"), 1.0, _FASTEST, f"{where}.bandwidth_bytes_per_s")),
+        latency=_number(entry.get("latency_s"), 0.0, _LONGEST, f"{context}.latency_s"),
+        bandwidth=int(_number(entry.get("bandwidth_bytes_per_s"), 1.0, _FASTEST, f"{context}.bandwidth_bytes_per_s")),
     )
 
 
-def _number(value: Any, minimum: float, most: float, where: str) -> float:
+def _number(value: Any, minimum: float, most: float, context: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= most:
-        raise TopoplanError(f"{where}: {shown(value, 40)} (expected a number, {minimum:g} to {most:g})")
+        raise TopoplanError(f"{context}: {shown(value, 40)} (expected a number, {minimum:g} to {most:g})")
     return float(value)

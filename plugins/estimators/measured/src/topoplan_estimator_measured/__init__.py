@@ -1,7 +1,8 @@
 """Estimator ``measured``: times that FlexNet (TopoOpt, NSDI'23) measured on a GPU.
 
-`profiles` holds those that its authors published, `reading` checks a file of FlexNet; both give a table.  `curves`
-looks up and interpolates the times of one kind of operator; `cost` matches the operators of a graph with the table.
+`profiles` has the times that its authors published, and `reading` checks a file of FlexNet; both return a table.
+`curves` looks up and interpolates the times of one kind of operator.  `cost` matches the operators of a graph with the
+table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Measured", "topoplan_estimators"]
 class Measured(Estimator):
     """Times measured by FlexNet, interpolated between batch cuts.
 
-    Which times, and what to do where they are silent.
+    The options select the times, and the rule for cuts and layers without measurements.
     """
 
     name = "measured"
@@ -32,7 +33,7 @@ class Measured(Estimator):
 
     profile: str = option(
         "",
-        help="times that come with this estimator, as dlrm16 or vgg128; its README lists them; this or file is needed",
+        help="included measurements, such as dlrm16 or vgg128 (see the README); this or file is required",
     )
     file: str = option("", help="FlexNet measurement file (JSON)")
     missing: Literal["interpolate", "refuse"] = option(

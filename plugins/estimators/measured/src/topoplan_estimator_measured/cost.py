@@ -1,15 +1,15 @@
 """Match the operators of a graph with a table of measured times.
 
-FlexNet names an operator by its kind and sizes (the tag ``flexnet`` of an operator), without input shapes, and
-measures the *first* layer of each name.  Every later layer of that name has the same number in FlexNet;
-here its times are scaled by its FLOPs where its shapes differ, unless told to share them.
+FlexNet names an operator by its kind and sizes (the tag ``flexnet`` of an operator), without input shapes, and measures
+the *first* layer of each name.  In FlexNet every later layer of that name has the same times.  Here, if its shapes
+differ, its times are scaled by its FLOPs, unless the option ``shapes`` selects equal times.
 
-A file holds part sizes implicitly: batch size over degree.  So the batch size must be the graph's, but
-``ngpus`` may differ: it only says up to which degree was measured, and a degree that was not is
-interpolated or refused like any other.  With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time
-of one of the ``i*k`` GPUs, so the file belongs to clusters of that ``gpus_per_device``; the file does not say it.
+A file contains part sizes implicitly, as batch size over degree.  The batch size must therefore be that of the graph.
+``ngpus`` may differ: it is only the greatest measured degree, and other degrees are interpolated or refused.  With
+FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for
+clusters with that ``gpus_per_device``.  The file does not contain this number.
 
-Everything is compiled at the start or on first use; a price is then one dictionary look-up.
+Everything is computed at the start or on first use.  Afterwards a price is one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from topoplan.arrays import I32, f64
 from topoplan.errors import TopoplanError, nearest
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph, Tensor, Term
-from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_estimator_measured import Measured
 from topoplan_estimator_measured.curves import interpolate
 from topoplan_estimator_measured.profiles import names, profile
@@ -34,7 +34,7 @@ __all__ = ["MeasuredCosts"]
 
 @attrs.frozen
 class _Layer:
-    """An operator as the table knows it: the first layer of its name, and the time relative to that one."""
+    """An operator's entry in the table: the first layer of its name, and the ratio of times to that layer."""
 
     operator: Operator
     first: Operator
@@ -90,7 +90,7 @@ class MeasuredCosts(CostFunction):
         return costs
 
     def _entry(self, op: int, degrees: tuple[int, ...]) -> Entry | str:
-        """Return the costs of one part, or why there are none."""
+        """Return the costs of one part, or the reason if there are none."""
         key = (op, degrees)
         cached = self._entries.get(key)
         if cached is None:
@@ -114,7 +114,7 @@ class MeasuredCosts(CostFunction):
         )
 
     def _of_first(self, op: Operator, cut: Cut) -> Entry | str:
-        """Return what the file holds for the first layer of the name of ``op``, or what it implies."""
+        """Return the measured or interpolated costs of the first layer with the name of ``op``."""
         name = op.tags.get("flexnet", "")
         entries, failed = self._table.entries.get(name, {}), self._table.failed.get(name, {})
         if cut in entries:
@@ -124,16 +124,17 @@ class MeasuredCosts(CostFunction):
         message = f"{name}:{_pc_str(cut)} was not measured (measured: {', '.join(map(_pc_str, sorted(entries)))})"
         if not self._interpolates:
             return message
-        axis = op.output_dims.index(op.sample_dim) if op.sample_dim in op.output_dims else -1
-        if axis < 0 or not _only(cut, axis):
+        axes = _output_dims(op)
+        axis = axes.index(op.sample_dim) if op.sample_dim in axes else -1
+        if axis < 0 or not _cuts_only(cut, axis):
             return f"{message}; only cuts of the samples are interpolated"
         for candidate, reason in failed.items():
-            if len(candidate) == len(cut) and _only(candidate, axis) and candidate[axis] > cut[axis]:
+            if len(candidate) == len(cut) and _cuts_only(candidate, axis) and candidate[axis] > cut[axis]:
                 return f"{message}, and the smaller part {_pc_str(candidate)} was {reason}; choose more parts"
         points = {
             self._table.batch_size / candidate[axis]: entry
             for candidate, entry in entries.items()
-            if len(candidate) == len(cut) and _only(candidate, axis)
+            if len(candidate) == len(cut) and _cuts_only(candidate, axis)
         }
         if len(points) < 2:
             return f"{message}; interpolation needs two measured cuts of the samples"
@@ -157,7 +158,7 @@ def _table_of(options: Measured) -> Measurements:
 
 
 def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Layer]:
-    """Find the first layer of every operator's name; refuse operators of which nothing was measured."""
+    """Find the first layer of every operator's name; refuse operators without measurements."""
     first: dict[str, Operator] = {}
     layers = []
     for op in graph.operators:
@@ -190,11 +191,16 @@ def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Laye
     return layers
 
 
+def _output_dims(op: Operator) -> tuple[int, ...]:
+    """Dimension (or -1) of each axis of the first output, outermost axis first: what FlexNet cuts."""
+    return tuple(axis.dim for axis in op.outputs[0].axes)
+
+
 def _cut_of(op: Operator, degrees: tuple[int, ...]) -> Cut | str:
-    """Return ``degrees`` as a cut of the output's axes, or why it is none that FlexNet could measure."""
+    """Return ``degrees`` as a cut of the output's axes, or the reason if FlexNet cannot measure it."""
     if len(degrees) != len(op.dims):
         return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
-    axes = op.output_dims
+    axes = _output_dims(op)
     for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
         if degree < 1 or dim.size % degree:
             return f"dimension {dim.name!r} of size {dim.size} is not divisible by {degree} (equal parts were measured)"
@@ -205,7 +211,7 @@ def _cut_of(op: Operator, degrees: tuple[int, ...]) -> Cut | str:
     return tuple(degrees[dim] if dim >= 0 else 1 for dim in axes)
 
 
-def _only(cut: Cut, axis: int) -> bool:
+def _cuts_only(cut: Cut, axis: int) -> bool:
     """Say whether ``cut`` cuts nothing but ``axis``."""
     return all(degree == 1 for position, degree in enumerate(cut) if position != axis)
 
@@ -215,7 +221,7 @@ def _pc_str(cut: Cut) -> str:
 
 
 def _same_shapes(first: Operator, second: Operator) -> bool:
-    """Compare shapes; attention that reads one tensor for keys and values may name it once or twice."""
+    """Compare shapes; attention with one tensor for keys and values may list it once or twice."""
 
     def shapes(tensors: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
         return [tensor.shape for tensor in tensors]
@@ -233,11 +239,11 @@ def _input_shape(op: Operator) -> str:
 
 
 def _effort(op: Operator) -> float:
-    """Return forward FLOPs per sample; bytes, where an operator only moves data."""
+    """Return forward FLOPs per sample, or bytes if an operator only moves data."""
     samples = op.dims[op.sample_dim].size if op.sample_dim >= 0 else 1
     flops = _polynomial(op.work, op.sizes)
-    moved = _polynomial(op.traffic, op.sizes) or sum(t.nbytes for t in (*op.inputs, *op.weights, *op.outputs))
-    return (flops or moved) / samples
+    traffic = _polynomial(op.traffic, op.sizes) or sum(t.nbytes for t in (*op.inputs, *op.weights, *op.outputs))
+    return (flops or traffic) / samples
 
 
 def _polynomial(terms: tuple[Term, ...], sizes: tuple[int, ...]) -> float:

@@ -1,10 +1,9 @@
-"""Costs of one kind of operator as a function of how many samples a part has.
+"""Costs of one kind of operator as a function of the number of samples of a part.
 
-Between two measured batch cuts a time follows a power law, that is a straight line of log(time) over
-log(samples); beyond the outermost ones the line of the last two goes on, but no steeper than
-proportional to the samples and never falling with them, so that noise at the ends cannot run away.
-Memory is a constant (weights) plus a share of the samples (activations): a straight line.
-Only the samples are interpolated; how a cut along another axis changes a kernel is not guessed.
+Between two measured batch cuts a time follows a power law: log(time) is linear in log(samples).  Outside the measured
+range the line of the last two points is extended.  Its slope is limited to 0 .. 1 (at most proportional to the samples,
+never decreasing), so that noise is not amplified.  Memory is linear: a constant (weights) plus a part proportional to
+the samples (activations).  Only the number of samples is interpolated, not cuts along other axes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Read FlexNet's measurement files: JSON text in, a checked table in seconds and bytes out.
+"""Reads FlexNet's measurement files (JSON) into a checked table in seconds and bytes.
 
 A file is an object ``{batch_size, ngpus, measurements: [{name, pc_str, fw_time, bw_time, mem_req}]}`` with
 times in ms and memory in bytes, both of one part.  ``pc_str`` is the number of axes of the operator's
 output and its degrees along them, *innermost axis first*: ``4-1-1-1-8`` cuts the samples of an image
 tensor into eight.  Inside, degrees stand outermost axis first, like the axes of a tensor.
 
-FlexNet's own conventions are kept where numbers depend on them: times pass through float32, and of two
-entries of one key the later counts.  What FlexNet takes for a time though it is none (-1 where a part did
-not fit its workspace) is set aside with the reason.
+FlexNet's conventions apply if numbers depend on them: times are rounded to float32, and of two entries with one key the
+later counts.  FlexNet writes -1 as a time if a part does not fit its workspace.  Such entries are stored in ``failed``
+with the reason.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import attrs
 import numpy as np
 
 from topoplan.errors import TopoplanError
-from topoplan.files import read_file
+from topoplan_engine.files import read_file
 
 __all__ = ["Cut", "Entry", "Measurements", "collect", "read"]
 
-#: Milliseconds of the longest time (eleven days), and bytes of the largest memory, that anybody measures.
+#: Upper limits: milliseconds of a time (eleven days), and bytes of memory.
 _LONGEST_MS, _MOST_BYTES = 1e9, 2.0**50
 #: Degrees along the axes of an operator's output, outermost axis first.
 Cut = tuple[int, ...]
@@ -43,14 +43,14 @@ class Entry:
 
 @attrs.frozen
 class Measurements:
-    """What was measured of one model.
+    """The measurements of one model.
 
     Attributes:
         where: the file, or the profile, for messages.
         batch_size: samples of one iteration.
-        ngpus: devices of the cluster that it was made for; the entries do not depend on it.
+        ngpus: devices of the measured cluster; the entries do not depend on it.
         entries: name of the kind of operator -> degrees -> costs; names in file order.
-        failed: likewise, degrees whose time is none -> the reason.
+        failed: name of the kind of operator -> degrees without a time -> the reason.
     """
 
     where: str
@@ -70,7 +70,7 @@ def read(path: Path) -> Measurements:
 
     Raises:
         TopoplanError: it cannot be read, is not JSON, or a field is missing or wrong; the message names
-            the file, the field, its value and what would be right.
+            the file, the field, its value and the expected value.
     """
     try:
         content = json.loads(read_file(path))
@@ -92,7 +92,7 @@ def read(path: Path) -> Measurements:
 def collect(
     where: str, batch_size: int, ngpus: int, rows: Iterable[tuple[str, Cut, float, float, float]]
 ) -> Measurements:
-    """Make a table of rows: name, degrees, forward and backward milliseconds, bytes."""
+    """Build a table from rows of name, degrees, forward and backward milliseconds, and bytes."""
     entries: dict[str, dict[Cut, Entry]] = {}
     failed: dict[str, dict[Cut, str]] = {}
     for name, cut, forward, backward, memory in rows:
@@ -112,18 +112,18 @@ def collect(
     )
 
 
-def _row(row: Any, where: str) -> tuple[str, Cut, float, float, float]:
+def _row(row: Any, context: str) -> tuple[str, Cut, float, float, float]:
     """Check one measurement of a file."""
     if not isinstance(row, dict):
-        raise TopoplanError(f"{where}: expected an object, got {_show(row)}")
-    name = _field(row, "name", where)
+        raise TopoplanError(f"{context}: expected an object, got {_show(row)}")
+    name = _field(row, "name", context)
     if not isinstance(name, str) or not name:
-        raise TopoplanError(f"{where}: name: expected text, got {_show(name)}")
-    cut = _cut(_field(row, "pc_str", where), where)
-    forward, backward = _number(row, "fw_time", where), _number(row, "bw_time", where)
-    memory = _number(row, "mem_req", where)
+        raise TopoplanError(f"{context}: name: expected text, got {_show(name)}")
+    cut = _cut(_field(row, "pc_str", context), context)
+    forward, backward = _number(row, "fw_time", context), _number(row, "bw_time", context)
+    memory = _number(row, "mem_req", context)
     if not (_no_time(forward) or _no_time(backward) or 0 <= memory <= _MOST_BYTES):
-        raise TopoplanError(f"{where}: mem_req: expected bytes, 0 to {_MOST_BYTES:g}, got {memory:g}")
+        raise TopoplanError(f"{context}: mem_req: expected bytes, 0 to {_MOST_BYTES:g}, got {memory:g}")
     return name, cut, forward, backward, memory
 
 
@@ -138,7 +138,7 @@ def _seconds(ms: float) -> float:
     return float(np.float32(ms)) / 1000
 
 
-def _cut(text: Any, where: str) -> Cut:
+def _cut(text: Any, context: str) -> Cut:
     """Parse ``pc_str`` and turn it outermost axis first."""
     numbers = text.split("-") if isinstance(text, str) else []
     if not all(number.isdecimal() and number.isascii() and len(number) < 10 for number in numbers):
@@ -146,21 +146,21 @@ def _cut(text: Any, where: str) -> Cut:
     count, *degrees = [int(number) for number in numbers] or [0]
     if count < 1 or count != len(degrees) or min(degrees) < 1:
         raise TopoplanError(
-            f"{where}: pc_str: expected the number of axes and that many degrees (as 2-1-16), got {_show(text)}"
+            f"{context}: pc_str: expected the number of axes and that many degrees (as 2-1-16), got {_show(text)}"
         )
     return tuple(reversed(degrees))
 
 
-def _field(row: dict[str, Any], key: str, where: str) -> Any:
+def _field(row: dict[str, Any], key: str, context: str) -> Any:
     if key not in row:
-        raise TopoplanError(f"{where}: {key} is missing (has: {', '.join(map(str, row)) or 'nothing'})")
+        raise TopoplanError(f"{context}: {key} is missing (has: {', '.join(map(str, row)) or 'nothing'})")
     return row[key]
 
 
-def _number(row: dict[str, Any], key: str, where: str) -> float:
-    value = _field(row, key, where)
+def _number(row: dict[str, Any], key: str, context: str) -> float:
+    value = _field(row, key, context)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TopoplanError(f"{where}: {key}: expected a number, got {_show(value)}")
+        raise TopoplanError(f"{context}: {key}: expected a number, got {_show(value)}")
     try:
         return float(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Estimator ``profile``: operators that bring their measured times along, as layer profiles do.
+"""Estimator ``profile``: times that the operators of a model contain, as in layer profiles.
 
 A part takes its share of the time of the whole operator (`cost`).
 """
@@ -20,9 +20,9 @@ __all__ = ["Profiled", "topoplan_estimators"]
 
 @attrs.frozen(kw_only=True)
 class Profiled(Estimator):
-    """Times that the model was profiled with, shared evenly by the samples of a part.
+    """The profiled times of the model, divided among parts in proportion to their samples.
 
-    What training keeps in memory beside weights, gradients and activations.
+    The option states the optimizer state in memory.
     """
 
     name = "profile"

@@ -1,8 +1,8 @@
 """Measured times of whole operators, shared among their parts.
 
-A part takes the time of the whole operator times its share of the iteration space: a profile holds one batch size,
-so that nothing says how much longer a small kernel takes per sample.  In memory a part keeps its weights with
-gradients and optimizer state, and its share of the output.
+The time of a part is the time of the whole operator times the part's share of the iteration space.  A profile has one
+batch size, so the lower efficiency of small kernels is not known.  A part holds its weights with gradients and
+optimizer state, and its share of the output.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class ProfiledCosts(CostFunction):
                 weights += slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
                 continue
             if (op, number) not in self._whole:
-                whole = slice_elements(operator, tensor, (1,) * len(degrees))
-                self._whole[op, number] = float(whole[0]) * tensor.itemsize
+                elements = slice_elements(operator, tensor, (1,) * len(degrees))
+                self._whole[op, number] = float(elements[0]) * tensor.itemsize
             weights += self._whole[op, number]
         return weights
 

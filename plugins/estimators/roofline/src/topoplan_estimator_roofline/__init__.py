@@ -1,6 +1,6 @@
-"""Estimator ``roofline``: times from FLOPs, bytes and the device's peaks, where nothing was measured.
+"""Estimator ``roofline``: times from FLOPs, bytes and the peak rates of devices, without measurements.
 
-`work` derives what a part computes, moves and keeps; `cost` turns that into seconds on a device.
+`work` derives the FLOPs and bytes of a part.  `cost` converts them into seconds on a device.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Roofline", "topoplan_estimators"]
 class Roofline(Estimator):
     """FLOPs and bytes of each part against its device's peaks.
 
-    How close devices come to their peaks, and what training keeps in memory.
+    The options state the efficiency of kernels, and the optimizer state in memory.
     """
 
     name = "roofline"
     knows_precision = True
 
-    device: str = option("", help="price every device as one of this machine; empty: each as the cluster says")
+    device: str = option("", help="price every device as this machine; empty: as its own machine")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
         None, help="arithmetic whose peak counts; unset: the model's"
     )

@@ -1,4 +1,4 @@
-"""The roofline itself: work over peak, or bytes over bandwidth, whichever takes longer.
+"""The roofline model: the time of a kernel is the maximum of FLOPs over peak rate and bytes over bandwidth.
 
 Model: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009; plus a constant time per kernel.
 Work is cached by (operator, degrees); where all devices are equal, so are the finished prices.
@@ -15,9 +15,9 @@ import numpy as np
 from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
-from topoplan.plugin.components import CostFunction, PartCosts
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
 from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work

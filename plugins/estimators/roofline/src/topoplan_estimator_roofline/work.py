@@ -1,16 +1,16 @@
-"""What the parts of an operator compute, move and keep, before any device is known.
+"""FLOPs and bytes of the parts of an operator, independent of the device.
 
-Everything follows from the iteration space: `topoplan_engine.partition` gives the sizes of a part and its slices
-of the tensors, the operator's polynomials the FLOPs and bytes of the forward pass.
+They follow from the iteration space.  `topoplan_engine.partition` gives the sizes of a part and its slices of the
+tensors, and the operator's polynomials give the FLOPs and bytes of the forward pass.
 
-The backward pass is told in multiples of the forward pass (`backward_factors`):
+The costs of the backward pass are multiples of those of the forward pass (`backward_factors`):
 
-- a product (linear, convolution, attention) has one gradient for its weights and one for its input, each
-  a product of the same three index ranges in a kernel of its own: 2 x; without weights one per operand;
-- an operator that maps its input (pooling, activation, addition) has one kernel of as many FLOPs that
-  reads the saved input and output and the gradient, and writes a gradient: 2 x the bytes;
-- one that only moves data (concatenation, reshape) moves them back: 1 x;
-- training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.
+- A product (linear, convolution, attention) has one gradient for its weights and one for its input.  Each is a product
+  over the same three index ranges in its own kernel: 2 x.  Without weights there is one for each operand.
+- An operator that maps its input (pooling, activation, addition) has one kernel with equal FLOPs.  It reads the saved
+  input and output and the gradient, and writes a gradient: 2 x the bytes.
+- An operator that only moves data (concatenation, reshape) moves them back: 1 x.
+- Training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BackwardFactors:
 
 
 def backward_factors(op: Operator, produced: int) -> BackwardFactors:
-    """Return what the backward pass of ``op`` costs, ``produced`` of whose inputs come from other operators."""
+    """Return the factors of ``op``; ``produced`` is the number of its inputs that come from other operators."""
     products = 0
     if op.weights:
         # Inside attention, products of projections need gradients even where all inputs are data.
@@ -58,11 +58,11 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
 
 
 def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
-    """Return FLOPs, bytes moved and bytes held by every part of ``op`` cut by ``degrees``.
+    """Return FLOPs, memory traffic and stored bytes of every part of ``op`` cut by ``degrees``.
 
     Args:
         op: the operator.
-        degrees: into how many parts each dimension is cut.
+        degrees: number of parts along each dimension.
         share: GPUs among which a part's samples are divided, weights replicated; the result is that of
             the GPU with the most samples.
     """
@@ -76,17 +76,17 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
 
     def nbytes(tensor: Tensor) -> F64:
         """Bytes of the slice that one GPU holds; a tensor without a sample axis is held whole by each."""
-        whole = slice_elements(op, tensor, degrees).astype(np.float64) * tensor.itemsize
-        return whole * ratio if any(axis.dim == sample for axis in tensor.axes) else whole
+        slice_bytes = slice_elements(op, tensor, degrees).astype(np.float64) * tensor.itemsize
+        return slice_bytes * ratio if any(axis.dim == sample for axis in tensor.axes) else slice_bytes
 
     def total(tensors: tuple[Tensor, ...]) -> F64:
         return sum((nbytes(tensor) for tensor in tensors), np.zeros(parts))
 
     weights, outputs = total(op.weights), total(op.outputs)
-    moved = _polynomial(op.traffic, sizes, parts) if op.traffic else total(op.inputs) + weights + outputs
+    traffic = _polynomial(op.traffic, sizes, parts) if op.traffic else total(op.inputs) + weights + outputs
     return PartWork(
         flops=_polynomial(op.work, sizes, parts),
-        traffic=moved,
+        traffic=traffic,
         weights=weights,
         outputs=outputs,
     )

@@ -1,8 +1,8 @@
-"""Exporter ``dtensor``: the placements of every operator's tensors on a mesh, as PyTorch's DTensor says them.
+"""Exporter ``dtensor``: the placements of every operator's tensors on a mesh, in the terms of PyTorch's DTensor.
 
-`layouts` finds meshes for the devices of all operators; `document` says of every tensor how it lies on its mesh:
-`Shard(d)`, `Replicate()`, `Partial()`.  What a reader does with them is `distribute_tensor` for parameters and
-`DTensor.redistribute` for inputs; DTensor itself then finds the collectives between operators.
+`layouts` finds meshes for the devices of all operators.  `document` has the placements of every tensor on its mesh:
+`Shard(d)`, `Replicate()`, `Partial()`.  A reader calls `distribute_tensor` for parameters and `DTensor.redistribute`
+for inputs.  DTensor derives the collectives between operators.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["DTensor", "topoplan_exporters"]
 
 
 class DTensor(Exporter):
-    """Placements of every operator on a mesh, in the words of PyTorch's DTensor."""
+    """Placements of every operator on a mesh, in the terms of PyTorch's DTensor."""
 
     name = "dtensor"
     suffix = ".dtensor"

@@ -1,8 +1,9 @@
-"""From a plan to the JSON document: every tensor of every operator, and how it lies on the operator's mesh.
+"""Converts a plan into the JSON document: every tensor of every operator, with its placements on the operator's mesh.
 
-An axis that follows a dimension which is cut along an axis of the mesh, in equal slices, is `Shard`; an output without
-such an axis is `Partial`, anything else that lacks one `Replicate`.  So is what a part reads beyond its slice: windows
-of convolutions that reach into others'.  A strategy that is an SPMD program says the forms itself.
+The operator's dimension that a mesh axis cuts determines the placement along that axis.  If a tensor axis follows the
+dimension in equal slices, the placement is `Shard`.  Otherwise an output is `Partial`, and any other tensor is
+`Replicate`.  A tensor of which parts read more than their slices (windows of convolutions) is also `Replicate`.  An
+SPMD program states its shardings itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from topoplan import Operator, OperatorGraph, Placement, Plan, SpmdStrategy, Strategy, Tensor, TopoplanError
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan_exporter_dtensor.layouts import Laid, Mesh, lay_out
+from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
 
 __all__ = ["FORMAT", "VERSION", "write"]
 
@@ -58,15 +59,21 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
                 f"dtensor: operator {op.name!r} has {count.max()} parts on device {devices[count.argmax()]} "
                 "(a mesh has every device once; json can say it)"
             )
-    meshes, laid = lay_out(placements)
+    meshes, layouts = lay_out(placements)
     operators = []
-    for op, where in zip(graph.operators, laid, strict=True):
+    for op, layout in zip(graph.operators, layouts, strict=True):
         operators.append(
             {
-                **_head(op, meshes[where.mesh]),
-                "inputs": [_told(tensor, _lying(op, tensor, where, "Replicate()")) for tensor in op.inputs],
-                "weights": [_told(tensor, _lying(op, tensor, where, "Replicate()")) for tensor in op.weights],
-                "outputs": [_told(tensor, _lying(op, tensor, where, "Partial()")) for tensor in op.outputs],
+                **_head(op, meshes[layout.mesh]),
+                "inputs": [
+                    _tensor_entry(tensor, _placements(op, tensor, layout, "Replicate()")) for tensor in op.inputs
+                ],
+                "weights": [
+                    _tensor_entry(tensor, _placements(op, tensor, layout, "Replicate()")) for tensor in op.weights
+                ],
+                "outputs": [
+                    _tensor_entry(tensor, _placements(op, tensor, layout, "Partial()")) for tensor in op.outputs
+                ],
             }
         )
     return meshes, operators
@@ -78,10 +85,12 @@ def _of_program(graph: OperatorGraph, program: SpmdProgram) -> tuple[list[Mesh],
     for index, op in enumerate(graph.operators):
         layouts = []
         for k, tensor in enumerate(arguments(op)):
-            target = _worded(program.wanted(index, k))
-            stored = _worded(program.stored[index][k])
-            layouts.append({**_told(tensor, target), **({"stored": stored} if stored and stored != target else {})})
-        outputs = [_told(tensor, _worded(program.made(index, k))) for k, tensor in enumerate(op.outputs)]
+            target = _dtensor_texts(program.wanted(index, k))
+            stored = _dtensor_texts(program.stored[index][k])
+            layouts.append(
+                {**_tensor_entry(tensor, target), **({"stored": stored} if stored and stored != target else {})}
+            )
+        outputs = [_tensor_entry(tensor, _dtensor_texts(program.made(index, k))) for k, tensor in enumerate(op.outputs)]
         count = len(op.inputs)
         operators.append({**_head(op, mesh), "inputs": layouts[:count], "weights": layouts[count:], "outputs": outputs})
     return [mesh], operators
@@ -91,23 +100,23 @@ def _head(op: Operator, mesh: Mesh) -> dict[str, Any]:
     return {"name": op.name, "kind": op.kind, "mesh": mesh.name}
 
 
-def _told(tensor: Tensor, placements: list[str]) -> dict[str, Any]:
+def _tensor_entry(tensor: Tensor, placements: list[str]) -> dict[str, Any]:
     return {"name": tensor.name, "shape": list(tensor.shape), "placements": placements}
 
 
-def _lying(op: Operator, tensor: Tensor, where: Laid, without: str) -> list[str]:
-    """Return the placements of a tensor; ``without`` where it lacks what is cut: of an output these are sums."""
+def _placements(op: Operator, tensor: Tensor, layout: Layout, default: str) -> list[str]:
+    """Return the placements of a tensor; ``default`` where it lacks what is cut: of an output these are sums."""
     words = []
-    for dim in where.dims:
+    for dim in layout.dims:
         axis_index = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim), -1)
         if dim < 0:
             words.append("Replicate()")
         elif axis_index < 0:
-            words.append(without)
+            words.append(default)
         else:
             axis = tensor.axes[axis_index]
             equal = axis.offset == 0 and axis.scale == axis.extent and axis.size == op.dims[dim].size * axis.scale
-            if not equal and without == "Partial()":
+            if not equal and default == "Partial()":
                 raise TopoplanError(
                     f"dtensor: operator {op.name!r}: cutting {op.dims[dim].name!r} does not cut output "
                     f"{tensor.name!r} in equal slices (json can say it)"
@@ -116,14 +125,14 @@ def _lying(op: Operator, tensor: Tensor, where: Laid, without: str) -> list[str]
     return words
 
 
-def _worded(forms: tuple[Sharding, ...]) -> list[str]:
-    """Say forms along the dimensions of a mesh in DTensor's words."""
+def _dtensor_texts(forms: tuple[Sharding, ...]) -> list[str]:
+    """Return the shardings along the dimensions of a mesh, as texts of DTensor."""
     words = {Holding.REPLICATED: "Replicate()", Holding.PENDING_GRADIENT: "Replicate()", Holding.PARTIAL: "Partial()"}
     return [f"Shard({form.axis})" if form.sliced else words[form.holding] for form in forms]
 
 
 def _scheduling(strategy: Strategy) -> dict[str, Any]:
-    """Say which stage of a pipeline each operator belongs to, where there is one."""
+    """Return the pipeline stage of each operator, if there is a pipeline."""
     schedule = strategy.schedule
     if strategy.whole_batch or schedule.trivial:
         return {}

@@ -1,13 +1,13 @@
-"""From the devices of operators to meshes: few of them, so that operators can pass tensors on one mesh.
+"""Finds meshes for the devices of operators: as few as possible, so that operators can pass tensors on one mesh.
 
-A placement numbers its parts over the cut dimensions, and says the device of each.  Where device numbers (counted
-among the devices that take part) go up by a fixed *stride* along every cut dimension, the placement is a mixed-radix
-number, and several of them fit one mesh: the mesh is cut wherever one of them is.  With eight devices, samples cut
-into eight have strides 1..8; samples by two and channels by four have 4..8 and 1..4; the mesh is (2, 4), on which the
-first cuts its samples along both axes.  DTensor cuts one axis of a tensor along several axes of a mesh from left to
-right, which is this order.
+A placement numbers its parts over the cut dimensions and assigns a device to each.  If the device number (counted among
+the participating devices) increases by a fixed *stride* along every cut dimension, it is a mixed-radix number.  Several
+such placements fit one mesh, which is cut at the strides of all of them.  Example with eight devices: samples cut into
+eight have strides 1..8; samples by two and channels by four have 4..8 and 1..4.  The mesh is (2, 4), and the first
+placement cuts its samples along both axes.  DTensor cuts a tensor axis along several mesh axes from left to right, in
+the same order.
 
-A placement whose devices follow no stride has a mesh of its own.
+A placement whose devices have no strides has its own mesh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from topoplan import Placement
 from topoplan.arrays import I32
 
-__all__ = ["Laid", "Mesh", "lay_out"]
+__all__ = ["Layout", "Mesh", "lay_out"]
 
 
 @attrs.frozen(eq=False)
@@ -37,8 +37,8 @@ class Mesh:
 
 
 @attrs.frozen
-class Laid:
-    """A placement on a mesh: for each dimension of the mesh the operator's dimension that is cut along it, or -1."""
+class Layout:
+    """The layout of a placement: for each dimension of a mesh the operator's dimension that it cuts, or -1."""
 
     mesh: int
     dims: tuple[int, ...]
@@ -53,14 +53,14 @@ class _Span:
     high: int
 
 
-def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Laid]]:
-    """Return meshes, and every placement on one of them; the devices of a placement must differ.
+def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Layout]]:
+    """Return meshes, and the layout of every placement on one of them; the devices of a placement must differ.
 
-    Meshes come in the order in which operators need them, and only as many as do not fit together.
+    Meshes are in the order of their first operators.  Placements share a mesh if they fit together.
     """
-    # Devices (ascending), and strides at which the mesh is cut; or the very placement.
+    # Key: devices (ascending) and the strides at which the mesh is cut, or the placement itself.
     grids: list[tuple[tuple[int, ...], set[int]] | Placement] = []
-    chosen: list[tuple[int, tuple[_Span, ...] | None]] = []
+    choices: list[tuple[int, tuple[_Span, ...] | None]] = []
     for placement in placements:
         members = tuple(sorted(placement.devices.tolist()))
         spans = _spans(placement, members)
@@ -85,21 +85,21 @@ def lay_out(placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[Laid]]:
             grid = grids[index]
             assert not isinstance(grid, Placement)
             grid[1].update(cuts)
-        chosen.append((index, spans))
+        choices.append((index, spans))
     meshes = [_mesh(f"mesh{k}", grid) for k, grid in enumerate(grids)]
-    laid = []
-    for placement, (index, spans) in zip(placements, chosen, strict=True):
+    layouts = []
+    for placement, (index, spans) in zip(placements, choices, strict=True):
         layout = grids[index]
         if spans is None or isinstance(layout, Placement):
             dims = tuple(dim for dim, degree in enumerate(placement.degrees) if degree > 1)
         else:
             dims = tuple(_covering(spans, low) for low, _ in _steps(layout[1]))
-        laid.append(Laid(index, dims))
-    return meshes, laid
+        layouts.append(Layout(index, dims))
+    return meshes, layouts
 
 
 def _spans(placement: Placement, members: tuple[int, ...]) -> tuple[_Span, ...] | None:
-    """Return the strides of a placement's devices among ``members``; None where they follow none."""
+    """Return the strides of a placement's devices among ``members``; None if they have none."""
     cut = [dim for dim, degree in enumerate(placement.degrees) if degree > 1]
     grid = np.searchsorted(members, placement.devices).reshape([placement.degrees[dim] for dim in cut])
     first = (0,) * len(cut)

@@ -1,8 +1,8 @@
-"""Exporter ``flatbuffer``: task graphs as FlexNet writes and the packet simulator FlexNetPacket reads them.
+"""Exporter ``flatbuffer``: task graphs in the format that FlexNet writes and the packet simulator FlexNetPacket reads.
 
-Way out: plan -> file columns (`tables`; `unroll` writes out what the format does not know) -> bytes (`encode`).  Way
-in: bytes -> file columns (`wire`, every offset checked) -> plan (`importer`).  `schema` describes the file once for
-both; ``taskgraph.fbs`` says the same to other tools.  What the plan has no place for travels in
+Write: plan -> file columns (`tables`; `unroll` expands collectives that the format lacks) -> bytes (`encode`).  Read:
+bytes -> file columns (`wire`, with checks of all offsets) -> plan (`importer`).  `schema` describes the file for both
+directions, and ``taskgraph.fbs`` for other tools.  Fields of a file without a counterpart in a plan are stored in
 ``TaskGraph.foreign``, so that reading and writing a file loses nothing.
 """
 
@@ -27,7 +27,7 @@ class Flatbuffer(Exporter):
         return encode(tables_of(plan))
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
-        """Say why no plan on this cluster and topology can be written; empty if that depends on the plan."""
+        """Return why no plan on this cluster and topology can be written; empty if it depends on the plan."""
         if cluster.n_devices != cluster.n_hosts:
             return (
                 f"the cluster has {cluster.n_devices / cluster.n_hosts:g} devices per host, but FlexNetPacket knows "
@@ -44,7 +44,7 @@ class Flatbuffer(Exporter):
         """Read a task graph file; ``name`` is for messages.
 
         Raises:
-            TopoplanError: the file is damaged or says something impossible; the message names the field.
+            TopoplanError: the file is damaged or inconsistent; the message names the field.
         """
         from topoplan_exporter_flatbuffer.importer import plan_of
         from topoplan_exporter_flatbuffer.wire import decode
@@ -52,7 +52,7 @@ class Flatbuffer(Exporter):
         columns = decode(data, name)
         try:
             return plan_of(columns, name, len(data))
-        except TopoplanError as error:  # of a cluster or a fabric, which know nothing of files
+        except TopoplanError as error:  # from a cluster or a fabric, whose messages lack the file
             raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
 
     def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:

@@ -1,9 +1,9 @@
 """File columns -> bytes, through the builder of the FlatBuffers runtime.
 
-A FlatBuffer is written back to front: what a table points to comes before the table.  So the columns are
-walked depth first, and of every table type all rows are written before the vector that names them.
-Vectors are written even where they are empty, because FlexNetPacket follows them unasked; ``rings`` alone
-is left out then, because its presence turns multi-ring all-reduce on.
+A FlatBuffer is written back to front: the targets of a table's offsets precede the table.  The columns are therefore
+visited depth first, and all rows of a table type are written before the vector that references them.  Empty vectors are
+written as well, because FlexNetPacket reads them without a check.  Only an empty ``rings`` is omitted, because its
+presence enables multi-ring all-reduce.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode(columns: Columns) -> bytes:
 
 
 def _tables(builder: _Builder, table: Table, columns: Columns, count: int) -> list[int]:
-    """Write ``count`` tables of one type; return where they are."""
+    """Write ``count`` tables of one type; return their offsets."""
     writers = []
     for slot, field in enumerate(table.fields):
         values = _values(builder, field, columns[field.name])
@@ -56,7 +56,7 @@ def _tables(builder: _Builder, table: Table, columns: Columns, count: int) -> li
 
 
 def _values(builder: _Builder, field: Field, column: Any) -> list[Any] | None:
-    """Return what each table stores in a field: its scalars, or where its strings or vectors are."""
+    """Return the values of a field: scalars, or the offsets of strings or vectors."""
     if field.wire is not None:
         return [builder.CreateString(text) for text in column] if field.wire.hasobject else column.tolist()
     assert isinstance(column, Rows)

@@ -1,7 +1,7 @@
 """File columns -> plan: cluster, fabric and task graph of a file of another program.
 
-Milliseconds, bytes/ms and identifiers stop here.  The columns themselves stay with the task graph
-(``foreign``), so that a plan that nobody changed is written back as it was read.
+This module converts milliseconds, bytes/ms and identifiers.  The columns are stored in the task graph (``foreign``), so
+that an unchanged plan is written back as it was read.
 """
 
 from __future__ import annotations
@@ -162,10 +162,10 @@ def _taskgraph(columns: Columns, devices: _Devices, gpus: int, per_host: int, na
     _refuse(on_network & ~transfer, "tasks", "type", kind, "5 on a network device", name)
     task_kind = np.where(transfer, TaskKind.TRANSFER, task_kind)
 
-    following = table["nexttasks"]
-    length = np.diff(following.ptr)
+    successors = table["nexttasks"]
+    length = np.diff(successors.ptr)
     of_ring = np.repeat(ring, length)
-    member = following.values[of_ring]
+    member = successors.values[of_ring]
     if len(member) and member.max() >= gpus:
         raise TopoplanError(
             f"{name}: tasks.nexttasks: an all-reduce names member {member.max()} (must be below {gpus})"
@@ -183,7 +183,7 @@ def _taskgraph(columns: Columns, devices: _Devices, gpus: int, per_host: int, na
         group_ptr=np.concatenate([[0], np.cumsum(length[ring])]),
         group_members=member.astype(np.int64),
         succ_ptr=np.concatenate([[0], np.cumsum(np.where(ring, 0, length))]),
-        succ=_resolve(key, following.values, ~of_ring, "nexttasks", "tasks", name),
+        succ=_resolve(key, successors.values, ~of_ring, "nexttasks", "tasks", name),
         op=np.full(len(kind), -1),
         op_names=columns["ops"].values["name"],
         n_devices=gpus + len(devices.extra),
@@ -195,14 +195,14 @@ def _taskgraph(columns: Columns, devices: _Devices, gpus: int, per_host: int, na
 
 def _resolve(keys: U64, references: U64, mask: NDArray[np.bool_], field: str, table: str, name: str) -> I64:
     """Rows of ``keys`` that hold the masked elements of ``references``."""
-    chosen = references[mask]
-    if not len(chosen):
+    targets = references[mask]
+    if not len(targets):
         return np.empty(0, dtype=np.int64)
     order = np.argsort(keys)
-    place = np.minimum(np.searchsorted(keys, chosen, sorter=order), len(keys) - 1)
-    bad = np.arange(len(chosen)) if not len(keys) else np.flatnonzero(keys[order[place]] != chosen)
+    place = np.minimum(np.searchsorted(keys, targets, sorter=order), len(keys) - 1)
+    bad = np.arange(len(targets)) if not len(keys) else np.flatnonzero(keys[order[place]] != targets)
     if len(bad):
-        raise TopoplanError(f"{name}: tasks.{field}: {chosen[bad[0]]} is in no row of {table}")
+        raise TopoplanError(f"{name}: tasks.{field}: {targets[bad[0]]} is in no row of {table}")
     return order[place]
 
 

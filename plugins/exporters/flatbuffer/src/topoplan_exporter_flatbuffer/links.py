@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.csr import indptr, row_of_entry, select
+from topoplan_engine.csr import indptr, row_of_entry, select
 from topoplan_exporter_flatbuffer.schema import Columns, Rows
 
 __all__ = ["fabric_of", "take"]
@@ -112,7 +112,7 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
         step_owner = np.searchsorted(hop_ptr, step[bad[0]], side="right") - 1
         a, b = divmod(int(keys_of_hops[bad[0]]), nodes)
         raise TopoplanError(f"{name}: routes[{rows[owner[step_owner]]}].paths: no connection between nodes {a} and {b}")
-    return _merged(
+    return _merge_equal_paths(
         Routes(
             pairs=np.stack([key // nodes, key % nodes], axis=1),
             pair_ptr=pair_ptr,
@@ -123,7 +123,7 @@ def _routes(route: Columns, link_key: I64, hosts: int, nodes: int, name: str) ->
     )
 
 
-def _merged(routes: Routes) -> Routes:
+def _merge_equal_paths(routes: Routes) -> Routes:
     """List a path that a pair has several times once, with all its shares."""
     if not len(routes.links):
         return routes
@@ -133,7 +133,7 @@ def _merged(routes: Routes) -> Routes:
     factor = np.random.default_rng(0).integers(1, 2**63, int(length.max(initial=0)), dtype=np.uint64)
     place = np.arange(len(routes.links)) - np.repeat(routes.path_ptr[:-1], length)
     mixed = np.add.reduceat((routes.links + 1).astype(np.uint64) * factor[place], routes.path_ptr[:-1])
-    _, first, which = np.unique(
+    _, first, classes = np.unique(
         np.stack([owner.astype(np.uint64), mixed]), axis=1, return_index=True, return_inverse=True
     )
     if len(first) == len(owner):
@@ -145,7 +145,7 @@ def _merged(routes: Routes) -> Routes:
         pair_ptr=indptr(np.bincount(owner[keep], minlength=len(count))),
         path_ptr=path_ptr,
         links=routes.links[step],
-        weight=np.bincount(which.ravel(), routes.weight)[np.argsort(first)],
+        weight=np.bincount(classes.ravel(), routes.weight)[np.argsort(first)],
     )
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.csr import indptr
-from topoplan.model.routes import link_index
+from topoplan_engine.csr import indptr
+from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import full_routes
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
@@ -33,8 +33,8 @@ def connections(fabric: Fabric, link: float) -> Rows:
     The number counts links of ``link`` bytes/s, for FlexNetPacket gives a pair this number times one link's speed.
     """
     a, b = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
-    back = link_index(fabric, b, a)
-    one_way = np.flatnonzero((back < 0) | (fabric.link_bandwidth[back] != fabric.link_bandwidth))
+    reverse = fabric.link_rows(b, a)
+    one_way = np.flatnonzero((reverse < 0) | (fabric.link_bandwidth[reverse] != fabric.link_bandwidth))
     if len(one_way):
         raise TopoplanError(
             f"flatbuffer: link {a[one_way[0]]} -> {b[one_way[0]]} has no equal link back, but connections of this "
@@ -57,9 +57,9 @@ def connections(fabric: Fabric, link: float) -> Rows:
 
 def _fractions(fabric: Fabric, link: float) -> tuple[F64, I64]:
     """Return how many links of this speed each one stands for, and those that are no whole number of them."""
-    exact = fabric.link_bandwidth / link
-    count = np.rint(exact)
-    return count, np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(exact - count) > 1e-6 * count))
+    ratio = fabric.link_bandwidth / link
+    count = np.rint(ratio)
+    return count, np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(ratio - count) > 1e-6 * count))
 
 
 def routes(fabric: Fabric) -> Rows:
@@ -69,7 +69,7 @@ def routes(fabric: Fabric) -> Rows:
     listed as often as these ask.
     """
     hosts = fabric.n_hosts
-    routes_ = _repeated(full_routes(fabric))
+    routes_ = _repeat_paths(full_routes(fabric))
     # Pairs come sorted and without the diagonal: put an empty row where a host meets itself.
     count = np.zeros(hosts * hosts, dtype=np.int64)
     count[routes_.pairs[:, 0].astype(np.int64) * hosts + routes_.pairs[:, 1]] = np.diff(routes_.pair_ptr)
@@ -80,10 +80,10 @@ def routes(fabric: Fabric) -> Rows:
     begins[hop_ptr[:-1]] = True
     node[begins] = fabric.link_src[routes_.links[routes_.path_ptr[:-1]]]  # a pair may stand for other ends: `pins`
     node[~begins] = fabric.link_dst[routes_.links]
-    every = np.arange(hosts * hosts)
+    pairs = np.arange(hosts * hosts)
     columns = {
-        "fromnode": (every // hosts).astype("<u4"),
-        "tonode": (every % hosts).astype("<u4"),
+        "fromnode": (pairs // hosts).astype("<u4"),
+        "tonode": (pairs % hosts).astype("<u4"),
         "paths": Rows(
             indptr(count),
             {"hopnode": Rows(hop_ptr, node), "chance": routes_.weight.astype("<f4")},
@@ -92,7 +92,7 @@ def routes(fabric: Fabric) -> Rows:
     return Rows(np.array([0, hosts * hosts]), columns)
 
 
-def _repeated(table: Routes) -> Routes:
+def _repeat_paths(table: Routes) -> Routes:
     """List paths of unequal shares several times, so that each time has the same."""
     count = np.diff(table.pair_ptr)
     owner = np.repeat(np.arange(len(count)), count)
@@ -158,8 +158,8 @@ def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
     says, only their number counts.
     """
     return [
-        tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in fabric.rings_of(members))
-        or (1,) * max(1, len(fabric.cycles_of(members)))
+        tuple(sum(jumps) * len(members) // fabric.n_hosts % len(members) for jumps in rings_of(fabric, members))
+        or (1,) * max(1, len(cycles_of(fabric, members)))
         for members in np.split(graph.group_members, graph.group_ptr[1:-1])
     ]
 
@@ -169,4 +169,4 @@ def receivers(fabric: Fabric, graph: TaskGraph) -> dict[int, I64]:
     if not fabric.cycles:
         return {}
     groups = enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups])
-    return {group: cycles for group, members in groups if len(cycles := fabric.cycles_of(members))}
+    return {group: cycles for group, members in groups if len(cycles := cycles_of(fabric, members))}

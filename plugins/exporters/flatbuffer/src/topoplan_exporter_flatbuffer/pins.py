@@ -1,10 +1,10 @@
-"""Rings of a fabric, written out as transfers -> transfers between pairs of hosts that have the ring's path alone.
+"""Pins the transfers of rings to their paths: each path of a ring gets a pair of hosts that has this path alone.
 
-FlexNetPacket draws one of the paths that ``routes`` lists for the pair of a transfer.  A ring that takes several links
-has one path, and several rings of a group may join the same two hosts on different ones.  So `pinned` gives every path
-of a ring a pair of hosts: its own where no other message needs that pair, else one that nobody uses.  FlexNetPacket
-follows the nodes that a path lists, whatever pair it stands for; such a pair is a name and no more.  Where no pair is
-left, paths share the one that they join, and all of its messages draw among them (`RING_SHARE`).
+FlexNetPacket draws one of the paths that ``routes`` lists for the pair of a transfer.  But each step of a ring has one
+path, and several rings of a group may connect the same two hosts by different paths.  `pin_rings` therefore assigns a
+pair of hosts to every path of a ring: the pair of its ends if no other message uses that pair, else an unused pair.
+FlexNetPacket follows the nodes of a path, whatever pair it is listed for, so the pair is only a name.  If no unused
+pair remains, paths share the pair of their ends, and all of its messages draw among them (`RING_SHARE`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from topoplan import Fabric, Routes, TaskGraph, TaskKind
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.routes import link_index
+from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import full_routes
 from topoplan_exporter_flatbuffer.unroll import Unrolled
 
-__all__ = ["RING_SHARE", "pinned"]
+__all__ = ["RING_SHARE", "pin_rings"]
 
 #: Share of the draws of a pair that its paths of rings get, all together, where other messages use it as well.  With
 #: all draws, these messages lose their paths (a plan of 116 ms became a file of 102 ms); with half of them, rings stray
@@ -34,13 +34,13 @@ _Path = tuple[int, ...]
 _Ways = dict[int, dict[_Path, float]]
 
 
-def pinned(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[Fabric, TaskGraph]:
-    """Put the transfers of rings on pairs that have the ring's path alone.
+def pin_rings(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[Fabric, TaskGraph]:
+    """Assign the transfers of rings to pairs that have the ring's path alone.
 
     Args:
         fabric: with one device in each host.
-        graph: from which ``expanded`` was made.
-        expanded: transfers of its collectives that run on rings of the fabric are put on other pairs.
+        graph: the task graph before the expansion.
+        expanded: the expanded task graph; transfers on rings of the fabric get other pairs.
 
     Returns:
         The fabric with the routes of these pairs, and the task graph with their transfers.
@@ -51,24 +51,26 @@ def pinned(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[Fabric
     transfers = expanded.taskgraph.kind == TaskKind.TRANSFER
     transfers[flows] = False
     hosts = fabric.n_hosts
-    used = np.unique(expanded.taskgraph.src[transfers].astype(np.int64) * hosts + expanded.taskgraph.dst[transfers])
+    message_pairs = np.unique(
+        expanded.taskgraph.src[transfers].astype(np.int64) * hosts + expanded.taskgraph.dst[transfers]
+    )
     routes = full_routes(fabric)
-    names, changed = _named(Counter(paths), set(used.tolist()), _node_paths(fabric, routes), hosts)
+    names, changed = _assign_pairs(Counter(paths), set(message_pairs.tolist()), _node_paths(fabric, routes), hosts)
     src, dst = expanded.taskgraph.src.copy(), expanded.taskgraph.dst.copy()
     src[flows], dst[flows] = np.divmod([names[path] for path in paths], hosts)
-    rerouted = attrs.evolve(fabric, routes=_rerouted(fabric, routes, changed))
-    return rerouted, attrs.evolve(expanded.taskgraph, src=src, dst=dst)
+    new_fabric = attrs.evolve(fabric, routes=_replace_routes(fabric, routes, changed))
+    return new_fabric, attrs.evolve(expanded.taskgraph, src=src, dst=dst)
 
 
 def _ring_paths(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[I64, list[_Path]]:
-    """Find the transfers of rings of the fabric, and their paths as simulators walk them: the first jump last."""
+    """Return the transfers of rings of the fabric, and their paths in the order of simulators: the first jump last."""
     groups = np.split(graph.group_members, graph.group_ptr[1:-1])
-    rings = [fabric.rings_of(members) for members in groups]
-    cycles = [len(fabric.cycles_of(members)) > 0 for members in groups]
-    has = np.array([len(several) > 0 for several in rings], dtype=bool) | cycles
+    rings = [rings_of(fabric, members) for members in groups]
+    cycles = [len(cycles_of(fabric, members)) > 0 for members in groups]
+    has_rings = np.array([len(several) > 0 for several in rings], dtype=bool) | cycles
     group = graph.group[expanded.origin]
-    flows = np.flatnonzero((expanded.ring >= 0) & np.append(has, False)[group]).astype(np.int64, copy=False)
-    walked: dict[tuple[int, tuple[int, ...]], _Path] = {}
+    flows = np.flatnonzero((expanded.ring >= 0) & np.append(has_rings, False)[group]).astype(np.int64, copy=False)
+    cache: dict[tuple[int, tuple[int, ...]], _Path] = {}
     paths: list[_Path] = []
     ends = (expanded.taskgraph.src[flows].tolist(), expanded.taskgraph.dst[flows].tolist())
     for source, target, g, ring in zip(*ends, group[flows].tolist(), expanded.ring[flows].tolist(), strict=True):
@@ -76,36 +78,38 @@ def _ring_paths(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[I
             paths.append((source, target))
             continue
         jumps = rings[g][ring]
-        if (source, jumps) not in walked:
+        if (source, jumps) not in cache:
             steps = itertools.accumulate((*jumps[1:], jumps[0]), initial=source)
-            walked[source, jumps] = tuple(node % fabric.n_hosts for node in steps)
-        paths.append(walked[source, jumps])
+            cache[source, jumps] = tuple(node % fabric.n_hosts for node in steps)
+        paths.append(cache[source, jumps])
     return flows, paths
 
 
-def _named(paths: Mapping[_Path, int], used: set[int], listed: _Ways, hosts: int) -> tuple[dict[_Path, int], _Ways]:
-    """Give each path a pair.
+def _assign_pairs(
+    paths: Mapping[_Path, int], used: set[int], pair_paths: _Ways, hosts: int
+) -> tuple[dict[_Path, int], _Ways]:
+    """Assign a pair to each path.
 
     Args:
-        paths: how many transfers take each.
+        paths: number of transfers on each path.
         used: pairs between which other messages go.
-        listed: the paths that these take, for all pairs that reach each other.
+        pair_paths: the paths that these take, for all pairs that reach each other.
         hosts: number of hosts.
 
     Returns:
         The pair of each path, and the pairs whose routes change, with their new ones.
     """
     joined = {path: path[0] * hosts + path[-1] for path in paths}
-    names = {path: pair for path, pair in joined.items() if list(listed.get(pair, ())) == [path]}
+    names = {path: pair for path, pair in joined.items() if list(pair_paths.get(pair, ())) == [path]}
     reserved = used.union(names.values())
     routes: _Ways = {}
     for path, pair in joined.items():
         if path not in names and pair not in reserved:
             names[path], routes[pair] = pair, {path: 1.0}
             reserved.add(pair)
-    # Of the other direction FlexNetPacket asks for a path, too, though nothing is sent over it.
-    free = (pair for pair in listed if pair not in reserved and pair % hosts * hosts + pair // hosts in listed)
-    # Rings that draw among each other's paths are slowest of all, so they come first.
+    # FlexNetPacket also looks up a path of the reverse direction, even if nothing is sent over it.
+    free = (pair for pair in pair_paths if pair not in reserved and pair % hosts * hosts + pair // hosts in pair_paths)
+    # Rings whose paths would be mixed with each other are the slowest, so they get unused pairs first.
     several = Counter(joined.values())
     unnamed = sorted(
         (path for path in paths if path not in names), key=lambda path: -several[joined[path]] * paths[path]
@@ -116,7 +120,7 @@ def _named(paths: Mapping[_Path, int], used: set[int], listed: _Ways, hosts: int
     for pair in {joined[path] for path in unnamed if names[path] == joined[path]}:
         rings = [path for path, name in names.items() if name == pair]
         share = RING_SHARE if pair in used else 1.0
-        ways = {path: (1.0 - share) * part for path, part in listed[pair].items() if share < 1.0}
+        ways = {path: (1.0 - share) * part for path, part in pair_paths[pair].items() if share < 1.0}
         routes[pair] = ways | {path: ways.get(path, 0.0) + share / len(rings) for path in rings}
     return names, routes
 
@@ -135,8 +139,8 @@ def _node_paths(fabric: Fabric, routes: Routes) -> _Ways:
     }
 
 
-def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
-    """Give these paths to these pairs; all others keep theirs."""
+def _replace_routes(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
+    """Replace the paths of some pairs; all other pairs keep theirs."""
     counts: list[int] = []
     lengths: list[I64] = []
     links: list[I32 | I64] = []
@@ -154,7 +158,7 @@ def _rerouted(fabric: Fabric, routes: Routes, changed: _Ways) -> Routes:
         counts.append(len(ways))
         lengths.append(np.array([len(path) - 1 for path in ways]))
         tails, heads = zip(*(step for path in ways for step in itertools.pairwise(path)), strict=True)
-        links.append(link_index(fabric, tails, heads))
+        links.append(fabric.link_rows(tails, heads))
         weights.append(np.array(list(ways.values())))
     return Routes(
         pairs=routes.pairs,

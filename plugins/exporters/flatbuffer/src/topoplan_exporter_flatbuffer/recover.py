@@ -1,10 +1,9 @@
-"""The strategy that a task graph encodes, for the model that it was made from.
+"""Recovers the strategy of a task graph, given its model.
 
-FlexNet's files say which device runs each task but not which operator a task belongs to.  The order does:
-forward and backward tasks stand operator by operator and part by part, and the all-reduce of a weight
-follows the backward tasks of exactly the parts of its operator.  That fixes the parts of every operator
-with weights; what stands between them belongs to the operators without, which differ in their run times
-or start again at a lower device.
+FlexNet's files contain the device of each task, but not its operator.  The order of tasks determines it: forward and
+backward tasks are sorted by operator and part, and the all-reduce of a weight follows the backward tasks of exactly the
+parts of its operator.  This gives the parts of every operator with weights.  Tasks between them belong to operators
+without weights, which are separated by a change of the run time or a decrease of the device number.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _split(devices: np.ndarray, seconds: np.ndarray, start: int, stop: int, coun
     bounds = [start, *ends, stop]
     if len(bounds) == count + 1:
         return bounds
-    # Neighbours that look alike: operators of equally many parts are the only other thing they can be.
+    # Adjacent operators with equal tasks: the only remaining possibility is an equal number of parts.
     return np.linspace(start, stop, count + 1).astype(int).tolist() if (stop - start) % count == 0 else bounds
 
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from topoplan import Collective, Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
-from topoplan.csr import indptr
+from topoplan_engine.csr import indptr
+from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.simulation.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
 from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
-from topoplan_exporter_flatbuffer.pins import pinned
+from topoplan_exporter_flatbuffer.pins import pin_rings
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
     BACKWARD,
@@ -38,7 +39,7 @@ from topoplan_exporter_flatbuffer.schema import (
     Rows,
     unflatten,
 )
-from topoplan_exporter_flatbuffer.unroll import Unrolled, unrolled
+from topoplan_exporter_flatbuffer.unroll import Unrolled, unroll
 
 __all__ = ["tables_of"]
 
@@ -59,14 +60,14 @@ def tables_of(plan: Plan) -> Columns:
         TopoplanError: the format cannot hold the plan: several devices in a host, one-way links, links
             that are no whole number of interfaces, a fabric that is rebuilt during the iteration.
     """
-    if plan.fabric.phases is not None:
+    if not isinstance(plan.fabric, Fabric):
         raise TopoplanError(
             f"flatbuffer: fabric {plan.fabric.name!r} is rebuilt between the phases of an iteration, which the format "
             "cannot say (plan on a fabric that stays, e.g. --topology topoopt)"
         )
     plan.taskgraph.check("flatbuffer")
     graph, origin = as_simulated(plan)
-    columns = _as_read(plan) if graph is plan.taskgraph else None
+    columns = _as_read(plan, plan.fabric) if graph is plan.taskgraph else None
     if columns is not None:
         return columns
     cluster, fabric = plan.cluster, plan.fabric
@@ -78,13 +79,13 @@ def tables_of(plan: Plan) -> Columns:
             "per host (plan with --gpus-per-server 1, and --gpus-per-device for the GPUs that share a host)"
         )
     transfer = graph.kind == TaskKind.TRANSFER
-    ends = max(int(used.max(initial=0)) for used in (graph.src[transfer], graph.dst[transfer], graph.group_members))
+    ends = max(int(hosts.max(initial=0)) for hosts in (graph.src[transfer], graph.dst[transfer], graph.group_members))
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
-    expanded = unrolled(
+    expanded = unroll(
         graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices, receivers(fabric, graph)
     )
-    fabric, written = pinned(fabric, graph, expanded)
+    fabric, pinned_graph = pin_rings(fabric, graph, expanded)
     extra += [CPU] * expanded.joins
     interface = one_link(fabric, cluster)
     return {
@@ -96,15 +97,17 @@ def tables_of(plan: Plan) -> Columns:
         "netbw": np.array([interface / 1000.0], dtype="<f4"),
         "conn": connections(fabric, interface),
         "ops": _operators(plan),
-        "tasks": _tasks(_staggered(plan, expanded.taskgraph, written), fabric, _seconds(plan, origin, expanded)),
-        "devices": _devices(written, fabric, extra),
+        "tasks": _tasks(
+            _stagger_sends(plan, expanded.taskgraph, pinned_graph), fabric, _seconds(plan, origin, expanded)
+        ),
+        "devices": _devices(pinned_graph, fabric, extra),
         "routes": routes(fabric),
         "rings": rings(fabric),
     }
 
 
-def _as_read(plan: Plan) -> Columns | None:
-    """Columns of the file that the plan was read from, if it still says the same."""
+def _as_read(plan: Plan, fabric: Fabric) -> Columns | None:
+    """Return the columns of the file that the plan was read from, if the plan is unchanged."""
     foreign = plan.taskgraph.foreign
     if f"{FOREIGN}nnode" not in foreign:
         return None
@@ -112,13 +115,13 @@ def _as_read(plan: Plan) -> Columns | None:
         columns = unflatten(foreign, FOREIGN)
         read = plan_of(columns, "flatbuffer", 2**62)
     except (TopoplanError, LookupError, TypeError, ValueError, AttributeError):
-        return None  # somebody edited them, in a JSON file perhaps: they are no file any more
-    if read.fabric.n_links != plan.fabric.n_links:
+        return None  # the columns were edited, for example in a JSON file, and are no valid file
+    if not isinstance(read.fabric, Fabric) or read.fabric.n_links != fabric.n_links:
         return None
     # The file holds no latency, so another one is no change to it.
-    fabric = attrs.evolve(plan.fabric, name=read.fabric.name, link_latency=read.fabric.link_latency)
+    fabric_read = attrs.evolve(fabric, name=read.fabric.name, link_latency=read.fabric.link_latency)
     same_cluster = np.array_equal(plan.cluster.interface_bandwidth, read.cluster.interface_bandwidth)
-    if read.taskgraph != plan.taskgraph or read.fabric != fabric or not same_cluster:
+    if read.taskgraph != plan.taskgraph or read.fabric != fabric_read or not same_cluster:
         return None
     if plan.timeline is None:
         return columns
@@ -129,45 +132,46 @@ def _as_read(plan: Plan) -> Columns | None:
 
 
 def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
-    """(T,) collectives that the format does not know: those that go round once, and all that something follows.
+    """(T,) collectives that the format lacks: all-gathers, reduce-scatters, and all-reduces with successors.
 
-    Besides, FlexNetPacket runs all-reduces either as rings over the routes, in listed order, or where a file has a
-    table of rings (`topoplan_exporter_flatbuffer.network.rings`), all as these, and from hosts 0, 1, ... on, whoever
-    the members are.  Which of the two is not what simulators run is said as transfers, and so are cycles.
+    FlexNetPacket runs an all-reduce as a ring over the routes, in the order of its members.  If a file has a table of
+    rings (`topoplan_exporter_flatbuffer.network.rings`), it uses this table, from hosts 0, 1, ... on, whoever the
+    members are.  All-reduces that simulators run differently are also marked, and so are cycles.
     """
     ring = graph.kind == TaskKind.COLLECTIVE
-    once = np.isin(graph.collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER))
+    half_rounds = np.isin(graph.collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER))
     table = bool(fabric.rings) and fabric.n_switches == 0
-    alike = np.zeros(graph.n_groups + 1, dtype=bool)
+    same_meaning = np.zeros(graph.n_groups + 1, dtype=bool)
     for group, members in enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups]):
-        everybody = np.array_equal(members, np.arange(fabric.n_hosts))
-        rings, cycles = fabric.rings_of(members), len(fabric.cycles_of(members))
-        alike[group] = len(members) < 2 or (bool(rings) and everybody if table else not rings and not cycles)
-    unsayable: NDArray[np.bool_] = ring & (once | (np.diff(graph.succ_ptr) > 0) | ~alike[graph.group])
+        all_hosts = np.array_equal(members, np.arange(fabric.n_hosts))
+        rings, cycles = rings_of(fabric, members), len(cycles_of(fabric, members))
+        same_meaning[group] = len(members) < 2 or (bool(rings) and all_hosts if table else not rings and not cycles)
+    unsayable: NDArray[np.bool_] = ring & (half_rounds | (np.diff(graph.succ_ptr) > 0) | ~same_meaning[graph.group])
     return unsayable
 
 
-def _staggered(plan: Plan, graph: TaskGraph, written: TaskGraph) -> TaskGraph:
-    """Let messages that follow the same task start in the order of (destination - source) mod hosts.
+def _stagger_sends(plan: Plan, graph: TaskGraph, pinned_graph: TaskGraph) -> TaskGraph:
+    """Sort the messages that follow the same task by (destination - source) mod hosts.
 
-    FlexNetPacket starts them as they are listed, with 100 packets each: if all hosts began with the same receiver, they
-    would flood one after the other.  Others keep their places, and all do in FlexNet's dialect and in plans that were
-    read.  ``graph`` says where messages go, ``written`` may name other pairs.
+    FlexNetPacket starts them in the order of the file, with 100 packets each.  If all hosts started with the same
+    receiver, they would flood one receiver after the other.  Other edges keep their places.  Nothing is sorted in
+    FlexNet's dialect and in plans that were read from a file.  ``graph`` has the ends of messages; ``pinned_graph`` may
+    have other pairs.
     """
     if plan.graph is None or plan.graph.tags.get("dialect") == "flexnet":
-        return written
-    moved = np.flatnonzero((graph.kind == TaskKind.TRANSFER)[graph.succ])
-    owner, task = (ends[moved] for ends in graph.edges())
-    ahead = (graph.dst[task].astype(np.int64) - graph.src[task]) % plan.fabric.n_hosts
+        return pinned_graph
+    positions = np.flatnonzero((graph.kind == TaskKind.TRANSFER)[graph.succ])
+    owner, task = (ends[positions] for ends in graph.edges())
+    distance = (graph.dst[task].astype(np.int64) - graph.src[task]) % plan.fabric.n_hosts
     succ = graph.succ.copy()
-    succ[moved] = task[np.lexsort((ahead, owner))]
-    return attrs.evolve(written, succ=succ)
+    succ[positions] = task[np.lexsort((distance, owner))]
+    return attrs.evolve(pinned_graph, succ=succ)
 
 
 def _seconds(plan: Plan, origin: I64, expanded: Unrolled) -> F64:
-    """(T,) run times of the tasks written: of transfers their own in the timeline, or their part of a collective's.
+    """(T,) run times of the tasks in the file: of a transfer its own, or its part of the time of its collective.
 
-    ``origin`` is the plan's task of each task from which ``made`` was made.
+    ``origin`` is the plan's task of each task before the expansion.
     """
     graph, timeline = plan.taskgraph, plan.timeline
     if timeline is None:
@@ -175,8 +179,8 @@ def _seconds(plan: Plan, origin: I64, expanded: Unrolled) -> F64:
     reduces = graph.kind == TaskKind.COLLECTIVE
     durations = np.maximum(timeline.finish - timeline.start - np.where(reduces, graph.seconds, 0.0), 0.0)
     task = origin[expanded.origin]
-    there_and_back = reduces[task] & (expanded.ring < 0)  # to a parameter server
-    part = np.where(there_and_back, 0.5, expanded.part) * durations[task]
+    round_trip = reduces[task] & (expanded.ring < 0)  # to a parameter server
+    part = np.where(round_trip, 0.5, expanded.part) * durations[task]
     return np.where(expanded.taskgraph.kind == TaskKind.TRANSFER, part, expanded.taskgraph.seconds)
 
 

@@ -30,8 +30,8 @@ class _Buffer:
     data: NDArray[np.uint8]
     name: str
 
-    def fail(self, path: str, what: str) -> TopoplanError:
-        return TopoplanError(f"{self.name}: {path}: {what} (not a task graph file, truncated or damaged)")
+    def fail(self, path: str, message: str) -> TopoplanError:
+        return TopoplanError(f"{self.name}: {path}: {message} (not a task graph file, truncated or damaged)")
 
     def inside(self, path: str, start: I64, size: Any) -> None:
         """Raise unless the ``size`` bytes at every ``start`` lie in the file."""
@@ -40,7 +40,7 @@ class _Buffer:
             row = bad[0]
             length = np.broadcast_to(size, start.shape)[row]
             raise self.fail(
-                _at(path, row, start), f"{length} bytes at {start[row]} leave a file of {len(self.data)} bytes"
+                _row_path(path, row, start), f"{length} bytes at {start[row]} leave a file of {len(self.data)} bytes"
             )
 
     def gather(self, path: str, start: I64, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -84,12 +84,12 @@ def decode(data: bytes, name: str) -> Columns:
 
 def _tables(buffer: _Buffer, path: str, start: I64, table: Table) -> Columns:
     """Decode the tables of one type that begin at ``start``."""
-    where = path or "root"
-    vtable = start - buffer.gather(where, start, _I4)
-    vtable_size = buffer.gather(where, vtable, _U2).astype(np.int64)
-    table_size = buffer.gather(where, vtable + 2, _U2).astype(np.int64)
-    buffer.inside(where, vtable, vtable_size)
-    buffer.inside(where, start, table_size)
+    context = path or "root"
+    vtable = start - buffer.gather(context, start, _I4)
+    vtable_size = buffer.gather(context, vtable, _U2).astype(np.int64)
+    table_size = buffer.gather(context, vtable + 2, _U2).astype(np.int64)
+    buffer.inside(context, vtable, vtable_size)
+    buffer.inside(context, start, table_size)
     columns: Columns = {}
     for slot, field in enumerate(table.fields):
         inner = f"{path}.{field.name}" if path else field.name
@@ -100,7 +100,7 @@ def _tables(buffer: _Buffer, path: str, start: I64, table: Table) -> Columns:
         bad = np.flatnonzero((offset != 0) & ((offset < 4) | (offset + size > table_size)))
         if len(bad):
             raise buffer.fail(
-                _at(inner, bad[0], start), f"field at {offset[bad[0]]} in a table of {table_size[bad[0]]} bytes"
+                _row_path(inner, bad[0], start), f"field at {offset[bad[0]]} in a table of {table_size[bad[0]]} bytes"
             )
         columns[field.name] = _column(buffer, inner, np.where(offset > 0, start + offset, -1), field)
     return columns
@@ -128,5 +128,5 @@ def _column(buffer: _Buffer, path: str, offsets: I64, field: Field) -> Any:
     return Rows(ptr, buffer.gather(path, items, field.items))
 
 
-def _at(path: str, row: int, rows: I64) -> str:
+def _row_path(path: str, row: int, rows: I64) -> str:
     return f"{path}[{row}]" if len(rows) > 1 else path

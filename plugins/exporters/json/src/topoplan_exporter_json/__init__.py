@@ -1,7 +1,7 @@
-"""Exporter ``json``: a whole plan as strict JSON; what is read equals what was written, to the last bit.
+"""Exporter ``json``: a whole plan as strict JSON.  A plan that is written and read is equal to the last bit.
 
-Way out: plan -> plain values (`convert`, with cattrs) -> text.  Way in: text -> plain values -> plan, every
-value checked; a message names the place as ``$.fabric.link_src[3]``.
+Write: plan -> plain values (`convert`, with cattrs) -> text.  Read: text -> plain values -> plan, with checks of every
+value.  Messages name the place, for example ``$.fabric.link_src[3]``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Json(Exporter):
         """Read a plan; ``name`` is for messages.
 
         Raises:
-            TopoplanError: the file is no such plan; the message names the place and what was expected.
+            TopoplanError: the file is no valid plan; the message names the place and the expected value.
         """
         from topoplan_exporter_json.document import read
 

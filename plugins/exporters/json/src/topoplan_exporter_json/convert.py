@@ -18,19 +18,32 @@ import numpy as np
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from numpy.typing import NDArray
 
-from topoplan import Cluster, Collective, Operator, OperatorGraph, Role, TaskGraph, TaskKind, TopoplanError
+from topoplan import (
+    AnyFabric,
+    Cluster,
+    Collective,
+    Fabric,
+    Operator,
+    OperatorGraph,
+    ReconfigurableFabric,
+    Role,
+    TaskGraph,
+    TaskKind,
+    TopoplanError,
+)
 from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
+from topoplan_exporter_json.fabrics import FabricFields
 
 __all__ = ["converter", "expectation", "place"]
 
-#: Field of a value -> its key in the document, where that is another one.
+#: Field of a value -> its key in the document, if the names differ.
 _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
-#: Fields of a value that the document does not have: what is known of machines is in the plugins that tell it.
-_LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",)}
+#: Fields of a value that the document lacks: data of machines and of the price of links belong to plugins.
+_LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricFields: ("switching",)}
 #: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow
 #: under ``tags``, where there are any.
 _TAGS: Mapping[type, tuple[str, str, str]] = {
@@ -42,7 +55,7 @@ _FOREIGN_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 
 
 class _ExpectedError(ValueError):
-    """What stood there and what was expected."""
+    """A value differs from the expected kind."""
 
     def __init__(self, expected: str, value: Any) -> None:
         shown = repr(value)
@@ -50,7 +63,7 @@ class _ExpectedError(ValueError):
 
 
 def expectation(error: BaseException, kind: type[Any] | None) -> str:
-    """Say in one line what was wrong, for `cattrs.transform_error`."""
+    """Return a message of one line, for `cattrs.transform_error`."""
     if isinstance(error, KeyError):
         return "missing"
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
@@ -60,11 +73,11 @@ def expectation(error: BaseException, kind: type[Any] | None) -> str:
     return f"not usable ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
-def place(where: str) -> str:
-    """Return a place in the document for one in the values, whose fields have other names."""
+def place(path: str) -> str:
+    """Return the place in the document for a path of fields in the values."""
     for field, key in ((".gpus_per_device", ".big_gpu"), ("graph.tags", "graph.dialect"), ("].tags", "].structure")):
-        where = where.replace(field, key)
-    return where
+        path = path.replace(field, key)
+    return path
 
 
 @functools.cache
@@ -88,9 +101,11 @@ def converter() -> cattrs.Converter:
     conv.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(conv, value, kind))
     conv.register_structure_hook_factory(attrs.has, _object_in)
     conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
-    conv.register_unstructure_hook_factory(lambda kind: kind in _KEYS, _special_out)
+    conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT, _special_out)
     conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
     conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
+    conv.register_unstructure_hook_func(_is_fabric, lambda value: conv.unstructure(FabricFields.of(value)))
+    conv.register_structure_hook_func(_is_fabric, lambda value, kind: conv.structure(value, FabricFields).fabric)
     conv.register_unstructure_hook_factory(lambda kind: kind in _TAGS, _tagged_out)
     conv.register_structure_hook_factory(lambda kind: kind in _TAGS, _tagged_in)
     return conv
@@ -124,6 +139,10 @@ class _StrategyFields:
 
 def _is_strategy(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Strategy)
+
+
+def _is_fabric(kind: Any) -> bool:
+    return kind in (AnyFabric, Fabric, ReconfigurableFabric)
 
 
 def _is_array(kind: Any) -> bool:
@@ -164,15 +183,15 @@ def _special_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
     return make_dict_unstructure_fn(kind, conversion, **_special(kind))
 
 
-def _tagged_out(kind: type[Any], made: cattrs.Converter) -> Any:
-    tag, key, none = _TAGS[kind]
-    own = override(rename=key, unstruct_hook=lambda tags: tags.get(tag, none))
-    fields = make_dict_unstructure_fn(kind, made, tags=own, reduces_per_part=override(omit=True))
+def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
+    tag, key, default = _TAGS[kind]
+    tag_override = override(rename=key, unstruct_hook=lambda tags: tags.get(tag, default))
+    fields = make_dict_unstructure_fn(kind, converter, tags=tag_override, reduces_per_part=override(omit=True))
 
     def write(value: Any) -> dict[str, Any]:
         document = fields(value)
-        if others := {name: text for name, text in value.tags.items() if name != tag}:
-            document["tags"] = others
+        if other_tags := {name: text for name, text in value.tags.items() if name != tag}:
+            document["tags"] = other_tags
         if kind is OperatorGraph and value.reduces_per_part != (document[key] == "flexnet"):
             document["reduces_per_part"] = value.reduces_per_part
         return document
@@ -220,22 +239,24 @@ def _object_in(kind: type[Any], conversion: cattrs.Converter) -> Any:
     return structure
 
 
-def _tagged_in(kind: type[Any], made: cattrs.Converter) -> Any:
-    tag, key, none = _TAGS[kind]
-    own = override(rename=key, struct_hook=lambda text, _: {tag: made.structure(text, str)} if text != none else {})
-    without = {"tags": own, **({"reduces_per_part": override(omit=True)} if kind is OperatorGraph else {})}
-    fields = make_dict_structure_fn(kind, made, _cattrs_forbid_extra_keys=True, **without)  # type: ignore[arg-type]
+def _tagged_in(kind: type[Any], converter: cattrs.Converter) -> Any:
+    tag, key, default = _TAGS[kind]
+    tag_override = override(
+        rename=key, struct_hook=lambda text, _: {tag: converter.structure(text, str)} if text != default else {}
+    )
+    overrides = {"tags": tag_override, **({"reduces_per_part": override(omit=True)} if kind is OperatorGraph else {})}
+    fields = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **overrides)  # type: ignore[arg-type]
 
     def read(value: Any, target: Any) -> Any:
         if not isinstance(value, dict):
             raise _ExpectedError("an object", value)
-        others = value.get("tags", {})
-        if not isinstance(others, dict) or not all(isinstance(text, str) for text in others.values()):
-            raise _ExpectedError("texts by name under tags", others)
+        other_tags = value.get("tags", {})
+        if not isinstance(other_tags, dict) or not all(isinstance(text, str) for text in other_tags.values()):
+            raise _ExpectedError("texts by name under tags", other_tags)
         made_of = fields(
             {name: part for name, part in value.items() if name not in ("tags", "reduces_per_part")}, target
         )
-        changes: dict[str, Any] = {"tags": {**made_of.tags, **others}} if others else {}
+        changes: dict[str, Any] = {"tags": {**made_of.tags, **other_tags}} if other_tags else {}
         if kind is OperatorGraph:
             changes["reduces_per_part"] = value.get("reduces_per_part", value.get(key) == "flexnet")
             if not isinstance(changes["reduces_per_part"], bool):
@@ -259,11 +280,11 @@ def _with_turns(taskgraph: TaskGraph, turns: Any) -> TaskGraph:
     try:
         if not isinstance(turns, list) or len(turns) != taskgraph.n_tasks:
             raise _ExpectedError(f"a list of {taskgraph.n_tasks} numbers", turns)
-        taken = np.array(_each(turns, TaskGraph, take), dtype=np.int8)
+        collectives = np.array(_each(turns, TaskGraph, take), dtype=np.int8)
     except Exception as error:
         error.add_note(cattrs.AttributeValidationNote("turns", "turns", TaskGraph))
         raise cattrs.ClassValidationError("", [error], TaskGraph) from None
-    return attrs.evolve(taskgraph, collective=np.where(taskgraph.kind == TaskKind.COLLECTIVE, taken, -1))
+    return attrs.evolve(taskgraph, collective=np.where(taskgraph.kind == TaskKind.COLLECTIVE, collectives, -1))
 
 
 def _scalar_in(expected: str, scalar: type[Any]) -> Any:
@@ -295,7 +316,7 @@ def _choice_in(value: Any, kind: Any) -> Any:
 
 
 def _each(values: list[Any], kind: Any, take: Any) -> list[Any]:
-    """Apply ``take`` to every element, so that an error knows which one."""
+    """Apply ``take`` to every element, so that an error names the element."""
     converted = []
     for index, value in enumerate(values):
         try:

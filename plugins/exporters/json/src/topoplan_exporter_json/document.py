@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -46,9 +47,11 @@ def read(data: bytes, name: str) -> Plan:
         plan = converter().structure(body, Plan)
     except cattrs.BaseValidationError as error:
         problem = cattrs.transform_error(error, path="$", format_exception=expectation)[0]
-        what, _, where = problem.rpartition(" @ ")
-        raise TopoplanError(f"{name}: {place(where)}: {what}") from None
+        message, _, path = problem.rpartition(" @ ")
+        raise TopoplanError(f"{name}: {place(path)}: {message}") from None
     _check(plan, name)
+    if not isinstance(plan.fabric, Fabric):
+        _check_links(document["fabric"], converter().unstructure(plan.fabric), f"{name}: $.fabric")
     return attrs.evolve(plan, taskgraph=_with_joins(plan.taskgraph))
 
 
@@ -71,14 +74,14 @@ def _check(plan: Plan, name: str) -> None:
     cluster, fabric, taskgraph = plan.cluster, plan.fabric, plan.taskgraph
     for part in ("cluster", "taskgraph", "graph", "timeline"):
         _check_shapes(getattr(plan, part), f"{name}: $.{part}")
-    _check_fabric(fabric, f"{name}: $.fabric")
-    if fabric.phases is not None:
+    if isinstance(fabric, Fabric):
+        _check_fabric(fabric, f"{name}: $.fabric")
+    else:
         for field in ("forward", "backward", "reduce"):
-            _check_fabric(getattr(fabric.phases, field), f"{name}: $.fabric.phases.{field}")
-    if plan.graph is not None:
-        for index, op in enumerate(plan.graph.operators):
-            if not op.outputs:
-                raise TopoplanError(f"{name}: $.graph.operators[{index}].outputs: empty (expected at least one)")
+            _check_fabric(getattr(fabric, field), f"{name}: $.fabric.phases.{field}")
+    for index, op in enumerate(plan.graph.operators if plan.graph is not None else ()):
+        if not op.outputs:
+            raise TopoplanError(f"{name}: $.graph.operators[{index}].outputs: empty (expected at least one)")
     if fabric.n_hosts != cluster.n_hosts:
         raise TopoplanError(f"{name}: $.fabric.n_hosts: {fabric.n_hosts} (the cluster has {cluster.n_hosts})")
     if taskgraph.n_devices != cluster.n_devices:
@@ -89,19 +92,31 @@ def _check(plan: Plan, name: str) -> None:
         if not len(getattr(taskgraph, field)):
             raise TopoplanError(f"{name}: $.taskgraph.{field}: empty (expected at least [0])")
     taskgraph.check(f"{name}: $.taskgraph")
-    if plan.strategy is not None:
-        if plan.graph is None:
-            raise TopoplanError(f"{name}: $.graph: missing (expected the model of $.strategy)")
-        try:
-            plan.strategy.check(plan.graph, cluster.n_devices)
-        except TopoplanError as error:
-            raise TopoplanError(f"{name}: $.strategy: {error}") from None
-    if plan.timeline is not None:
-        lengths = {"start": taskgraph.n_tasks, "finish": taskgraph.n_tasks, "device_busy": cluster.n_devices}
-        lengths |= {"link_bytes": fabric.n_links, "link_busy": fabric.n_links}
-        for field, length in lengths.items():
-            if (n_values := len(getattr(plan.timeline, field))) != length:
-                raise TopoplanError(f"{name}: $.timeline.{field}: {n_values} values (expected {length})")
+    _check_strategy(plan, name)
+    _check_timeline(plan, name)
+
+
+def _check_strategy(plan: Plan, name: str) -> None:
+    if plan.strategy is None:
+        return
+    if plan.graph is None:
+        raise TopoplanError(f"{name}: $.graph: missing (expected the model of $.strategy)")
+    try:
+        plan.strategy.check(plan.graph, plan.cluster.n_devices)
+    except TopoplanError as error:
+        raise TopoplanError(f"{name}: $.strategy: {error}") from None
+
+
+def _check_timeline(plan: Plan, name: str) -> None:
+    """Raise unless the columns of the timeline have as many values as there are tasks, devices and links."""
+    if plan.timeline is None:
+        return
+    n_tasks, n_links = plan.taskgraph.n_tasks, plan.fabric.links.n_links
+    lengths = {"start": n_tasks, "finish": n_tasks, "device_busy": plan.cluster.n_devices}
+    lengths |= {"link_bytes": n_links, "link_busy": n_links}
+    for field, length in lengths.items():
+        if (n_values := len(getattr(plan.timeline, field))) != length:
+            raise TopoplanError(f"{name}: $.timeline.{field}: {n_values} values (expected {length})")
 
 
 def _with_joins(taskgraph: TaskGraph) -> TaskGraph:
@@ -112,7 +127,7 @@ def _with_joins(taskgraph: TaskGraph) -> TaskGraph:
     return attrs.evolve(taskgraph, collective=collective)
 
 
-def _check_shapes(part: Any, where: str) -> None:
+def _check_shapes(part: Any, context: str) -> None:
     """Raise unless arrays are columns, but for two that have rows."""
     rows = {"edges": 4, "pairs": 2}
     for field in attrs.fields(type(part)) if attrs.has(type(part)) else ():
@@ -122,28 +137,37 @@ def _check_shapes(part: Any, where: str) -> None:
         width = rows.get(field.name)
         if array.shape[1:] != ((width,) if width else ()) or array.ndim == 0:
             raise TopoplanError(
-                f"{where}.{field.name}: shape {array.shape} (expected {f'rows of {width}' if width else 'a list'})"
+                f"{context}.{field.name}: shape {array.shape} (expected {f'rows of {width}' if width else 'a list'})"
             )
         if width and array.size and array.min() < 0:
-            raise TopoplanError(f"{where}.{field.name}: {array.min()} (must not be negative)")
+            raise TopoplanError(f"{context}.{field.name}: {array.min()} (must not be negative)")
 
 
-def _check_fabric(fabric: Fabric, where: str) -> None:
-    _check_shapes(fabric, where)
+def _check_fabric(fabric: Fabric, context: str) -> None:
+    _check_shapes(fabric, context)
     if not 1 <= fabric.max_paths < 2**31:
-        raise TopoplanError(f"{where}.max_paths: {fabric.max_paths} (expected at least 1)")
+        raise TopoplanError(f"{context}.max_paths: {fabric.max_paths} (expected at least 1)")
     if fabric.routes is not None:
-        _check_shapes(fabric.routes, f"{where}.routes")
-        _check_routes(fabric, fabric.routes, f"{where}.routes")
+        _check_shapes(fabric.routes, f"{context}.routes")
+        _check_routes(fabric, fabric.routes, f"{context}.routes")
 
 
-def _check_routes(fabric: Fabric, routes: Routes, where: str) -> None:
+def _check_links(fabric: Mapping[str, Any], of_phases: Mapping[str, Any], context: str) -> None:
+    """Raise unless a fabric that is rebuilt lists the links of its phases."""
+    for key in fabric.keys() - {"phases"}:
+        if fabric[key] != of_phases[key]:
+            raise TopoplanError(f"{context}.{key}: not that of the phases")
+
+
+def _check_routes(fabric: Fabric, routes: Routes, context: str) -> None:
     for field, pointer, rows, total in (
         ("pair_ptr", routes.pair_ptr, len(routes.pairs), len(routes.weight)),
         ("path_ptr", routes.path_ptr, len(routes.weight), len(routes.links)),
     ):
         if len(pointer) != rows + 1 or pointer[0] != 0 or pointer[-1] != total or (np.diff(pointer) < 0).any():
-            raise TopoplanError(f"{where}.{field}: expected {rows + 1} ascending numbers from 0 to {total}")
+            raise TopoplanError(f"{context}.{field}: expected {rows + 1} ascending numbers from 0 to {total}")
     for field, values, limit in (("pairs", routes.pairs, fabric.n_hosts), ("links", routes.links, fabric.n_links)):
         if values.size and not 0 <= values.min() <= values.max() < limit:
-            raise TopoplanError(f"{where}.{field}: values {values.min()} to {values.max()} (expected 0 to {limit - 1})")
+            raise TopoplanError(
+                f"{context}.{field}: values {values.min()} to {values.max()} (expected 0 to {limit - 1})"
+            )

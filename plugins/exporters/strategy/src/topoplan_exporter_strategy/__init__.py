@@ -22,7 +22,7 @@ class StrategyFile(Exporter):
         """Write the strategy of a plan.
 
         Raises:
-            TopoplanError: it holds none, or one that the format cannot say.
+            TopoplanError: it has none, or one that the format cannot express.
         """
         from topoplan_exporter_strategy.text import write
 

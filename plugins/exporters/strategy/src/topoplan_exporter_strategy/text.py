@@ -41,12 +41,12 @@ def write(graph: OperatorGraph, strategy: Strategy) -> bytes:
             raise TopoplanError(f"strategy: operator name {op.name!r} is too long (at most {_LONGEST_NAME} bytes)")
         order = _order(op)
         for dim in range(len(op.dims)):
-            if dim not in op.output_dims and placement.degrees[dim] > 1:
+            if dim not in _output_dims(op) and placement.degrees[dim] > 1:
                 raise TopoplanError(
                     f"strategy: operator {op.name!r} is cut {placement.degrees[dim]} times along "
                     f"{op.dims[dim].name!r}, which its output lacks, so this format cannot say it (json can)"
                 )
-        counts = [placement.degrees[dim] if dim >= 0 else 1 for dim in reversed(op.output_dims)]
+        counts = [placement.degrees[dim] if dim >= 0 else 1 for dim in reversed(_output_dims(op))]
         devices = placement.devices.reshape(placement.degrees).transpose(order).ravel().tolist()
         lines += [name, "0", str(len(counts)), _row(counts), str(len(devices)), _row(devices)]
     return ("\n".join(lines) + "\n").encode()
@@ -58,18 +58,18 @@ def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
     positions = {_spell(op.name): index for index, op in enumerate(graph.operators)}
     placements: dict[int, Placement] = {}
     for _ in range(tokens.integer("number of operators", 1, len(tokens.words))):
-        where = tokens.where()
+        position = tokens.where()
         op_name = tokens.take("operator name")
         if op_name not in positions:
             raise TopoplanError(
-                f"{where}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, positions)}"
+                f"{position}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, positions)}"
             )
         if positions[op_name] in placements:
-            raise TopoplanError(f"{where}: operator {shown(op_name)} occurs twice")
+            raise TopoplanError(f"{position}: operator {shown(op_name)} occurs twice")
         placements[positions[op_name]] = _placement(tokens, graph.operators[positions[op_name]])
-    if tokens.at < len(tokens.words):
+    if tokens.position < len(tokens.words):
         raise TopoplanError(
-            f"{tokens.where()}: {tokens.words[tokens.at]!r:.40} after the last operator (expected the end)"
+            f"{tokens.where()}: {tokens.words[tokens.position]!r:.40} after the last operator (expected the end)"
         )
     missing = [op.name for index, op in enumerate(graph.operators) if index not in placements]
     if missing:
@@ -81,33 +81,38 @@ def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
 
 def _placement(tokens: _Tokens, op: Operator) -> Placement:
     """Read what follows the name of ``op``."""
-    of = f"of operator {op.name!r}"
-    tokens.integer(f"device type {of} (0 = GPU; nothing else is planned for)", 0, 0)
-    axes = len(op.output_dims)
-    tokens.integer(f"number of axes {of}", axes, axes)
+    owner = f"of operator {op.name!r}"
+    tokens.integer(f"device type {owner} (0 = GPU; nothing else is planned for)", 0, 0)
+    axes = len(_output_dims(op))
+    tokens.integer(f"number of axes {owner}", axes, axes)
     degrees = [1] * len(op.dims)
-    for axis, dim in reversed(list(enumerate(op.output_dims))):
+    for axis, dim in reversed(list(enumerate(_output_dims(op)))):
         size = op.dims[dim].size if dim >= 0 and op.dims[dim].role is not None else 1
         label = f"{op.dims[dim].name!r}" if dim >= 0 else f"axis {axis} (which cannot be cut)"
-        degree = tokens.integer(f"parts {of} along {label}", 1, size)
+        degree = tokens.integer(f"parts {owner} along {label}", 1, size)
         if dim >= 0:
             degrees[dim] = degree
     parts = math.prod(degrees)
     if parts > _MOST_PARTS:
-        raise TopoplanError(f"{tokens.where(-1)}: {parts} parts {of} (at most {_MOST_PARTS})")
-    count = tokens.integer(f"number of devices {of} ({parts} parts, or 0 for devices 0 to {parts - 1})", 0, parts)
+        raise TopoplanError(f"{tokens.where(-1)}: {parts} parts {owner} (at most {_MOST_PARTS})")
+    count = tokens.integer(f"number of devices {owner} ({parts} parts, or 0 for devices 0 to {parts - 1})", 0, parts)
     if count not in (0, parts):
-        raise TopoplanError(f"{tokens.where(-1)}: {count} devices {of} for {parts} parts (expected {parts}, or 0)")
-    listed = [tokens.integer(f"device {of}", 0, 2**31 - 1) for _ in range(count)] or list(range(parts))
+        raise TopoplanError(f"{tokens.where(-1)}: {count} devices {owner} for {parts} parts (expected {parts}, or 0)")
+    device_list = [tokens.integer(f"device {owner}", 0, 2**31 - 1) for _ in range(count)] or list(range(parts))
     order = _order(op)
-    devices = np.array(listed).reshape([degrees[dim] for dim in order]).transpose(np.argsort(order)).ravel()
+    devices = np.array(device_list).reshape([degrees[dim] for dim in order]).transpose(np.argsort(order)).ravel()
     return Placement(degrees, devices)
+
+
+def _output_dims(op: Operator) -> tuple[int, ...]:
+    """Dimension (or -1) of each axis of the first output, outermost first; files write these axes innermost first."""
+    return tuple(axis.dim for axis in op.outputs[0].axes)
 
 
 def _order(op: Operator) -> list[int]:
     """Dimensions in the order in which a file counts parts, outermost first; those without a place last."""
-    shown = [dim for dim in op.output_dims if dim >= 0]
-    return shown + [dim for dim in range(len(op.dims)) if dim not in shown]
+    output_dims = [dim for dim in _output_dims(op) if dim >= 0]
+    return output_dims + [dim for dim in range(len(op.dims)) if dim not in output_dims]
 
 
 def _spell(name: str) -> str:
@@ -126,7 +131,7 @@ class _Tokens:
     name: str
     words: list[str]
     lines: list[int]
-    at: int = 0
+    position: int = 0
 
     @classmethod
     def of(cls, data: bytes, name: str) -> _Tokens:
@@ -139,20 +144,20 @@ class _Tokens:
 
     def where(self, step: int = 0) -> str:
         """File and line of the next word, or of the last one."""
-        index = min(self.at + step, len(self.words) - 1)
+        index = min(self.position + step, len(self.words) - 1)
         return f"{self.name}: line {self.lines[index]}" if self.words else self.name
 
-    def take(self, what: str) -> str:
+    def take(self, description: str) -> str:
         """Read a word."""
-        if self.at >= len(self.words):
-            raise TopoplanError(f"{self.where()}: the file ends before the {what}")
-        self.at += 1
-        return self.words[self.at - 1]
+        if self.position >= len(self.words):
+            raise TopoplanError(f"{self.where()}: the file ends before the {description}")
+        self.position += 1
+        return self.words[self.position - 1]
 
-    def integer(self, what: str, low: int, high: int) -> int:
+    def integer(self, description: str, low: int, high: int) -> int:
         """Read an integer from ``low`` to ``high``."""
-        word = self.take(what)
+        word = self.take(description)
         if not _INTEGER.fullmatch(word) or not low <= int(word) <= high:
             expected = str(low) if low == high else f"{low} to {high}"
-            raise TopoplanError(f"{self.where(-1)}: {word!r:.40} as {what} (expected {expected})")
+            raise TopoplanError(f"{self.where(-1)}: {word!r:.40} as {description} (expected {expected})")
         return int(word)

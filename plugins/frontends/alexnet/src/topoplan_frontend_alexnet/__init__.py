@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Alexnet(Frontend):
     """AlexNet: five convolutions and three linear layers.
 
-    An option that is not given comes from the preset, else has the default named.
+    An unset option has the value of the preset, or else its default.
     """
 
     name = "alexnet"
@@ -24,7 +24,7 @@ class Alexnet(Frontend):
 
     preset: Literal["", "alexnet"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
-    classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000, in FlexNet 10")
+    classes: int | None = option(None, minimum=1, help="number of classes; default 1000, in FlexNet 10")
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""

@@ -19,7 +19,7 @@ PRESETS = {"alexnet": {"batch_size": 1024, "classes": 10}}
 
 @attrs.frozen
 class Sizes:
-    """What the options come to."""
+    """The resolved options."""
 
     classes: int
 

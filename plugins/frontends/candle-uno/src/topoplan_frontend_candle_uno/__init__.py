@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class CandleUno(Frontend):
     """CANDLE Uno: drug response from chains of wide linear layers.
 
-    An option that is not given comes from the preset, else has the default named.
+    An unset option has the value of the preset, or else its default.
     """
 
     name = "candle-uno"

@@ -17,7 +17,7 @@ WHERE = "frontend candle-uno"
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """What the options come to; these values are taken where neither user nor preset says anything."""
+    """The resolved options; the defaults here apply if neither user nor preset sets a field."""
 
     dense_layers: tuple[int, ...] = (4192,) * 3
     dense_feature_layers: tuple[int, ...] = (4192,) * 3

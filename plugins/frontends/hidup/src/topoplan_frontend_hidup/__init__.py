@@ -19,7 +19,27 @@ __all__ = ["BertSgmoe", "BertSwitch", "VitSgmoe", "VitSwitch", "topoplan_fronten
 
 
 @attrs.frozen(kw_only=True)
-class BertSgmoe(Frontend):
+class ExpertEncoder(Frontend):
+    """Options of encoders whose every second layer has experts; the defaults are those of HiDup.
+
+    Attributes:
+        choices: experts that each token or patch goes to.
+    """
+
+    choices: ClassVar[int] = 2
+
+    world_size: int = option(
+        8, minimum=1, maximum=65_536, help="devices that batch (32 samples each), experts and BERT's vocabulary follow"
+    )
+    layers: int = option(8, minimum=1, maximum=1024, help="encoder layers; every second one has experts")
+    width: int = option(768, minimum=1, help="channels of a token or patch")
+    hidden: int = option(3072, minimum=1, help="channels inside a feed-forward layer or an expert")
+    heads: int = option(12, minimum=1, help="attention heads")
+    experts: int | None = option(None, minimum=1, help="experts of a layer; unset: two for each device")
+
+
+@attrs.frozen(kw_only=True)
+class BertSgmoe(ExpertEncoder):
     """BERT-SGMoE: a language model whose every second layer has experts, two for each token.
 
     The defaults are those of HiDup.
@@ -27,16 +47,7 @@ class BertSgmoe(Frontend):
 
     name = "bert-sgmoe"
     example = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "positions": 8, "words": 60}
-    _chosen: ClassVar[int] = 2
 
-    world_size: int = option(
-        8, minimum=1, maximum=65_536, help="devices that batch (32 samples each), experts and vocabulary follow"
-    )
-    layers: int = option(8, minimum=1, maximum=1024, help="encoder layers; every second one has experts")
-    width: int = option(768, minimum=1, help="channels of a token")
-    hidden: int = option(3072, minimum=1, help="channels inside a feed-forward layer or an expert")
-    heads: int = option(12, minimum=1, help="attention heads")
-    experts: int | None = option(None, minimum=1, help="experts of a layer; unset: two for each device")
     positions: int = option(128, minimum=1, help="tokens of a sample")
     capacity_factor: float = option(1.25, above=0, help="slots of an expert over its even share of the choices")
     words: int = option(33278, minimum=1, help="vocabulary, rounded up to rows for each device")
@@ -45,7 +56,7 @@ class BertSgmoe(Frontend):
         """Build the graph; see `topoplan_frontend_hidup.bert`."""
         from topoplan_frontend_hidup.bert import build
 
-        return build(self.name, self, batch_size, chosen=self._chosen)
+        return build(self, batch_size)
 
 
 @attrs.frozen(kw_only=True)
@@ -53,11 +64,11 @@ class BertSwitch(BertSgmoe):
     """BERT-Switch: a language model whose every second layer has experts, one for each token."""
 
     name = "bert-switch"
-    _chosen = 1
+    choices = 1
 
 
 @attrs.frozen(kw_only=True)
-class VitSgmoe(Frontend):
+class VitSgmoe(ExpertEncoder):
     """ViT-SGMoE: a vision transformer whose every second layer has experts, two for each patch.
 
     The defaults are those of HiDup.
@@ -65,16 +76,7 @@ class VitSgmoe(Frontend):
 
     name = "vit-sgmoe"
     example = {"world-size": 2, "layers": 2, "width": 16, "hidden": 32, "heads": 2, "image": 8, "classes": 4}
-    _chosen: ClassVar[int] = 2
 
-    world_size: int = option(
-        8, minimum=1, maximum=65_536, help="devices that batch (32 samples each) and experts follow"
-    )
-    layers: int = option(8, minimum=1, maximum=1024, help="encoder layers; every second one has experts")
-    width: int = option(768, minimum=1, help="channels of a patch")
-    hidden: int = option(3072, minimum=1, help="channels inside a feed-forward layer or an expert")
-    heads: int = option(12, minimum=1, help="attention heads")
-    experts: int | None = option(None, minimum=1, help="experts of a layer; unset: two for each device")
     image: int = option(32, minimum=1, help="height and width of an image of three colours", unit="pixels")
     patch: int = option(4, minimum=1, help="height and width of a patch; divides the image", unit="pixels")
     capacity_factor: float = option(1.25, above=0, help="slots of an expert over its even share of the choices")
@@ -84,7 +86,7 @@ class VitSgmoe(Frontend):
         """Build the graph; see `topoplan_frontend_hidup.vit`."""
         from topoplan_frontend_hidup.vit import build
 
-        return build(self.name, self, batch_size, chosen=self._chosen)
+        return build(self, batch_size)
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +94,7 @@ class VitSwitch(VitSgmoe):
     """ViT-Switch: a vision transformer whose every second layer has experts, one for each patch."""
 
     name = "vit-switch"
-    _chosen = 1
+    choices = 1
 
 
 @hookimpl

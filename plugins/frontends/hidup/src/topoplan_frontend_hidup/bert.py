@@ -11,21 +11,19 @@ from topoplan_operators import GraphBuilder, Handle, dense, losses, pointwise, s
 __all__ = ["build"]
 
 
-def build(name: str, options: BertSgmoe, batch_size: int | None, *, chosen: int) -> OperatorGraph:
+def build(options: BertSgmoe, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph.
 
     Args:
-        name: of the model.
         options: of the model.
         batch_size: samples, or None for 32 on each device.
-        chosen: experts that each token goes to.
 
     Raises:
         TopoplanError: an option out of its range, or heads that do not divide the width.
     """
-    check(options, f"frontend {name}")
+    check(options, f"frontend {options.name}")
     world = options.world_size
-    b = GraphBuilder(name, SAMPLES_PER_DEVICE * world if batch_size is None else batch_size)
+    b = GraphBuilder(options.name, SAMPLES_PER_DEVICE * world if batch_size is None else batch_size)
     words = world * (options.words // world + 1)
     tokens, targets = b.input((options.positions,)), b.input((options.positions,))
     x = b.append(dense.token_embedding(tokens, words, options.width), [tokens], "embedding")[0]
@@ -33,7 +31,7 @@ def build(name: str, options: BertSgmoe, batch_size: int | None, *, chosen: int)
     # Sines of positions and the causal mask are data, the same for every sample.
     x = b.add(x, Handle((1, options.positions, options.width)), name="positions")
     mask = Handle((options.positions, options.positions))
-    x = encoder(b, x, options, chosen=chosen, positions=options.positions, mask=mask)
+    x = encoder(b, x, options, positions=options.positions, mask=mask)
     x = b.linear(x, words, name="decoder")
     x = b.append(pointwise.softmax(x, log=True), [x], "log_softmax")[0]
     x = b.append(shaping.transpose(x, 1, 2), [x], "classes_transpose")[0]

@@ -10,64 +10,35 @@ et al., 2021): every sample fills the slots of every expert by itself.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
+from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
 from topoplan_operators import GraphBuilder, Handle, dense, experts, pointwise, products, shaping
 
-__all__ = ["SAMPLES_PER_DEVICE", "EncoderOptions", "encoder"]
+__all__ = ["SAMPLES_PER_DEVICE", "encoder"]
 
-#: Samples that each device has in an iteration, unless the user says otherwise.
+#: Default number of samples of each device in an iteration.
 SAMPLES_PER_DEVICE = 32
 
 
-class EncoderOptions(Protocol):
-    """Options that models with these layers share."""
-
-    @property
-    def world_size(self) -> int:
-        """Devices that the number of experts follows."""
-
-    @property
-    def layers(self) -> int:
-        """Number of layers."""
-
-    @property
-    def hidden(self) -> int:
-        """Channels inside a half."""
-
-    @property
-    def heads(self) -> int:
-        """Heads of attention."""
-
-    @property
-    def experts(self) -> int | None:
-        """Experts of a layer, or None for two on each device."""
-
-    @property
-    def capacity_factor(self) -> float:
-        """Slots of an expert over its even share."""
-
-
 def encoder(
-    b: GraphBuilder, x: Handle, options: EncoderOptions, *, chosen: int, positions: int, mask: Handle | None
+    b: GraphBuilder, x: Handle, options: BertSgmoe | VitSgmoe, *, positions: int, mask: Handle | None
 ) -> Handle:
-    """Append all layers; return what the last one makes.
+    """Append all layers; return the output of the last one.
 
     Args:
         b: takes the operators.
         x: (samples, positions, channels).
         options: the model's.
-        chosen: experts that each position goes to.
         positions: among which an expert's slots are counted.
         mask: (positions, positions), added to the scores of every layer's attention.
     """
     count = 2 * options.world_size if options.experts is None else options.experts
-    slots = math.ceil(positions / count * (options.capacity_factor * chosen))
+    slots = math.ceil(positions / count * (options.capacity_factor * options.choices))
     for layer in range(options.layers):
         name = f"layer{layer}"
         x = _attention(b, x, options.heads, mask, name)
         if layer % 2:
-            y = _experts(b, x, options.hidden, count, slots, chosen, name)
+            y = _experts(b, x, options.hidden, count, slots, options.choices, name)
         else:
             y = _dense(b, x, options.hidden, name)
         x = _residual(b, x, y, f"{name}_norm2")
@@ -75,7 +46,7 @@ def encoder(
 
 
 def _attention(b: GraphBuilder, x: Handle, heads: int, mask: Handle | None, name: str) -> Handle:
-    """Return the first half: attention wants positions before samples."""
+    """Return the first half: attention needs positions before samples."""
     q, k, v = (
         b.append(shaping.transpose(x, 0, 1), [x], f"{name}_{word}_transpose")[0] for word in ("query", "key", "value")
     )
@@ -92,7 +63,7 @@ def _dense(b: GraphBuilder, x: Handle, hidden: int, name: str) -> Handle:
 
 
 def _experts(b: GraphBuilder, x: Handle, hidden: int, count: int, slots: int, chosen: int, name: str) -> Handle:
-    """Return what the experts make of ``x``; letters: b samples, s positions, e experts, c slots, d and h channels."""
+    """Return the experts' output for ``x``; letters: b samples, s positions, e experts, c slots, d and h channels."""
     width = x.shape[-1]
     dispatch, combine = b.append(experts.gating(x, count, slots, chosen), [x], f"{name}_gating")
 

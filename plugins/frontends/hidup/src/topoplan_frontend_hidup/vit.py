@@ -13,22 +13,21 @@ __all__ = ["build"]
 COLOURS = 3
 
 
-def build(name: str, options: VitSgmoe, batch_size: int | None, *, chosen: int) -> OperatorGraph:
+def build(options: VitSgmoe, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph.
 
     Args:
-        name: of the model.
         options: of the model.
         batch_size: samples, or None for 32 on each device.
-        chosen: experts that each patch goes to.
 
     Raises:
         TopoplanError: an option out of its range, heads that do not divide the width, or patches the image.
     """
-    check(options, f"frontend {name}")
+    where = f"frontend {options.name}"
+    check(options, where)
     if options.image % options.patch:
-        raise TopoplanError(f"frontend {name}: patch: {options.patch} does not divide an image of {options.image}")
-    b = GraphBuilder(name, SAMPLES_PER_DEVICE * options.world_size if batch_size is None else batch_size)
+        raise TopoplanError(f"{where}: patch: {options.patch} does not divide an image of {options.image}")
+    b = GraphBuilder(options.name, SAMPLES_PER_DEVICE * options.world_size if batch_size is None else batch_size)
     image, target = b.input((COLOURS, options.image, options.image)), b.input(())
     x = b.conv2d(image, options.width, options.patch, stride=options.patch, name="patches")
     x = b.append(shaping.flatten(x, 2), [x], "flatten")[0]
@@ -37,7 +36,7 @@ def build(name: str, options: VitSgmoe, batch_size: int | None, *, chosen: int) 
     x = b.append(shaping.append_token(x), [x], "class_token")[0]
     x = b.append(pointwise.elementwise("add", [x], [Handle((1, *x.shape[1:]))]), [x], "positions")[0]
     # An expert's slots are counted among the patches, without the class token.
-    x = encoder(b, x, options, chosen=chosen, positions=patches, mask=None)
+    x = encoder(b, x, options, positions=patches, mask=None)
     x = b.append(shaping.take_token(x), [x], "answer")[0]
     x = b.linear(x, options.classes, name="decoder")
     x = b.append(pointwise.softmax(x, log=True), [x], "log_softmax")[0]

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class InceptionV3(Frontend):
     """Inception v3: convolutions in parallel branches.
 
-    An option that is not given has the default named.
+    An unset option has its default.
     """
 
     name = "inception-v3"
     example = {"classes": 10}
 
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
-    classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000, in FlexNet 10")
+    classes: int | None = option(None, minimum=1, help="number of classes; default 1000, in FlexNet 10")
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""

@@ -23,7 +23,7 @@ Conv = tuple[int, tuple[int, int], int, tuple[int, int]]
 
 @attrs.frozen
 class Sizes:
-    """What the options come to."""
+    """The resolved options."""
 
     classes: int
 

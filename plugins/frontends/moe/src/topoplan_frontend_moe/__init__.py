@@ -27,7 +27,7 @@ class Moe(Frontend):
     alpha: float = option(2.0, above=0, help="slots of an expert, relative to an even share of the samples")
     in_dim: int = option(784, minimum=1, help="elements of a sample")
     hidden_size: int = option(64, minimum=1, help="width of the gate's first layer")
-    out_dim: int = option(10, minimum=1, help="classes to tell apart")
+    out_dim: int = option(10, minimum=1, help="number of classes")
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""

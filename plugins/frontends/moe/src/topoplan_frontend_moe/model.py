@@ -19,7 +19,7 @@ def build(options: Moe, batch_size: int | None) -> OperatorGraph:
     """Build the operator graph: gate, dispatch, experts, combination.
 
     Raises:
-        TopoplanError: more experts chosen than there are, or a number that is too small.
+        TopoplanError: more choices than experts, or a number that is too small.
     """
     o, batch = with_preset(WHERE, options, batch_size, Moe)
     if o.num_select > o.num_exp:
@@ -28,13 +28,13 @@ def build(options: Moe, batch_size: int | None) -> OperatorGraph:
     x = b.input((o.in_dim,))
     rating = b.linear(x, o.hidden_size, activation="relu", name="gate1")
     rating = b.linear(rating, o.num_exp, activation="relu", name="gate2")
-    values, chosen = b.top_k(rating, o.num_select, name="choose")
+    values, indices = b.top_k(rating, o.num_select, name="choose")
     if o.dialect == "flexnet":
-        b.cache(chosen)
-    shares = b.group_by(x, chosen, o.num_exp, o.alpha, name="dispatch")
-    gates = [b.softmax(values, name="gate_softmax"), chosen]
+        b.cache(indices)
+    shares = b.group_by(x, indices, o.num_exp, o.alpha, name="dispatch")
+    gates = [b.softmax(values, name="gate_softmax"), indices]
     if o.dialect == "flexnet":
-        gates += [chosen, rating]
+        gates += [indices, rating]
     answers = []
     for k, share in enumerate(shares):
         answer = b.linear(share, o.out_dim, activation="relu", name=f"expert{k}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Ncf(Frontend):
     """NCF: neural collaborative filtering over many embedding tables.
 
-    An option that is not given comes from the preset, else has the default named.
+    An unset option has the value of the preset, or else its default.
     """
 
     name = "ncf"

@@ -19,7 +19,7 @@ INDEX_BYTES = 8
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """What the options come to; these values are taken where neither user nor preset says anything."""
+    """The resolved options; the defaults here apply if neither user nor preset sets a field."""
 
     unum_per_table: int = 2
     inum_per_table: int = 2

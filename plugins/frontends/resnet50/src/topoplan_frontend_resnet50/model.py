@@ -25,7 +25,7 @@ EXPANSION = 4
 
 @attrs.frozen
 class Sizes:
-    """What the options come to."""
+    """The resolved options."""
 
     classes: int
 

@@ -23,7 +23,7 @@ __all__ = ["Torchgraph", "topoplan_frontends"]
 class Torchgraph(Frontend):
     """Layer profiles of PipeDream and DAPPLE: measured times, activations and parameters.
 
-    Which profile, and the batch that it was taken with.
+    The options select the profile, and the batch size of its measurement.
     """
 
     name = "torchgraph"
@@ -32,7 +32,7 @@ class Torchgraph(Frontend):
 
     profile: str = option(
         "",
-        help="profile that comes with this frontend, as bert-48 (its README lists all); this or file is needed",
+        help="included profile, such as bert-48 (see the README); this or file is required",
     )
     file: str = option("", help="layer profile (text)")
     profile_batch: int | None = option(

@@ -1,8 +1,8 @@
 """A layer profile to an operator graph.
 
 A layer becomes an operator with an opaque body: one dimension, the samples, an output tensor of its activation
-bytes, a weight tensor of its parameter bytes, and what was measured of it (`topoplan.Profile`).  Times and
-activations are proportional to the batch; elements are bytes, since a profile does not say of what.
+bytes, a weight tensor of its parameter bytes, and its measurements (`topoplan.Profile`).  Times and activations are
+proportional to the batch.  Elements are bytes, because a profile lacks the element type.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ def build(options: Torchgraph, batch_size: int | None) -> OperatorGraph:
         )
     if options.file:
         path = Path(options.file)
-        profile, name, where = read(path), path.stem, str(path)
+        profile, name, context = read(path), path.stem, str(path)
         profiled = options.profile_batch or _batch_in_name(path)
     elif options.profile:
-        profile, name, where = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
+        profile, name, context = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
         profiled = options.profile_batch or profiles.batch_size(name)
     else:
         raise TopoplanError(
             "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
             f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"
         )
-    return graph_of(profile, name, where, profiled, batch_size or profiled)
+    return graph_of(profile, name, context, profiled, batch_size or profiled)
 
 
-def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_size: int) -> OperatorGraph:
-    """Make the graph of a profile of ``profiled`` samples for ``batch_size`` samples; ``where`` is for messages."""
-    persistent = _kept(profile)
+def graph_of(profile: LayerProfile, name: str, context: str, profiled: int, batch_size: int) -> OperatorGraph:
+    """Make the graph of a profile of ``profiled`` samples for ``batch_size`` samples; ``context`` is for messages."""
+    persistent = _operator_nodes(profile)
     if not persistent:
-        raise TopoplanError(f"{where}: has nothing but training data (nodes that compute are needed)")
+        raise TopoplanError(f"{context}: has nothing but training data (nodes that compute are needed)")
     parents: dict[int, list[int]] = {node: [] for node in persistent}
     for parent, child in profile.edges:
         if parent in parents and child in parents:
             parents[child].append(parent)
-    order = _topological(profile, parents, where)
+    order = _topological(profile, parents, context)
     place = {node: index for index, node in enumerate(order)}
     outputs = {node: _output(profile.nodes[node], profiled, batch_size) for node in order}
     return OperatorGraph(
@@ -72,9 +72,9 @@ def graph_of(profile: LayerProfile, name: str, where: str, profiled: int, batch_
         ),
         edges=np.array(
             [
-                (parent, 0, place[node], into)
+                (parent, 0, place[node], input_index)
                 for node in order
-                for into, parent in enumerate(sorted(place[p] for p in parents[node]))
+                for input_index, parent in enumerate(sorted(place[p] for p in parents[node]))
             ],
             dtype=np.int32,
         ).reshape(-1, 4),
@@ -92,8 +92,8 @@ def _batch_in_name(path: Path) -> int:
     return int(match[1])
 
 
-def _kept(profile: LayerProfile) -> list[int]:
-    """Return the nodes that are operators: not training data, not elements of a tuple that nobody reads."""
+def _operator_nodes(profile: LayerProfile) -> list[int]:
+    """Return the nodes that are operators: neither training data nor unused elements of a tuple."""
     has_parent = {child for _, child in profile.edges}
     data = {
         node
@@ -108,12 +108,12 @@ def _kept(profile: LayerProfile) -> list[int]:
     ]
 
 
-def _topological(profile: LayerProfile, parents: dict[int, list[int]], where: str) -> list[int]:
-    """Sort nodes so that parents come first, and in the order of the file where that allows it."""
-    waiting = {node: len(before) for node, before in parents.items()}
+def _topological(profile: LayerProfile, parents: dict[int, list[int]], context: str) -> list[int]:
+    """Sort nodes topologically, otherwise in the order of the file."""
+    waiting = {node: len(predecessors) for node, predecessors in parents.items()}
     children: dict[int, list[int]] = {node: [] for node in parents}
-    for node, before in parents.items():
-        for parent in before:
+    for node, predecessors in parents.items():
+        for parent in predecessors:
             children[parent].append(node)
     ready = [node for node, count in waiting.items() if count == 0]
     order = []
@@ -126,15 +126,17 @@ def _topological(profile: LayerProfile, parents: dict[int, list[int]], where: st
                 heapq.heappush(ready, child)
     if len(order) < len(parents):
         stuck = next(node for node in parents if waiting[node])
-        raise TopoplanError(f"{where}: node {profile.nodes[stuck].name!r} is on a cycle or after one (edges must not)")
+        raise TopoplanError(
+            f"{context}: node {profile.nodes[stuck].name!r} is on a cycle or after one (edges must not)"
+        )
     return order
 
 
 def _output(node: Node, profiled: int, batch_size: int) -> Tensor:
     """Return the output of a node.
 
-    Activations are whole bytes for each sample here; the exact size is in the operator's profile.  An output
-    of no bytes still says what waits for what, which a tensor without elements would not.
+    Activations are whole bytes for each sample here; the exact size is in the operator's profile.  An output has at
+    least one element, because it also expresses a dependency.
     """
     per_sample = max(1, round(node.activations / profiled))
     return Tensor("output", (Axis(batch_size, 0), Axis(per_sample)), itemsize=1)

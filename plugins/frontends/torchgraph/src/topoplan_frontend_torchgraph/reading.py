@@ -6,9 +6,9 @@ The format is that of the graphs of PipeDream's profiler (msr-fiddle/pipedream, 
         parameter_size=9.0 -- stage_id=0                                                         (on one line)
     <tab>node5 -- node6
 
-Times are milliseconds and sizes bytes; activations in brackets are those of several outputs.  What a line says of
-stages is somebody's plan and not read further.  Everything that does not look like this is an error that names
-line and field: a profile that was cut off must not become a smaller model.
+Times are milliseconds and sizes bytes; activations in brackets are those of several outputs.  The stages
+in a line are part of a plan and are ignored.  Any other line is an error that names line and field, so that a truncated
+profile does not become a smaller model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan.errors import shown
-from topoplan.files import read_text
+from topoplan_engine.files import read_text
 
 __all__ = ["LayerProfile", "Node", "parse", "read"]
 
@@ -57,15 +57,15 @@ def read(path: Path) -> LayerProfile:
     return parse(read_text(path, "a layer profile"), str(path))
 
 
-def parse(text: str, where: str) -> LayerProfile:
-    """Parse the text of a profile; ``where`` stands before the line number in messages."""
+def parse(text: str, context: str) -> LayerProfile:
+    """Parse the text of a profile; ``context`` stands before the line number in messages."""
     nodes: list[Node] = []
     position: dict[str, int] = {}
     edges: dict[tuple[int, int], None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        place = f"{where}: line {number}"
+        place = f"{context}: line {number}"
         if line[0] in " \t":
             edges[_edge(line, place, position)] = None
             continue
@@ -75,7 +75,7 @@ def parse(text: str, where: str) -> LayerProfile:
         position[node.name] = len(nodes)
         nodes.append(node)
     if not nodes:
-        raise TopoplanError(f"{where}: has no nodes (a layer profile is needed)")
+        raise TopoplanError(f"{context}: has no nodes (a layer profile is needed)")
     return LayerProfile(tuple(nodes), tuple(edges))
 
 

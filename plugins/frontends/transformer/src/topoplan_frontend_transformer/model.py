@@ -19,7 +19,7 @@ WHERE = "frontend transformer"
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """What the options come to; these values are taken where neither user nor preset says anything."""
+    """The resolved options; the defaults here apply if neither user nor preset sets a field."""
 
     num_layers: int = 12
     hidden_size: int = 512

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Vgg16(Frontend):
     """VGG-16: thirteen 3x3 convolutions and three linear layers.
 
-    An option that is not given comes from the preset, else has the default named.
+    An unset option has the value of the preset, or else its default.
     """
 
     name = "vgg16"
@@ -24,7 +24,7 @@ class Vgg16(Frontend):
 
     preset: Literal["", "vgg16", "vgg32", "vgg128"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
-    classes: int | None = option(None, minimum=1, help="classes to tell apart; default 1000")
+    classes: int | None = option(None, minimum=1, help="number of classes; default 1000")
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""

@@ -23,7 +23,7 @@ STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 
 @attrs.frozen
 class Sizes:
-    """What the options come to."""
+    """The resolved options."""
 
     classes: int
 

@@ -1,4 +1,4 @@
-"""Every strategy of a small space, in a fixed order: proves other searchers right."""
+"""Prices every strategy of a small space, in a fixed order, to test other searchers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from topoplan import Candidate, Placement, Search, Searcher, State, TopoplanError, Trial, hookimpl, option
+from topoplan import Candidate, Placement, Search, Searcher, TopoplanError, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,44 +26,36 @@ _BATCH = 16
 
 
 class ExhaustiveSearch(Search):
-    """Goes through the product of all choices; a choice is the placements of some operators at once."""
+    """Enumerates the product of all choices; a choice has the placements of one or more operators."""
 
     def __init__(self, options: Exhaustive, problem: Problem) -> None:
-        choices = _tied(problem) if options.tied else _free(problem)
+        choices = _tied_choices(problem) if options.tied else _free_choices(problem)
         size = math.prod(len(choice) for choice in choices)
         if size > options.largest:
             raise TopoplanError(
                 f"searcher exhaustive: the space has {size:.3g} strategies, more than largest={options.largest} "
                 "(use fewer devices, tied=true, or another searcher)"
             )
-        self._state: State | None = None
-        self._left = itertools.product(*choices)
-
-    def adopt(self, trial: Trial) -> None:
-        """Price what is left on the fabric of ``trial``."""
-        self._state = trial.state
+        self._combinations = itertools.product(*choices)
 
     def ask(self) -> Sequence[Candidate]:
         """Propose the next strategies; nothing once all were proposed."""
-        if self._state is None:
+        if self.state is None:
             return []
-        batch = itertools.islice(self._left, _BATCH)
+        batch = itertools.islice(self._combinations, _BATCH)
         return [
-            Candidate(base=self._state, placements={op: p for group in chosen for op, p in group.items()})
-            for chosen in batch
+            Candidate(base=self.state, placements={op: p for group in combination for op, p in group.items()})
+            for combination in batch
         ]
 
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn nothing: the driver keeps the best."""
 
-
-def _free(problem: Problem) -> list[list[Choice]]:
+def _free_choices(problem: Problem) -> list[list[Choice]]:
     """Every operator has every placement of the space."""
     return [[{op: p} for p in problem.space.placements(op)] for op in range(len(problem.graph.operators))]
 
 
-def _tied(problem: Problem) -> list[list[Choice]]:
-    """Operators of one structure and iteration space share their degrees; embeddings are left alone."""
+def _tied_choices(problem: Problem) -> list[list[Choice]]:
+    """Operators of one structure and iteration space share their degrees; embeddings keep their placements."""
     groups: dict[Any, list[int]] = {}
     for index, op in enumerate(problem.graph.operators):
         if op.kind != "embedding":
@@ -77,7 +69,7 @@ def _tied(problem: Problem) -> list[list[Choice]]:
 
 @attrs.frozen(kw_only=True)
 class Exhaustive(Searcher):
-    """Every strategy of a small space: proves other searchers right."""
+    """Prices every strategy of a small space, to test other searchers."""
 
     name = "exhaustive"
     axis = "strategy"
@@ -85,7 +77,8 @@ class Exhaustive(Searcher):
 
     largest: int = option(1_000_000, help="refuse a space of more strategies than this", minimum=1)
     tied: bool = option(
-        False, help="reduced space: operators of one structure are cut alike on the first device set; tables stay"
+        False,
+        help="reduced space: operators of one structure have equal cuts on the first device set; tables keep theirs",
     )
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:

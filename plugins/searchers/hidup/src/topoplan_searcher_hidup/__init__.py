@@ -1,6 +1,6 @@
-"""HiDup's search as a searcher that constructs its answer: options and registration.
+"""HiDup's search, as a searcher that constructs its answer: options and registration.
 
-`topoplan_spmd_planning` writes the model down as one program, prices it and searches; `search` turns the plan into a
+`topoplan_spmd_planning` builds the program of the model, prices it and searches.  `search` converts the plan into a
 candidate and a report.
 """
 
@@ -30,7 +30,7 @@ class Hidup(Searcher):
     constructs = True
 
     signatures: Literal["released", "derived"] = option(
-        "released", help="released: those that HiDup knows, wrong ones included; derived: all that are sound"
+        "released", help="released: HiDup's table, with its wrong rules; derived: all sound signatures"
     )
     max_states: int = option(4_000_000, help="refuse models that need more states than this at a time", minimum=1)
 

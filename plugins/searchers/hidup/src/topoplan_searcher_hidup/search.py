@@ -1,4 +1,4 @@
-"""The plan as a searcher: it plans when it is built, and asks for its plan to be simulated."""
+"""The search: it plans when it is built, then proposes its plan once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Problem, Search, State, Strategy, Trial
+from topoplan import Candidate, Problem, Search, Strategy
 from topoplan_engine.sharding.resharding import convert
 from topoplan_searcher_hidup import Hidup
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
@@ -15,30 +15,22 @@ __all__ = ["HidupSearch"]
 
 
 class HidupSearch(Search):
-    """Proposes the plan, once; learns nothing from its price."""
+    """Proposes the plan once and ignores its cost."""
 
     def __init__(self, options: Hidup, problem: Problem) -> None:
         self._problem = problem
         self._program, self._plan = plan_of(problem, options.signatures, options.max_states)
-        self._state: State | None = None
         self._asked = False
 
-    def adopt(self, trial: Trial) -> None:
-        """Propose the plan on the fabric of ``trial``."""
-        self._state = trial.state
-
     def ask(self) -> Sequence[Candidate]:
-        """Propose the plan, with both micro-batches; then nothing."""
-        if self._state is None or self._asked:
+        """Propose the plan with both micro-batches in the first turn, then nothing."""
+        if self.state is None or self._asked:
             return []
         self._asked = True
-        return [candidate_of(self._plan, self._program, self._problem, self._state)]
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Take the plan's price, which changes nothing."""
+        return [candidate_of(self._plan, self._program, self._problem, self.state)]
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
-        """Return the objective, what it is made of, and the plan: stages of conversions, then of computations."""
+        """Return the objective, its components, and the plan: for each stage its reshardings and computations."""
         return {
             "objective": self._plan.outcome.objective,
             "forward_compute_s": self._plan.compute,

@@ -1,7 +1,7 @@
 """HPGO, the planner of DAPPLE, as a searcher that constructs its answer: options and registration.
 
-`topoplan_pipeline_planning` cuts the model into layers and plans; `baselines` is data-parallel training by the same
-measure; `search` turns plans into candidates.
+`topoplan_pipeline_planning` cuts the model into layers and plans.  `baselines` estimates data-parallel training in the
+same way.  `search` converts plans into candidates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Hpgo", "topoplan_searchers"]
 class Hpgo(Searcher):
     """HPGO, DAPPLE's planner: pipelines of data-parallel stages.
 
-    What the planner may assume; the defaults are HPGO's.
+    The options are assumptions of the planner.  Their defaults are HPGO's.
     """
 
     name = "hpgo"
@@ -36,7 +36,7 @@ class Hpgo(Searcher):
         "released", help="released: built in, as in HPGO; cluster: of the slowest host, all its interfaces together"
     )
     baselines: Literal["corrected", "released"] = option(
-        "corrected", help="data-parallel training to compare with: its formulas put right, or as HPGO has them"
+        "corrected", help="baselines of data-parallel training: with corrected formulas, or with those of HPGO"
     )
     weight_copies: float | None = option(
         None, help="memory for each byte of weights, for the baselines; unset: 3 if corrected, else HPGO's 1", above=0

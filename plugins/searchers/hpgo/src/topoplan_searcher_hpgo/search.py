@@ -1,4 +1,4 @@
-"""The planner as a searcher: it plans when it is built, and asks for its shortlist to be simulated."""
+"""The search: it plans when it is built, then proposes its shortlist once."""
 
 from __future__ import annotations
 
@@ -12,23 +12,18 @@ import numpy as np
 from topoplan import (
     Candidate,
     OperatorGraph,
-    PipelineStrategy,
     PlacedStrategy,
-    Placement,
     Problem,
-    Schedule,
     Search,
     State,
     Strategy,
-    Trial,
 )
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.placement import data_parallel
-from topoplan.model.schedule import ScheduleKind
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of, operator_columns
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
 from topoplan_pipeline_planning.planning import best_of, shortlist
 from topoplan_pipeline_planning.plans import HpgoPlan, early_backward_speedup
+from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_hpgo import Hpgo
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
 
@@ -36,7 +31,7 @@ __all__ = ["HpgoSearch", "strategy_of"]
 
 
 class HpgoSearch(Search):
-    """Proposes its plan, and for comparison the best of each other family; learns nothing from their prices."""
+    """Proposes its plan and, for comparison, the best plan of each other family; ignores their costs."""
 
     def __init__(self, options: Hpgo, problem: Problem) -> None:
         graph, cluster = problem.graph, problem.cluster
@@ -48,32 +43,26 @@ class HpgoSearch(Search):
         self._machine = Machine(host=tuple(cluster.device_host.tolist()), bandwidths=bandwidths)
         plans = shortlist(self._layers, self._machine, graph.batch_size, options.micro_batch)
         self._plan = best_of(plans)
-        self._left = [self._plan, *(plan for plan in plans if plan is not self._plan)]
+        self._queue = [self._plan, *(plan for plan in plans if plan is not self._plan)]
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
-        self._state: State | None = None
-
-    def adopt(self, trial: Trial) -> None:
-        """Propose what is left on the fabric of ``trial``."""
-        self._state = trial.state
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose the plans, the best one first, as far as their cuts can be priced; then nothing."""
-        if self._state is None:
+        """Propose the plans whose cuts can be priced, the best one first; then nothing."""
+        if self.state is None:
             return []
         candidates = []
-        for plan in self._left:
+        for plan in self._queue:
             strategy = strategy_of(plan, self._layers, self._problem.graph)
-            if all(self._problem.costs.supports(op, placed.degrees) for op, placed in enumerate(strategy.placements)):
+            if all(
+                self._problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)
+            ):
                 comparison = "" if plan is self._plan else f"hpgo's best of its family {plan.family}, {plan.split}"
-                candidates.append(Candidate(base=State(strategy, self._state.fabric), comparison=comparison))
-        self._left = []
+                candidates.append(Candidate(base=State(strategy, self.state.fabric), comparison=comparison))
+        self._queue = []
         return candidates
 
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Take the prices, which change nothing."""
-
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
-        """Return the plan as HPGO estimates it; its ``speedup`` is over the seconds ``one_device_s``."""
+        """Return the plan with HPGO's estimates; ``speedup`` is relative to ``one_device_s``."""
         one_device = float(self._layers.seconds[-1])
         names = [op.name for op in self._problem.graph.operators]
         layers, devices = self._layers.count, self._machine.n_devices
@@ -105,25 +94,18 @@ class HpgoSearch(Search):
 
 
 def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strategy:
-    """Return the strategy: operators are data parallel over the devices of their stage, which runs 1F1B.
+    """Return the strategy: operators are data parallel over the devices of their stage, under 1F1B.
 
-    The pipelines of a plan with several share each stage; so do their devices here, with one micro-batch for all.  A
-    micro-batch has a sample for every device of a stage; HPGO's, of one sample each, may have fewer.
+    If a plan has several pipelines, their devices share each stage, with common micro-batches.  A micro-batch has at
+    least one sample for every device of a stage.  HPGO's micro-batches of one sample may have fewer.
     """
-    placements: dict[int, Placement] = {}
-    stage = np.zeros(len(graph.operators), dtype=np.int32)
-    used = [(ops, planned) for ops, planned in zip(_members(plan, layers), plan.stages, strict=True) if ops]
-    for number, (ops, planned) in enumerate(used):
-        stage[ops] = number
-        placements.update({op: data_parallel(graph, op, planned.devices) for op in ops})
+    stages = [(ops, stage) for ops, stage in zip(_members(plan, layers), plan.stages, strict=True) if ops]
     samples = [op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0]
     batch = math.gcd(graph.batch_size, *samples)
-    most = min(plan.micro_batches, batch // max(len(planned.devices) for _, planned in used))
+    most = min(plan.micro_batches, batch // max(len(stage.devices) for _, stage in stages))
     count = next((count for count in range(most, 1, -1) if batch % count == 0), 1)
-    ordered = tuple(placements[op] for op in range(len(graph.operators)))
-    if len(used) == 1:
-        return PlacedStrategy(ordered)
-    return PipelineStrategy(ordered, Schedule(kind=ScheduleKind.ONE_F_ONE_B, micro_batches=count, stage=stage))
+    strategy = staged_strategy(graph, [(ops, stage.devices) for ops, stage in stages], count)
+    return PlacedStrategy(strategy.placements) if len(stages) == 1 else strategy
 
 
 def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:
@@ -131,14 +113,14 @@ def _members(plan: HpgoPlan, layers: Layers) -> list[list[int]]:
     members = []
     mask = np.zeros(layers.closed.shape[1], dtype=np.bool_)
     for stage in plan.stages:
-        closed = layers.closed[stage.end - 1]
-        members.append(np.flatnonzero(closed & ~mask).tolist())
-        mask |= closed
+        operators = layers.closed[stage.end - 1]
+        members.append(np.flatnonzero(operators & ~mask).tolist())
+        mask |= operators
     return members
 
 
 def _check_fits(graph: OperatorGraph, memory: float) -> None:
-    """Raise where an operator's weights fit into no device: stages do not cut weights."""
+    """Raise if the weights of an operator fit into no device, because stages do not cut weights."""
     for op in graph.operators:
         weights = sum(tensor.nbytes for tensor in op.weights)
         if weights > memory:

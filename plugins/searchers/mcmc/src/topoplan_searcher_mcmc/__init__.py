@@ -40,7 +40,7 @@ class Mcmc(Searcher):
         minimum=0,
         maximum=1,
     )
-    spread: float = option(0.75, help="chance that spreading goes on by one operator", minimum=0, maximum=0.99)
+    spread: float = option(0.75, help="chance that spreading continues by one operator", minimum=0, maximum=0.99)
     reset_every: int = option(40, help="proposals after which the chain returns to the best state", minimum=1)
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:

@@ -1,18 +1,18 @@
 """The Markov chain: proposal, acceptance and resets.
 
-Each `ask` proposes one change to the current state; `tell` accepts or rejects it.  The acceptance number
-is drawn with the proposal, which fixes the cutoff of the proposal before it is priced: the
-evaluator may then stop pricing as soon as a bound exceeds it, and the chain stays the same, state by state.
+Each `ask` proposes one change to the current state.  `tell` accepts or rejects it.  The acceptance number is drawn
+before the proposal is priced and determines its cutoff.  The evaluator may therefore stop as soon as a lower bound
+reaches the cutoff, and the chain visits the same states.
 
 Sources: Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019,
 section 6 (Metropolis-Hastings over strategies); the mix of proposals, the propagation and the periodic
 return to the best state are those of FlexNet (``FFModel::optimize`` and ``rewrite``, TopoOpt, NSDI 2023).
-FlexNet's temperature is absolute (1/ms), which accepts nothing uphill for slow models and nearly
-everything for fast ones; the default here measures a slowdown relative to the best time.
+FlexNet's temperature is absolute (1/ms).  It accepts almost no slowdown for slow models and almost every slowdown for
+fast ones.  The default here measures a slowdown relative to the best time.
 
-One proposal is new: a *block* of neighbouring operators moves to one new placement at once.  Moving them
-one by one first adds transfers between those that moved and those that did not, a barrier that a chain of
-single moves crosses only at temperatures at which it no longer searches.
+One kind of proposal is new: a *block* of neighbouring operators moves to one new placement at once.  If they move one
+by one, the first moves add transfers between moved and unmoved operators.  A chain of single moves crosses this barrier
+only at temperatures at which it accepts nearly everything.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Chain(Search):
         self._propagation = Propagation(problem.graph, problem.space, options.spread)
         self._current: Trial | None = None
         self._best: Trial | None = None
-        self._beat = math.inf
+        self._cutoff = math.inf
         self._proposed = self._accepted = self._since_reset = 0
 
     @property
@@ -59,7 +59,7 @@ class Chain(Search):
         return self._accepted / self._proposed if self._proposed else None
 
     def adopt(self, trial: Trial) -> None:
-        """Start from ``trial``, or go on from it when another searcher reached it."""
+        """Start from ``trial``, or continue from it if another searcher found it."""
         self._current = trial
         if self._best is None or trial.cost < self._best.cost:
             self._best = trial
@@ -74,12 +74,12 @@ class Chain(Search):
         return [Candidate(base=self._current.state, placements=placements, cutoff_seconds=self._cutoff_seconds())]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Accept the proposal if it beats the time drawn for it."""
+        """Accept the proposal if it costs less than its cutoff."""
         self.reached = None
         for trial in trials:
             self._proposed += 1
             self._since_reset += 1
-            if trial.cost < self._beat:
+            if trial.cost < self._cutoff:
                 self._accepted += 1
                 self._current = self.reached = trial
             if self._best is None or trial.cost < self._best.cost:
@@ -99,21 +99,21 @@ class Chain(Search):
         return {op: placement}
 
     def _cutoff_seconds(self) -> float:
-        """Return the cost below which the next proposal will be accepted.
+        """Draw and return the cutoff of the next proposal, which is accepted if it costs less.
 
-        Metropolis accepts a slowdown ``d`` with probability ``exp(-alpha * d)``: drawing ``u`` first, it
-        accepts exactly when ``d < -ln(u) / alpha``.
+        Metropolis accepts a slowdown ``d`` with probability ``exp(-alpha * d)``.  With ``u`` drawn first, this is
+        the condition ``d < -ln(u) / alpha``.
         """
         assert self._current is not None
         assert self._best is not None
         if math.isinf(self._current.cost):
-            self._beat = math.inf
-            return self._beat
+            self._cutoff = math.inf
+            return self._cutoff
         slack = -math.log(1.0 - self._rng.random())
         if self._options.temperature == "relative":
             slack *= self._best.cost / (self._options.alpha or _RELATIVE_ALPHA)
         else:
             slack /= (self._options.alpha or 1.0) * _ABSOLUTE_ALPHA_PER_SECOND
         # A proposal as fast as the current state is always accepted, so that the chain can drift on plateaus.
-        self._beat = math.nextafter(self._current.cost + slack, math.inf)
-        return self._beat
+        self._cutoff = math.nextafter(self._current.cost + slack, math.inf)
+        return self._cutoff

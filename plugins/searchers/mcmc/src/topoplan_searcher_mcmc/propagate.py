@@ -1,9 +1,9 @@
-"""Propagation: a proposal that spreads one operator's placement along the edges of the graph.
+"""Propagation: a proposal that copies one operator's placement along the edges of the graph.
 
-FlexNet's ``FFModel::propagate`` walks from a random operator over its neighbours, weighting edges by the
-tensor's size, and lets each take over the configuration, so that neighbours come to agree and their
-transfers vanish.  There only a data-parallel configuration can move between operators of different rank;
-here a cut moves wherever the tensor between the two operators maps the cut dimensions onto each other.
+FlexNet's ``FFModel::propagate`` makes a random walk from a random operator.  It draws each edge in proportion to the
+size of its tensor and copies the configuration, so that neighbours have equal placements and need no transfers.  In
+FlexNet only a data-parallel configuration can pass between operators of different rank.  Here a cut passes along an
+edge if the tensor of the edge maps the cut dimensions of one operator to those of the other.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 from topoplan.model.problem import PlacementSpace
 
-__all__ = ["Propagation", "carried"]
+__all__ = ["Propagation", "map_placement"]
 
 
 class Propagation:
-    """Walks over one graph; `spread` makes one proposal."""
+    """Propagation on one graph; `spread` and `block` each make one proposal."""
 
-    def __init__(self, graph: OperatorGraph, space: PlacementSpace, go_on: float) -> None:
+    def __init__(self, graph: OperatorGraph, space: PlacementSpace, continuation: float) -> None:
         self._space = space
-        self._go_on = go_on
+        self._continuation = continuation
         self._count = len(graph.operators)
         #: For every operator: (neighbour, elements of the tensor between them, own dim -> neighbour's dim).
         self._neighbours: list[list[tuple[int, int, dict[int, int]]]] = [[] for _ in range(self._count)]
-        for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
-            output, argument = graph.operators[u].outputs[out], graph.operators[v].inputs[into]
+        for u, output_index, v, input_index in graph.edges.reshape(-1, 4).tolist():
+            output, argument = graph.operators[u].outputs[output_index], graph.operators[v].inputs[input_index]
             pairs = [
                 (a.dim, b.dim) for a, b in zip(output.axes, argument.axes, strict=True) if a.dim >= 0 and b.dim >= 0
             ]
@@ -40,27 +40,29 @@ class Propagation:
         self._dims = [len(op.dims) for op in graph.operators]
 
     def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
-        """Return the placements that change; empty when nobody could take the configuration over."""
+        """Return the placements that change; empty if no neighbour can have the placement."""
         position = int(rng.integers(self._count))
         visited = {position}
         changes: dict[int, Placement] = {}
         while True:
-            around = [n for n in self._neighbours[position] if n[0] not in visited]
-            if not around:
+            edges = [n for n in self._neighbours[position] if n[0] not in visited]
+            if not edges:
                 break
-            cumulative = list(itertools.accumulate(float(n[1]) for n in around))
-            to, _, dims = around[min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(around) - 1)]
-            moved = carried(changes.get(position, placements[position]), dims, self._dims[to])
-            if moved is not None and moved.degrees in self._space.degrees(to):
-                changes[to] = self._space.intern(moved)
-            visited.add(to)
-            position = to
-            if rng.random() >= self._go_on:
+            cumulative = list(itertools.accumulate(float(n[1]) for n in edges))
+            neighbour, _, dims = edges[
+                min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(edges) - 1)
+            ]
+            proposal = map_placement(changes.get(position, placements[position]), dims, self._dims[neighbour])
+            if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
+                changes[neighbour] = self._space.intern(proposal)
+            visited.add(neighbour)
+            position = neighbour
+            if rng.random() >= self._continuation:
                 break
         return {op: placement for op, placement in changes.items() if placement is not placements[op]}
 
     def block(self, op: int, placement: Placement, rng: np.random.Generator) -> dict[int, Placement]:
-        """Return ``placement`` for ``op`` and for a connected block of operators around it that can take it over.
+        """Return ``placement`` for ``op`` and for a connected block of operators around it that can have it.
 
         The size of the block is drawn log-uniformly from one operator to all of them, so that blocks of
         every scale are proposed.
@@ -70,21 +72,21 @@ class Propagation:
         frontier = [op]
         while frontier and len(changes) < size:
             member = frontier.pop(int(rng.integers(len(frontier))))
-            for to, _, dims in self._neighbours[member]:
-                if to in changes or len(changes) >= size:
+            for neighbour, _, dims in self._neighbours[member]:
+                if neighbour in changes or len(changes) >= size:
                     continue
-                moved = carried(changes[member], dims, self._dims[to])
-                if moved is not None and moved.degrees in self._space.degrees(to):
-                    changes[to] = self._space.intern(moved)
-                    frontier.append(to)
+                proposal = map_placement(changes[member], dims, self._dims[neighbour])
+                if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
+                    changes[neighbour] = self._space.intern(proposal)
+                    frontier.append(neighbour)
         return changes
 
 
-def carried(placement: Placement, dims: dict[int, int], n_dims: int) -> Placement | None:
-    """Return ``placement`` in a neighbour's dimensions, or None where a cut dimension has no counterpart.
+def map_placement(placement: Placement, dims: dict[int, int], n_dims: int) -> Placement | None:
+    """Return ``placement`` in a neighbour's dimensions, or None if a cut dimension has no counterpart.
 
     Args:
-        placement: of the operator that it comes from.
+        placement: of the first operator.
         dims: its dimension -> the neighbour's dimension.
         n_dims: how many dimensions the neighbour has.
     """

@@ -1,9 +1,9 @@
 """The planner that DAPPLE's paper describes (Fan et al., PPoPP 2021, section 4), as a searcher: options, registration.
 
-Data flow: `columns` prices the model between cuts, `machine` lists the ways to place stages; `dynamic` builds the best
-pipelines stage by stage, by the latency model of `latency`; `planning` plays them under their schedules (`plans`,
-`play`) beside those that they must not be worse than; `search` has the best simulated, and goes on from there to
-`neighbours`.
+Data flow: `columns` prices the model between cuts, and `machine` lists the ways to place stages.  `dynamic` builds the
+best pipelines stage by stage, with the latency model of `latency`.  `planning` simulates them and the baselines stage
+by stage under their schedules (`plans`, `stage_simulation`).  `search` has the best simulated task by task and
+continues with their `neighbours`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["DapplePipeline", "topoplan_searchers"]
 
 @attrs.frozen(kw_only=True)
 class DapplePipeline(Searcher):
-    """Pipelines of data-parallel stages: planned as DAPPLE's paper says, then simulated under their schedules.
+    """Pipelines of data-parallel stages: planned as in DAPPLE's paper, then simulated under their schedules.
 
-    What plans may look like.
+    The options restrict the plans.
     """
 
     name = "pipeline"
@@ -37,7 +37,7 @@ class DapplePipeline(Searcher):
         "any", help="the order of passes; any: whichever is fastest"
     )
     micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
-    recompute: bool = option(True, help="stages that do not fit otherwise may run their forward passes twice")
+    recompute: bool = option(True, help="stages that do not fit into memory may run their forward passes twice")
     finalists: int = option(32, help="plans to simulate before the best ones are refined", minimum=1)
     max_states: int = option(
         2000, help="cut models of more antichain states than this in the order of their operators", minimum=1

@@ -1,9 +1,9 @@
-"""The model as the planner sees it: columns over cuts, each told for all operators before the cut.
+"""The model as prefix sums: columns over cuts, each with the sum over all operators before the cut.
 
-A pipeline is cut between states of the operator graph, as HPGO cuts it (`topoplan_pipeline_planning.states`).  Cut 0 is
-before the first operator, cut ``i`` after state ``i - 1``; a stage is what lies between two cuts, and its sums are
-differences.  `columns_of` prices every operator for every number of replicas that is planned with, so that shares
-of a batch which do not come out even, and prices which do not fall in proportion, count as what they are.
+A pipeline is cut between states of the operator graph, as in HPGO (`topoplan_pipeline_planning.states`).  Cut 0 is
+before the first operator, cut ``i`` after state ``i - 1``.  A stage is the operators between two cuts, and its sums are
+differences of columns.  `columns_of` prices every operator for every number of replicas, so that uneven shares of a
+batch, and prices that are not proportional to the number of replicas, are exact.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["Columns", "columns_of", "states_of"]
 
 Bools = NDArray[np.bool_]
 
-#: Up to so many devices a stage may have any number of them.
+#: On at most so many devices a stage may have any number of them.
 _ANY_SIZE = 32
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Columns:
-    """C cuts, of which the last one is after all operators, and R numbers of replicas.
+    """Prefix sums over C cuts, the last one after all operators, for R numbers of replicas.
 
     All seconds and bytes are those of the whole batch, on one device of a stage that has that many replicas.
 
@@ -38,16 +38,16 @@ class Columns:
         replicas: (R,) ascending, from 1.
         forward, backward, weight_gradient: (R, C) seconds; the last is the part of ``backward`` that gradients of
             weights take.
-        kept, activations: (R, C) bytes that stay throughout, and that come and go.
-        unpriced: (R, C) operators that cannot be cut like that.
+        kept, activations: (R, C) bytes that persist for the iteration, and bytes of activations.
+        unpriced: (R, C) number of operators that cannot be cut into so many parts.
         gradients: (C,) bytes that replicas have to sum.
-        crossing: (C,) bytes of all edges that begin before a cut and end behind it; 0 at both ends.
+        crossing: (C,) bytes of all edges that start before a cut and end after it; 0 at both ends.
         closed: (C, n) the operators before each cut.
         operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by itself.
         edge, edge_bytes: (E, 2) producers and consumers, and (E,) bytes between them.
-        before_ptr, before: compressed rows, the cuts that a stage which ends at a cut may begin at, the nearest (in
-            seconds) first.
-        samples: of the batch, as far as every operator can be cut into micro-batches of them.
+        before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
+            nearest (in seconds) first.
+        samples: greatest number of micro-batches that divides the batch for every operator.
     """
 
     replicas: I32
@@ -79,37 +79,37 @@ class Columns:
         return float(self.forward[0, -1] + self.backward[0, -1])
 
     def rows(self, replicas: Sequence[int]) -> I64:
-        """Return the rows of some numbers of replicas; -1 for one that is not planned with."""
+        """Return the rows of the given numbers of replicas; -1 for one without a row."""
         position = np.searchsorted(self.replicas, replicas)
         return np.where(self.replicas[np.minimum(position, len(self.replicas) - 1)] == replicas, position, -1)
 
     def sent(self, cuts: Sequence[int]) -> F64:
-        """Return the (S, S) bytes that each stage sends to each later one, given where stages begin."""
+        """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages."""
         stage = np.zeros(self.closed.shape[1], dtype=np.int64)
         for cut in cuts[1:]:
             stage += ~self.closed[cut]
         source, target = stage[self.edge].T
         count = len(cuts)
-        apart = source != target
-        pairs = source[apart] * count + target[apart]
-        nbytes: F64 = np.bincount(pairs, self.edge_bytes[apart], count * count).astype(np.float64)
+        crossing = source != target
+        pairs = source[crossing] * count + target[crossing]
+        nbytes: F64 = np.bincount(pairs, self.edge_bytes[crossing], count * count).astype(np.float64)
         return nbytes.reshape(count, count)
 
     def between(self, start: int, end: int) -> list[int]:
-        """Return the cuts at which a stage that begins at ``start`` may end, and one that ends at ``end`` begin."""
+        """Return the cuts at which a stage from ``start`` may end and a stage to ``end`` may start."""
         rows = self.before[self.before_ptr[end] : self.before_ptr[end + 1]].tolist()
         return [cut for cut in rows if cut > start and self.follows(start, cut)]
 
     def follows(self, start: int, end: int) -> bool:
-        """Say whether a stage may begin at cut ``start`` and end at cut ``end``."""
+        """Say whether a stage may start at cut ``start`` and end at cut ``end``."""
         return bool((self.before[self.before_ptr[end] : self.before_ptr[end + 1]] == start).any())
 
 
 def states_of(graph: OperatorGraph, limit: int) -> tuple[States, bool]:
     """Return the states of a graph, and whether they are all of its antichain states.
 
-    Where there are more than ``limit``, or the first operator does not lead to all others, it is one state for each
-    operator instead, in the order in which they stand.
+    If there are more than ``limit``, or the first operator does not lead to all others, there is one state for each
+    operator instead, in the order of the graph.
     """
     children: list[list[int]] = [[] for _ in graph.operators]
     for u, _, v, _ in graph.edges.reshape(-1, 4).tolist():
@@ -130,54 +130,29 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     Raises:
         TopoplanError: an operator has no price.
     """
-    count, n = cluster.n_devices, len(graph.operators)
-    sizes = _sizes(count)
-    columns = np.zeros((5, len(sizes), n))
-    unpriced = np.zeros((len(sizes), n), dtype=np.int32)
-    slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
-    gradients = np.zeros(n)
-    for op, operator in enumerate(graph.operators):
-        outputs = float(sum(tensor.nbytes for tensor in operator.outputs))
-        sample = operator.sample_dim
-        degrees = [1] * len(operator.dims)
-        if sample >= 0:
-            gradients[op] = sum(tensor.nbytes for tensor in operator.weights)
-        for row, size in enumerate(sizes):
-            if row and sample < 0:  # one part, however many devices the stage has
-                columns[:, row, op], unpriced[row, op] = columns[:, 0, op], unpriced[0, op]
-                continue
-            if sample >= 0:
-                degrees[sample] = size
-            cut = tuple(degrees)
-            if row and not costs.supports(op, cut):
-                unpriced[row, op] = 1
-                continue
-            price = costs.price(op, cut, slowest_first[:size])
-            persistent = price.memory - np.minimum(price.memory, outputs / size) if price.kept is None else price.kept
-            # Of a few numbers Python finds the greatest faster than numpy.
-            columns[0, row, op] = max(price.forward.tolist())
-            columns[1, row, op] = max(price.backward.tolist())
-            columns[2, row, op] = max(weight_seconds(operator, price).tolist())
-            columns[3, row, op] = max(persistent.tolist())
-            columns[4, row, op] = max((price.memory - persistent).tolist())
+    n, replicas = len(graph.operators), _replicas(cluster.n_devices)
+    prices, unpriced = _prices(graph, cluster, costs, replicas)
+    gradients = np.array(
+        [sum(tensor.nbytes for tensor in op.weights) if op.sample_dim >= 0 else 0.0 for op in graph.operators]
+    )
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
-    forward, backward, weight_gradient, kept_bytes, activations = columns @ closed.T.astype(np.float64)
+    forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)
     edge = ends[:, [0, 2]].astype(np.int64)
-    edge_bytes = np.array([graph.operators[v].inputs[into].nbytes for _, _, v, into in ends.tolist()], dtype=np.float64)
+    edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
     before_ptr, before = _before(states, forward[0] + backward[0])
     return Columns(
-        replicas=np.array(sizes, dtype=np.int32),
+        replicas=np.array(replicas, dtype=np.int32),
         forward=forward,
         backward=backward,
         weight_gradient=weight_gradient,
-        kept=kept_bytes,
+        kept=persistent,
         activations=activations,
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
         crossing=(closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]) @ edge_bytes,
         closed=closed,
-        operator_backward=columns[1],
+        operator_backward=prices[1],
         operator_gradients=gradients,
         edge=edge,
         edge_bytes=edge_bytes,
@@ -189,7 +164,42 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     )
 
 
-def _sizes(devices: int) -> list[int]:
+def _prices(
+    graph: OperatorGraph, cluster: Cluster, costs: CostFunction, replicas: Sequence[int]
+) -> tuple[F64, NDArray[np.int32]]:
+    """Price every operator for every number of replicas.
+
+    Returns:
+        (5, R, n) forward, backward, gradients of weights (seconds), persistent bytes and activations of each operator,
+        and (R, n) 1 for an operator that cannot be cut into so many parts.
+    """
+    prices = np.zeros((5, len(replicas), len(graph.operators)))
+    unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
+    slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
+    for op, operator in enumerate(graph.operators):
+        outputs = float(sum(tensor.nbytes for tensor in operator.outputs))
+        sample = operator.sample_dim
+        degrees = [1] * len(operator.dims)
+        for row, count in enumerate(replicas):
+            if row and sample < 0:  # one part, however many devices the stage has
+                prices[:, row, op], unpriced[row, op] = prices[:, 0, op], unpriced[0, op]
+                continue
+            if sample >= 0:
+                degrees[sample] = count
+            cut = tuple(degrees)
+            if row and not costs.supports(op, cut):
+                unpriced[row, op] = 1
+                continue
+            price = costs.price(op, cut, slowest_first[:count])
+            persistent = price.memory - np.minimum(price.memory, outputs / count) if price.kept is None else price.kept
+            gradient = weight_seconds(operator, price)
+            rows = (price.forward, price.backward, gradient, persistent, price.memory - persistent)
+            # Of a few numbers Python finds the greatest faster than numpy.
+            prices[:, row, op] = [max(values.tolist()) for values in rows]
+    return prices, unpriced
+
+
+def _replicas(devices: int) -> list[int]:
     """Return the numbers of devices that a stage may have: all, or on large clusters divisors and powers of two."""
     if devices <= _ANY_SIZE:
         return list(range(1, devices + 1))
@@ -199,7 +209,7 @@ def _sizes(devices: int) -> list[int]:
 def _before(states: States, seconds: F64) -> tuple[I64, I32]:
     """Return ``before_ptr`` and ``before`` of `Columns`."""
     rows = [np.zeros(0, dtype=np.int32)]
-    for state, marked in enumerate(states.before):
-        cuts = np.append(0, np.flatnonzero(marked[:state]) + 1)
+    for state, predecessors in enumerate(states.before):
+        cuts = np.append(0, np.flatnonzero(predecessors[:state]) + 1)
         rows.append(cuts[np.argsort(-seconds[cuts], kind="stable")].astype(np.int32))
     return np.concatenate(([0], np.cumsum([len(row) for row in rows]))), np.concatenate(rows)

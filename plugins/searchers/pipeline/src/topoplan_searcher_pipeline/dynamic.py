@@ -1,12 +1,12 @@
-"""The dynamic program: pipelines built from the last stage to the first, on every set of devices worth telling apart.
+"""The dynamic program: pipelines from the last stage to the first, on every set of devices worth telling apart.
 
 A cell holds the best end of a pipeline that begins at some cut with some devices taken, for a number of stages: the one
 of the least seconds by `topoplan_searcher_pipeline.latency` (DAPPLE, section 4, splits stages off in the same way, from
 the other end).  One row of cells, those of one number of stages, leads to the next one in one call of a kernel.
 
 Latency does not decide alone how good an end is, so that cells are no proof of optimality.  Ends that cannot lead to
-an iteration within `_SLACK` of the best one known are left out: what is left of the model keeps the devices that are
-left busy for long enough.  That makes the cells few.
+an iteration within `_SLACK` of the best one known are left out: the operators before them would keep the unused
+devices busy for too long.  That makes the cells few.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.kernels.jit import kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import Moves, transfer_loads
 
-__all__ = ["ORDERS", "Found", "Task", "pipelines"]
+__all__ = ["ORDERS", "PipelineEstimate", "Task", "pipelines"]
 
 #: Orders of passes that are planned for.
 ORDERS = (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE)
 
-#: How much slower than the best pipeline known one may be that is looked at.
+#: How much slower than the best known pipeline an end may be.
 _SLACK = 1.25
-#: Pipelines of each number of stages, which take different numbers of devices of hosts; and how much slower all but
-#: the first may be.
-_WAYS, _NEARLY = 3, 1.1
+#: Pipelines of each number of stages that are yielded, which take different numbers of devices of hosts; and how much
+#: slower than the first one the others may be.
+_PIPELINES, _NEARLY = 3, 1.1
+#: Numbers of some orders, as kernels know them.
+_GPIPE, _DEEP, _ZERO_BUBBLE = (
+    ORDERS.index(order) for order in (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ZERO_BUBBLE)
+)
 
 
 class Task(NamedTuple):
@@ -57,7 +61,7 @@ class Task(NamedTuple):
     recompute: bool
 
 
-class Found(NamedTuple):
+class PipelineEstimate(NamedTuple):
     """A pipeline: seconds by the latency model, where stages start, and their devices on each host of the machine."""
 
     seconds: float
@@ -69,7 +73,7 @@ class _Row(NamedTuple):
     """(O, C) cells of one number of stages.
 
     Attributes:
-        total: seconds of an iteration, all-reduces included.
+        total: seconds of an iteration, all-reduces included; infinite for an empty cell.
         latency, around, tail, network: see `topoplan_searcher_pipeline.latency`.
         ahead, back: the slowest forward and backward pass or transfer of a micro-batch.
         move, end: the move of the first stage, and the cut behind it.
@@ -85,8 +89,108 @@ class _Row(NamedTuple):
     move: I32
     end: I32
 
+    @classmethod
+    def empty(cls, shape: tuple[int, int]) -> _Row:
+        """Return a row of empty cells."""
+        values = np.full((7, *shape), np.inf)
+        ends = np.full((2, *shape), -1, dtype=np.int32)
+        return cls(*values, *ends)
 
-def pipelines(task: Task, best: float, most_stages: int) -> Iterator[Found]:
+
+class _Costs(NamedTuple):
+    """The columns of `Columns` that the kernel reads."""
+
+    forward: F64
+    backward: F64
+    weight_gradient: F64
+    kept: F64
+    activations: F64
+    unpriced: I32
+    gradients: F64
+    crossing: F64
+    before_ptr: I64
+    before: I32
+
+    @classmethod
+    def of(cls, columns: Columns) -> _Costs:
+        """Pick the columns."""
+        return cls(*(getattr(columns, name) for name in cls._fields))
+
+
+class _MoveColumns(NamedTuple):
+    """The columns of `Moves` that the kernel reads, and (E,) the row of each move's replicas in `_Costs`."""
+
+    ptr: I32
+    size: I32
+    target: I32
+    before: I32
+    after: I32
+    allreduce: F64
+    used: I32
+    outside: F64
+    inside: F64
+    row: I32
+
+    @classmethod
+    def of(cls, moves: Moves, replicas: I32) -> _MoveColumns:
+        """Pick the columns, given the numbers of replicas of the rows; no move has another number."""
+        columns = {name: getattr(moves, name) for name in cls._fields if name != "row"}
+        return cls(**columns, row=np.searchsorted(replicas, moves.size).astype(np.int32))
+
+
+class _Limits(NamedTuple):
+    """Numbers of a `Task`, and of the whole search.
+
+    Attributes:
+        order: number in `ORDERS`.
+        devices: of the cluster.
+    """
+
+    micro_batches: int
+    widest: int
+    order: int
+    memory: float
+    recompute: bool
+    devices: int
+
+
+class _Stage(NamedTuple):
+    """A stage that is put before an end: what does not depend on the cut at which it starts.
+
+    Attributes:
+        number: stages of the pipeline, this one included.
+        occupancy, end, move: of the end, the cut between both, and the move that places the stage.
+        row: of its number of replicas in `_Costs`.
+        transfer: seconds of a micro-batch to the next stage.
+        network: see `topoplan_searcher_pipeline.latency`, of the whole pipeline.
+        rate: seconds to sum a byte of gradients.
+        in_flight: micro-batches that it has begun and not done at a time.
+    """
+
+    number: int
+    occupancy: int
+    end: int
+    move: int
+    row: int
+    transfer: float
+    network: float
+    rate: float
+    in_flight: int
+
+
+class _Cell(NamedTuple):
+    """The values of one cell of a `_Row`."""
+
+    total: float
+    latency: float
+    around: float
+    tail: float
+    network: float
+    ahead: float
+    back: float
+
+
+def pipelines(task: Task, best: float, most_stages: int) -> Iterator[PipelineEstimate]:
     """Yield the best pipelines of each number of stages that has any within reach of ``best`` seconds.
 
     Args:
@@ -97,50 +201,29 @@ def pipelines(task: Task, best: float, most_stages: int) -> Iterator[Found]:
     columns, moves = task.columns, task.moves
     shape = (len(moves.used), columns.n_cuts)
     limit = np.array([best * _SLACK])
-    rows = [_row(shape)]
+    rows = [_Row.empty(shape)]
     rows[0].total[0, -1] = 0.0
     for column in rows[0][1:7]:
         column[0, -1] = 0.0
     source = np.repeat(np.arange(shape[0]), np.diff(moves.ptr))
-    row_of = np.searchsorted(columns.replicas, moves.size).astype(np.int32)  # moves have no other sizes
+    costs, move_columns = _Costs.of(columns), _MoveColumns.of(moves, columns.replicas)
+    order, devices = ORDERS.index(task.order), int(moves.used.max())
+    limits = _Limits(task.micro_batches, task.widest, order, task.memory, task.recompute, devices)
     for stages in range(1, most_stages + 1):
-        following = _row(shape)
-        _stage(
-            stages, rows[-1], following, limit, _SLACK, row_of, *_arrays(columns), *_moves(moves),
-            task.micro_batches, task.widest, ORDERS.index(task.order), task.memory, task.recompute,
-            np.empty((2, len(moves.outside))),
-        )  # fmt: skip
-        rows.append(following)
-        if not np.isfinite(following.total).any():
+        longer = _Row.empty(shape)
+        loads = np.empty((2, len(moves.outside)))
+        _add_stage(stages, rows[-1], longer, limit, costs, move_columns, limits, loads)
+        rows.append(longer)
+        if not np.isfinite(longer.total).any():
             break
-        whole = following.total[:, 0]
-        for place, occupancy in enumerate(np.argsort(whole, kind="stable")[:_WAYS].tolist()):
+        whole = longer.total[:, 0]
+        for place, occupancy in enumerate(np.argsort(whole, kind="stable")[:_PIPELINES].tolist()):
             worst = limit[0] if place == 0 else limit[0] / _SLACK * _NEARLY
             if np.isfinite(whole[occupancy]) and whole[occupancy] <= worst:
                 yield _trace(rows, occupancy, source, moves)
 
 
-def _row(shape: tuple[int, int]) -> _Row:
-    values = np.full((7, *shape), np.inf)
-    ends = np.full((2, *shape), -1, dtype=np.int32)
-    return _Row(*values, *ends)
-
-
-def _arrays(columns: Columns) -> tuple[F64 | I32 | I64, ...]:
-    return (
-        columns.forward, columns.backward, columns.weight_gradient, columns.kept, columns.activations, columns.unpriced,
-        columns.gradients, columns.crossing, columns.before_ptr, columns.before,
-    )  # fmt: skip
-
-
-def _moves(moves: Moves) -> tuple[F64 | I32, ...]:
-    return (
-        moves.ptr, moves.size, moves.target, moves.before, moves.after, moves.allreduce, moves.used,
-        moves.outside, moves.inside,
-    )  # fmt: skip
-
-
-def _trace(rows: list[_Row], occupancy: int, source: I64, moves: Moves) -> Found:
+def _trace(rows: list[_Row], occupancy: int, source: I64, moves: Moves) -> PipelineEstimate:
     """Follow the moves back from a whole pipeline; number hosts as the machine does."""
     seconds, cut = float(rows[-1].total[occupancy, 0]), 0
     steps: list[tuple[int, int]] = []
@@ -154,98 +237,166 @@ def _trace(rows: list[_Row], occupancy: int, source: I64, moves: Moves) -> Found
         real[hosts] = moves.before[move]
         counts.append(tuple(real.tolist()))
         hosts = hosts[moves.renumbered[move]]
-    return Found(seconds, tuple(cut for cut, _ in steps), tuple(counts[::-1]))
+    return PipelineEstimate(seconds, tuple(cut for cut, _ in steps), tuple(counts[::-1]))
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _stage(
-    stages: int, finished: _Row, following: _Row, limit: F64, slack: float, row_of: I32,
-    forward: F64, backward: F64, weight_gradient: F64, persistent: F64, activations: F64, unpriced: I32, gradients: F64,
-    crossing: F64, before_ptr: I64, before: I32,
-    ptr: I32, size: I32, target: I32, counts_before: I32, counts_after: I32, allreduce: F64, used: I32,
-    outside: F64, inside: F64,
-    micro_batches: int, widest: int, order: int, memory: float, recompute: bool, loads: F64,
-) -> None:  # fmt: skip
-    """Put one more stage before all ends of ``finished``; ``limit`` falls as whole pipelines are found."""
-    in_flight = micro_batches if order == 0 else 2 * stages - 1 if order == 1 else stages
-    in_flight_share = min(in_flight, micro_batches) / micro_batches
-    devices = 0
-    for occupancy in range(len(used)):
-        devices = max(devices, used[occupancy])
-    for occupancy in range(len(used)):
-        for end in range(1, len(crossing)):
-            if finished.total[occupancy, end] == np.inf:
+def _add_stage(
+    stages: int,
+    shorter: _Row,
+    longer: _Row,
+    limit: F64,
+    costs: _Costs,
+    moves: _MoveColumns,
+    limits: _Limits,
+    loads: F64,
+) -> None:
+    """Put one more stage before all ends of ``shorter``.
+
+    Args:
+        stages: of the pipelines in ``longer``.
+        shorter, longer: cells that are complete, and empty ones that are written.
+        limit: (1,) seconds that no end may exceed; falls as whole pipelines are completed.
+        costs, moves, limits: what is planned for.
+        loads: (2, H) room for `transfer_loads`.
+    """
+    in_flight = limits.micro_batches if limits.order == _GPIPE else stages
+    if limits.order == _DEEP:
+        in_flight = 2 * stages - 1
+    for occupancy in range(len(moves.used)):
+        for end in range(1, len(costs.crossing)):
+            if shorter.total[occupancy, end] == np.inf:
                 continue
-            for move in range(ptr[occupancy], ptr[occupancy + 1]):
-                if size[move] > widest:
+            for move in range(moves.ptr[occupancy], moves.ptr[occupancy + 1]):
+                if moves.size[move] > limits.widest:
                     continue
-                row, to = row_of[move], target[move]
-                unused = devices - used[to]
                 transfer = network = 0.0
                 if stages > 1:
-                    transfer = transfer_loads(
-                        counts_before[move], counts_after[finished.move[occupancy, end]], outside, inside, loads
-                    )
-                    for h in range(len(outside)):
-                        transfer = max(transfer, loads[0, h], loads[1, h])
-                        network += (loads[0, h] + loads[1, h]) / len(outside)
-                    transfer *= crossing[end] / micro_batches
-                    network *= crossing[end] / micro_batches
-                network += finished.network[occupancy, end]
-                # All-reduces of what is before a cut are left to do when the backward pass has come to it.
-                rate = allreduce[move] if size[move] > 1 else 0.0
-                after, undone = end, -np.inf
-                for cut in range(before_ptr[end], before_ptr[end + 1]):
-                    start = before[cut]
-                    undone = max(undone, rate * gradients[after] - backward[row, start] / micro_batches)
-                    after = start
-                    if start and (
-                        unused == 0 or forward[0, start] + backward[0, start] > limit[0] * min(unused, widest * 64)
-                    ):
-                        continue
-                    ahead = forward[row, end] - forward[row, start]
-                    back = backward[row, end] - backward[row, start]
-                    if ahead + back > limit[0]:
-                        break
-                    if unpriced[row, end] != unpriced[row, start]:
-                        continue
-                    room = memory - (persistent[row, end] - persistent[row, start])
-                    inner = activations[row, end] - activations[row, start]
-                    if inner * in_flight_share > room:
-                        if (
-                            not recompute
-                            or inner / micro_batches + crossing[start] / size[move] * in_flight_share > room
-                        ):
-                            continue
-                        back += ahead
-                    ahead, back = ahead / micro_batches, back / micro_batches
-                    summing = undone - rate * gradients[start] + backward[row, start] / micro_batches
-                    deferred = 0.0
-                    if order == 3:
-                        deferred = (weight_gradient[row, end] - weight_gradient[row, start]) / micro_batches
-                        back -= deferred
-                    around = ahead + back + 2.0 * transfer + finished.around[occupancy, end]
-                    most_ahead = max(ahead, transfer, finished.ahead[occupancy, end])
-                    most_back = max(back, transfer, finished.back[occupancy, end])
-                    if order == 0:
-                        latency = all_forward(most_ahead, most_back, micro_batches, around, network)
-                    else:
-                        latency = early_backward(
-                            ahead, back, deferred, transfer, in_flight, micro_batches,
-                            finished.latency[occupancy, end], finished.around[occupancy, end], network,
-                        )  # fmt: skip
-                    tail = outlasting(back, transfer, deferred + summing, finished.tail[occupancy, end])
-                    total = latency + tail
-                    if total > limit[0] or total >= following.total[to, start]:
-                        continue
-                    following.total[to, start] = total
-                    following.latency[to, start] = latency
-                    following.around[to, start] = around
-                    following.tail[to, start] = tail
-                    following.network[to, start] = network
-                    following.ahead[to, start] = most_ahead
-                    following.back[to, start] = most_back
-                    following.move[to, start] = move
-                    following.end[to, start] = end
-                    if start == 0:
-                        limit[0] = min(limit[0], total * slack)
+                    transfer, network = _transfer(move, shorter.move[occupancy, end], moves, loads)
+                    transfer *= costs.crossing[end] / limits.micro_batches
+                    network *= costs.crossing[end] / limits.micro_batches
+                network += shorter.network[occupancy, end]
+                rate = moves.allreduce[move] if moves.size[move] > 1 else 0.0
+                row = moves.row[move]
+                stage = _Stage(stages, occupancy, end, move, row, transfer, network, rate, in_flight)
+                _write_cells(stage, shorter, longer, limit, costs, moves, limits)
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _transfer(move: int, next_move: int, moves: _MoveColumns, loads: F64) -> tuple[float, float]:
+    """Seconds of a byte between the stages of two moves, and those that interfaces are busy with it, on average."""
+    hosts = len(moves.outside)
+    seconds = transfer_loads(moves.before[move], moves.after[next_move], moves.outside, moves.inside, loads)
+    network = 0.0
+    for h in range(hosts):
+        seconds = max(seconds, loads[0, h], loads[1, h])
+        network += (loads[0, h] + loads[1, h]) / hosts
+    return seconds, network
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _write_cells(
+    stage: _Stage, shorter: _Row, longer: _Row, limit: F64, costs: _Costs, moves: _MoveColumns, limits: _Limits
+) -> None:
+    """Start a stage at every cut at which it may start, and write the cells that this makes better."""
+    row, end, micro_batches = stage.row, stage.end, limits.micro_batches
+    target = moves.target[stage.move]
+    unused = limits.devices - moves.used[target]
+    # All-reduces of what is before a cut are left to do when the backward pass has come to it.
+    after, undone = end, -np.inf
+    for k in range(costs.before_ptr[end], costs.before_ptr[end + 1]):
+        start = costs.before[k]
+        undone = max(undone, stage.rate * costs.gradients[after] - costs.backward[row, start] / micro_batches)
+        after = start
+        # The operators before the stage keep all unused devices busy for longer than the limit.
+        if start and (
+            unused == 0
+            or costs.forward[0, start] + costs.backward[0, start] > limit[0] * min(unused, limits.widest * 64)
+        ):
+            continue
+        ahead = costs.forward[row, end] - costs.forward[row, start]
+        back = costs.backward[row, end] - costs.backward[row, start]
+        # The cuts that follow are further away from the end, and the stage longer.
+        if ahead + back > limit[0]:
+            break
+        if costs.unpriced[row, end] != costs.unpriced[row, start]:
+            continue
+        if _exceeds_memory(stage, start, False, costs, moves, limits):
+            if not limits.recompute or _exceeds_memory(stage, start, True, costs, moves, limits):
+                continue
+            back += ahead
+        summing = undone - stage.rate * costs.gradients[start] + costs.backward[row, start] / micro_batches
+        cell = _cell(stage, start, ahead / micro_batches, back / micro_batches, summing, shorter, costs, limits)
+        if cell.total > limit[0] or cell.total >= longer.total[target, start]:
+            continue
+        longer.total[target, start] = cell.total
+        longer.latency[target, start] = cell.latency
+        longer.around[target, start] = cell.around
+        longer.tail[target, start] = cell.tail
+        longer.network[target, start] = cell.network
+        longer.ahead[target, start] = cell.ahead
+        longer.back[target, start] = cell.back
+        longer.move[target, start] = stage.move
+        longer.end[target, start] = end
+        if start == 0:
+            limit[0] = min(limit[0], cell.total * _SLACK)
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _exceeds_memory(
+    stage: _Stage, start: int, recompute: bool, costs: _Costs, moves: _MoveColumns, limits: _Limits
+) -> bool:
+    """Whether a stage from ``start`` on needs more memory than a device has, with recomputation or without."""
+    row, end = stage.row, stage.end
+    share = min(stage.in_flight, limits.micro_batches) / limits.micro_batches
+    room = limits.memory - (costs.kept[row, end] - costs.kept[row, start])
+    activations = costs.activations[row, end] - costs.activations[row, start]
+    if not recompute:
+        return bool(activations * share > room)
+    return bool(activations / limits.micro_batches + costs.crossing[start] / moves.size[stage.move] * share > room)
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _cell(
+    stage: _Stage,
+    start: int,
+    ahead: float,
+    back: float,
+    summing: float,
+    shorter: _Row,
+    costs: _Costs,
+    limits: _Limits,
+) -> _Cell:
+    """Return the pipeline of a stage and the end behind it.
+
+    Args:
+        stage, start: the stage, and the cut at which it starts.
+        ahead, back: seconds of its passes of one micro-batch.
+        summing: seconds of all-reduces that are left to do after the last backward pass.
+        shorter, costs, limits: see `_add_stage`.
+    """
+    row, end, at_end = stage.row, stage.end, (stage.occupancy, stage.end)
+    micro_batches, transfer = limits.micro_batches, stage.transfer
+    deferred = 0.0
+    if limits.order == _ZERO_BUBBLE:
+        deferred = (costs.weight_gradient[row, end] - costs.weight_gradient[row, start]) / micro_batches
+        back -= deferred
+    around = ahead + back + 2.0 * transfer + shorter.around[at_end]
+    most_ahead = max(ahead, transfer, shorter.ahead[at_end])
+    most_back = max(back, transfer, shorter.back[at_end])
+    if limits.order == _GPIPE:
+        latency = all_forward(most_ahead, most_back, micro_batches, around, stage.network)
+    else:
+        latency = early_backward(
+            ahead,
+            back,
+            deferred,
+            transfer,
+            stage.in_flight,
+            micro_batches,
+            shorter.latency[at_end],
+            shorter.around[at_end],
+            stage.network,
+        )
+    tail = outlasting(back, transfer, deferred + summing, shorter.tail[at_end])
+    return _Cell(latency + tail, latency, around, tail, stage.network, most_ahead, most_back)

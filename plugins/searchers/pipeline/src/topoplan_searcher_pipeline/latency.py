@@ -1,20 +1,19 @@
-"""How long an iteration of a pipeline takes, stage by stage from the last one to the first.
+"""The latency of one iteration of a pipeline, as a recurrence from the last stage to the first.
 
-DAPPLE (Fan et al., PPoPP 2021, section 4) puts an iteration together from filling the pipeline, a steady phase that
-one stage, the *pivot*, dictates, and emptying it, all-reduces included.  Here the same is a recurrence: what a
-pipeline takes follows from what it takes without its first stage (`early_backward`), with the pivot as the greatest of
-the cases
+DAPPLE (Fan et al., PPoPP 2021, section 4) divides an iteration into three phases: filling the pipeline, a steady phase
+that one stage (the *pivot*) determines, and draining it, with all-reduces.  Here the latency of a pipeline is computed
+from its latency without the first stage (`early_backward`).  It is the maximum of four lower bounds:
 
-- the first stage itself is busy all the time, but for waiting until the first micro-batch comes back and, at the
-  end, the last one;
-- one of the later stages is, and the first stage only adds its own passes of one micro-batch;
-- only K micro-batches may be under way, and the first stage waits for each to come back;
-- the transfers to the second stage are, or those of all cuts, which share the interfaces of the hosts.
+- The first stage is busy all the time, except for waiting until the first micro-batch returns and, at the end, the
+  last.
+- A later stage is busy all the time, and the first stage adds its own passes of one micro-batch.
+- At most K micro-batches are in flight, and the first stage waits until each returns.
+- The transfers to the second stage are the bottleneck, or those of all cuts, which share the interfaces of hosts.
 
-No schedule with that K beats any of them, and for the usual pipelines the greatest is exact (the tests play schedules
-pass by pass to see how far it is off).  Where all forward passes come first (`all_forward`, as GPipe does), each half
-has a pivot of its own.  Transfers count both ways.  All-reduces start when a stage has done its last backward pass,
-later stages first; what outlasts the first stage is added (`outlasting`).
+No schedule with K micro-batches in flight is faster than any of them.  For common pipelines the maximum is exact; tests
+compare it with a simulation of all passes.  If all forward passes come first (`all_forward`, as in GPipe), each half
+has its own pivot.  Transfers count in both directions.  The all-reduce of a stage starts after its last backward pass,
+those of later stages first.  The part that ends after the first stage is added (`outlasting`).
 """
 
 from __future__ import annotations
@@ -36,37 +35,37 @@ def early_backward(
     around: float,
     network: float,
 ) -> float:
-    """Put a stage before a pipeline and return the new ``latency``, without the last ``deferred``.
+    """Add a stage before a pipeline and return the new ``latency``, without the last ``deferred``.
 
     Args:
         forward, backward: seconds of the stage's passes of one micro-batch; the backward one without ``deferred``.
-        deferred: seconds of gradients of weights, which the stage before does not wait for.
+        deferred: seconds of gradients of weights; the previous stage does not wait for them.
         transfer: seconds that one micro-batch takes to the next stage, and its gradients back; 0 for the last stage.
-        in_flight: micro-batches that the stage has begun and not done at a time.
-        micro_batches: of the batch.
+        in_flight: greatest number of micro-batches that the stage has started and not ended.
+        micro_batches: number of micro-batches of the batch.
         latency: seconds from the next stage's first pass to its last one, likewise; 0 if there is no next stage.
         around: seconds that one micro-batch takes from the next stage on and back.
         network: seconds that the interfaces of a host are busy with one micro-batch, both ways.
     """
-    later = around + 2.0 * transfer
-    ahead = min(in_flight, micro_batches) - 1
-    filling = max(0.0, later - ahead * forward)
-    emptying = max(0.0, later - ahead * (backward + deferred))
-    # One gap alone where no backward pass comes before the last forward one.
-    gaps = max(filling, emptying) if micro_batches <= in_flight else filling + emptying
-    back = forward + backward + later
+    return_time = around + 2.0 * transfer
+    lead = min(in_flight, micro_batches) - 1
+    fill_gap = max(0.0, return_time - lead * forward)
+    drain_gap = max(0.0, return_time - lead * (backward + deferred))
+    # There is only one gap if no backward pass precedes the last forward pass.
+    gaps = max(fill_gap, drain_gap) if micro_batches <= in_flight else fill_gap + drain_gap
+    round_trip = forward + backward + return_time
     rounds = (micro_batches - 1) // in_flight
     remainder = micro_batches - 1 - rounds * in_flight
-    busy = micro_batches * (forward + backward + deferred) - deferred + gaps
-    waiting = (rounds + 1) * back + remainder * forward
-    first = forward + backward + 2.0 * transfer + latency
-    sending = back + (micro_batches - 1) * max(transfer, network)
-    return max(busy, waiting, first, sending)
+    busy_bound = micro_batches * (forward + backward + deferred) - deferred + gaps
+    window_bound = (rounds + 1) * round_trip + remainder * forward
+    stage_bound = forward + backward + 2.0 * transfer + latency
+    transfer_bound = round_trip + (micro_batches - 1) * max(transfer, network)
+    return max(busy_bound, window_bound, stage_bound, transfer_bound)
 
 
 @kernel  # type: ignore[untyped-decorator]
 def all_forward(forward: float, backward: float, micro_batches: int, around: float, network: float) -> float:
-    """Return the ``latency`` of a pipeline in which every stage does all its forward passes first.
+    """Return the ``latency`` of a pipeline in which every stage runs all its forward passes first.
 
     Args:
         forward, backward: seconds of the slowest forward pass and transfer of a micro-batch, and of the slowest
@@ -79,12 +78,12 @@ def all_forward(forward: float, backward: float, micro_batches: int, around: flo
 
 
 @kernel  # type: ignore[untyped-decorator]
-def outlasting(backward: float, transfer: float, summing: float, tail: float) -> float:
-    """Return the seconds for which anything outlasts the last pass of a stage that the stage before waits for.
+def outlasting(backward: float, transfer: float, weight_tail: float, tail: float) -> float:
+    """Return the tail of a stage: seconds of work after the last of its passes that the previous stage waits for.
 
     Args:
         backward, transfer: see `early_backward`.
-        summing: seconds of the stage's deferred gradients of weights, and of their all-reduce beyond that.
-        tail: seconds that this takes behind the next stage's last pass.
+        weight_tail: seconds of the stage's deferred gradients of weights, and of the rest of their all-reduce.
+        tail: tail of the next stage.
     """
-    return max(summing, tail - transfer - backward, 0.0)
+    return max(weight_tail, tail - transfer - backward, 0.0)

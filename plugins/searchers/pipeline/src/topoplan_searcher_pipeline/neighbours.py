@@ -1,4 +1,4 @@
-"""Pipelines one step away from a given one: what the search goes on to when it has simulated the planner's best."""
+"""The neighbourhood of a pipeline, for the local search from the planner's best pipelines."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from topoplan.model.schedule import ScheduleKind
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.planning import Planner
-from topoplan_searcher_pipeline.plans import Pipeline, Planned
+from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan
 
 __all__ = ["neighbours"]
 
-#: Cuts on each side that a cut is moved to.
-_NEAR = 2
+#: A cut moves by at most so many cuts in each direction.
+_CUTS_EACH_SIDE = 2
 
 
-def neighbours(plan: Planned, planner: Planner, cutoff: float) -> list[Planned]:
-    """Return the plans one step away that fit and may take less than ``cutoff`` seconds, as played, the fastest first.
+def neighbours(plan: PipelinePlan, planner: Planner, cutoff: float) -> list[PipelinePlan]:
+    """Return the neighbours that fit and take less than ``cutoff`` seconds (stage simulation), the fastest first.
 
-    A step is another order of passes or number of micro-batches, a cut that moves, two stages that become one, a
-    device that goes over to the stage before or behind, or one that idles from now on or no longer.
+    A neighbour has another schedule, another number of micro-batches, one moved cut, two stages merged, one device
+    moved to the previous or the next stage, or one device more or less in use.
     """
     steps = [(plan.pipeline, kind, count) for kind, count in _schedules(plan, planner)]
-    pipelines = [*_pipelines(plan.pipeline, planner.columns), *_resized(plan.pipeline, planner.machine)]
+    pipelines = [*_pipelines(plan.pipeline, planner.columns), *_device_moves(plan.pipeline, planner.machine)]
     steps += [(variant, plan.kind, plan.micro_batches) for variant in pipelines]
     different = {(planner.shape(pipeline), kind, count): (pipeline, kind, count) for pipeline, kind, count in steps}
-    plans = [planner.play(*step, cutoff) for step in different.values()]
+    plans = [planner.plan(*step, cutoff) for step in different.values()]
     return sorted(
         (plan_ for plan_ in plans if plan_ is not None and plan_.seconds < cutoff),
         key=lambda plan_: plan_.seconds,
     )
 
 
-def _schedules(plan: Planned, planner: Planner) -> Iterator[tuple[ScheduleKind, int]]:
+def _schedules(plan: PipelinePlan, planner: Planner) -> Iterator[tuple[ScheduleKind, int]]:
     counts = planner.micro_batches
     index = counts.index(plan.micro_batches)
     for count in (counts[index], *counts[max(index - 1, 0) : index], *counts[index + 1 : index + 2]):
@@ -49,39 +49,39 @@ def _pipelines(pipeline: Pipeline, columns: Columns) -> Iterator[Pipeline]:
     cuts, counts = pipeline.cuts, pipeline.counts
     ends = (*cuts[1:], columns.n_cuts - 1)
     for stage in range(1, len(cuts)):
-        for cut in _near(columns, cuts[stage - 1], cuts[stage], ends[stage]):
+        for cut in _nearest_cuts(columns, cuts[stage - 1], cuts[stage], ends[stage]):
             yield attrs.evolve(pipeline, cuts=(*cuts[:stage], cut, *cuts[stage + 1 :]))
-        merged = tuple(a + b for a, b in zip(counts[stage - 1], counts[stage], strict=True))
+        union = tuple(a + b for a, b in zip(counts[stage - 1], counts[stage], strict=True))
         if columns.follows(cuts[stage - 1], ends[stage]):
-            yield Pipeline((*cuts[:stage], *cuts[stage + 1 :]), (*counts[: stage - 1], merged, *counts[stage + 1 :]))
+            yield Pipeline((*cuts[:stage], *cuts[stage + 1 :]), (*counts[: stage - 1], union, *counts[stage + 1 :]))
 
 
-def _resized(pipeline: Pipeline, machine: Machine) -> Iterator[Pipeline]:
+def _device_moves(pipeline: Pipeline, machine: Machine) -> Iterator[Pipeline]:
     counts = pipeline.counts
-    free = np.bincount(machine.host) - np.sum(counts, axis=0)
+    idle_counts = np.bincount(machine.host) - np.sum(counts, axis=0)
     for stage, devices in enumerate(counts):
         for host, count in enumerate(devices):
-            if free[host]:
-                yield _moved(pipeline, host, None, stage)
+            if idle_counts[host]:
+                yield _move_device(pipeline, host, None, stage)
             if count and sum(devices) > 1:
-                for taker in (None, *range(max(stage - 1, 0), stage), *range(stage + 1, len(counts))[:1]):
-                    yield _moved(pipeline, host, stage, taker)
+                for receiver in (None, *range(max(stage - 1, 0), stage), *range(stage + 1, len(counts))[:1]):
+                    yield _move_device(pipeline, host, stage, receiver)
 
 
-def _moved(pipeline: Pipeline, host: int, giver: int | None, taker: int | None) -> Pipeline:
-    """Return the pipeline after a device of a host went from one stage, or none, to another, or none."""
-    changed = [list(counts) for counts in pipeline.counts]
-    if giver is not None:
-        changed[giver][host] -= 1
-    if taker is not None:
-        changed[taker][host] += 1
-    return attrs.evolve(pipeline, counts=tuple(tuple(counts) for counts in changed))
+def _move_device(pipeline: Pipeline, host: int, source: int | None, target: int | None) -> Pipeline:
+    """Move a device of a host from stage ``source`` to stage ``target``; None is the set of idle devices."""
+    new_counts = [list(counts) for counts in pipeline.counts]
+    if source is not None:
+        new_counts[source][host] -= 1
+    if target is not None:
+        new_counts[target][host] += 1
+    return attrs.evolve(pipeline, counts=tuple(tuple(counts) for counts in new_counts))
 
 
-def _near(columns: Columns, start: int, cut: int, end: int) -> list[int]:
-    """Return the cuts nearest to ``cut``, by seconds, between a stage's start and the next one's end."""
-    between = [c for c in columns.between(start, end) if c != cut]
+def _nearest_cuts(columns: Columns, start: int, cut: int, end: int) -> list[int]:
+    """Return the cuts nearest to ``cut`` (in seconds), between a stage's start and the next stage's end."""
+    candidates = [c for c in columns.between(start, end) if c != cut]
     seconds = columns.forward[0] + columns.backward[0]
-    before = sorted((c for c in between if seconds[c] <= seconds[cut]), key=lambda c: seconds[cut] - seconds[c])
-    later = sorted((c for c in between if seconds[c] > seconds[cut]), key=lambda c: seconds[c] - seconds[cut])
-    return before[:_NEAR] + later[:_NEAR]
+    lower = sorted((c for c in candidates if seconds[c] <= seconds[cut]), key=lambda c: seconds[cut] - seconds[c])
+    higher = sorted((c for c in candidates if seconds[c] > seconds[cut]), key=lambda c: seconds[c] - seconds[cut])
+    return lower[:_CUTS_EACH_SIDE] + higher[:_CUTS_EACH_SIDE]

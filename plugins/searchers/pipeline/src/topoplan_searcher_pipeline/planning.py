@@ -1,9 +1,9 @@
-"""Which pipelines are worth simulating: those of the dynamic program, and those that they must not be worse than.
+"""The planner: it selects the pipelines to simulate, from the dynamic program and from the baselines.
 
-`plans_of` runs `topoplan_searcher_pipeline.dynamic` for every number of micro-batches and every order of passes,
-beginning with what the *baselines* take: data parallelism, straight pipelines (equally many devices for each
-stage) and the plans of HPGO.  All are played under every schedule (`topoplan_searcher_pipeline.play`) and sorted by
-what they take.
+`plans_of` runs `topoplan_searcher_pipeline.dynamic` for every number of micro-batches and every schedule.  The
+*baselines* give its first cutoff: data parallelism, straight pipelines (equally many devices for each stage) and the
+plans of HPGO.  All pipelines are simulated stage by stage under every schedule
+(`topoplan_searcher_pipeline.stage_simulation`) and sorted by their times.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import shortlist
 from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
-from topoplan_searcher_pipeline.dynamic import ORDERS, Found, Task, pipelines
+from topoplan_searcher_pipeline.dynamic import ORDERS, PipelineEstimate, Task, pipelines
 from topoplan_searcher_pipeline.machine import Devices, Machine, Moves, moves_of
-from topoplan_searcher_pipeline.plans import Pipeline, Planned, Whole, planned, whole_of
+from topoplan_searcher_pipeline.plans import Pipeline, PipelineCosts, PipelinePlan, pipeline_costs, schedule_pipeline
 
 __all__ = ["Planner", "baselines", "orders_of"]
 
-#: Pipelines of the dynamic program that are played; how many at least; and how much slower than the best, by the
-#: latency model, they may be beyond that.
-_PLAYED, _ENOUGH, _SLOWER = 64, 12, 1.3
+#: Pipelines of the dynamic program that stage simulation sees: at most, at least, and how much slower than the best (by
+#: the latency model) those above the minimum may be.
+_MOST, _ENOUGH, _SLOWER = 64, 12, 1.3
 #: No pipeline has more stages.
 _MOST_STAGES = 32
 
 
 def orders_of(schedule: str) -> tuple[ScheduleKind, ...]:
-    """Return the schedules that are tried."""
+    """Return the schedules to try."""
     return ORDERS if schedule == "any" else (ScheduleKind(schedule),)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Planner:
-    """What is planned for.
+    """Simulates pipelines stage by stage, for one model on one machine.
 
     Attributes:
         columns, machine: the model and the machine.
-        sizes: devices that a stage may have.
-        kinds: schedules that are tried.
+        sizes: possible numbers of devices of a stage.
+        kinds: schedules to try.
         micro_batch: samples of the smallest micro-batch.
         recompute: stages that do not fit may run their forward passes twice.
     """
@@ -59,7 +59,7 @@ class Planner:
     kinds: tuple[ScheduleKind, ...]
     micro_batch: int
     recompute: bool
-    _known: dict[Pipeline, Whole | None] = attrs.field(factory=dict, init=False)
+    _cost_cache: dict[Pipeline, PipelineCosts | None] = attrs.field(factory=dict, init=False)
 
     @property
     def micro_batches(self) -> list[int]:
@@ -69,43 +69,45 @@ class Planner:
         counts = sorted({*small, *(samples // size for size in small)})
         return [count for count in counts if samples // count >= self.micro_batch]
 
-    def whole(self, pipeline: Pipeline) -> Whole | None:
-        """Return what the stages of a pipeline take; summed once for each pipeline."""
-        if pipeline not in self._known:
-            self._known[pipeline] = whole_of(pipeline, self.columns, self.machine)
-        return self._known[pipeline]
+    def costs_of(self, pipeline: Pipeline) -> PipelineCosts | None:
+        """Return the costs of the stages of a pipeline (cached)."""
+        if pipeline not in self._cost_cache:
+            self._cost_cache[pipeline] = pipeline_costs(pipeline, self.columns, self.machine)
+        return self._cost_cache[pipeline]
 
-    def play(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> Planned | None:
-        """Play a pipeline under a schedule; see `planned`."""
-        whole = self.whole(pipeline)
-        if whole is None or count * max(pipeline.sizes) > self.columns.samples:
+    def plan(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
+        """Return the plan of a pipeline under a schedule; see `schedule_pipeline`."""
+        costs = self.costs_of(pipeline)
+        if costs is None or count * max(pipeline.sizes) > self.columns.samples:
             return None
-        return planned(pipeline, whole, kind, count, self.machine.memory, recompute=self.recompute, cutoff=cutoff)
+        return schedule_pipeline(
+            pipeline, costs, kind, count, self.machine.memory, recompute=self.recompute, cutoff=cutoff
+        )
 
     def shape(self, pipeline: Pipeline) -> tuple[object, ...]:
-        """Return what pipelines have in common that differ in the names of equal hosts alone."""
+        """Return a key that is equal for pipelines that differ only in the names of equal hosts."""
         hosts = sorted(zip(self.machine.kinds, zip(*pipeline.counts, strict=True), strict=True))
         return (pipeline.cuts, *hosts)
 
     def schedules(self, pipeline: Pipeline) -> list[tuple[ScheduleKind, int]]:
-        """Return the schedules that a pipeline may have, with the most promising number of micro-batches first."""
+        """Return the possible schedules of a pipeline, with the most promising number of micro-batches first."""
         widest = max(pipeline.sizes)
         counts = [count for count in self.micro_batches if count * widest <= self.columns.samples]
         if len(pipeline.cuts) == 1:  # nothing to wait for: the fewer the better
             return [(self.kinds[0], count) for count in counts]
         return [(kind, count) for count in counts[::-1] for kind in self.kinds]
 
-    def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> Planned | None:
-        """Play a pipeline under every schedule; return the fastest plan of less than ``cutoff`` seconds."""
+    def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> PipelinePlan | None:
+        """Return the fastest plan of a pipeline over all schedules, if it takes less than ``cutoff`` seconds."""
         best = None
         for kind, count in self.schedules(pipeline):
-            plan = self.play(pipeline, kind, count, cutoff)
+            plan = self.plan(pipeline, kind, count, cutoff)
             if plan is not None and plan.seconds < cutoff:
                 best, cutoff = plan, plan.seconds
         return best
 
-    def plans_of(self, best: float) -> list[Planned]:
-        """Return plans of the dynamic program, the fastest first, given the seconds of the best baseline."""
+    def plans_of(self, best: float) -> list[PipelinePlan]:
+        """Return plans of the dynamic program, the fastest first; ``best`` is the seconds of the best baseline."""
         candidates: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
         moves = moves_of(self.machine, self.sizes)
         for count in self._wide():
@@ -113,50 +115,50 @@ class Planner:
                 for candidate in self._dynamic(moves, order, count, best):
                     best = min(best, candidate.seconds)
                     candidates[Pipeline(candidate.cuts, candidate.counts), count, order] = candidate.seconds
-        plans: list[Planned] = []
-        tried: set[tuple[Pipeline, ScheduleKind, int]] = set()
-        for (pipeline, count, order), seconds in heapq.nsmallest(_PLAYED, candidates.items(), key=lambda item: item[1]):
+        plans: list[PipelinePlan] = []
+        variants: set[tuple[Pipeline, ScheduleKind, int]] = set()
+        for (pipeline, count, order), seconds in heapq.nsmallest(_MOST, candidates.items(), key=lambda item: item[1]):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
             kinds = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
             for kind in kinds if order in kinds else (order,):
                 for fewer in (count, count // 2, count // 4):  # a longer last pass hides more of the all-reduces
-                    if kind in self.kinds and fewer in self.micro_batches and (pipeline, kind, fewer) not in tried:
-                        tried.add((pipeline, kind, fewer))
-                        plan = self.play(pipeline, kind, fewer, plans[0].seconds * _SLOWER if plans else np.inf)
+                    if kind in self.kinds and fewer in self.micro_batches and (pipeline, kind, fewer) not in variants:
+                        variants.add((pipeline, kind, fewer))
+                        plan = self.plan(pipeline, kind, fewer, plans[0].seconds * _SLOWER if plans else np.inf)
                         if plan is not None:
                             bisect.insort(plans, plan, key=_seconds)
         return plans
 
     def _planned_orders(self) -> list[ScheduleKind]:
-        """Return the orders to plan for: what is best under ZB-H1 is nearly so under 1F1B, which it is made of."""
-        either = ScheduleKind.ONE_F_ONE_B if ScheduleKind.ZERO_BUBBLE in self.kinds else None
-        return [kind for kind in self.kinds if kind is not either]
+        """Return the schedules to plan for: without 1F1B if ZB-H1 is among them, whose best pipelines are similar."""
+        duplicate = ScheduleKind.ONE_F_ONE_B if ScheduleKind.ZERO_BUBBLE in self.kinds else None
+        return [kind for kind in self.kinds if kind is not duplicate]
 
-    def _dynamic(self, moves: Moves, order: ScheduleKind, count: int, best: float) -> Iterable[Found]:
+    def _dynamic(self, moves: Moves, order: ScheduleKind, count: int, best: float) -> Iterable[PipelineEstimate]:
         samples = self.columns.samples // count
         task = Task(self.columns, moves, count, samples, order, self.machine.memory, self.recompute)
         return pipelines(task, best, min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES))
 
     def _wide(self) -> list[int]:
-        """For each greatest number of devices of a stage, the most micro-batches: fewer only make longer gaps."""
+        """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer."""
         samples, counts = self.columns.samples, self.micro_batches
         widths = self.columns.replicas.tolist()
         return sorted({max((c for c in counts if c * width <= samples), default=1) for width in widths})
 
 
-def _seconds(plan: Planned) -> float:
+def _seconds(plan: PipelinePlan) -> float:
     return plan.seconds
 
 
 def baselines(
     layers_of: Callable[[], Layers], machine: Machine, samples: int
 ) -> Iterator[tuple[str, Callable[[], Iterator[Pipeline]]]]:
-    """Yield what plans must not be worse than: the name that reports give it, and what makes its pipelines.
+    """Yield the baselines: the name in reports, and a function that yields the pipelines.
 
     Args:
-        layers_of: makes the same states as those of the columns; called when they are needed.
-        machine: what is planned for.
+        layers_of: builds layers with the same states as those of the columns; called on first use.
+        machine: the machine of the plans.
         samples: of the batch.
     """
     hpgo = HpgoMachine(host=tuple(machine.host.tolist()), bandwidths=RELEASED)
@@ -172,11 +174,11 @@ def baselines(
         for plan in shortlist(layers(), hpgo, samples):
             yield _pipeline([s.start for s in plan.stages], [s.devices for s in plan.stages], machine)
 
-    everything = tuple(np.bincount(machine.host).tolist())
-    yield "data_parallel", lambda: iter([Pipeline((0,), (everything,))])
+    all_devices = tuple(np.bincount(machine.host).tolist())
+    yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
     yield "straight", straight
     yield "hpgo", released
 
 
 def _pipeline(starts: Iterable[int], devices: Iterable[Devices], machine: Machine) -> Pipeline:
-    return Pipeline(tuple(starts), tuple(tuple(machine.counts(each).tolist()) for each in devices))
+    return Pipeline(tuple(starts), tuple(tuple(machine.counts(members).tolist()) for members in devices))

@@ -1,4 +1,4 @@
-"""Pipelines as values: where they are cut, on how many devices of each host, under which schedule; and their costs."""
+"""Pipelines as values: cuts, devices of each stage and schedule; and their costs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import itertools
 import attrs
 import numpy as np
 
-from topoplan import OperatorGraph, PipelineStrategy, Placement, Schedule, Strategy
+from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I64
-from topoplan.model.placement import data_parallel
 from topoplan.model.schedule import ScheduleKind
+from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, transfer_loads
-from topoplan_searcher_pipeline.play import StageTimes, busiest, in_flight, played
+from topoplan_searcher_pipeline.stage_simulation import StageTimes, busiest, in_flight, iteration_seconds
 
 __all__ = [
     "Pipeline",
-    "Planned",
-    "Whole",
+    "PipelineCosts",
+    "PipelinePlan",
     "devices_of",
     "members_of",
     "memory_of",
-    "planned",
+    "pipeline_costs",
+    "schedule_pipeline",
     "strategy_of",
     "times_of",
-    "whole_of",
 ]
 
 
@@ -34,7 +34,7 @@ class Pipeline:
     """Stages and their devices.
 
     Attributes:
-        cuts: where each stage begins; see `Columns`.
+        cuts: the start of each stage; see `Columns`.
         counts: for each stage, its devices on each host.
     """
 
@@ -48,16 +48,16 @@ class Pipeline:
 
     @property
     def split(self) -> str:
-        """In short: devices of each stage, and where the later ones start (``8|8 @22``)."""
+        """Short text: the devices of each stage, and the starts of later stages (``8|8 @22``)."""
         return "|".join(map(str, self.sizes)) + "".join(f" @{cut}" for cut in self.cuts[1:])
 
 
 @attrs.frozen
-class Planned:
+class PipelinePlan:
     """A pipeline under a schedule.
 
     Attributes:
-        seconds: of one iteration, as played (`topoplan_searcher_pipeline.play`).
+        seconds: of one iteration, from `topoplan_searcher_pipeline.stage_simulation`.
         recompute: for each stage, whether it runs its forward passes twice.
     """
 
@@ -69,44 +69,44 @@ class Planned:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Whole:
-    """What the stages of a pipeline take and hold for the whole batch; S stages, E pairs that send.
+class PipelineCosts:
+    """Seconds and bytes of the stages of a pipeline, for the whole batch; S stages, E pairs of stages with transfers.
 
     Attributes:
         replicated: every operator can be cut for the devices of its stage.
-        forward, backward, weights: (S,) seconds of a device; the last is a part of the second.
-        kept, activations: (S,) bytes of a device.
-        entering_bytes: (S,) what a device gets from other stages.
-        source, target, inside, leaving, entering: (E, ...) see `StageTimes`.
-        first: (S,) the first operator of each stage in the two columns that follow.
-        undone: (n,) seconds of backward passes before each operator of its stage.
-        summing: (n,) seconds of the all-reduces up to each operator of its stage.
+        forward, backward, weights: (S,) seconds of a device; ``backward`` includes ``weights``.
+        persistent, activations: (S,) bytes of a device.
+        input_bytes: (S,) bytes that a device receives from other stages.
+        source, target, inside, egress, ingress: (E, ...) see `StageTimes`.
+        first: (S,) index of the first operator of each stage in the next two columns.
+        backward_before: (n,) seconds of the backward passes of all earlier operators of the stage.
+        allreduce: (n,) seconds of the all-reduces of an operator and all earlier operators of the stage.
     """
 
     replicated: bool
     forward: F64
     backward: F64
     weights: F64
-    kept: F64
+    persistent: F64
     activations: F64
-    entering_bytes: F64
+    input_bytes: F64
     source: I64
     target: I64
     inside: F64
-    leaving: F64
-    entering: F64
+    egress: F64
+    ingress: F64
     first: I64
-    undone: F64
-    summing: F64
+    backward_before: F64
+    allreduce: F64
 
     @property
     def busiest(self) -> float:
-        """Seconds for which the busiest stage computes."""
+        """Seconds of computation of the busiest stage."""
         return float((self.forward + self.backward).max())
 
 
-def whole_of(pipeline: Pipeline, columns: Columns, machine: Machine) -> Whole | None:
-    """Sum a pipeline's stages; None where a stage has a number of devices that is not planned with."""
+def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> PipelineCosts | None:
+    """Sum the columns over each stage; None if the columns have no row for the size of a stage."""
     rows = columns.rows(pipeline.sizes)
     if rows.min() < 0:
         return None
@@ -122,104 +122,108 @@ def whole_of(pipeline: Pipeline, columns: Columns, machine: Machine) -> Whole | 
     inside, loads = np.zeros(len(source)), np.zeros((len(source), 2, counts.shape[1]))
     for pair, (a, b) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
         inside[pair] = transfer_loads(counts[a], counts[b], machine.outside, machine.inside, loads[pair])
-    moved = nbytes[source, target]
-    loads *= moved[:, None, None]
+    pair_bytes = nbytes[source, target]
+    loads *= pair_bytes[:, None, None]
     members = members_of(pipeline, columns)
     lengths = np.array([len(ops) for ops in members])
     first = np.cumsum(lengths) - lengths
     ops, stage = np.concatenate(members), np.repeat(np.arange(len(rows)), lengths)
     backward = columns.operator_backward[rows[stage], ops]
     gradients = columns.operator_gradients[ops] * machine.allreduce(counts)[stage]
-    return Whole(
+    return PipelineCosts(
         replicated=not sums(columns.unpriced).any(),
         forward=sums(columns.forward),
         backward=sums(columns.backward),
         weights=sums(columns.weight_gradient),
-        kept=sums(columns.kept),
+        persistent=sums(columns.kept),
         activations=sums(columns.activations),
-        entering_bytes=columns.crossing[starts] / np.array(pipeline.sizes),
+        input_bytes=columns.crossing[starts] / np.array(pipeline.sizes),
         source=source,
         target=target,
-        inside=inside * moved,
-        leaving=np.ascontiguousarray(loads[:, 0]),
-        entering=np.ascontiguousarray(loads[:, 1]),
+        inside=inside * pair_bytes,
+        egress=np.ascontiguousarray(loads[:, 0]),
+        ingress=np.ascontiguousarray(loads[:, 1]),
         first=first,
-        undone=_running(backward, first, stage) - backward,
-        summing=_running(gradients, first, stage),
+        backward_before=_running(backward, first, stage) - backward,
+        allreduce=_running(gradients, first, stage),
     )
 
 
 def _running(column: F64, first: I64, stage: I64) -> F64:
-    """Return running sums that begin anew at every stage."""
+    """Return running sums that restart at every stage."""
     total = np.cumsum(column)
     return total - (total - column)[first][stage]
 
 
-def planned(
+def schedule_pipeline(
     pipeline: Pipeline,
-    whole: Whole,
+    costs: PipelineCosts,
     kind: ScheduleKind,
     micro_batches: int,
     memory: float,
     *,
     recompute: bool,
     cutoff: float = np.inf,
-) -> Planned | None:
-    """Play a pipeline; None where it does not fit into memory, cannot be cut like that or surely takes ``cutoff``.
+) -> PipelinePlan | None:
+    """Return a pipeline's plan under a schedule, timed by stage simulation.
+
+    None if it does not fit into memory, if an operator cannot be cut, or if a lower bound reaches ``cutoff``.
 
     Args:
-        pipeline, whole: what to play.
+        pipeline, costs: the pipeline and its costs.
         kind, micro_batches: its schedule.
         memory: bytes of a device.
-        recompute: stages that do not fit otherwise may run their forward passes twice.
-        cutoff: only a plan of fewer seconds is of use.
+        recompute: stages that do not fit may run their forward passes twice.
+        cutoff: only a plan that takes fewer seconds is useful.
     """
-    if not whole.replicated or whole.busiest >= cutoff:
+    if not costs.replicated or costs.busiest >= cutoff:
         return None
-    peaks = memory_of(whole, kind, micro_batches)
+    peaks = memory_of(costs, kind, micro_batches)
     recomputes = peaks[0] > memory
     if recomputes.any() and (not recompute or (peaks[1][recomputes] > memory).any()):
         return None
-    times = times_of(whole, micro_batches, recomputes)
+    times = times_of(costs, micro_batches, recomputes)
     if busiest(micro_batches, times) >= cutoff:
         return None
-    return Planned(played(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(recomputes.tolist()))
+    return PipelinePlan(
+        iteration_seconds(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(recomputes.tolist())
+    )
 
 
-def memory_of(whole: Whole, kind: ScheduleKind, micro_batches: int) -> F64:
-    """(2, S) bytes that a device of each stage holds at most: as it is, and where it recomputes."""
-    in_flight_share = in_flight(kind, len(whole.kept), micro_batches) / micro_batches
+def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F64:
+    """(2, S) peak bytes of a device of each stage: without and with recomputation."""
+    in_flight_share = in_flight(kind, len(costs.persistent), micro_batches) / micro_batches
     peaks = np.empty((2, len(in_flight_share)))
-    peaks[0] = whole.kept + in_flight_share * whole.activations
-    peaks[1] = whole.kept + in_flight_share * whole.entering_bytes + whole.activations / micro_batches
+    peaks[0] = costs.persistent + in_flight_share * costs.activations
+    peaks[1] = costs.persistent + in_flight_share * costs.input_bytes + costs.activations / micro_batches
     return peaks
 
 
-def times_of(whole: Whole, micro_batches: int, recomputes: np.ndarray) -> StageTimes:
-    """Return what the stages take; ``recomputes`` (S,) says which of them do."""
+def times_of(costs: PipelineCosts, micro_batches: int, recomputes: np.ndarray) -> StageTimes:
+    """Return the times of the stages; ``recomputes`` (S,) marks the stages with recomputation."""
     share = 1.0 / micro_batches
-    # Gradients are summed operator by operator, while those before are still computed.
-    outlasting = np.maximum.reduceat(whole.summing - share * whole.undone, whole.first)
+    # The gradients of an operator are summed while the backward passes of earlier operators run.
+    exposed_seconds = np.maximum.reduceat(costs.allreduce - share * costs.backward_before, costs.first)
     return StageTimes(
-        forward=share * whole.forward,
-        again=share * whole.forward * recomputes,
-        backward=share * (whole.backward - whole.weights),
-        weights=share * whole.weights,
-        summing=np.maximum(outlasting, 0.0),
-        source=whole.source,
-        target=whole.target,
-        inside=share * whole.inside,
-        leaving=share * whole.leaving,
-        entering=share * whole.entering,
+        forward=share * costs.forward,
+        recompute=share * costs.forward * recomputes,
+        backward=share * (costs.backward - costs.weights),
+        weights=share * costs.weights,
+        allreduce_tail=np.maximum(exposed_seconds, 0.0),
+        source=costs.source,
+        target=costs.target,
+        inside=share * costs.inside,
+        egress=share * costs.egress,
+        ingress=share * costs.ingress,
     )
 
 
 def devices_of(pipeline: Pipeline, machine: Machine) -> list[Devices]:
-    """Return the devices of each stage: on every host the lowest ones that are free."""
-    free = [list(np.flatnonzero(machine.host == h)) for h in range(len(machine.outside))]
+    """Return the devices of each stage: on every host the idle ones with the lowest numbers."""
+    idle_devices = [list(np.flatnonzero(machine.host == h)) for h in range(len(machine.outside))]
     stages = []
     for counts in pipeline.counts:
-        members = [int(free[h].pop(0)) for h, count in enumerate(counts) for _ in range(count)]
+        members = [int(idle_devices[h].pop(0)) for h, count in enumerate(counts) for _ in range(count)]
         stages.append(tuple(members))
     return stages
 
@@ -230,19 +234,8 @@ def members_of(pipeline: Pipeline, columns: Columns) -> list[list[int]]:
     return [np.flatnonzero(columns.closed[b] & ~columns.closed[a]).tolist() for a, b in itertools.pairwise(cuts)]
 
 
-def strategy_of(plan: Planned, graph: OperatorGraph, columns: Columns, machine: Machine) -> Strategy:
+def strategy_of(plan: PipelinePlan, graph: OperatorGraph, columns: Columns, machine: Machine) -> Strategy:
     """Return the strategy: operators are data parallel over the devices of their stage."""
-    placements: list[Placement | None] = [None] * len(graph.operators)
-    stage = np.zeros(len(placements), dtype=np.int32)
-    devices = devices_of(plan.pipeline, machine)
-    for number, members in enumerate(members_of(plan.pipeline, columns)):
-        for op in members:
-            placements[op] = data_parallel(graph, op, devices[number])
-            stage[op] = number
-    schedule = Schedule(
-        kind=plan.kind,
-        micro_batches=plan.micro_batches,
-        stage=stage,
-        recompute=plan.recompute if any(plan.recompute) else (),
-    )
-    return PipelineStrategy(tuple(p for p in placements if p is not None), schedule)
+    stages = zip(members_of(plan.pipeline, columns), devices_of(plan.pipeline, machine), strict=True)
+    recompute = plan.recompute if any(plan.recompute) else ()
+    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute)

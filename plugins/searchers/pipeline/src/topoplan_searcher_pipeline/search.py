@@ -1,4 +1,4 @@
-"""The planner as a searcher: it plans when it is built, has its shortlist simulated, and goes on from the best one."""
+"""The search: it plans when it is built, proposes its shortlist, and continues with neighbours of the best plans."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from topoplan_searcher_pipeline.columns import columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
 from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
-from topoplan_searcher_pipeline.plans import Pipeline, Planned, devices_of, members_of, memory_of, strategy_of
+from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan, devices_of, members_of, memory_of, strategy_of
 
 __all__ = ["PipelineSearch", "plan_pipelines"]
 
-#: Plans whose neighbours are looked at, the best and the best of different numbers of stages, and how much slower than
-#: the best they may be; neighbours of each that are simulated, and how much slower those may seem.
+#: Local search: number of plans whose neighbours are tried (the best, and the best of each number of stages); how much
+#: slower than the best they may be; simulated neighbours of each; and how much slower their stage simulation may be.
 _CLIMBING, _WORSE, _TOGETHER, _SLOWER = 5, 1.25, 8, 1.1
-#: Baselines that seem to take so many times as long as another one are not simulated.
+#: Baselines whose stage simulation is so many times as slow as another one are not simulated.
 _HOPELESS = 1.5
-#: A plan that takes no more than this, over all devices busy all the time, is not improved on.
+#: A plan within this factor of the lower bound (all devices are always busy) is not improved further.
 _GOOD_ENOUGH = 1.001
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Shortlist:
-    """What the planner hands over.
+    """The result of planning.
 
     Attributes:
-        planner: the model, the machine, and what may be tried.
-        named: plans of the baselines by their names, of each pipeline the fastest one.
-        plans: of the dynamic program, the fastest first.
-        complete: cuts are all of the model's antichain states.
-        floor: lower bound on the seconds of all plans.
-        stopped: a baseline takes hardly more than that, as played, so that nothing else was planned.
+        planner: the planner of the model and the machine.
+        named: the plans of each baseline by its name; the fastest plan of each pipeline.
+        plans: the plans of the dynamic program, the fastest first.
+        complete: the cuts are all antichain states of the model.
+        lower_bound: lower bound on the seconds of all plans.
+        stopped: a baseline nearly reaches the lower bound, so the dynamic program was not run.
     """
 
     planner: Planner
-    named: Mapping[str, Sequence[Planned]]
-    plans: Sequence[Planned]
+    named: Mapping[str, Sequence[PipelinePlan]]
+    plans: Sequence[PipelinePlan]
     complete: bool
-    floor: float
+    lower_bound: float
     stopped: bool = False
 
 
 def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Shortlist:
-    """Plan without simulating; with ``stop`` no further than to a baseline that leaves no device idle.
+    """Plan without task simulation; with ``stop``, end at a baseline that leaves no device idle.
 
     Raises:
         TopoplanError: no micro-batch of that size, or no price.
@@ -84,77 +84,74 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the {columns.samples} samples that "
             "every operator can be cut into"
         )
-    floor = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
-    named: dict[str, list[Planned]] = {}
-    tried: dict[Pipeline, Planned | None] = {}
+    lower_bound = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
+    named: dict[str, list[PipelinePlan]] = {}
+    plan_cache: dict[Pipeline, PipelinePlan | None] = {}
     best = float("inf")
     for name, make in baselines(lambda: Layers.of(states, operator_columns(graph, costs)), machine, graph.batch_size):
         for pipeline in make():
-            if pipeline not in tried:
-                tried[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
-            plan = tried[pipeline]
+            if pipeline not in plan_cache:
+                plan_cache[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
+            plan = plan_cache[pipeline]
             if plan is not None:
                 named.setdefault(name, []).append(plan)
                 best = min(best, plan.seconds)
-        if stop and best <= floor * _GOOD_ENOUGH:
-            return Shortlist(planner=planner, named=named, plans=[], complete=complete, floor=floor, stopped=True)
+        if stop and best <= lower_bound * _GOOD_ENOUGH:
+            return Shortlist(
+                planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, stopped=True
+            )
     plans = planner.plans_of(best)
     if not plans and not named:
-        raise _too_large(planner, list(tried), problem)
-    return Shortlist(planner=planner, named=named, plans=plans, complete=complete, floor=floor)
+        raise _too_large(planner, list(plan_cache), problem)
+    return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
 
 
 class PipelineSearch(Search):
-    """Proposes the planner's shortlist, then neighbours of the best ones until none is better."""
+    """Proposes the planner's shortlist, then neighbours of the best plans until none is better."""
 
     def __init__(self, options: DapplePipeline, problem: Problem) -> None:
         self._options = options
         self._problem = problem
         self._shortlist = plan_pipelines(options, problem)
-        self._asked: list[Planned] = []
-        self._seen: set[tuple[object, ...]] = set()
+        self._asked: list[PipelinePlan] = []
+        self._proposed_shapes: set[tuple[object, ...]] = set()
         self._next = self._new(self._first())
-        self._simulated: dict[Planned, float] = {}
-        self._proposed: list[tuple[Strategy, Planned]] = []
-        self._expanded: set[Planned] = set()
-        self._best: Planned | None = None
-        self._state: State | None = None
-
-    def adopt(self, trial: Trial) -> None:
-        """Propose what is left on the fabric of ``trial``."""
-        self._state = trial.state
+        self._simulated: dict[PipelinePlan, float] = {}
+        self._proposed: list[tuple[Strategy, PipelinePlan]] = []
+        self._expanded: set[PipelinePlan] = set()
+        self._best: PipelinePlan | None = None
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose plans; nothing once no neighbour of the best one is better."""
-        if self._state is None:
+        """Propose plans, or nothing if no neighbour of the best plan is better."""
+        if self.state is None:
             return []
         self._asked, self._next = self._next, []
         planner, graph = self._shortlist.planner, self._problem.graph
         strategies = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
         self._proposed += zip(strategies, self._asked, strict=True)
-        return [Candidate(base=State(strategy, self._state.fabric)) for strategy in strategies]
+        return [Candidate(base=State(strategy, self.state.fabric)) for strategy in strategies]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Keep what plans took; go on from the best one where it is new."""
+        """Record the costs of plans; continue from the best plan if it is new."""
         for plan, trial in zip(self._asked, trials, strict=False):
             self._simulated[plan] = trial.cost
         self._next = self._asked[len(trials) :]  # there was no time for these
         if not self._simulated:
             return
-        ranked = sorted(self._simulated, key=lambda plan: self._simulated[plan])
-        best = self._simulated[ranked[0]]
-        if best <= self._shortlist.floor * _GOOD_ENOUGH:
-            self._best, self._next = ranked[0], []
+        ranking = sorted(self._simulated, key=lambda plan: self._simulated[plan])
+        best = self._simulated[ranking[0]]
+        if best <= self._shortlist.lower_bound * _GOOD_ENOUGH:
+            self._best, self._next = ranking[0], []
             return
         if self._shortlist.stopped:
             self._shortlist = plan_pipelines(self._options, self._problem, stop=False)
             self._next += self._new(self._first())
         if best == float("inf"):
             return
-        self._best = ranked[0]
-        leaders: dict[int, Planned] = {}
-        pipelines: dict[Pipeline, Planned] = {}
-        for plan in ranked:
+        self._best = ranking[0]
+        leaders: dict[int, PipelinePlan] = {}
+        pipelines: dict[Pipeline, PipelinePlan] = {}
+        for plan in ranking:
             if self._simulated[plan] <= best * _WORSE:
                 leaders.setdefault(len(plan.pipeline.cuts), plan)
                 pipelines.setdefault(plan.pipeline, plan)
@@ -165,10 +162,10 @@ class PipelineSearch(Search):
                 candidates = neighbours(plan, self._shortlist.planner, plan.seconds * _SLOWER)
                 self._next += self._new(candidates, _TOGETHER)
 
-    def _first(self) -> list[Planned]:
+    def _first(self) -> list[PipelinePlan]:
         """Return the baselines and the best plans."""
         named = [plan for plans in self._shortlist.named.values() for plan in plans]
-        # Half of them as they are, half by turns of their numbers of stages, between which playing is least fair.
+        # Half of them by rank, half round-robin over the numbers of stages, for which stage simulation is least exact.
         plans, half = self._shortlist.plans, self._options.finalists // 2
         turns: dict[int, int] = {}
         order = []
@@ -179,25 +176,25 @@ class PipelineSearch(Search):
         rest_of_plans = [plans[place] for _, place in sorted(order)]
         return [*named, *plans[:half], *rest_of_plans[: self._options.finalists - half]]
 
-    def _new(self, plans: Sequence[Planned], most: int | None = None) -> list[Planned]:
-        """Return the first of the plans that were not proposed yet."""
-        new: list[Planned] = []
+    def _new(self, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
+        """Return the first plans that were not proposed yet."""
+        new: list[PipelinePlan] = []
         for plan in plans:
             key = (self._shortlist.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
-            if key not in self._seen and (most is None or len(new) < most):
-                self._seen.add(key)
+            if key not in self._proposed_shapes and (most is None or len(new) < most):
+                self._proposed_shapes.add(key)
                 new.append(plan)
         return new
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
-        """Return the plan that a strategy is of; without one, the best.
+        """Return the report of the plan of ``strategy``, or of the best plan if ``strategy`` is None.
 
-        ``speedup`` is over one device that runs the whole batch, as the search priced the plan; None before that.
+        ``speedup`` is the simulated speedup over one device that runs the whole batch; None before the simulation.
         """
         planner = self._shortlist.planner
-        best: Planned | None = self._best or min(self._first(), key=lambda p: p.seconds)
+        best: PipelinePlan | None = self._best or min(self._first(), key=lambda p: p.seconds)
         if strategy is not None:
-            best = next((plan for proposed, plan in self._proposed if proposed == strategy), None)
+            best = next((plan for candidate, plan in self._proposed if candidate == strategy), None)
         if best is None:
             return None
         one_device = planner.columns.seconds
@@ -218,7 +215,7 @@ class PipelineSearch(Search):
             },
         }
 
-    def _stages(self, plan: Planned) -> list[dict[str, Any]]:
+    def _stages(self, plan: PipelinePlan) -> list[dict[str, Any]]:
         columns, machine = self._shortlist.planner.columns, self._shortlist.planner.machine
         names = [op.name for op in self._problem.graph.operators]
         ends = (*plan.pipeline.cuts[1:], columns.n_cuts - 1)
@@ -245,46 +242,46 @@ class PipelineSearch(Search):
 
 
 def _check_operators(problem: Problem) -> None:
-    """Raise where an operator with its weights fits into no device: stages keep weights whole."""
+    """Raise if an operator with its weights fits into no device, because stages do not cut weights."""
     room = float(problem.cluster.device_memory.min())
     for index, op in enumerate(problem.graph.operators):
-        whole = (1,) * len(op.dims)
-        if not op.weights or not problem.costs.supports(index, whole):
+        undivided = (1,) * len(op.dims)
+        if not op.weights or not problem.costs.supports(index, undivided):
             continue
-        stored = problem.costs.price(index, whole, np.zeros(1, dtype=np.int32)).kept
-        if stored is not None and stored[0] > room:
+        persistent_bytes = problem.costs.price(index, undivided, np.zeros(1, dtype=np.int32)).kept
+        if persistent_bytes is not None and persistent_bytes[0] > room:
             raise NoPlanFitsError(
                 f"searcher pipeline: model {problem.graph.name!r}: no pipeline fits: operator {op.name!r} keeps "
-                f"{size_text(stored[0])} for its weights, gradients and optimizer state, a device has "
+                f"{size_text(persistent_bytes[0])} for its weights, gradients and optimizer state, a device has "
                 f"{size_text(room)}, and stages keep weights whole; "
                 "what would help: searchers that cut weights (-s spmd, -s mcmc), or "
-                f"devices of at least {at_least(stored[0])} (--device, --memory-gb)"
+                f"devices of at least {at_least(persistent_bytes[0])} (--device, --memory-gb)"
             )
 
 
 def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem) -> TopoplanError:
-    """Say which device lacks how much, in the pipeline that comes nearest to fitting."""
+    """Return an error that states the missing memory, for the pipeline that is nearest to fitting."""
     columns, graph = planner.columns, problem.graph
-    where = f"searcher pipeline: model {graph.name!r}: "
-    nearest: tuple[float, Planned, int] | None = None
+    context = f"searcher pipeline: model {graph.name!r}: "
+    nearest: tuple[float, PipelinePlan, int] | None = None
     for pipeline in pipelines:
-        whole = planner.whole(pipeline)
-        if whole is None or not whole.replicated:
+        costs = planner.costs_of(pipeline)
+        if costs is None or not costs.replicated:
             continue
         for kind, count in planner.schedules(pipeline):
-            peaks = memory_of(whole, kind, count)
+            peaks = memory_of(costs, kind, count)
             recomputes = (peaks[1] < peaks[0]) & planner.recompute
-            needed = np.where(recomputes, peaks[1], peaks[0])
-            stage = int(needed.argmax())
-            if nearest is None or needed[stage] < nearest[0]:
+            requirement = np.where(recomputes, peaks[1], peaks[0])
+            stage = int(requirement.argmax())
+            if nearest is None or requirement[stage] < nearest[0]:
                 nearest = (
-                    float(needed[stage]),
-                    Planned(math.inf, pipeline, kind, count, tuple(recomputes.tolist())),
+                    float(requirement[stage]),
+                    PipelinePlan(math.inf, pipeline, kind, count, tuple(recomputes.tolist())),
                     stage,
                 )
     if nearest is None:
         return TopoplanError(
-            f"{where}a batch of {columns.samples} samples is too small for {planner.machine.n_devices} devices "
+            f"{context}a batch of {columns.samples} samples is too small for {planner.machine.n_devices} devices "
             "(use a larger batch or fewer devices)"
         )
     _, plan, stage = nearest
@@ -292,7 +289,7 @@ def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem
     strategy = strategy_of(plan, graph, columns, planner.machine)
     use = Lowering(graph, problem.cluster, problem.costs).memory_use(strategy)
     return NoPlanFitsError(
-        f"{where}no pipeline that was tried fits into memory: of the nearest, {plan.pipeline.split} with "
+        f"{context}no pipeline that was tried fits into memory: of the nearest, {plan.pipeline.split} with "
         f"{plan.micro_batches} micro-batches, stage {stage} ({graph.operators[members[0]].name!r} to "
         f"{graph.operators[members[-1]].name!r}) lacks the most: {no_plan_fits(problem, strategy, use)}"
     )

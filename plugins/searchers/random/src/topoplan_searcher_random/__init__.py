@@ -1,11 +1,11 @@
-"""Uniformly random strategies: the baseline that every other searcher has to beat."""
+"""Uniformly random strategies: a baseline for other searchers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topoplan import Candidate, PlacedStrategy, Search, Searcher, State, Trial, hookimpl
+from topoplan import Candidate, PlacedStrategy, Search, Searcher, State, hookimpl
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,26 +16,18 @@ __all__ = ["Random", "topoplan_searchers"]
 
 
 class RandomSearch(Search):
-    """Draws every operator's placement anew for each candidate; keeps the fabric it adopted."""
+    """Draws a placement for every operator, for each candidate; uses the fabric of the last adopted state."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._space, self._rng = problem.space, rng
-        self._state: State | None = None
-
-    def adopt(self, trial: Trial) -> None:
-        """Use the fabric of ``trial`` from now on."""
-        self._state = trial.state
 
     def ask(self) -> Sequence[Candidate]:
         """Propose one random strategy."""
-        if self._state is None:
+        if self.state is None:
             return []
-        count = len(self._state.strategy.placements)
+        count = len(self.state.strategy.placements)
         placements = [self._space.random_placement(op, self._rng) for op in range(count)]
-        return [Candidate(base=State(PlacedStrategy(tuple(placements)), self._state.fabric))]
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn nothing."""
+        return [Candidate(base=State(PlacedStrategy(tuple(placements)), self.state.fabric))]
 
 
 class Random(Searcher):

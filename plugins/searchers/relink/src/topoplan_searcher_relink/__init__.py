@@ -1,11 +1,11 @@
-"""Local search over a fabric's links: what the rules of TopoOpt's construction leave to be found.
+"""Local search over a fabric's links, which finds fabrics that TopoOpt's construction rules cannot build.
 
-Starts from the fabric of the best state, whoever wired it, and changes it a little: the ends of two links, one
-end of a link, a link between free interfaces, or the steps of rings and with them the split between rings and direct
-links.  Every change is priced with the strategy, and kept unless it is slower.
+The search starts from the fabric of the best state.  One move changes the ends of two links, one end of a link, a link
+between free interfaces, or the steps of rings (and so the split of interfaces between rings and direct links).  Each
+new fabric is priced with the strategy and accepted unless it is slower.
 
-How data passes through: `moves` has the changes, as functions on a matrix of links and on the steps of rings; `search`
-draws one per turn and makes a fabric of it.
+Data flow: `moves` has the moves, as functions on a matrix of links and on the steps of rings.  `search` draws one move
+per turn and builds the fabric.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Relink", "topoplan_searchers"]
 
 @attrs.frozen(kw_only=True)
 class Relink(Searcher):
-    """Local search over the links and rings of the best state's fabric, in turns with other searchers."""
+    """Local search over the links and rings of the best state's fabric; alternates with other searchers."""
 
     name = "relink"
     axis = "network"
     partner = "mcmc"
 
     every: int = option(1, help="turns from one proposal to the next", minimum=1)
-    rings: float = option(0.4, help="chance that a proposal changes rings, where there are any", minimum=0, maximum=1)
+    rings: float = option(0.4, help="chance that a proposal changes rings, if there are any", minimum=0, maximum=1)
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Start the search.

@@ -1,7 +1,7 @@
-"""Small changes of a wiring: pure functions, random numbers from the generator that they are given.
+"""Small changes of a wiring: pure functions of the wiring and a random generator.
 
-Two-way links are counts in a symmetric matrix (n, n).  A move returns the new matrix, or None where the
-wiring has no such move; hosts keep within their interfaces.
+Two-way links are counts in a symmetric matrix (n, n).  A move returns the new matrix, or None if the wiring has no such
+move.  A move never uses more interfaces than a host has.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ Steps = dict[int, list[int]]
 
 
 def links_of_rings(n: int, rings: Mapping[int, Sequence[Sequence[int]]]) -> I64:
-    """Return (n, n) 1 where a ring walks, in either direction: links that must stay."""
-    needed = np.zeros((n, n), dtype=np.int64)
+    """Return an (n, n) matrix: 1 for each link that a ring uses in either direction.  Moves must not remove these."""
+    ring_links = np.zeros((n, n), dtype=np.int64)
     hosts = np.arange(n)
-    for hop in sorted({hop for walks in rings.values() for ring in walks for hop in ring}):
-        needed[hosts, (hosts + hop) % n] = needed[(hosts + hop) % n, hosts] = 1
-    return needed
+    for hop in sorted({hop for directions in rings.values() for ring in directions for hop in ring}):
+        ring_links[hosts, (hosts + hop) % n] = ring_links[(hosts + hop) % n, hosts] = 1
+    return ring_links
 
 
-def cross_links(count: I64, loose: I64, wish: F64, rng: np.random.Generator) -> I64 | None:
-    """Take two links a-b and c-d, and join a with c and b with d instead.
+def cross_links(count: I64, movable: I64, savings: F64, rng: np.random.Generator) -> I64 | None:
+    """Replace two links a-b and c-d by a-c and b-d.
 
     Args:
         count: (n, n) links.
-        loose: (n, n) those of them that may go.
-        wish: (n, n) not negative; a pair a, c is drawn in proportion, where it has anything.
-        rng: draws.
+        movable: (n, n) those of them that a move may remove.
+        savings: (n, n) weights, not negative; the pair a, c is drawn in proportion to them, or uniformly if all are 0.
+        rng: random generator.
     """
-    hosts = np.flatnonzero(loose.any(axis=1))
-    wanted = np.triu(wish + wish.T, 1)[np.ix_(hosts, hosts)]
+    hosts = np.flatnonzero(movable.any(axis=1))
+    weights = np.triu(savings + savings.T, 1)[np.ix_(hosts, hosts)]
     if len(hosts) < 4:
         return None
-    if wanted.any():
-        at = int(rng.choice(wanted.size, p=(wanted / wanted.sum()).ravel()))
-        a, c = int(hosts[at // len(hosts)]), int(hosts[at % len(hosts)])
+    if weights.any():
+        index = int(rng.choice(weights.size, p=(weights / weights.sum()).ravel()))
+        a, c = int(hosts[index // len(hosts)]), int(hosts[index % len(hosts)])
     else:
         a, c = (int(host) for host in rng.choice(hosts, 2, replace=False))
     ends = []
-    for host, other in ((a, c), (c, a)):
-        near = [int(far) for far in np.flatnonzero(loose[host]) if far != other and far not in ends]
-        if not near:
+    for host, partner in ((a, c), (c, a)):
+        neighbours = [int(far) for far in np.flatnonzero(movable[host]) if far != partner and far not in ends]
+        if not neighbours:
             return None
-        ends.append(near[int(rng.integers(len(near)))])
+        ends.append(neighbours[int(rng.integers(len(neighbours)))])
     b, d = ends
-    return _changed(count, ((a, b, -1), (c, d, -1), (a, c, 1), (b, d, 1)))
+    return _apply(count, ((a, b, -1), (c, d, -1), (a, c, 1), (b, d, 1)))
 
 
-def move_end(count: I64, loose: I64, free: I64, rng: np.random.Generator) -> I64 | None:
+def move_end(count: I64, movable: I64, free: I64, rng: np.random.Generator) -> I64 | None:
     """Give one end of a link to a host that has a free interface; (n,) ``free``."""
     spare = np.flatnonzero(free > 0)
-    ends = np.argwhere(loose > 0)
+    ends = np.argwhere(movable > 0)
     if not len(spare) or not len(ends):
         return None
     a, b = (int(host) for host in ends[int(rng.integers(len(ends)))])
-    others = spare[(spare != a) & (spare != b)]
-    if not len(others):
+    targets = spare[(spare != a) & (spare != b)]
+    if not len(targets):
         return None
-    return _changed(count, ((a, b, -1), (a, int(others[int(rng.integers(len(others)))]), 1)))
+    return _apply(count, ((a, b, -1), (a, int(targets[int(rng.integers(len(targets)))]), 1)))
 
 
 def add_link(count: I64, free: I64, rng: np.random.Generator) -> I64 | None:
@@ -75,56 +75,61 @@ def add_link(count: I64, free: I64, rng: np.random.Generator) -> I64 | None:
     if len(spare) < 2:
         return None
     a, b = (int(host) for host in rng.choice(spare, 2, replace=False))
-    return _changed(count, ((a, b, 1),))
+    return _apply(count, ((a, b, 1),))
 
 
 def steps_of(n: int, rings: Mapping[int, Sequence[Sequence[int]]]) -> Steps:
-    """Return the steps of the rings that have links of their own: those of one hop, each named with its reverse."""
-    own = {g: walks for g, walks in rings.items() if all(len(ring) == 1 for ring in walks)}
-    return {g: [min(ring[0], n - ring[0]) for ring in walks[::2]] for g, walks in own.items()}
+    """Return the steps of the rings with their own links (rings of one hop); a step stands for its reverse, too."""
+    direct_rings = {g: directions for g, directions in rings.items() if all(len(ring) == 1 for ring in directions)}
+    return {g: [min(ring[0], n - ring[0]) for ring in directions[::2]] for g, directions in direct_rings.items()}
 
 
 def change_steps(n: int, steps: Steps, most: int, rng: np.random.Generator) -> Steps | None:
-    """Give a ring another step, take one away, or add one, for a group size of its own or another.
+    """Replace the step of a ring, remove a ring, add a ring, or move a ring to another group size.
 
-    One ring over all hosts always stays: it keeps them connected.
+    One ring over all hosts always remains, because it keeps them connected.
 
     Args:
         n: hosts.
-        steps: of the rings that have links of their own.
-        most: rings that the interfaces allow.
-        rng: draws.
+        steps: of the rings with their own links.
+        most: number of rings that the interfaces allow.
+        rng: random generator.
     """
-    after = {g: list(own) for g, own in steps.items()}
-    total = sum(map(len, after.values()))
-    loose = [(g, i) for g, own in after.items() for i in range(len(own)) if g != n or len(own) > 1]
-    kinds = ["replace", *(["drop"] if loose else []), *(["add"] if total < most else []), *(["shift"] if loose else [])]
+    result = {g: list(offsets) for g, offsets in steps.items()}
+    total = sum(map(len, result.values()))
+    removable = [(g, i) for g, offsets in result.items() for i in range(len(offsets)) if g != n or len(offsets) > 1]
+    kinds = [
+        "replace",
+        *(["drop"] if removable else []),
+        *(["add"] if total < most else []),
+        *(["shift"] if removable else []),
+    ]
     kind = kinds[int(rng.integers(len(kinds)))]
     if kind in ("drop", "shift"):
-        g, i = loose[int(rng.integers(len(loose)))]
-        del after[g][i]
+        g, i = removable[int(rng.integers(len(removable)))]
+        del result[g][i]
     if kind in ("add", "shift"):
         sizes = group_sizes(n)
         g = sizes[int(rng.integers(len(sizes)))]
-        after.setdefault(g, []).append(_step(n, g, rng))
+        result.setdefault(g, []).append(_step(n, g, rng))
     if kind == "replace":
-        all_of_them = [(g, i) for g, own in after.items() for i in range(len(own))]
-        g, i = all_of_them[int(rng.integers(len(all_of_them)))]
-        after[g][i] = _step(n, g, rng)
-    after = {g: sorted(own) for g, own in sorted(after.items()) if own}
-    return None if after == {g: sorted(own) for g, own in sorted(steps.items())} else after
+        positions = [(g, i) for g, offsets in result.items() for i in range(len(offsets))]
+        g, i = positions[int(rng.integers(len(positions)))]
+        result[g][i] = _step(n, g, rng)
+    result = {g: sorted(offsets) for g, offsets in sorted(result.items()) if offsets}
+    return None if result == {g: sorted(offsets) for g, offsets in sorted(steps.items())} else result
 
 
 def _step(n: int, g: int, rng: np.random.Generator) -> int:
-    """Draw a step, the smaller one of a ring and its reverse, evenly over their logarithms."""
+    """Draw a step log-uniformly; of a ring and its reverse, only the smaller step is drawn."""
     steps = [step for step in ring_steps(n, g) if 2 * step <= n]
     weight = np.diff(np.log([*steps, n / 2 + 1]))
     return steps[int(rng.choice(len(steps), p=weight / weight.sum()))]
 
 
-def _changed(count: I64, changes: Sequence[tuple[int, int, int]]) -> I64:
-    after = count.copy()
+def _apply(count: I64, changes: Sequence[tuple[int, int, int]]) -> I64:
+    result = count.copy()
     for a, b, change in changes:
-        after[a, b] += change
-        after[b, a] += change
-    return after
+        result[a, b] += change
+        result[b, a] += change
+    return result

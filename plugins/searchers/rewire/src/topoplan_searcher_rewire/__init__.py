@@ -1,8 +1,8 @@
 """The network half of an alternating optimization, for any topology that follows demand.
 
-Takes turns with a searcher of strategies: once in a while it takes the demand of the best strategy, lets the topology
-build its own fabric for it, and proposes that with the strategy, priced together.  What to build is the topology's
-to decide, so that this works for fabrics of every kind; a searcher that knows one kind may do better on it.
+The searcher alternates with a searcher of strategies.  From time to time it takes the demand of the best strategy, lets
+the topology build a fabric for it, and proposes strategy and fabric as one state.  The topology decides what to build,
+so this works for fabrics of every kind.  A searcher for one kind of fabric may find better ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Rewire", "topoplan_searchers"]
 
 @attrs.frozen(kw_only=True)
 class Rewire(Searcher):
-    """The topology's own fabric for the best strategy, in turns with a strategy searcher."""
+    """Proposes the topology's own fabric for the best strategy; alternates with a strategy searcher."""
 
     name = "rewire"
     axis = "network"

@@ -1,9 +1,9 @@
-"""Plans for programs on all devices, in seconds: options and registration.
+"""A planner of SPMD programs that minimizes seconds: options and registration.
 
-Data flow: for each mesh of devices `space` writes the model down as instructions with signatures, `machine` and
-`prices` say what these take, HiDup's kernel (`topoplan_spmd_planning`) searches them by a recursion that overlaps
-both passes, and `planning` makes a strategy of what it found; `search` proposes the best of all meshes, HiDup's own
-plan and data parallelism, and the simulator decides.
+Data flow: for each mesh of devices `space` builds the program, instructions with signatures.  `machine` and `prices`
+price them.  HiDup's kernel (`topoplan_spmd_planning`) searches the program with a recursion that overlaps both passes,
+and `planning` converts the result into a strategy.  `search` proposes the best plans of all meshes, HiDup's plan and
+data parallelism, and the simulator decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Spmd", "topoplan_searchers"]
 
 @attrs.frozen(kw_only=True)
 class Spmd(Searcher):
-    """SPMD programs on a mesh: forms and collectives that take the least time."""
+    """SPMD programs on a mesh: shardings and collectives that take the least time."""
 
     name = "spmd"
     axis = "strategy"
@@ -38,15 +38,15 @@ class Spmd(Searcher):
     )
     state: Literal["auto", "whole", "sharded"] = option(
         "auto",
-        help="gradients and optimizer state: sharded over equal parameters (ZeRO), or only where memory is short",
+        help="gradients and optimizer state: sharded over equal parameters (ZeRO), whole, or sharded if they must be",
     )
     finalists: int = option(
         3,
-        help="meshes are given up once so many are estimated to be faster; of so many, plans that run ahead are tried",
+        help="drop a mesh if so many are estimated to be faster; for so many, also plan with compute counted for less",
         minimum=1,
     )
     beam: int = option(
-        2000, help="where an operator has more states, a quarter of so many go on: the fastest", minimum=4
+        2000, help="if an operator has more states, only the fastest quarter of so many continue", minimum=4
     )
     max_states: int = option(1_000_000, help="refuse models that need more states than this at a time", minimum=1)
 

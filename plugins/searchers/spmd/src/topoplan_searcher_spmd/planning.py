@@ -1,12 +1,12 @@
 """The best plan on one mesh, within the memory of the devices.
 
-Nothing but time counts at first.  If the plan does not fit, gradients and optimizer state are shared among devices
-with equal parameters; if that does not help, bytes become a third thing to weigh, and the search keeps of each state
-every way that is not beaten in time, debts and bytes at once.
+At first the search minimizes time alone.  If the plan does not fit, gradients and optimizer state are sharded among
+devices with equal parameters.  If that does not suffice, bytes become a further criterion: the search keeps all entries
+of a state that are not dominated in time, debts and bytes together.
 
-The recursion lets both streams wait for each other between stages; in the task graph only what needs something waits
-for it, so that more than the computation of one stage hides communication.  A plan that counts computation for less
-(`AHEAD`) sends less, and is sometimes the better one.
+In the recursion both streams wait for each other between stages.  In the task graph a task waits only for its
+predecessors, so that the computation of several stages can hide communication.  A plan that counts computation for less
+(`AHEAD`) sends less data and is sometimes faster.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from topoplan import Problem, SpmdStrategy
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
-from topoplan_searcher_spmd.bounds import bounded
+from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, priced
-from topoplan_searcher_spmd.space import Joint, Mesh, Outline, Written, written
+from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
 from topoplan_spmd_planning.planning import Solution, solve
 from topoplan_spmd_planning.program import Verb
 from topoplan_spmd_planning.strategy import program_of, strategy_with
 
-__all__ = ["AHEAD", "PlanTooLargeError", "Planned", "plan_on"]
+__all__ = ["AHEAD", "MeshPlan", "PlanTooLargeError", "plan_on"]
 
-#: What a second of computation counts for in plans whose communication runs ahead.
+#: Weight of a second of computation in plans whose communication runs ahead.
 AHEAD = 0.25
 
-#: What a bound may be off by: bytes are summed in another order than for a plan.
+#: Relative rounding error of a bound: bytes are summed in another order than for a plan.
 _SLACK = 1e-9
 
 
 @attrs.frozen
-class Planned:
-    """A plan on one mesh: what was found, the strategy, estimated seconds, and bytes of the fullest device."""
+class MeshPlan:
+    """A plan on one mesh: its program, the solution, the strategy, and the bytes of the fullest device."""
 
-    written: Written
+    model: MeshProgram
     solution: Solution[Joint]
     strategy: SpmdStrategy
     memory: float
 
     @property
     def seconds(self) -> float:
-        """Seconds of an iteration, as the recursion estimates them (with computation as it was counted)."""
+        """Estimated seconds of an iteration, with the weight of computation."""
         return self.solution.outcome.objective
 
 
@@ -54,11 +54,11 @@ class PlanTooLargeError(NoPlanFitsError):
     """No plan on a mesh fits.
 
     Attributes:
-        needed: bytes that a device needs: at least, or those of ``nearest``.
-        nearest: the plan that does not count bytes; None where bounds alone say that no plan fits.
+        needed: bytes of the fullest device of ``nearest``, or a lower bound on them.
+        nearest: the plan that minimizes time alone; None if bounds prove that no plan fits.
     """
 
-    def __init__(self, message: str, needed: float, nearest: Planned | None = None) -> None:
+    def __init__(self, message: str, needed: float, nearest: MeshPlan | None = None) -> None:
         super().__init__(message)
         self.needed, self.nearest = needed, nearest
 
@@ -75,52 +75,54 @@ def plan_on(
     max_states: int,
     weight: float = 1.0,
     bound: float = np.inf,
-) -> Planned | None:
-    """Plan on a mesh, a second of computation counted as ``weight``.
+) -> MeshPlan | None:
+    """Plan on a mesh; ``weight`` multiplies the seconds of computation.
 
-    None where every plan takes longer than ``bound`` seconds, or where slices are not even after all.
+    None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
     Raises:
         TopoplanError: too many states.
         PlanTooLargeError: no plan fits the devices.
     """
-    model = written(problem, outline, mesh)
+    model = mesh_program(problem, outline, mesh)
     limit = float(problem.cluster.device_memory.min())
-    who = f"searcher spmd: model {problem.graph.name!r}"
+    subject = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
     prices = Prices(problem, model, machine, states[-1])
-    if tight(problem) and (needed := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
-        raise PlanTooLargeError(f"{who}: no plan fits", needed)
-    planned = None
+    if tight(problem) and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
+        raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)
+    best = None
     for room in (np.inf, limit):
-        columns = priced(prices, model, room, who)
+        columns = priced(prices, model, room, subject)
         columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
         try:
-            solution = solve(model.program, bounded(columns, model, bound), max_states=max_states, who=who, beam=beam)
+            solution = solve(
+                model.program, with_bound(columns, model, bound), max_states=max_states, who=subject, beam=beam
+            )
         except NoPlanFitsError as error:
-            if planned is None:
+            if best is None:
                 raise
-            raise PlanTooLargeError(str(error), planned.memory, planned) from None
+            raise PlanTooLargeError(str(error), best.memory, best) from None
         if solution is None:
             return None
         for sharded in states if room == np.inf else states[-1:]:
             strategy = _strategy(problem, model, solution, sharded)
             if strategy is None:
                 return None
-            planned = Planned(model, solution, strategy, float(lowering.memory(strategy).max()))
-            if planned.memory <= limit:
-                return planned
-    return planned
+            best = MeshPlan(model, solution, strategy, float(lowering.memory(strategy).max()))
+            if best.memory <= limit:
+                return best
+    return best
 
 
 def tight(problem: Problem) -> bool:
-    """Say whether devices cannot hold all that a model has, weights on every device: then plans may not fit."""
+    """Say whether a plan may not fit, because the devices cannot hold the model with its weights on every device."""
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     most = minimum.states + minimum.activations + minimum.weights * cluster.n_devices
     return most > float(cluster.device_memory.min()) * cluster.n_devices
 
 
-def _strategy(problem: Problem, model: Written, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:
+def _strategy(problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:
     rules, stored = {}, {}
     for stage in solution.stages:
         for index, rule in stage.computations:

@@ -1,8 +1,8 @@
-"""What instructions and conversions of a model on a mesh take, in seconds and bytes, as columns for the kernel.
+"""Seconds and bytes of the instructions and reshardings of a model on a mesh, as columns for the kernel.
 
-Each of two micro-batches is charged half of the operators and of what is made of samples; parameters are converted,
-and their gradients summed, once.  Bytes are those of one device: what it keeps of parameters with all that belongs to
-them, what is put together of them, and the activations of both micro-batches.
+Each of two micro-batches has half of the operators' seconds and half of the bytes of activations.  Parameters are
+resharded once, and their gradients are summed once.  Bytes are those of one device: stored parameters with gradients
+and optimizer state, gathered parameters, and the activations of both micro-batches.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
-from topoplan_searcher_spmd.bounds import following
+from topoplan_searcher_spmd.bounds import min_after
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.space import Joint, Kind, Written
+from topoplan_searcher_spmd.space import Joint, Kind, MeshProgram
 from topoplan_spmd_planning.columns import Columns, columns_of, forms_of
 from topoplan_spmd_planning.program import Instruction, Verb
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
@@ -33,10 +33,10 @@ _Exchanges = tuple[MeshStep, ...]
 class Prices:
     """Prices of a model on a mesh."""
 
-    def __init__(self, problem: Problem, written: Written, machine: Machine, sharded_state: bool) -> None:
-        self._problem, self._written, self._machine = problem, written, machine
+    def __init__(self, problem: Problem, model: MeshProgram, machine: Machine, sharded_state: bool) -> None:
+        self._problem, self._model, self._machine = problem, model, machine
         self._sharded = sharded_state
-        self._sizes = written.mesh.sizes
+        self._sizes = model.mesh.sizes
         self._groups = cache(lambda axes: mesh_groups(self._sizes, axes))
         self._exchanges = cache(lambda source, target: mesh_steps(source, target, self._sizes))
         self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
@@ -54,61 +54,63 @@ class Prices:
         return float(part.forward.max()) / MICRO_BATCHES, float(part.backward.max()) / MICRO_BATCHES
 
     def conversion(self, nbytes: int, source: MeshSharding, target: MeshSharding) -> tuple[float, float] | None:
-        """Say which conversions there are; `crossing` prices them, for which bytes are not enough."""
+        """Return zeros if the resharding exists, else None; `crossing` has its price, which depends on the value."""
         del nbytes
         return None if self._exchanges(source, target) is None else (0.0, 0.0)
 
     def crossing(
         self, value: int, source: MeshSharding, target: MeshSharding
     ) -> tuple[float, float, float, float, float]:
-        """Return forward and backward seconds of a conversion of the first micro-batch, of the second, and bytes."""
-        written, whole = self._written, self._written.program.values[value].nbytes
-        kind = written.outline.kinds[value]
+        """Return the forward and backward seconds of a resharding, for both micro-batches, and its bytes."""
+        model, nbytes = self._model, self._model.program.values[value].nbytes
+        kind = model.outline.kinds[value]
         if kind is not Kind.WEIGHT:
-            ahead, back = self._made(source, target)
-            part = whole / MICRO_BATCHES
-            forward = self._seconds(ahead, part)
-            backward = self._seconds(back, part) if kind is Kind.MADE else 0.0
+            forward_steps, backward_steps = self._steps(source, target)
+            part = nbytes / MICRO_BATCHES
+            forward = self._seconds(forward_steps, part)
+            backward = self._seconds(backward_steps, part) if kind is Kind.OUTPUT else 0.0
             return forward, backward, forward, backward, 0.0
-        # A gradient that is to be summed here is summed over samples at once; others are where they are read.
-        ahead, back = self._made(written.stored(source) if PENDING_GRADIENT in source else source, target)
-        joined_bytes = self.put_together(value, source, target)
-        return self._seconds(ahead, whole), self._seconds(back, whole), 0.0, 0.0, joined_bytes
+        # A pending gradient is summed here, over samples as well; other gradients are summed where they are read.
+        forward_steps, backward_steps = self._steps(
+            model.stored(source) if PENDING_GRADIENT in source else source, target
+        )
+        joined_bytes = self.gathered_bytes(value, source, target)
+        return self._seconds(forward_steps, nbytes), self._seconds(backward_steps, nbytes), 0.0, 0.0, joined_bytes
 
-    def put_together(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
-        """Return the bytes that a parameter takes which is put together of slices."""
+    def gathered_bytes(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
+        """Return the bytes of a parameter that is gathered from slices; 0 if it is not."""
         pieces = self._pieces(target)
-        return self._written.program.values[value].nbytes / pieces if pieces < self._pieces(source) else 0.0
+        return self._model.program.values[value].nbytes / pieces if pieces < self._pieces(source) else 0.0
 
     def sums(self, instruction: Instruction[Joint], rule: Joint) -> float:
-        """Return the seconds in which the gradient of a parameter that is stored in slices is summed over samples."""
-        if instruction.verb is not Verb.READ or self._written.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
+        """Return the seconds to sum the gradient of a sliced parameter over samples."""
+        if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
-        (forms,), axes = rule.outputs, self._written.mesh.data
+        (forms,), axes = rule.outputs, self._model.mesh.data
         if not axes or PENDING_GRADIENT in forms:
             return 0.0
-        share = self._written.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
+        share = self._model.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
         return self._machine.seconds(Collective.ALL_REDUCE, share, self._groups(axes))
 
-    def kept(self, instruction: Instruction[Joint], rule: Joint) -> float:
-        """Return the bytes that an instruction leaves on a device until the backward pass."""
+    def persistent_bytes(self, instruction: Instruction[Joint], rule: Joint) -> float:
+        """Return the bytes that an instruction holds on a device until the backward pass."""
         if instruction.op >= 0:
             part, op = self._part(instruction, rule), self._problem.graph.operators[instruction.op]
-            degrees = rule.degrees(self._written.mesh, len(op.dims))
+            degrees = rule.degrees(self._model.mesh, len(op.dims))
             cut = sum(int(slice_elements(op, w, degrees).max()) * w.itemsize for w in op.weights)
             return max(0.0, float(part.memory.max()) - self._state[instruction.op] * cut)
-        if instruction.verb is not Verb.READ or self._written.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
+        if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
         value, (forms,) = instruction.outputs[0], rule.outputs
         pieces = self._pieces(forms)
-        stored = self._written.program.values[value].nbytes / pieces
-        replicas = (self._state[self._written.outline.owner[value]] - 1) * stored
+        stored = self._model.program.values[value].nbytes / pieces
+        replicas = (self._state[self._model.outline.owner[value]] - 1) * stored
         return stored + replicas / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
     def _pieces(self, forms: MeshSharding) -> int:
-        return int(np.prod([*self._written.mesh.pieces(forms).values()], dtype=np.int64))
+        return int(np.prod([*self._model.mesh.pieces(forms).values()], dtype=np.int64))
 
-    def _made(self, source: MeshSharding, target: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
+    def _steps(self, source: MeshSharding, target: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
         exchanges = self._exchanges(source, target)
         assert exchanges is not None
         return exchanges
@@ -120,7 +122,7 @@ class Prices:
 
     def _part(self, instruction: Instruction[Joint], rule: Joint) -> PartCosts:
         dims = self._problem.graph.operators[instruction.op].dims
-        return self._price(instruction.op, rule.degrees(self._written.mesh, len(dims)))
+        return self._price(instruction.op, rule.degrees(self._model.mesh, len(dims)))
 
     def _price(self, op: int, degrees: tuple[int, ...]) -> PartCosts:
         if (op, degrees) not in self._parts:
@@ -129,49 +131,49 @@ class Prices:
         return self._parts[op, degrees]
 
     def _state_of(self, op: int) -> float:
-        """Return the bytes that a device keeps for each byte of an operator's parameters, at least themselves."""
+        """Return the persistent bytes for each byte of an operator's parameters; at least 1."""
         operator = self._problem.graph.operators[op]
         weights = sum(tensor.nbytes for tensor in operator.weights)
         if not weights:
             return 0.0
-        whole = self._price(op, (1,) * len(operator.dims))
+        costs = self._price(op, (1,) * len(operator.dims))
         outputs = sum(tensor.nbytes for tensor in operator.outputs)
-        state = whole.memory[0] - min(outputs, whole.memory[0]) if whole.kept is None else whole.kept[0]
+        state = costs.memory[0] - min(outputs, costs.memory[0]) if costs.kept is None else costs.kept[0]
         return max(1.0, float(state) / weights)
 
 
-def least_bytes(prices: Prices, written: Written, graph: OperatorGraph) -> float:
-    """Return bytes that a device holds at least: for each operator by itself, the signature that keeps the least.
+def least_bytes(prices: Prices, model: MeshProgram, graph: OperatorGraph) -> float:
+    """Return a lower bound on the bytes of a device: the sum of each operator's minimum over its signatures.
 
-    With a signature go the parameters, as they are stored best for it, and what is put together of them.
+    A signature counts with the best storage of its parameters, and with what is gathered of them.
     """
-    reads = {i.outputs[0]: i for i in written.program.instructions if i.verb is Verb.READ}
+    reads = {i.outputs[0]: i for i in model.program.instructions if i.verb is Verb.READ}
     cached: dict[object, float] = {}
-    counted: set[int] = set()
+    visited: set[int] = set()
     total = 0.0
-    for instruction in written.program.instructions:
+    for instruction in model.program.instructions:
         if instruction.op < 0:
             continue
-        weights = [(k, value) for k, value in enumerate(instruction.inputs) if value in reads and value not in counted]
-        counted.update(value for _, value in weights)
+        weights = [(k, value) for k, value in enumerate(instruction.inputs) if value in reads and value not in visited]
+        visited.update(value for _, value in weights)
         op = graph.operators[instruction.op]
-        like = (attrs.evolve(op, name=""), tuple(k for k, _ in weights))
-        if like not in cached:
-            cached[like] = min(
-                prices.kept(instruction, rule)
+        key = (attrs.evolve(op, name=""), tuple(k for k, _ in weights))
+        if key not in cached:
+            cached[key] = min(
+                prices.persistent_bytes(instruction, rule)
                 + sum(_least_of(prices, reads[value], value, rule.inputs[k]) for k, value in weights)
                 for rule in instruction.signatures
             )
-        total += cached[like]
+        total += cached[key]
     return total
 
 
 def _least_of(prices: Prices, read: Instruction[Joint], value: int, target: MeshSharding) -> float:
-    """Return the bytes of a parameter that is wanted in some forms: as it is stored, and put together."""
+    """Return the minimal bytes of a parameter that is used with the shardings ``target``: stored and gathered."""
     return min(
         (
-            prices.kept(read, rule)
-            + (0.0 if rule.outputs[0] == target else prices.put_together(value, rule.outputs[0], target))
+            prices.persistent_bytes(read, rule)
+            + (0.0 if rule.outputs[0] == target else prices.gathered_bytes(value, rule.outputs[0], target))
             for rule in read.signatures
             if rule.outputs[0] == target or prices.conversion(0, rule.outputs[0], target) is not None
         ),
@@ -179,20 +181,20 @@ def _least_of(prices: Prices, read: Instruction[Joint], value: int, target: Mesh
     )
 
 
-def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
+def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Columns:
     """Return the columns of a model on a mesh, for the recursion that overlaps both passes within ``limit`` bytes.
 
-    ``who`` begins messages.
+    Error messages begin with ``subject``.
     """
-    program = written.program
-    base = columns_of(program, prices, who)
+    program = model.program
+    base = columns_of(program, prices, subject)
     pairs = [(i, rule) for i in program.instructions for rule in i.signatures]
     crossings = np.full((5, *base.forward.shape), np.inf)
     numbers: dict[object, int] = {}
     for v, forms in enumerate(forms_of(program)):
-        like = numbers.setdefault((program.values[v].nbytes, written.outline.kinds[v], forms), v)
-        if like < v:
-            crossings[:, v] = crossings[:, like]
+        first = numbers.setdefault((program.values[v].nbytes, model.outline.kinds[v], forms), v)
+        if first < v:
+            crossings[:, v] = crossings[:, first]
             continue
         for a, b in np.argwhere(np.isfinite(base.forward[v])).tolist():
             crossings[:, v, a, b] = prices.crossing(v, forms[a - 1], forms[b - 1])
@@ -201,17 +203,17 @@ def priced(prices: Prices, written: Written, limit: float, who: str) -> Columns:
         return np.array(values, dtype=np.float64)
 
     bounded = np.isfinite(limit)
-    held_bytes = column([prices.kept(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
+    held_bytes = column([prices.persistent_bytes(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
     return base._replace(
         overlapped=True,
         back=column([prices.passes(i, rule)[1] for i, rule in pairs]),
         sums=column([prices.sums(i, rule) for i, rule in pairs]),
-        held=held_bytes,
+        signature_bytes=held_bytes,
         forward=crossings[0],
         backward=crossings[1],
-        again_forward=crossings[2],
-        again_backward=crossings[3],
-        put_together=crossings[4] if bounded else np.zeros_like(crossings[4]),
+        second_forward=crossings[2],
+        second_backward=crossings[3],
+        gathered_bytes=crossings[4] if bounded else np.zeros_like(crossings[4]),
         limit=limit,
-        lean=following(held_bytes, base.signature_at) * (1 - 1e-9),
+        min_bytes=min_after(held_bytes, base.signature_at) * (1 - 1e-9),
     )

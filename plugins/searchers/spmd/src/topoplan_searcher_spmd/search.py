@@ -1,8 +1,8 @@
-"""The plans as a searcher: it plans for the fabric that it is given, mesh by mesh, and the simulator chooses.
+"""The search: it plans mesh by mesh for the fabric of the first state, and the simulator chooses.
 
-Proposed are first HiDup's plan and data parallelism, so that what wins is never slower, as simulated, than either of
-these; then, as they are planned, the plans of meshes that may be among the best, with both micro-batches and with the
-whole batch at once; and at last, of the meshes that were simulated the fastest, plans whose communication runs ahead.
+It first proposes HiDup's plan and data parallelism, so that the fastest plan is never slower than these.  It then
+proposes the plans of all meshes that may be among the best, with two micro-batches and with the whole batch.  At last
+it proposes, for the fastest meshes, plans whose communication runs ahead.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import numpy as np
 
 from topoplan import Candidate, PlacedStrategy, Problem, Search, SpmdStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.fabric import Fabric
 from topoplan.model.placement import data_parallel
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import AHEAD, Planned, PlanTooLargeError, plan_on
+from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, PlanTooLargeError, plan_on
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
+from topoplan_spmd_planning.strategy import unscheduled
 
 __all__ = ["SpmdSearch"]
 
 
 @attrs.define
 class _Proposal:
-    """A strategy to simulate: its name, and what came of it."""
+    """A strategy to simulate: its name, its simulated seconds, and whether it fits into memory."""
 
     name: str
     candidate: Candidate
@@ -42,7 +43,7 @@ class _Proposal:
 
 
 class SpmdSearch(Search):
-    """Proposes its plans, mesh by mesh; learns from their prices which is the best."""
+    """Proposes its plans mesh by mesh and records their costs."""
 
     def __init__(self, options: Spmd, problem: Problem) -> None:
         self._options, self._problem = options, problem
@@ -50,17 +51,17 @@ class SpmdSearch(Search):
         self._rounds: Iterator[list[_Proposal]] | None = None
         self._asked: list[_Proposal] = []
         self._proposals: list[_Proposal] = []
-        self._planned: list[Planned] = []
+        self._plans: list[MeshPlan] = []
         self._dominated = 0
 
     def adopt(self, trial: Trial) -> None:
         """Plan for the fabric of the first ``trial``."""
         if self._rounds is None:
-            self._rounds = self._proposed(trial)
+            self._rounds = self._plan_rounds(trial)
             self._proposals.append(_Proposal("initial strategy", Candidate(base=trial.state), trial.cost, trial.fits))
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose what comes next; nothing when all is proposed.
+        """Propose the next plans, or nothing if all are proposed.
 
         Raises:
             TopoplanError: there is no plan on any mesh.
@@ -70,14 +71,14 @@ class SpmdSearch(Search):
         return [proposal.candidate for proposal in self._asked]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Keep what each plan took."""
+        """Record the simulated seconds of each plan."""
         for proposal, trial in zip(self._asked, trials, strict=False):
             proposal.seconds, proposal.fits = trial.cost, trial.fits
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
-        """Return the plans with their estimated and simulated seconds, and the chosen one in full.
+        """Return all plans with their estimated and simulated seconds, and one plan in full.
 
-        That is the one of a strategy; without it, the fastest of all.
+        That plan is the one of ``strategy``, or the fastest if ``strategy`` is None.
         """
         simulated = [proposal for proposal in self._proposals if proposal.seconds is not None]
         best = min(simulated, key=lambda proposal: (not proposal.fits, proposal.seconds or 0.0), default=None)
@@ -87,27 +88,27 @@ class SpmdSearch(Search):
             "chosen": None if best is None else best.name,
             "meshes": [
                 {
-                    "mesh": list(planned.written.mesh.sizes),
-                    "axes": [str(role) for role in planned.written.mesh.roles],
-                    "planned_s": planned.seconds,
-                    "memory_bytes": planned.memory,
-                    "sharded_state": planned.strategy.program.sharded_state,
-                    "states": planned.solution.outcome.states,
-                    "exact": planned.solution.exact,
-                    "frontier_entries": planned.solution.outcome.entries,
+                    "mesh": list(plan.model.mesh.sizes),
+                    "axes": [str(role) for role in plan.model.mesh.roles],
+                    "planned_s": plan.seconds,
+                    "memory_bytes": plan.memory,
+                    "sharded_state": plan.strategy.program.sharded_state,
+                    "states": plan.solution.outcome.states,
+                    "exact": plan.solution.exact,
+                    "frontier_entries": plan.solution.outcome.entries,
                 }
-                for planned in sorted(self._planned, key=lambda planned: planned.seconds)
+                for plan in sorted(self._plans, key=lambda plan: plan.seconds)
             ],
             "meshes_outdone": self._dominated,
             "simulated_s": {proposal.name: proposal.seconds for proposal in simulated},
         }
-        chosen = None if best is None else best.candidate.state().strategy
-        if isinstance(chosen, SpmdStrategy):
-            answer |= self._told(chosen)
+        program = None if best is None else best.candidate.state().strategy
+        if isinstance(program, SpmdStrategy):
+            answer |= self._describe(program)
         return answer
 
-    def _told(self, strategy: SpmdStrategy) -> dict[str, Any]:
-        """Tell a program: its mesh, its collectives by kind, and the forms of every operator."""
+    def _describe(self, strategy: SpmdStrategy) -> dict[str, Any]:
+        """Describe a program: its mesh, its collectives by kind, and the signatures of every operator."""
         program, graph = strategy.program, self._problem.graph
         counts: Counter[str] = Counter()
         for move in reshards_of(program, graph):
@@ -122,8 +123,8 @@ class SpmdSearch(Search):
             ],
         }
 
-    def _proposed(self, trial: Trial) -> Iterator[list[_Proposal]]:
-        """Yield what is proposed, round by round."""
+    def _plan_rounds(self, trial: Trial) -> Iterator[list[_Proposal]]:
+        """Yield the proposals of each round."""
         fabric, shortlist = trial.state.fabric, []
         if (hidup := self._hidup(trial)) is not None:
             shortlist.append(_Proposal("hidup", hidup))
@@ -138,60 +139,62 @@ class SpmdSearch(Search):
         simulated: dict[Mesh, list[_Proposal]] = {}
         for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
             try:
-                planned = self._plan(mesh, fabric, 1.0, self._bound())
+                plan = self._plan(mesh, fabric, 1.0, self._bound())
             except PlanTooLargeError as error:
                 if nearest is None or error.needed < nearest[1].needed:
                     nearest = mesh, error
                 continue
             except TopoplanError as error:
                 refused = refused or error
-                if isinstance(error, TooManyStatesError) and not self._planned:
+                if isinstance(error, TooManyStatesError) and not self._plans:
                     break  # these depend on the model more than on the mesh
                 continue
-            if planned is None:
+            if plan is None:
                 continue
-            self._planned.append(planned)
-            named = {f"{mesh} whole batch": planned.strategy.unscheduled()}
-            if not planned.strategy.whole_batch:
-                named[f"{mesh} duplex"] = planned.strategy
-            simulated[mesh] = [_Proposal(name, Candidate(base=State(it, fabric))) for name, it in named.items()]
+            self._plans.append(plan)
+            named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
+            if not plan.strategy.whole_batch:
+                named[f"{mesh} duplex"] = plan.strategy
+            simulated[mesh] = [
+                _Proposal(name, Candidate(base=State(strategy, fabric))) for name, strategy in named.items()
+            ]
             yield simulated[mesh]
-        if nearest is not None and not self._planned:
+        if nearest is not None and not self._plans:
             raise self._too_large(*nearest)
-        if refused is not None and not self._planned:
+        if refused is not None and not self._plans:
             raise refused
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
         for mesh in best[: self._options.finalists]:
-            ahead = self._plan(mesh, fabric, AHEAD)
-            if ahead is not None and not ahead.strategy.whole_batch:
-                yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(ahead.strategy, fabric)))]
+            overlap_plan = self._plan(mesh, fabric, AHEAD)
+            if overlap_plan is not None and not overlap_plan.strategy.whole_batch:
+                yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
 
     def _too_large(self, mesh: Mesh, refused: PlanTooLargeError) -> NoPlanFitsError:
-        """Say what the plan of the least memory lacks, or any plan, and what would help."""
-        problem, planned = self._problem, refused.nearest
-        if planned is None:
+        """Return an error that states the missing memory of the nearest plan, and what would help."""
+        problem, plan = self._problem, refused.nearest
+        if plan is None:
             message = needs_more(problem, refused.needed)
             return NoPlanFitsError(f"{refused}: of all meshes devices need the least on {mesh}, and {message}")
-        use = Lowering(problem.graph, problem.cluster, problem.costs).memory_use(planned.strategy)
-        message = no_plan_fits(problem, planned.strategy, use)
+        use = Lowering(problem.graph, problem.cluster, problem.costs).memory_use(plan.strategy)
+        message = no_plan_fits(problem, plan.strategy, use)
         return NoPlanFitsError(f"{refused}: of the plans that do not count bytes, on {mesh}, {message}")
 
     @staticmethod
     def _seconds(proposal: _Proposal) -> float:
-        """Return what a proposal took; nothing is known of one that was not simulated."""
+        """Return the simulated seconds of a proposal; infinite if it was not simulated."""
         return np.inf if proposal.seconds is None else proposal.seconds
 
     def _bound(self) -> float:
-        """Return the estimated seconds that a plan must not exceed to be on the shortlist."""
+        """Return the largest estimated seconds of a plan on the shortlist; infinite if there is room on it."""
         limit = float(self._problem.cluster.device_memory.min())
-        fit = sorted(planned.seconds for planned in self._planned if planned.memory <= limit)
+        fit = sorted(plan.seconds for plan in self._plans if plan.memory <= limit)
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
 
-    def _plan(self, mesh: Mesh, fabric: Fabric, weight: float, bound: float = np.inf) -> Planned | None:
-        """Plan on one mesh; count those that are given up."""
+    def _plan(self, mesh: Mesh, fabric: AnyFabric, weight: float, bound: float = np.inf) -> MeshPlan | None:
+        """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
         lowering = Lowering(problem.graph, problem.cluster, problem.costs)
-        planned = plan_on(
+        plan = plan_on(
             problem,
             self._outline,
             mesh,
@@ -203,11 +206,11 @@ class SpmdSearch(Search):
             weight=weight,
             bound=bound,
         )
-        self._dominated += planned is None and bound < np.inf
-        return planned
+        self._dominated += plan is None and bound < np.inf
+        return plan
 
     def _hidup(self, trial: Trial) -> Candidate | None:
-        """Return what the searcher ``hidup`` proposes, if it has a plan."""
+        """Return the candidate of the searcher ``hidup``, if it has a plan."""
         try:
             program, plan = plan_of(self._problem, "released", self._options.max_states)
         except TopoplanError:
@@ -219,8 +222,8 @@ class SpmdSearch(Search):
         graph, devices = self._problem.graph, range(self._problem.cluster.n_devices)
         placements = tuple(data_parallel(graph, op, devices) for op in range(len(graph.operators)))
         fits = all(
-            self._problem.costs.supports(op, placed.degrees)
-            and all(degree <= dim.size for degree, dim in zip(placed.degrees, graph.operators[op].dims, strict=True))
-            for op, placed in enumerate(placements)
+            self._problem.costs.supports(op, placement.degrees)
+            and all(degree <= dim.size for degree, dim in zip(placement.degrees, graph.operators[op].dims, strict=True))
+            for op, placement in enumerate(placements)
         )
         return PlacedStrategy(placements) if fits else None

@@ -1,9 +1,9 @@
-"""A model on a mesh: what every device may do, axis by axis.
+"""The search space of a model on a mesh: the signatures of each operator along each axis.
 
-An axis of a mesh has a role.  Along *data* samples are cut, and nothing else.  Along *model* everything is searched:
-any sound signature, samples among them.  Along *expert* operators that have experts are cut by these or by samples,
-all others by samples: devices with different samples lend each other their experts (Lepikhin et al., GShard, ICLR
-2021).  Instructions run under joint signatures, one for each axis.
+Each axis of a mesh has a role.  Along *data* only samples are cut.  Along *model* any sound signature is possible.
+Along *expert*, operators with experts are cut by experts or by samples, and all others by samples: devices with
+different samples use each other's experts (Lepikhin et al., GShard, ICLR 2021).  A joint signature of an instruction
+has one signature for each axis.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
-__all__ = ["Joint", "Kind", "Mesh", "Outline", "Role", "Written", "meshes", "outline", "written"]
+__all__ = ["Joint", "Kind", "Mesh", "MeshProgram", "Outline", "Role", "mesh_program", "meshes", "outline"]
 
 
 class Role(StrEnum):
-    """What is cut along an axis of a mesh."""
+    """The role of an axis of a mesh."""
 
     DATA = "data"
     MODEL = "model"
@@ -43,19 +43,19 @@ class Role(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a value is."""
+    """The kind of a value."""
 
-    MADE = "made"
+    OUTPUT = "output"
     """The output of an operator."""
     WEIGHT = "weight"
     """A parameter."""
-    GIVEN = "given"
+    DATA = "data"
     """Data or a constant, which has no gradient."""
 
 
 @attrs.frozen
 class Mesh:
-    """Devices along each axis, and what the axis is for."""
+    """The number of devices along each axis, and the role of the axis."""
 
     sizes: tuple[int, ...]
     roles: tuple[Role, ...]
@@ -71,7 +71,7 @@ class Mesh:
         return tuple(axis for axis, role in enumerate(self.roles) if role is Role.DATA)
 
     def pieces(self, forms: MeshSharding) -> dict[int, int]:
-        """Return into how many slices each axis of a tensor is cut."""
+        """Return the number of slices along each axis of a tensor."""
         sizes: dict[int, int] = {}
         for form, size in zip(forms, self.sizes, strict=True):
             if form.sliced:
@@ -81,7 +81,7 @@ class Mesh:
 
 @attrs.frozen
 class Joint:
-    """A signature along every axis of a mesh, and the forms of inputs and outputs along all of them."""
+    """A signature for each axis of a mesh, and the resulting shardings of inputs and outputs."""
 
     rules: tuple[Signature, ...]
     inputs: tuple[MeshSharding, ...] = attrs.field(init=False)
@@ -96,7 +96,7 @@ class Joint:
         return tuple(zip(*(rule.outputs for rule in self.rules), strict=True))
 
     def degrees(self, mesh: Mesh, n_dims: int) -> tuple[int, ...]:
-        """Return the cut of an operator."""
+        """Return the degrees of the cut of an operator."""
         degrees = [1] * n_dims
         for rule, size in zip(self.rules, mesh.sizes, strict=True):
             if rule.dim >= 0:
@@ -106,13 +106,13 @@ class Joint:
 
 @attrs.frozen
 class Outline:
-    """A model as instructions, whatever the mesh.
+    """A model as instructions, independent of the mesh.
 
     Attributes:
         program: instructions, with every signature that an axis can have.
-        kinds: of each value.
-        owner: of each value that is read, the operator that it is for; else -1.
-        user: of each value, the instruction that uses it last and as which argument, or (-1, -1).
+        kinds: kind of each value.
+        owner: for each value that is read, the operator that uses it; else -1.
+        user: for each value, the last instruction that uses it and the index of the argument, or (-1, -1).
         experts: (n_ops) the dimension of experts in each operator, or -1.
     """
 
@@ -124,22 +124,25 @@ class Outline:
 
 
 @attrs.frozen
-class Written:
-    """A model as instructions for a mesh, with the joint signatures that can be had."""
+class MeshProgram:
+    """A model as instructions on a mesh, with all possible joint signatures."""
 
     mesh: Mesh
     program: Program[Joint]
     outline: Outline
 
     def stored(self, forms: MeshSharding) -> MeshSharding:
-        """Return how something is stored that is read in these forms: by all devices with the same samples."""
+        """Return the stored sharding of a value that is read with the shardings ``forms``.
+
+        Devices with different samples store the same slice, whose gradient is pending.
+        """
         return tuple(PENDING_GRADIENT if axis in self.mesh.data else form for axis, form in enumerate(forms))
 
 
 def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
-    """Return the flat mesh and, if ``all`` are asked for, every (data, model) and those with an axis of ``experts``.
+    """Return the flat mesh and, if ``kind`` is ``all``, every (data, model) mesh and those with an axis of ``experts``.
 
-    Those of which some axes make up a host come first: they are often the best, and then others are soon given up.
+    Meshes with axes that form a host come first.  They are often the best, so that others are dropped early.
     """
     n_devices = cluster.n_devices
     result = [Mesh((n_devices,), (Role.MODEL,))]
@@ -158,34 +161,36 @@ def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
 
 
 def outline(graph: OperatorGraph) -> Outline:
-    """Write a model down."""
+    """Return the outline of a model."""
     program = write_down(graph, signatures, data_first=False)
     count = len(program.values)
-    kinds, owner, user = [Kind.GIVEN] * count, [-1] * count, [(-1, -1)] * count
+    kinds, owner, user = [Kind.DATA] * count, [-1] * count, [(-1, -1)] * count
     for position, instruction in enumerate(program.instructions):
         for value in instruction.outputs if instruction.op >= 0 else ():
-            kinds[value] = Kind.MADE
+            kinds[value] = Kind.OUTPUT
         for k, value in enumerate(instruction.inputs):
             user[value] = position, k
-            if kinds[value] is not Kind.MADE:
+            if kinds[value] is not Kind.OUTPUT:
                 owner[value] = instruction.op
                 weight = k >= len(graph.operators[instruction.op].inputs)
-                kinds[value] = Kind.WEIGHT if weight else Kind.GIVEN
+                kinds[value] = Kind.WEIGHT if weight else Kind.DATA
     return Outline(program, tuple(kinds), tuple(owner), tuple(user), expert_dims(graph))
 
 
-def written(problem: Problem, model: Outline, mesh: Mesh) -> Written:
-    """Write a model down for a mesh, with the signatures that its devices can have and the estimator can price."""
+def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
+    """Return the program of a model on a mesh, with the signatures that are possible and have a price."""
     instructions = []
     for i in model.program.instructions:
-        along = [_along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)]
-        rules = tuple(_joint(problem, mesh, model.program, i, along))
+        rules_by_axis = [
+            _along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)
+        ]
+        rules = tuple(_joint(problem, mesh, model.program, i, rules_by_axis))
         instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
-    return Written(mesh, Program(tuple(instructions), model.program.values), model)
+    return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model)
 
 
 def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signature:
-    """Return the one of an operator's signatures that cuts its samples, in equal parts; the last one if none does."""
+    """Return the signature that cuts the samples of an operator into equal parts, or the last signature."""
     dim = op.sample_dim
     if size == 1 or dim < 0 or op.dims[dim].size % size:
         return rules[-1]
@@ -195,7 +200,7 @@ def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signat
 def _along(
     role: Role, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
 ) -> tuple[Signature, ...]:
-    """Return the signatures that an instruction may have along one axis."""
+    """Return the possible signatures of an instruction along one axis."""
     if role is Role.MODEL:
         return i.signatures
     if i.verb is Verb.LOSS:
@@ -204,15 +209,19 @@ def _along(
         samples = _samples_rule(graph.operators[i.op], i.signatures, size)
         expert = model.experts[i.op] if role is Role.EXPERT else -1
         return (samples, *(rule for rule in i.signatures if rule.dim == expert >= 0))
-    by, argument = model.user[i.outputs[0]]
-    user = model.program.instructions[by]
+    reader, argument = model.user[i.outputs[0]]
+    user = model.program.instructions[reader]
     if i.verb is Verb.TAKE:
-        form = REPLICATED if by < 0 else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
+        form = (
+            REPLICATED
+            if reader < 0
+            else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
+        )
         return (Signature((), (form,)),)
     if role is Role.DATA:
         return (Signature((), (REPLICATED,)),)
     slices: list[Sharding] = []
-    if by >= 0 and model.experts[user.op] >= 0:
+    if reader >= 0 and model.experts[user.op] >= 0:
         axes = arguments(graph.operators[user.op])[argument].axes
         slices = [shard(k) for k, axis in enumerate(axes) if axis.dim == model.experts[user.op]]
     return tuple(Signature((), (form,)) for form in (PENDING_GRADIENT, *slices))
@@ -223,11 +232,11 @@ def _joint(
     mesh: Mesh,
     program: Program[Signature],
     i: Instruction[Signature],
-    along: Sequence[tuple[Signature, ...]],
+    rules_by_axis: Sequence[tuple[Signature, ...]],
 ) -> Iterator[Joint]:
-    """Yield the joint signatures with equal slices that the estimator can price."""
+    """Yield the joint signatures that have equal slices and a price."""
     shapes = [program.values[value].shape for value in (*i.inputs, *i.outputs)]
-    for rules in itertools.product(*along):
+    for rules in itertools.product(*rules_by_axis):
         joint = Joint(rules)
         cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
         if any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):

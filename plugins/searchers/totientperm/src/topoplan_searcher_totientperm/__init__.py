@@ -1,11 +1,11 @@
 """The network half of TopoOpt's alternating optimization (NSDI'23, section 4.1).
 
-Takes turns with a searcher of strategies: once in a while it takes the demand of the best strategy, wires
-the fabric anew for it, and proposes that with the strategy, priced together.  The construction is that of
-the ``topoopt`` topology; since a rule on bytes alone cannot know what overlaps in time, some other splits of
-the interfaces between rings and direct links are proposed with it, each with direct links for the most
-bytes and for the most bytes times detour, and the price decides.  On the best of them, traffic is then split by
-load over the k shortest paths, and the price decides again.
+The searcher alternates with a searcher of strategies.  From time to time it takes the demand of the best strategy,
+builds a new fabric for it, and proposes strategy and fabric as one state.  The construction is that of the topology
+``topoopt``.  Its rule divides the interfaces between rings and direct links by bytes alone and ignores what overlaps in
+time.  Therefore some other splits are proposed as well, each in two variants: direct links for the most bytes, and for
+the most bytes times detour.  For the best of these fabrics, traffic is then split by load over the k shortest paths.
+The cost decides each time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Problem, Search, Searcher, TopoplanError, hookimpl, option
+from topoplan import Searcher, TopoplanError, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ __all__ = ["TotientPerm", "topoplan_searchers"]
 
 @attrs.frozen(kw_only=True)
 class TotientPerm(Searcher):
-    """Rewires the fabric for the demand of the best strategy, in turns with a strategy searcher."""
+    """Rewires the fabric for the demand of the best strategy; alternates with a strategy searcher."""
 
     name = "totientperm"
     axis = "network"

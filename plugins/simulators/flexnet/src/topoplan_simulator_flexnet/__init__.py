@@ -11,7 +11,7 @@ import attrs
 
 from topoplan import Simulator, hookimpl, option
 from topoplan.options import SEEDS
-from topoplan.plugin.components import MemoryPolicy
+from topoplan_engine.simulation.component import COLLECTIVE, GRADIENT_SYNC, MEMORY, SimulatorOfModel
 
 if TYPE_CHECKING:
     from topoplan_engine.simulation.base import Simulation
@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Flexnet", "topoplan_simulators"]
 
 
-_SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
-_COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
-_MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per MB (penalty)"
-
-
 @attrs.frozen(kw_only=True)
-class Flexnet(Simulator):
+class Flexnet(SimulatorOfModel):
     """FlexNet's logical simulator, exactly: FIFO links, messages in segments."""
 
     name = "flexnet"
@@ -38,31 +33,16 @@ class Flexnet(Simulator):
         "random", help="way round a ring: as listed, or a coin for each all-reduce, as FlexNet does it"
     )
     seed: int = option(1, help="draws the directions; 1 gives FlexNet's published times", minimum=0, maximum=SEEDS)
-    gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=_SYNC)
-    collective: Literal["ring", "parameter-server"] = option("ring", help=_COLLECTIVE)
-    memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=_MEMORY)
+    gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=GRADIENT_SYNC)
+    collective: Literal["ring", "parameter-server"] = option("ring", help=COLLECTIVE)
+    memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=MEMORY)
 
     def build(self) -> Simulation:
         """Build the simulator."""
-        from topoplan_engine.simulation.base import Simulation
         from topoplan_simulator_flexnet.model import Model
 
         seed = self.seed if self.ring_direction == "random" else None
-        return Simulation(
-            Model(self.segment_bytes, seed),
-            barriers=self.gradient_sync == "barrier",
-            server=self.collective == "parameter-server",
-        )
-
-    @property
-    def memory_policy(self) -> MemoryPolicy:
-        """What the option ``memory`` says."""
-        return self.memory
-
-    @property
-    def first_draw(self) -> int:
-        """The option ``seed``."""
-        return self.seed
+        return self.simulation(Model(self.segment_bytes, seed))
 
 
 @hookimpl

@@ -1,6 +1,6 @@
-"""What messages of FlexNet's simulator take at least, in its units: milliseconds, bytes per millisecond.
+"""Lower bounds on what messages of FlexNet's simulator take, in its units: milliseconds, bytes per millisecond.
 
-`alone` and `sure_uses` are what bounds are made of, `sure_bytes` what crosses each link in any order.
+They hold for any order of events: `processing_times` of tasks, `link_uses`, and `guaranteed_bytes` over each link.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from topoplan.arrays import F64, I8, I32, I64
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.network.tables import PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
+from topoplan_engine.simulation.critical_path import LinkUses
 
-__all__ = ["alone", "flow_bytes", "sure_bytes", "sure_uses"]
+__all__ = ["flow_bytes", "guaranteed_bytes", "link_uses", "processing_times"]
 
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
@@ -28,7 +29,7 @@ def flow_bytes(size: int, members: int, rings: int) -> int:
 
 
 @numba.njit(cache=True)
-def sure_bytes(
+def guaranteed_bytes(
     kind: I8, op: I32, size: I64, traffic: Traffic, backward: I32, paths: PathColumns, rings: RingColumns
 ) -> F64:
     """(n, E) bytes of each operator over each link, rings walking the way that loads it less."""
@@ -54,9 +55,13 @@ def sure_bytes(
     return sent
 
 
+def link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> LinkUses:
+    """Return the milliseconds that tasks take links: bytes over bandwidth."""
+    return LinkUses(*_link_uses(tasks, traffic, paths, rings))
+
+
 @numba.njit(cache=True)
-def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
-    """The columns of `topoplan_engine.simulation.critical_path.Uses`, in milliseconds: bytes over bandwidth."""
+def _link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
     n_tasks = len(tasks.kind)
     ptr = np.zeros(n_tasks + 1, np.int64)
     for t in range(n_tasks):
@@ -71,7 +76,7 @@ def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: R
                 ptr[t + 1] += paths.path_ptr[path + 1] - paths.path_ptr[path]
     link = np.empty(ptr[n_tasks], np.int32)
     milliseconds = np.empty(ptr[n_tasks])
-    at = 0
+    count = 0
     for t in range(n_tasks):
         if ptr[t + 1] == ptr[t]:
             continue
@@ -84,14 +89,14 @@ def sure_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: R
             row = traffic.row[t] if tasks.kind[t] == _TRANSFER else rings.rows[rings.first[g] + flow]
             path = paths.row_ptr[row]
             for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                link[at] = paths.links[i]
-                milliseconds[at] = volume / paths.bandwidth[link[at]]
-                at += 1
+                link[count] = paths.links[i]
+                milliseconds[count] = volume / paths.bandwidth[link[count]]
+                count += 1
     return ptr, link, milliseconds
 
 
 @numba.njit(cache=True)
-def alone(
+def processing_times(
     tasks: TaskColumns,
     traffic: Traffic,
     paths: PathColumns,
@@ -100,7 +105,7 @@ def alone(
     n_devices: int,
     segment: int,
 ) -> F64:
-    """Milliseconds of each task when nothing else runs, at most: each link lets the segments pass one by one."""
+    """(T,) milliseconds of each task if nothing else runs: each link lets the segments pass one by one."""
     result = np.zeros(len(tasks.kind))
     for t in range(len(tasks.kind)):
         if tasks.kind[t] == _TRANSFER:

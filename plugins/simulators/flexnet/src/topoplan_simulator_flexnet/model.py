@@ -7,7 +7,7 @@ orders equal keys; a link is busy during its latency, once for every segment tha
 when its last segment does.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` into columns in milliseconds, `Model.simulate`
-runs the kernel over them, and `Model.alone` says how long each task takes at least, for the bounds.
+runs the kernel over them, and `Model.processing_times` gives lower bounds on the time of each task, for the bounds.
 
 A transfer and every flow of a ring takes the first path of its row.  An all-reduce of n members on one ring
 is n flows of floor(2 (n-1) size / n) bytes that start together, on k rings k n flows of
@@ -24,11 +24,11 @@ import numpy as np
 from topoplan.arrays import F64, I8, I32, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.lowering.fold import Folded
+from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
-from topoplan_engine.simulation.critical_path import Uses, look_ahead
-from topoplan_simulator_flexnet.bounds import alone, sure_bytes, sure_uses
+from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, processing_times
 from topoplan_simulator_flexnet.kernel import ALL_EVENTS, Prepared, advance, initial_state
 
 __all__ = ["Model", "Prepared", "directions", "flexnet_task_count"]
@@ -91,38 +91,44 @@ class Model(NamedTuple):
         start = state.began[: len(state.finish)]
         return Outcome(start / 1e3, state.finish / 1e3, state.link_bytes, float(state.makespan[0]) / 1e3, events)
 
-    def beats(self, prepared: Prepared, time: float) -> Outcome | None:
-        """Run one iteration; None once it is proven to take ``time`` or longer."""
+    def simulate_below(self, prepared: Prepared, cutoff_seconds: float) -> Outcome | None:
+        """Run one iteration; None once a lower bound on its time reaches the cutoff."""
         tasks, paths = prepared.tasks, prepared.paths
-        uses = Uses(*sure_uses(tasks, prepared.traffic, paths, prepared.rings))
-        bound, time_to_end = look_ahead(tasks, alone(*prepared), uses, len(paths.bandwidth), prepared.n_devices)
-        stop = time * 1e3 * (1 + 1e-9)  # rounding
+        uses = link_uses(tasks, prepared.traffic, paths, prepared.rings)
+        bound, time_to_end = critical_path_bound(
+            tasks, processing_times(*prepared), uses, len(paths.bandwidth), prepared.n_devices
+        )
+        stop = cutoff_seconds * 1e3 * (1 + 1e-9)  # rounding
         outcome = self._outcome(prepared, time_to_end, stop) if bound < stop else None
         return outcome if outcome is not None and outcome.makespan < np.inf else None
 
-    def alone(self, prepared: Prepared) -> F64:
-        """(T,) seconds that each task takes at least, from its last dependency on."""
-        milliseconds: F64 = alone(*prepared)
+    def processing_times(self, prepared: Prepared) -> F64:
+        """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
+        milliseconds: F64 = processing_times(*prepared)
         return milliseconds / 1e3
 
     def run_times(self, prepared: Prepared) -> F64:
         """(T,) seconds of each compute task, after float32."""
         return prepared.tasks.seconds / 1e3
 
-    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+    def guaranteed_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
         """(n, E) bytes that each operator sends over each link, whichever way round its rings walk."""
         forward = network.lower(taskgraph)
         backward = forward if self.seed is None else network.lower(taskgraph, backward=True)
         size, paths, rings = taskgraph.size, network.paths, network.rings_in_full
-        sent: F64 = sure_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
+        sent: F64 = guaranteed_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
         return sent
 
-    def folds(self, network: Network) -> bool:
-        """Whether a folded iteration can be simulated: FIFO order tells equal messages apart."""
+    def has_quotient(self, network: Network) -> bool:
+        """Whether a quotient can be simulated: FIFO order tells equal messages apart."""
         return False
 
-    def simulate_folded(self, folded: Folded, network: Network, beat: float) -> Outcome:
-        """Refuse: see `folds`."""
+    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
+        """Whether the tasks of each class run at the same time: see `has_quotient`."""
+        return False
+
+    def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
+        """Refuse: see `has_quotient`."""
         raise NotImplementedError
 
 

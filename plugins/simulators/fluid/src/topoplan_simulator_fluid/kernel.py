@@ -9,11 +9,13 @@ Data flow: `initial_state` allocates, `advance` runs the events and allocates no
 at and how long it takes at least from the start of each task to the end of all behind it: the loop ends without an
 answer as soon as a task would start too late.
 
+Messages within one window may have to wait for others before they flow: see `topoplan_simulator_fluid.bursts`.
+
 Each event has a function: a task becomes ready (`_start_ready`), a task ends (`_finish_task`), an entity is sent on its
 way (`_launch_flows`) or arrives (`_flow_arrived`).
 
 Invariants between two instants, which tests check after each of them (docs/simulation.md); those of rates and rows,
-7 to 12, are listed in `topoplan_simulator_fluid.rows`:
+7 to 12, are listed in `topoplan_simulator_fluid.rows`, that of bursts, 13, in `topoplan_simulator_fluid.bursts`:
 
 1. No task is ready and not yet looked at.
 2. ``waits`` is how many predecessors of a task have not ended.
@@ -35,12 +37,12 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.compiling import await_compiled, types_of
 from topoplan_engine.kernels.hashing import uniform
 from topoplan_engine.kernels.jit import inline_kernel, interrupted
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
+from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
 from topoplan_simulator_fluid.rows import Sharing, idle
@@ -83,6 +85,7 @@ class State(NamedTuple):
         makespan: (1,) when the last task so far ended.
         timed: timed events; number t is task t, number T + e is entity e.
         sharing: rates of the entities that flow.
+        bursts: messages within one window.
     """
 
     start: F64
@@ -108,6 +111,7 @@ class State(NamedTuple):
     makespan: F64
     timed: Timed
     sharing: Sharing
+    bursts: Bursts
 
 
 class Effect(NamedTuple):
@@ -125,20 +129,12 @@ class Effect(NamedTuple):
     ends: int
 
 
-def run(*given: Any) -> Any:
-    """Run one iteration: `_run`, which another process may be compiling (`compile_ahead`)."""
-    await_compiled(__name__)
-    outcome = _run(*given)
+def run(*arguments: Any) -> Any:
+    """Run one iteration: `_run`, which the user may interrupt."""
+    outcome = _run(*arguments)
     if outcome[-1] < 0:
         raise KeyboardInterrupt
     return outcome
-
-
-def compile_ahead() -> None:
-    """Compile the kernel, half of what there is to compile, for the arrays that it is always given."""
-    columns = (types_of(TaskColumns, "preds"), types_of(Entities, *Entities._fields))
-    network = (types_of(PathColumns), types_of(RingColumns))
-    _run.compile((*columns, *network, numba.int64, numba.int64, numba.float64[::1], numba.float64))
 
 
 @numba.njit(cache=True, no_cfunc_wrapper=True)
@@ -175,8 +171,8 @@ def initial_state(p: Prepared) -> State:
     leader = np.zeros(n_entities, np.int32)
     open_rings = np.zeros(n_tasks, np.int32)
     for e in range(n_entities):
-        leader[e] = e if p.entities.mates[e] > 0 else leader[e - 1]
-        if p.entities.mates[e] > 0:
+        leader[e] = e if p.entities.ring_size[e] > 0 else leader[e - 1]
+        if p.entities.ring_size[e] > 0:
             open_rings[p.entities.task[e]] += 1
     ready = np.empty(n_tasks + 1, np.int32)
     n_ready = 0
@@ -201,13 +197,14 @@ def initial_state(p: Prepared) -> State:
         np.zeros(n_entities),
         np.zeros(n_entities),
         leader,
-        p.entities.mates.copy(),
+        p.entities.ring_size.copy(),
         p.entities.rounds.copy(),
         np.empty(n_entities, np.int32),
         np.zeros(1),
         np.zeros(1),
         timed_events(n_tasks + n_entities),
         idle(np.concatenate((p.paths.bandwidth, p.entities.caps)), p.entities.slot_ptr),
+        no_bursts(len(p.paths.pair)),
     )
 
 
@@ -338,7 +335,7 @@ def _flow_arrived(p: Prepared, s: State, entity: int) -> Any:
     if s.flows_left[leader] == 0:
         s.rounds_left[leader] -= 1
         if s.rounds_left[leader] > 0:
-            s.flows_left[leader] = p.entities.mates[leader]
+            s.flows_left[leader] = p.entities.ring_size[leader]
             return _effect(-1, leader, leader + int(s.flows_left[leader]), -1)
         s.open_rings[task] -= 1
         if s.open_rings[task] == 0:
@@ -351,11 +348,16 @@ def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
     """Send an entity on its way: choose its links, and when it begins to flow."""
     n_tasks, n_links = len(p.tasks.kind), len(p.paths.bandwidth)
     entities, rings = p.entities, p.rings
-    setup, drain = entities.lead[e], entities.trail[e]
+    begins, drain = now + entities.setup_latency[e], entities.drain_latency[e]
     s.sharing.flows[e].used = 0
-    if entities.row[e] >= 0:
-        path = _draw_path(p.paths, s.draws, entities.row[e], seed)
+    if entities.path_set[e] >= 0:
+        path = _draw_path(p.paths, s.draws, entities.path_set[e], seed)
         setup, drain = path_times(path, p.paths)
+        begins = now + setup
+        if entities.volume[e] <= BURST and p.paths.pair[entities.path_set[e]] >= 0:
+            link = p.paths.links[p.paths.path_ptr[path]]
+            seconds = entities.volume[e] / p.paths.bandwidth[link]
+            begins = burst_begins(s.bursts, entities.path_set[e], link, now, setup, seconds)
         for i in range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1]):
             add_link(s.sharing, e, p.paths.links[i], entities.load[e])
     else:
@@ -365,7 +367,7 @@ def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
             add_link(s.sharing, e, n_links + entities.cap[e], entities.load[e])
     s.bytes_left[e] = entities.volume[e] * LOAD / entities.load[e] if s.sharing.flows[e].used > 0 else 0.0
     s.drain_latency[e] = drain
-    push(s.timed, now + setup, n_tasks + e)
+    push(s.timed, begins, n_tasks + e)
 
 
 @inline_kernel
@@ -375,6 +377,6 @@ def _draw_path(paths: PathColumns, draws: I64, row: int, seed: int) -> int:
     if paths.row_ptr[row + 1] - path > 1:
         draw = uniform(seed, paths.pair[row], draws[row])
         draws[row] += 1
-        while paths.upto[path] <= draw:
+        while paths.cumulative_weight[path] <= draw:
             path += 1
     return int(path)

@@ -10,6 +10,8 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
 * Links are queues that flows fill with their windows, and shares are as these
   (`topoplan_engine.simulation.flows.window`):
   rings start every round with a large window, beside which long transfers starve.
+* Messages of at most one window leave as bursts: between the same two hosts they are served one after the other
+  (`topoplan_simulator_fluid.bursts`).
 * An all-reduce of S bytes over m members sends floor(S/m) per member and round, for 2 (m-1) rounds, after the
   time that it needs inside its hosts.  If S < 9000 m it sends all in one round, floor(2 S (m-1)/m)/m; if
   S m <= 18000 m (m-1), it stops after the first round.  With k rings each carries 1/k of this; rings run
@@ -26,7 +28,7 @@ The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were 
 * A device runs its tasks one at a time, in the order in which they become ready.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs
-the kernel over them, and `Model.alone` says how long each task takes at least, for the bounds.
+the kernel over them, and `Model.processing_times` gives lower bounds on the time of each task, for the bounds.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.model.taskgraph import TaskGraph
-from topoplan_engine.lowering.fold import Folded
+from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
-from topoplan_engine.simulation.critical_path import Uses, look_ahead
-from topoplan_engine.simulation.flows import Entities
-from topoplan_simulator_fluid.folded import fold_loads, star
+from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_simulator_fluid.bursts import may_wait
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.quotient import quotient_loads, star
 
 __all__ = ["Model", "Prepared"]
 
@@ -69,8 +71,8 @@ class Model(NamedTuple):
         """
         traffic = network.lower(taskgraph)
         tasks = columns(taskgraph)
-        built = flows.build(tasks, traffic, network.paths, network.rings, self.stepped)
-        return Prepared(tasks, Entities(*built), network.paths, network.rings, network.cluster.n_devices)
+        entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped)
+        return Prepared(tasks, entities, network.paths, network.rings, network.cluster.n_devices)
 
     def with_seed(self, seed: int) -> Model:
         """Return the same model with other draws; columns that one has prepared hold for the other."""
@@ -78,49 +80,57 @@ class Model(NamedTuple):
 
     def draws(self, prepared: Prepared) -> bool:
         """Whether some flow has several paths, so that the time depends on the seed."""
-        row = prepared.entities.row[prepared.entities.row >= 0]
+        row = prepared.entities.path_set[prepared.entities.path_set >= 0]
         return bool((np.diff(prepared.paths.row_ptr)[row] > 1).any())
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
-        return outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.twin])
+        return (
+            outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.representative])
+        )
 
-    def beats(self, prepared: Prepared, time: float) -> Outcome | None:
-        """Run one iteration; None once it is proven to take ``time`` or longer."""
-        tasks, built, paths = prepared.tasks, prepared.entities, prepared.paths
-        uses = Uses(*flows.sure_uses(built, paths, prepared.rings))
-        bound, behind = look_ahead(tasks, self.alone(prepared), uses, len(paths.bandwidth), prepared.n_devices)
+    def simulate_below(self, prepared: Prepared, cutoff_seconds: float) -> Outcome | None:
+        """Run one iteration; None once a lower bound on its time reaches the cutoff."""
+        tasks, entities, paths = prepared.tasks, prepared.entities, prepared.paths
+        uses = flows.link_uses(entities, paths, prepared.rings)
+        bound, time_to_end = critical_path_bound(
+            tasks, self.processing_times(prepared), uses, len(paths.bandwidth), prepared.n_devices
+        )
         # Rounding, and events that happen up to a picosecond early: four for a task or round.
-        stop = time * (1 + 1e-9) + 4 * TOGETHER * (len(tasks.kind) + int(built.rounds.sum()))
+        stop = cutoff_seconds * (1 + 1e-9) + 4 * TOGETHER * (len(tasks.kind) + int(entities.rounds.sum()))
         if bound >= stop:
             return None
-        outcome = Outcome(*run(*prepared, self.seed, behind, stop))
+        outcome = Outcome(*run(*prepared, self.seed, time_to_end, stop))
         return outcome if outcome.makespan < np.inf else None
 
-    def alone(self, prepared: Prepared) -> F64:
-        """(T,) seconds that each task takes at least, from its last dependency on."""
-        seconds: F64 = flows.alone(prepared.tasks, prepared.entities, prepared.paths)
+    def processing_times(self, prepared: Prepared) -> F64:
+        """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
+        seconds: F64 = flows.processing_times(prepared.tasks, prepared.entities, prepared.paths)
         return seconds
 
     def run_times(self, prepared: Prepared) -> F64:
         """(T,) seconds of each compute task."""
         return prepared.tasks.seconds
 
-    def sure_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
-        """(n, E) bytes that each operator surely sends over each link; rows with several paths do not count."""
+    def guaranteed_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
+        """(n, E) bytes that each operator sends over each link under any draw; path sets of several do not count."""
         traffic = network.lower(taskgraph)
-        built = flows.build(columns(taskgraph), traffic, network.paths, network.rings_in_full, self.stepped)
-        sent: F64 = flows.sure_bytes(taskgraph.op, Entities(*built), network.paths, network.rings_in_full)
+        entities = flows.build(columns(taskgraph), traffic, network.paths, network.rings_in_full, self.stepped)
+        sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, network.rings_in_full)
         return sent
 
-    def folds(self, network: Network) -> bool:
-        """Whether `simulate_folded` holds: coupled, on one switch that all hosts reach in the same way."""
+    def has_quotient(self, network: Network) -> bool:
+        """Whether `simulate_quotient` holds: coupled, on one switch that all hosts reach in the same way."""
         return not self.stepped and star(network) is not None
 
-    def simulate_folded(self, folded: Folded, network: Network, beat: float) -> Outcome:
-        """Run a folded iteration; its makespan is infinite once it is proven to take ``beat`` or longer."""
+    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
+        """Whether what nothing tells apart runs at the same time: of two bursts that are alike one may have to wait."""
+        return not may_wait(symmetry.table)
+
+    def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
+        """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
         links = star(network)
         assert links is not None
-        prepared = fold_loads(self.prepare(folded.taskgraph, network), folded, links)
-        return Outcome(*run(*prepared, 0, np.zeros(folded.taskgraph.n_tasks), beat))
+        prepared = quotient_loads(self.prepare(quotient.taskgraph, network), quotient, links)
+        return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))

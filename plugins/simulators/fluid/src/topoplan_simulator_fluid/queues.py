@@ -67,15 +67,15 @@ def push(timed: Timed, time: float, number: int) -> None:
     last_times[counts[1]], last_ids[counts[1]] = time, number
     counts[1] = (counts[1] + 1) % _GROWING
     times, ids = timed.times, timed.ids
-    at = counts[0]
+    node = counts[0]
     counts[0] += 1
-    while at > 0:
-        parent = (at - 1) >> 1
+    while node > 0:
+        parent = (node - 1) >> 1
         if _before(times, ids, parent, time, number):
             break
-        times[at], ids[at] = times[parent], ids[parent]
-        at = parent
-    times[at], ids[at] = time, number
+        times[node], ids[node] = times[parent], ids[parent]
+        node = parent
+    times[node], ids[node] = time, number
 
 
 @inline_kernel
@@ -96,18 +96,18 @@ def pop(timed: Timed) -> int:
                 timed.last_times[i] = -1.0
         timed.counts[0] -= 1
         time, number = times[timed.counts[0]], ids[timed.counts[0]]
-    at = 0
+    node = 0
     while True:
-        child = 2 * at + 1
+        child = 2 * node + 1
         if child >= timed.counts[0]:
             break
         if child + 1 < timed.counts[0] and _before(times, ids, child + 1, times[child], ids[child]):
             child += 1
         if not _before(times, ids, child, time, number):
             break
-        times[at], ids[at] = times[child], ids[child]
-        at = child
-    times[at], ids[at] = time, number
+        times[node], ids[node] = times[child], ids[child]
+        node = child
+    times[node], ids[node] = time, number
     return first
 
 
@@ -128,22 +128,20 @@ def tree(leaves: int) -> F64:
 @inline_kernel
 def replace(tree: Any, leaf: int, value: float) -> None:
     """Give a leaf another value."""
-    at = len(tree) // 2 + leaf
-    tree[at] = value
-    while at > 1:
-        at >>= 1
-        one, other = tree[2 * at], tree[2 * at + 1]
-        if other < one:
-            one = other
-        if tree[at] == one:
+    node = len(tree) // 2 + leaf
+    tree[node] = value
+    while node > 1:
+        node >>= 1
+        smaller = min(tree[2 * node], tree[2 * node + 1])
+        if tree[node] == smaller:
             return
-        tree[at] = one
+        tree[node] = smaller
 
 
 @inline_kernel
 def first_of(tree: Any) -> int:
     """Return the first leaf that has the smallest value, which is ``tree[1]``."""
-    at, size = 1, len(tree) // 2
-    while at < size:
-        at = 2 * at if tree[2 * at] == tree[1] else 2 * at + 1
-    return at - size
+    node, size = 1, len(tree) // 2
+    while node < size:
+        node = 2 * node if tree[2 * node] == tree[1] else 2 * node + 1
+    return node - size

@@ -1,22 +1,22 @@
-"""State of the fluid model's links and flows, and the rows that say which flows are over a link.
+"""State of the fluid model's links and flows, and the incidence of both: rows of the flows over each link.
 
 State lies in a few columns of records, one for each link, flow and slot (one link of one flow): what belongs together
-is read together, and a function that is not inlined is handed little.  Nothing here allocates but `idle`, so that
-numba need not count references.
+is read together, and a function that is not inlined gets few arguments.  Only `idle` allocates, so that numba need not
+count references.
 
-Each link has a row of the slots over it, those of its *own* flows (that it is the bottleneck of) first.
+Each link has a row of the slots over it; those of the flows that are *bottlenecked here* stand first.
 
 Invariants between two instants, after `topoplan_simulator_fluid.sharing.settle` (1 to 6 are in
 `topoplan_simulator_fluid.kernel`; tests check them after each instant):
 
-7. The first ``own`` places of a row are those of the link's own flows, and ``tags`` holds their tags; ``position`` of
-   a slot is its place.
-8. ``near[i]`` is the bottleneck of ``over[i].flow``.
-9. The load of a link is the sum over its row, its share ``capacity * LOAD / load``, infinite when idle; with flows of
-   its own its ``limit`` is the larger of ``share`` and ``safe``.
+7. The first ``bottlenecked_here`` places of a row are those of flows whose bottleneck is the link, and
+   ``virtual_finish`` holds theirs; ``position`` of a slot is its place.
+8. ``flow_bottleneck[i]`` is the bottleneck of ``incidence[i].flow``.
+9. The load of a link is the sum over its row, its share ``capacity * LOAD / load``, infinite if it is idle; if flows
+   are bottlenecked here, its ``limit`` is the larger of ``share`` and ``reuse_threshold``.
 10. No link on the path of a flow has a smaller share than its bottleneck.
 11. The lists of ``work`` are empty and no link is marked.
-12. ``soonest`` is the smallest tag of a link's own flows unless it is ``stale``.
+12. ``soonest`` is the smallest virtual finish of the flows that are bottlenecked here, unless ``soonest_outdated``.
 """
 
 from __future__ import annotations
@@ -32,32 +32,38 @@ from topoplan_simulator_fluid.queues import tree
 
 __all__ = ["DIRTY", "ENTERED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
 
-TOUCHED, DIRTY, ENTERED, OVER = range(4)
+TOUCHED, DIRTY, ENTERED, USED = range(4)
 
 #: One link.
 #:
 #: capacity: bytes/s.  load: units of load on it.  before: its share before this instant.  served: bytes served to each
-#: of its own flows (those that it is the bottleneck of) by ``since``, in seconds.  soonest: smallest tag of these;
-#: stale: that one may have left.  safe: share up to which none of them has another bottleneck.  mark: 1 for a link in
-#: ``TOUCHED`` (its load changed), 2 for one in ``DIRTY`` (its next end may have), or both.  row, own, length, room:
-#: where its slots start in ``over``; how many are of its own flows, which come first; how many there are; and how many
-#: would have room.
+#: flow that is bottlenecked here by ``since``, in seconds.  soonest: smallest virtual finish of these;
+#: soonest_outdated: that flow may have left.  reuse_threshold: share up to which none of them has another bottleneck.
+#: work_marks: 1 for a link in ``TOUCHED`` (its load changed), 2 for one in ``DIRTY`` (its next end may have), or
+#: both.  row, bottlenecked_here, length, row_capacity: first place of its row in ``incidence``; how many places are of
+#: flows that are bottlenecked here, which stand first; how many there are; and for how many there is room.
 _LINK = np.dtype(
     [
-        *((name, np.float64) for name in ("capacity", "before", "served", "since", "soonest", "safe")),
+        *((name, np.float64) for name in ("capacity", "before", "served", "since", "soonest", "reuse_threshold")),
         *((name, np.int64) for name in ("load", "row")),
-        *((name, np.int32) for name in ("own", "length", "room")),
-        *((name, np.int8) for name in ("stale", "mark")),
+        *((name, np.int32) for name in ("bottlenecked_here", "length", "row_capacity")),
+        *((name, np.int8) for name in ("soonest_outdated", "work_marks")),
     ],
     align=True,
 )
-#: One flow: its tag (bytes to go, until `settle` finds its bottleneck), where its slots start and how many are filled;
-#: its bottleneck and its slot there, -1 for none.
+#: One flow: its virtual finish (bytes to go, until `settle` finds its bottleneck), its first slot and how many are
+#: filled; its bottleneck and its slot there, -1 for none.
 _FLOW = np.dtype(
-    [("tag", np.float64), ("slot", np.int64), ("used", np.int32), ("bottleneck", np.int32), ("home", np.int32)],
+    [
+        ("virtual_finish", np.float64),
+        ("slot", np.int64),
+        ("used", np.int32),
+        ("bottleneck", np.int32),
+        ("home", np.int32),
+    ],
     align=True,
 )
-#: One slot: its link, the units of load there, and where it is in ``over``.
+#: One slot: its link, the units of load there, and its place in ``incidence``.
 _SLOT = np.dtype([("load", np.int64), ("position", np.int32), ("link", np.uint32)], align=True)
 #: One place of a row: a slot and its flow.
 _PLACE = np.dtype([("slot", np.int32), ("flow", np.int32)], align=True)
@@ -69,11 +75,13 @@ class Sharing(NamedTuple):
     Attributes:
         links, flows, slots: records of each.
         share: bytes/s of a flow on each link, infinite when idle.
-        limit: of each link, the larger of ``share`` and ``safe``.
-        over: rows of slots, link by link; near: the bottlenecks of their flows; tags: of the flows that come first.
+        limit: of each link, the larger of ``share`` and ``reuse_threshold``.
+        incidence: rows of slots, link by link.
+        flow_bottleneck: of the flow of each place of ``incidence``.
+        virtual_finish: of the same flow, in those places where it is bottlenecked here.
         work: (3, n) links touched, links dirty and flows entered in this instant.
         ends: the next end of each link, as a tree of minima (`topoplan_simulator_fluid.queues.replace`).
-        counts: lengths of the rows of ``work``, and of what rows take of ``over``.
+        counts: lengths of the rows of ``work``, and places of ``incidence`` that are used.
     """
 
     links: Any
@@ -81,9 +89,9 @@ class Sharing(NamedTuple):
     slots: Any
     share: F64
     limit: F64
-    over: Any
-    near: Any
-    tags: F64
+    incidence: Any
+    flow_bottleneck: Any
+    virtual_finish: F64
     work: I32
     ends: F64
     counts: I64
@@ -91,27 +99,27 @@ class Sharing(NamedTuple):
 
 @numba.njit(cache=True, no_cfunc_wrapper=True)
 def idle(capacity: F64, slot_ptr: I64) -> Sharing:
-    """Return idle links, and flows that have not begun."""
+    """Return idle links, and flows that have not entered."""
     n_links, n_flows, n_slots = len(capacity), len(slot_ptr) - 1, slot_ptr[len(slot_ptr) - 1]
     start = n_slots // (2 * n_links) + 1
     links, flows = np.zeros(n_links, _LINK), np.zeros(n_flows, _FLOW)
     for link in range(n_links):
-        of = links[link]
-        of.capacity, of.safe = capacity[link], np.inf
-        of.row, of.room = link * start, start
+        record = links[link]
+        record.capacity, record.reuse_threshold = capacity[link], np.inf
+        record.row, record.row_capacity = link * start, start
     for flow in range(n_flows):
         flows[flow].slot, flows[flow].bottleneck = slot_ptr[flow], -1
     # A row that is full moves to the end with more than twice the room, so all rows ever made take 4 n_slots.
-    room = 4 * (n_slots + n_links)
+    places = 4 * (n_slots + n_links)
     return Sharing(
         links=links,
         flows=flows,
         slots=np.empty(n_slots, _SLOT),
         share=np.full(n_links, np.inf),
         limit=np.full(n_links, np.inf),
-        over=np.empty(room, _PLACE),
-        near=np.empty(room, np.uint32),
-        tags=np.empty(room),
+        incidence=np.empty(places, _PLACE),
+        flow_bottleneck=np.empty(places, np.uint32),
+        virtual_finish=np.empty(places),
         work=np.empty((3, max(n_links, n_flows)), np.int32),
         ends=tree(n_links),
         counts=np.array([0, 0, 0, n_links * start]),
@@ -120,67 +128,67 @@ def idle(capacity: F64, slot_ptr: I64) -> Sharing:
 
 @inline_kernel
 def make_room(s: Sharing, flow: int) -> None:
-    """See to it that every row that a flow will be in can grow."""
+    """Make sure that the row of every link of a flow can grow."""
     f, needed = s.flows[flow], 0
     for slot in range(f.slot, f.slot + f.used):
-        of = s.links[s.slots[slot].link]
-        if of.length == of.room:
-            needed += 2 * of.length + 1
-    if s.counts[OVER] + needed > len(s.over):
+        record = s.links[s.slots[slot].link]
+        if record.length == record.row_capacity:
+            needed += 2 * record.length + 1
+    if s.counts[USED] + needed > len(s.incidence):
         _lay_out(s)
 
 
 @inline_kernel
-def _grow(s: Sharing, of: Any) -> None:
-    """Move the row of a link (``of``, its record) to the end, with more than twice the room."""
-    row, new = of.row, s.counts[OVER]
-    for i in range(of.length):
-        put(s, new + i, s.over[row + i].slot, s.over[row + i].flow, s.near[row + i])
-        s.tags[new + i] = s.tags[row + i]
-    of.row, of.room = new, 2 * of.length + 1
-    s.counts[OVER] += of.room
+def _grow(s: Sharing, record: Any) -> None:
+    """Move the row of a link, given its record, to the end, with more than twice as many places."""
+    row, new = record.row, s.counts[USED]
+    for i in range(record.length):
+        put(s, new + i, s.incidence[row + i].slot, s.incidence[row + i].flow, s.flow_bottleneck[row + i])
+        s.virtual_finish[new + i] = s.virtual_finish[row + i]
+    record.row, record.row_capacity = new, 2 * record.length + 1
+    s.counts[USED] += record.row_capacity
 
 
 @inline_kernel
-def add_slot(s: Sharing, slot: int, flow: int, near: int) -> None:
+def add_slot(s: Sharing, slot: int, flow: int, bottleneck: int) -> None:
     """Add a slot to the row of its link."""
-    of = s.links[s.slots[slot].link]
-    if of.length == of.room:
-        _grow(s, of)
-    put(s, of.row + of.length, slot, flow, near)
-    of.length += 1
+    record = s.links[s.slots[slot].link]
+    if record.length == record.row_capacity:
+        _grow(s, record)
+    put(s, record.row + record.length, slot, flow, bottleneck)
+    record.length += 1
 
 
 @inline_kernel
-def put(s: Sharing, position: int, slot: int, flow: int, near: int) -> None:
+def put(s: Sharing, position: int, slot: int, flow: int, bottleneck: int) -> None:
     """Fill one place of a row."""
-    s.over[position].slot, s.over[position].flow, s.near[position] = slot, flow, near
+    s.incidence[position].slot, s.incidence[position].flow, s.flow_bottleneck[position] = slot, flow, bottleneck
     s.slots[slot].position = position
 
 
 @inline_kernel
-def swap(s: Sharing, one: int, other: int) -> None:
-    """Let two places of a row change their contents, tags left out."""
-    slot, flow, near = s.over[one].slot, s.over[one].flow, s.near[one]
-    put(s, one, s.over[other].slot, s.over[other].flow, s.near[other])
-    put(s, other, slot, flow, near)
+def swap(s: Sharing, a: int, b: int) -> None:
+    """Exchange the contents of two places of a row, virtual finishes left out."""
+    slot, flow, bottleneck = s.incidence[a].slot, s.incidence[a].flow, s.flow_bottleneck[a]
+    put(s, a, s.incidence[b].slot, s.incidence[b].flow, s.flow_bottleneck[b])
+    put(s, b, slot, flow, bottleneck)
 
 
 @inline_kernel
 def _lay_out(s: Sharing) -> None:
-    """Lay the rows out anew, with half as much room again: flows drew other paths than before."""
-    s.counts[OVER] = 0
+    """Lay the rows out anew, with half as many places again: flows drew other paths than before."""
+    s.counts[USED] = 0
     for link in range(len(s.links)):
-        of = s.links[link]
-        of.row, of.room = s.counts[OVER], of.length + (of.length + 1) // 2
-        s.counts[OVER] += of.room
-        of.length = 0
+        record = s.links[link]
+        record.row, record.row_capacity = s.counts[USED], record.length + (record.length + 1) // 2
+        s.counts[USED] += record.row_capacity
+        record.length = 0
     for home in (True, False):
         for flow in range(len(s.flows)):
             f = s.flows[flow]
             if f.bottleneck >= 0:
                 for slot in range(f.slot, f.slot + f.used):
                     if (slot == f.home) == home:
-                        of = s.links[s.slots[slot].link]
-                        s.tags[of.row + of.length] = f.tag
+                        record = s.links[s.slots[slot].link]
+                        s.virtual_finish[record.row + record.length] = f.virtual_finish
                         add_slot(s, slot, flow, f.bottleneck)

@@ -2,17 +2,17 @@
 
 A flow's rate is the smallest share ``C/n`` of its links; the link that gives it is its *bottleneck*.  All flows
 with one bottleneck have one rate, so a link counts how many bytes it has *served* to each of them since it was
-last idle, and a flow that joins with ``left`` bytes to go gets the *tag* ``served + left``: it ends when the link has
-served that much.  This is the virtual time of fair queueing (Demers, Keshav, Shenker, SIGCOMM 1989).  A link
+last idle, and a flow that joins with some bytes to go gets the *virtual finish* ``served + bytes``: it ends when the
+link has served that much.  This is the virtual time of fair queueing (Demers, Keshav, Shenker, SIGCOMM 1989).  A link
 whose share changes brings its count up to date; its flows need not be touched unless their bottleneck changes.
 
-Data flow: `enter` and `end_flows` change loads during an instant and note the links; `settle` then computes shares,
+Data flow: `enter` and `end_flows` change loads during an instant and list the links; `settle` then computes shares,
 moves flows whose bottleneck changed and puts the next end of every changed link into the tree of ends, from
-which `end_flows` takes what ends.
+which `end_flows` takes the flows that end.
 
-A link keeps all flows over it in a row, its *own* ones (that it is the bottleneck of) first.  When its share falls it
-looks through the others, when it rises through its own, unless the new share is still *safe*: at most the smallest
-share that any of these has elsewhere.
+A link has all flows over it in a row, those that are *bottlenecked here* first.  When its share falls, the other flows
+are looked through; when it rises, these ones, unless the new share is within the *reuse threshold*: the smallest share
+that any of them has elsewhere.
 
 State and rows are `topoplan_simulator_fluid.rows`.
 """
@@ -52,18 +52,18 @@ def crosses(s: Sharing, flow: int, size: float, link_bytes: F64) -> None:
 
 
 @inline_kernel
-def _note(s: Sharing, link: int, what: int) -> None:
-    """Add a link to ``touched`` or ``dirty`` unless it is there."""
-    of = s.links[link]
-    if not of.mark & (what + 1):
-        of.mark |= what + 1
-        s.work[what, s.counts[what]] = link
-        s.counts[what] += 1
+def _note(s: Sharing, link: int, work: int) -> None:
+    """Add a link to the list ``TOUCHED`` or ``DIRTY`` unless it is there."""
+    record = s.links[link]
+    if not record.work_marks & (work + 1):
+        record.work_marks |= work + 1
+        s.work[work, s.counts[work]] = link
+        s.counts[work] += 1
 
 
 @inline_kernel
 def enter(s: Sharing, flow: int, volume: float) -> None:
-    """Let a flow begin that has ``volume`` bytes to go; its slots are filled."""
+    """Let a flow with ``volume`` bytes to go enter its links; its slots are filled."""
     f = s.flows[flow]
     make_room(s, flow)
     for i in range(f.slot, f.slot + f.used):
@@ -71,7 +71,8 @@ def enter(s: Sharing, flow: int, volume: float) -> None:
         add_slot(s, i, flow, slot.link)
         s.links[slot.link].load += slot.load
         _note(s, slot.link, TOUCHED)
-    f.tag, f.bottleneck, f.home = volume, s.slots[f.slot].link, -1  # some link, until `settle` finds the right one
+    f.virtual_finish, f.home = volume, -1
+    f.bottleneck = s.slots[f.slot].link  # some link, until `settle` finds the right one
     s.work[ENTERED, s.counts[ENTERED]] = flow
     s.counts[ENTERED] += 1
 
@@ -79,29 +80,29 @@ def enter(s: Sharing, flow: int, volume: float) -> None:
 @inline_kernel
 def end_flows(s: Sharing, limit: float, ended: Any) -> int:
     """Take out the flows that end by ``limit``, and write them to ``ended``; return how many."""
-    found = 0
+    count = 0
     while s.ends[1] <= limit:
         link = first_of(s.ends)
-        of = s.links[link]
+        record = s.links[link]
         replace(s.ends, link, np.inf)
         soonest = np.inf
-        # Tags beyond are not worth a division.  Late in a long iteration, times are rounded to many bytes: what
-        # `_next_end` takes for an end must be found here, too, or the clock would stand still.
-        late = limit - of.since + limit * 1e-15
-        near = of.served + late * s.share[link] * (1 + 1e-6) + 1.0
-        for position in range(of.row + of.own - 1, of.row - 1, -1):
-            tag = s.tags[position]
-            if tag <= near and of.since + max(tag - of.served, 0.0) / s.share[link] <= limit:
-                flow = s.over[position].flow
-                _leave(s, flow, of)
+        # Beyond this virtual finish no division is needed.  Late in a long iteration, times are rounded to many bytes:
+        # what `_next_end` takes for an end must end here, too, or the clock would stand still.
+        late = limit - record.since + limit * 1e-15
+        latest = record.served + late * s.share[link] * (1 + 1e-6) + 1.0
+        for position in range(record.row + record.bottlenecked_here - 1, record.row - 1, -1):
+            finish = s.virtual_finish[position]
+            if finish <= latest and record.since + max(finish - record.served, 0.0) / s.share[link] <= limit:
+                flow = s.incidence[position].flow
+                _leave(s, flow, record)
                 _quit(s, flow)
-                ended[found] = flow
-                found += 1
+                ended[count] = flow
+                count += 1
             else:
-                soonest = min(soonest, tag)
-        of.soonest, of.stale = soonest, False
+                soonest = min(soonest, finish)
+        record.soonest, record.soonest_outdated = soonest, False
         _note(s, link, DIRTY)
-    return found
+    return count
 
 
 @inline_kernel
@@ -110,37 +111,37 @@ def _quit(s: Sharing, flow: int) -> None:
     f = s.flows[flow]
     for i in range(f.slot, f.slot + f.used):
         slot = s.slots[i]
-        of = s.links[slot.link]
-        of.length -= 1
-        last = of.row + of.length
-        put(s, slot.position, s.over[last].slot, s.over[last].flow, s.near[last])
-        of.load -= slot.load
+        record = s.links[slot.link]
+        record.length -= 1
+        last = record.row + record.length
+        put(s, slot.position, s.incidence[last].slot, s.incidence[last].flow, s.flow_bottleneck[last])
+        record.load -= slot.load
         _note(s, slot.link, TOUCHED)
     f.bottleneck = -1
 
 
 @inline_kernel
-def _leave(s: Sharing, flow: int, of: Any) -> None:
-    """Take a flow from those that a link (``of``, its record) is the bottleneck of."""
+def _leave(s: Sharing, flow: int, record: Any) -> None:
+    """Take a flow from those that are bottlenecked at a link, given its record."""
     position = s.slots[s.flows[flow].home].position
-    of.own -= 1
-    last = of.row + of.own
-    if s.tags[position] <= of.soonest:
-        of.stale = True
-    s.tags[position] = s.tags[last]
+    record.bottlenecked_here -= 1
+    last = record.row + record.bottlenecked_here
+    if s.virtual_finish[position] <= record.soonest:
+        record.soonest_outdated = True
+    s.virtual_finish[position] = s.virtual_finish[last]
     swap(s, position, last)
 
 
 @inline_kernel
 def _served(s: Sharing, link: int, now: float) -> float:
     """Bytes that a busy link has served to each of its flows by ``now``."""
-    of = s.links[link]
-    return float(of.served + s.share[link] * (now - of.since))
+    record = s.links[link]
+    return float(record.served + s.share[link] * (now - record.since))
 
 
 @inline_kernel
-def _join(s: Sharing, flow: int, left: float, now: float) -> None:
-    """Find the bottleneck of a flow with ``left`` bytes to go: of equal shares, the first on its path."""
+def _join(s: Sharing, flow: int, bytes_left: float, now: float) -> None:
+    """Find the bottleneck of a flow, given its bytes to go: of equal shares, the first on its path."""
     f = s.flows[flow]
     smallest, second, home = np.inf, np.inf, -1
     for slot in range(f.slot, f.slot + f.used):
@@ -150,18 +151,18 @@ def _join(s: Sharing, flow: int, left: float, now: float) -> None:
             smallest, home = share, slot
     link = s.slots[home].link
     for slot in range(f.slot, f.slot + f.used):
-        s.near[s.slots[slot].position] = link
-    of = s.links[link]
-    if of.own == 0:
-        of.safe, of.soonest, of.stale = np.inf, np.inf, False
-    f.tag, f.bottleneck, f.home = _served(s, link, now) + left, link, home
-    place = of.row + of.own
+        s.flow_bottleneck[s.slots[slot].position] = link
+    record = s.links[link]
+    if record.bottlenecked_here == 0:
+        record.reuse_threshold, record.soonest, record.soonest_outdated = np.inf, np.inf, False
+    f.virtual_finish, f.bottleneck, f.home = _served(s, link, now) + bytes_left, link, home
+    place = record.row + record.bottlenecked_here
     swap(s, s.slots[home].position, place)
-    s.tags[place] = f.tag
-    of.own += 1
-    of.safe = min(of.safe, second)
-    of.soonest = min(of.soonest, f.tag)
-    s.limit[link] = max(s.share[link], of.safe)
+    s.virtual_finish[place] = f.virtual_finish
+    record.bottlenecked_here += 1
+    record.reuse_threshold = min(record.reuse_threshold, second)
+    record.soonest = min(record.soonest, f.virtual_finish)
+    s.limit[link] = max(s.share[link], record.reuse_threshold)
     _note(s, link, DIRTY)
 
 
@@ -169,11 +170,11 @@ def _join(s: Sharing, flow: int, left: float, now: float) -> None:
 def _move(s: Sharing, flow: int, now: float) -> None:
     """Give a flow its new bottleneck."""
     link = s.flows[flow].bottleneck
-    of = s.links[link]
-    left = max(s.flows[flow].tag - _served(s, link, now), 0.0)
-    _leave(s, flow, of)
+    record = s.links[link]
+    bytes_left = max(s.flows[flow].virtual_finish - _served(s, link, now), 0.0)
+    _leave(s, flow, record)
     _note(s, link, DIRTY)
-    _join(s, flow, left, now)
+    _join(s, flow, bytes_left, now)
 
 
 @inline_kernel
@@ -181,40 +182,40 @@ def settle(s: Sharing, now: float) -> None:
     """Bring shares, bottlenecks and ends up to date at the end of an instant."""
     for i in range(s.counts[TOUCHED]):
         link = s.work[TOUCHED, i]
-        of = s.links[link]
-        of.before = s.share[link]
-        if of.load == 0:
-            of.served, s.share[link] = 0.0, np.inf
+        record = s.links[link]
+        record.before = s.share[link]
+        if record.load == 0:
+            record.served, s.share[link] = 0.0, np.inf
         else:
             if s.share[link] < np.inf:
-                of.served = _served(s, link, now)
-            s.share[link] = of.capacity * LOAD / of.load
-        of.since = now
-        if of.own > 0:
-            s.limit[link] = max(s.share[link], of.safe)
+                record.served = _served(s, link, now)
+            s.share[link] = record.capacity * LOAD / record.load
+        record.since = now
+        if record.bottlenecked_here > 0:
+            s.limit[link] = max(s.share[link], record.reuse_threshold)
             _note(s, link, DIRTY)
         else:
             s.limit[link] = s.share[link]
-        of.mark &= DIRTY + 1
+        record.work_marks &= DIRTY + 1
     for i in range(s.counts[ENTERED]):
         flow = s.work[ENTERED, i]
-        _join(s, flow, s.flows[flow].tag, now)
+        _join(s, flow, s.flows[flow].virtual_finish, now)
     for i in range(s.counts[TOUCHED]):
         link = s.work[TOUCHED, i]
-        of = s.links[link]
+        record = s.links[link]
         new = s.share[link]
-        if new < of.before:
+        if new < record.before:
             above = False
-            for near in s.near[of.row + of.own : of.row + of.length]:
-                above |= s.limit[near] > new
+            for bottleneck in s.flow_bottleneck[record.row + record.bottlenecked_here : record.row + record.length]:
+                above |= s.limit[bottleneck] > new
             if above:
                 _look_here(s, link, now)
-        elif new > of.safe and of.own > 0:
+        elif new > record.reuse_threshold and record.bottlenecked_here > 0:
             _look_elsewhere(s, link, now)
     for i in range(s.counts[DIRTY]):
         link = s.work[DIRTY, i]
-        of = s.links[link]
-        of.mark = 0
+        record = s.links[link]
+        record.work_marks = 0
         replace(s.ends, link, _next_end(s, link))
     s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[DIRTY] = 0
 
@@ -222,46 +223,46 @@ def settle(s: Sharing, now: float) -> None:
 @inline_kernel
 def _look_here(s: Sharing, link: int, now: float) -> None:
     """Move the flows over a link that now have their smallest share here."""
-    of = s.links[link]
+    record = s.links[link]
     new = s.share[link]
-    for position in range(of.row + of.own, of.row + of.length):
-        elsewhere = s.near[position]
+    for position in range(record.row + record.bottlenecked_here, record.row + record.length):
+        elsewhere = s.flow_bottleneck[position]
         if s.limit[elsewhere] > new:
             if s.share[elsewhere] > new:
-                _move(s, s.over[position].flow, now)
+                _move(s, s.incidence[position].flow, now)
             else:
-                s.links[elsewhere].safe = s.limit[elsewhere] = new
+                s.links[elsewhere].reuse_threshold = s.limit[elsewhere] = new
 
 
 @inline_kernel
 def _look_elsewhere(s: Sharing, link: int, now: float) -> None:
     """Move the flows of a link that now have their smallest share elsewhere."""
-    of = s.links[link]
-    here, safe = s.share[link], np.inf
-    for position in range(of.row + of.own - 1, of.row - 1, -1):
-        flow, elsewhere = s.over[position].flow, np.inf
+    record = s.links[link]
+    share, threshold = s.share[link], np.inf
+    for position in range(record.row + record.bottlenecked_here - 1, record.row - 1, -1):
+        flow, elsewhere = s.incidence[position].flow, np.inf
         f = s.flows[flow]
         s.share[link] = np.inf
         for i in range(f.slot, f.slot + f.used):
             elsewhere = min(elsewhere, s.share[s.slots[i].link])
-        s.share[link] = here
-        if elsewhere < here:
+        s.share[link] = share
+        if elsewhere < share:
             _move(s, flow, now)
         else:
-            safe = min(safe, elsewhere)
-    of.safe = safe
-    s.limit[link] = max(here, safe)
+            threshold = min(threshold, elsewhere)
+    record.reuse_threshold = threshold
+    s.limit[link] = max(share, threshold)
 
 
 @inline_kernel
 def _next_end(s: Sharing, link: int) -> float:
-    """When the next of the flows that a link is the bottleneck of ends; infinite where none is."""
-    of = s.links[link]
-    if of.own == 0:
+    """End of the next flow that is bottlenecked at a link, in seconds; infinite if none is."""
+    record = s.links[link]
+    if record.bottlenecked_here == 0:
         return np.inf
-    if of.stale:
+    if record.soonest_outdated:
         soonest = np.inf
-        for position in range(of.row, of.row + of.own):
-            soonest = min(soonest, s.tags[position])
-        of.soonest, of.stale = soonest, False
-    return float(of.since + max(of.soonest - of.served, 0.0) / s.share[link])
+        for position in range(record.row, record.row + record.bottlenecked_here):
+            soonest = min(soonest, s.virtual_finish[position])
+        record.soonest, record.soonest_outdated = soonest, False
+    return float(record.since + max(record.soonest - record.served, 0.0) / s.share[link])

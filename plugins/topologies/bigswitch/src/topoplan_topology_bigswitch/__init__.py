@@ -17,7 +17,6 @@ class BigSwitch(Topology):
     """One non-blocking switch, which every host joins with all interfaces (FlexNet's fattree)."""
 
     name = "bigswitch"
-    switching = "ideal"
     switched = True
 
     def build(self, context: TopologyContext) -> Fabric:
@@ -34,6 +33,7 @@ class BigSwitch(Topology):
             link_count=np.tile(cluster.interfaces, 2),
             link_bandwidth=np.tile(cluster.interfaces * cluster.interface_bandwidth, 2),
             link_latency=np.full(2 * n, cluster.latency),
+            switching="ideal",
         )
 
 

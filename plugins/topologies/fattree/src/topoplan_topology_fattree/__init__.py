@@ -1,14 +1,14 @@
 """A three-level k-ary fat-tree (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008).
 
-k pods of k/2 top-of-rack and k/2 aggregation switches, k^2/4 core switches, room for k^3/4 hosts; hosts
-fill it from the left, and each joins its switch with all of its interfaces, as parallel links; so do switches with as
-many and as fast ones as the host with the most bandwidth.  Nodes are numbered hosts, top-of-rack switches,
+The tree has k pods of k/2 top-of-rack and k/2 aggregation switches, k^2/4 core switches, and room for k^3/4 hosts.
+Hosts fill it from the left.  Each host joins its switch with all of its interfaces, as parallel links.  Links between
+switches have the bandwidth of the host with the most bandwidth.  The order of nodes is hosts, top-of-rack switches,
 aggregation switches, core switches, pod by pod.
 
-Oversubscription o takes aggregation switches away: a pod keeps u = ceil(k/2 / o) of them, each with its k/2
-links to cores, of which u * k/2 remain.  This is FlexNetPacket's ``aggosft`` network with ``-nup u`` where o
-divides k/2.  Where it does not, the links between top-of-rack and aggregation switches are slowed down so
-that hosts and uplinks of a rack still stand at o : 1.
+Oversubscription o removes aggregation switches: a pod has u = ceil(k/2 / o) of them, each with k/2 links to core
+switches, of which u * k/2 remain.  If o divides k/2, this is FlexNetPacket's network ``aggosft`` with ``-nup u``.
+Otherwise the links between top-of-rack and aggregation switches are slower, so that the bandwidths of hosts and uplinks
+of a rack have the ratio o : 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FatTree", "topoplan_topologies"]
 
 
 def _ports(k: int | None, hosts: int) -> int:
-    """Return the ports of a switch: as asked, or the smallest even number whose tree holds the hosts."""
+    """Return the ports of a switch: the option, or the smallest even number whose tree has room for the hosts."""
     if k is None:
         k = 2
         while k**3 // 4 < hosts:
@@ -49,7 +49,7 @@ class FatTree(Topology):
         None, help="ports of a switch, even; the smallest that fits when absent", minimum=2, maximum=128
     )
     oversubscription: float = option(1.0, help="host bandwidth over uplink bandwidth of a rack", minimum=1, maximum=1e6)
-    paths: int = option(16, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
+    paths: int = option(16, help="number of equal-cost paths for a pair of hosts", minimum=1, maximum=65_536)
 
     def build(self, context: TopologyContext) -> Fabric:
         """Build the tree; links between switches have the bandwidth of the host with the most of it.
@@ -61,21 +61,25 @@ class FatTree(Topology):
         k = _ports(self.k, cluster.n_hosts)
         half = k // 2
         uplinks = max(1, math.ceil(half / self.oversubscription - 1e-9))  # 5 / (5 / 3) is 3
-        own = cluster.interfaces * cluster.interface_bandwidth
-        widest = int(own.argmax())
-        trunk = float(own[widest])
+        host_bandwidth = cluster.interfaces * cluster.interface_bandwidth
+        widest = int(host_bandwidth.argmax())
+        trunk = float(host_bandwidth[widest])
         slowed = trunk * half / self.oversubscription / uplinks
         rack0 = cluster.n_hosts
         aggregation0 = rack0 + k * half
         core0 = aggregation0 + k * uplinks
 
         host, pod = np.arange(cluster.n_hosts), np.arange(k)[:, None, None]
-        up, port = np.arange(uplinks)[None, :, None], np.arange(half)[None, None, :]
-        rack, aggregation, core = rack0 + pod * half + port, aggregation0 + pod * uplinks + up, core0 + up * half + port
+        uplink, port = np.arange(uplinks)[None, :, None], np.arange(half)[None, None, :]
+        rack, aggregation, core = (
+            rack0 + pod * half + port,
+            aggregation0 + pod * uplinks + uplink,
+            core0 + uplink * half + port,
+        )
         pairs = ((host, rack0 + host // half), (rack, aggregation), (aggregation, core))
         ends = [np.stack(np.broadcast_arrays(*pair), axis=-1).reshape(-1, 2) for pair in pairs]
         links = np.concatenate(ends)
-        bandwidth = np.concatenate([own, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
+        bandwidth = np.concatenate([host_bandwidth, np.full(len(ends[1]), slowed), np.full(len(ends[2]), trunk)])
         tree = Fabric.from_links(
             name="fattree",
             n_hosts=cluster.n_hosts,
@@ -84,6 +88,7 @@ class FatTree(Topology):
             bandwidth=np.concatenate([bandwidth, bandwidth]),
             latency=cluster.latency,
             max_paths=self.paths,
+            switching="packet",
         )
         lower = np.minimum(tree.link_src, tree.link_dst)
         parallel = np.append(cluster.interfaces, cluster.interfaces[widest])[np.minimum(lower, cluster.n_hosts)]

@@ -1,7 +1,8 @@
-"""Links between any two hosts: what direct connections do without a hop.
+"""A full mesh: a link between any two hosts.
 
-A host shares the bandwidth of its interfaces evenly among the links to all others: whole interfaces, where their number
-is a multiple of the other hosts', else lanes of them.  Between hosts of different shares the smaller one decides.
+A host divides the bandwidth of its interfaces evenly among the links to all other hosts.  If the number of interfaces
+is a multiple of the number of other hosts, a link has whole interfaces, else lanes of them.  A link between hosts with
+different shares has the smaller share.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ class FullyConnected(Topology):
         """Join every host to every other one."""
         cluster = context.cluster
         n, interfaces = cluster.n_hosts, cluster.interfaces
-        others = max(n - 1, 1)
-        whole = (interfaces == interfaces[0]).all() and interfaces[0] % others == 0
-        share = interfaces / others * cluster.interface_bandwidth
+        n_peers = max(n - 1, 1)
+        has_own_interfaces = (interfaces == interfaces[0]).all() and interfaces[0] % n_peers == 0
+        share = interfaces / n_peers * cluster.interface_bandwidth
         src, dst = np.nonzero(~np.eye(n, dtype=bool))
         return Fabric(
             name="fully-connected",
             n_hosts=n,
             link_src=src,
             link_dst=dst,
-            link_count=np.full(len(src), interfaces[0] // others if whole else 1),
+            link_count=np.full(len(src), interfaces[0] // n_peers if has_own_interfaces else 1),
             link_bandwidth=np.minimum(share[src], share[dst]),
             link_latency=np.full(len(src), cluster.latency),
-            link_kind=np.full(len(src), LinkKind.NETWORK if whole else LinkKind.LANE),
+            link_kind=np.full(len(src), LinkKind.NETWORK if has_own_interfaces else LinkKind.LANE),
+            switching="packet",
         )
 
 

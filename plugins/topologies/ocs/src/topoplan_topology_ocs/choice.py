@@ -1,4 +1,4 @@
-"""Which of several wirings serves a matrix of traffic best."""
+"""Selects the best of several wirings for a matrix of traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["fastest", "link_seconds"]
 
 
 def fastest(fabrics: Sequence[Fabric], matrix: F64) -> Fabric:
-    """Return the fabric whose busiest link is done first; of equal ones the first."""
+    """Return the fabric whose busiest link has the least time; of equal ones the first."""
     return min(fabrics, key=lambda fabric: float(link_seconds(fabric, matrix).max(initial=0.0)))
 
 

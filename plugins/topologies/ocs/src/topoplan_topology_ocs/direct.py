@@ -1,4 +1,4 @@
-"""Direct links for all interfaces, joined into one network by exchanging ends of links where they fall apart."""
+"""Direct links for all interfaces; if the network is not connected, links exchange their ends."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from topoplan import Cluster, Fabric
 from topoplan.arrays import F64, I64
-from topoplan_directconnect.matching import add_matchings, fill_free
+from topoplan_directconnect.matching import add_matchings, bridges, fill_free, hops
 
 __all__ = ["direct", "join_parts"]
 
 
 def direct(cluster: Cluster, matrix: F64, paths: int, rng: np.random.Generator) -> list[Fabric]:
-    """Wire all interfaces for (n, n) bytes between hosts: once by bytes, once by bytes times the hops saved.
+    """Wire all interfaces for (n, n) bytes between hosts, in two variants: by bytes, and by bytes times saved hops.
 
-    Every host needs two interfaces, or it may be impossible to join the network.
+    Every host needs two interfaces; otherwise a connected network may be impossible.
     """
     fabrics = []
     for detours in (False, True):
@@ -34,24 +34,25 @@ def direct(cluster: Cluster, matrix: F64, paths: int, rng: np.random.Generator) 
                 bandwidth=np.repeat(speed, parallel),
                 latency=cluster.latency,
                 max_paths=paths,
+                switching="ocs",
             )
         )
     return fabrics
 
 
 def join_parts(count: I64, matrix: F64) -> None:
-    """Join the parts of a network, changing no host's number of links.
+    """Join the components of a network without changing the number of links of a host.
 
-    Links a-b of one part and c-d of another become a-c and b-d.  That joins both if one of the links is on a
-    cycle, which exists where all hosts but one have two links; of these the one with the least traffic is taken.
+    Links a-b of one component and c-d of another become a-c and b-d.  This joins both if one of the links is on a
+    cycle.  Such a link exists if all hosts but one have two links; of these the one with the least traffic is used.
 
     Args:
         count: (n, n) two-way links, symmetric, changed in place.
         matrix: (n, n) bytes between hosts.
     """
     traffic = matrix + matrix.T
-    while (inside := _reached(count, 0)).sum() < len(count):
-        component = _reached(count, int(np.flatnonzero(~inside)[0]))
+    while not (inside := (distance := hops(count))[0] < len(count)).all():
+        component = distance[int(inside.argmin())] < len(count)
         a, b = _spare_link(count, traffic, inside)
         c, d = _spare_link(count, traffic, component)
         for x, y, change in ((a, b, -1), (c, d, -1), (a, c, 1), (b, d, 1)):
@@ -60,25 +61,9 @@ def join_parts(count: I64, matrix: F64) -> None:
 
 
 def _spare_link(count: I64, traffic: F64, part: np.ndarray) -> tuple[int, int]:
-    """Return the link of a part with the least traffic that does not hold it together; if all do, the first."""
+    """Return the link with the least traffic of a component that is no bridge; if all are bridges, the first."""
     tails, heads = np.nonzero(np.triu(count, 1) * part[:, None])
     order = np.argsort(traffic[tails, heads], kind="stable")
-    for link in order.tolist():
-        a, b = int(tails[link]), int(heads[link])
-        if count[a, b] > 1:
-            return a, b
-        count[a, b] = count[b, a] = 0
-        connected = _reached(count, a)[b]
-        count[a, b] = count[b, a] = 1
-        if connected:
-            return a, b
-    return int(tails[order[0]]), int(heads[order[0]])
-
-
-def _reached(count: I64, host: int) -> np.ndarray:
-    """(n,) whether a host can be reached from ``host``."""
-    visited = np.zeros(len(count), dtype=bool)
-    visited[host] = True
-    while (wider := visited | (count[visited] > 0).any(axis=0)).sum() > visited.sum():
-        visited = wider
-    return visited
+    links = list(zip(tails[order].tolist(), heads[order].tolist(), strict=True))
+    held_by = bridges(count)
+    return next((link for link in links if frozenset(link) not in held_by), links[0])

@@ -18,7 +18,7 @@ class Random(Topology):
 
     name = "random"
 
-    paths: int = option(4, help="equal-cost paths kept for a pair of hosts", minimum=1, maximum=65_536)
+    paths: int = option(4, help="number of equal-cost paths for a pair of hosts", minimum=1, maximum=65_536)
 
     def build(self, context: TopologyContext) -> Fabric:
         """Wire all interfaces at random; a link has the bandwidth of the slower of its two interfaces.
@@ -39,6 +39,7 @@ class Random(Topology):
             bandwidth=bandwidth + bandwidth,
             latency=cluster.latency,
             max_paths=self.paths,
+            switching="packet",
         )
 
 

@@ -52,44 +52,44 @@ def connected_graph(degrees: list[int], rng: np.random.Generator) -> list[Edge]:
             f"topology random: {len(leaves)} of {n} hosts have one interface and the others have "
             f"{max(room, 0)} to spare; they cannot all be connected (give hosts 2 or more)"
         )
-    fixed = list(itertools.pairwise(inner))
+    tree_edges = list(itertools.pairwise(inner))
     if not leaves and n > 1:
-        fixed.append((inner[-1], inner[0]))
+        tree_edges.append((inner[-1], inner[0]))
     free = list(degrees)
-    for a, b in fixed:
+    for a, b in tree_edges:
         free[a] -= 1
         free[b] -= 1
     ends = [host for host in inner for _ in range(free[host])]
     ends = [ends[i] for i in rng.permutation(len(ends)).tolist()]
     for leaf in leaves:
-        fixed.append((leaf, ends.pop()))
+        tree_edges.append((leaf, ends.pop()))
     edges = list(zip(ends[0:-1:2], ends[1::2], strict=True))
     edges = _mend_loops(edges, rng)
-    _spread_parallel(fixed, edges, rng)
-    return fixed + edges
+    _spread_parallel(tree_edges, edges, rng)
+    return tree_edges + edges
 
 
 def _mend_loops(edges: list[Edge], rng: np.random.Generator) -> list[Edge]:
     """Exchange ends until no link joins a host to itself; drop those that cannot be mended."""
     loops = [i for i, (a, b) in enumerate(edges) if a == b]
-    lost = set()
+    removed_edges = set()
     for i in loops:
         a, b = edges[i]
         if a != b:
             continue  # mended as the partner of another loop
-        partners = [j for j, edge in enumerate(edges) if a not in edge and j not in lost]
+        partners = [j for j, edge in enumerate(edges) if a not in edge and j not in removed_edges]
         if not partners:
-            lost.add(i)
+            removed_edges.add(i)
             continue
         j = partners[int(rng.integers(len(partners)))]
         c, d = edges[j]
         edges[i], edges[j] = (a, c), (a, d)
-    return [edge for i, edge in enumerate(edges) if i not in lost]
+    return [edge for i, edge in enumerate(edges) if i not in removed_edges]
 
 
-def _spread_parallel(fixed: list[Edge], edges: list[Edge], rng: np.random.Generator) -> None:
+def _spread_parallel(tree_edges: list[Edge], edges: list[Edge], rng: np.random.Generator) -> None:
     """Exchange ends of parallel links with random others where that leaves fewer parallel links; in place."""
-    count = Counter(tuple(sorted(edge)) for edge in fixed + edges)
+    count = Counter(tuple(sorted(edge)) for edge in tree_edges + edges)
     for i in range(len(edges)):
         for _ in range(_TRIES):
             a, b = edges[i]

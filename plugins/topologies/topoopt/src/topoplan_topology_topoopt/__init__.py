@@ -24,12 +24,11 @@ class TopoOpt(Topology):
 
     name = "topoopt"
     follows_demand = True
-    switching = "patch-panel"
 
     rules: Literal["paper", "released", "greedy"] = option(
         "paper", help="as published; as FlexNet does it, all to the rings of one group size; or heaviest demands first"
     )
-    paths: int = option(4, help="paths kept for point-to-point traffic of a pair", minimum=1, maximum=65_536)
+    paths: int = option(4, help="number of paths for point-to-point traffic of a pair", minimum=1, maximum=65_536)
     routes: Literal["even", "balanced"] = option(
         "even", help="equal shares of the shortest paths; or shares by load, over paths of one link more, too"
     )
@@ -43,6 +42,7 @@ class TopoOpt(Topology):
         from topoplan_directconnect.construct import construct, rebalanced
 
         fabric = construct(context.cluster, context.demand, rules=self.rules, paths=self.paths, rng=context.rng)
+        fabric = attrs.evolve(fabric, switching="patch-panel")
         return fabric if self.routes == "even" or context.demand is None else rebalanced(fabric, context.demand)
 
 

@@ -1,0 +1,108 @@
+"""The words after ``topoplan``: core's own, and those that plugins add.
+
+A plugin's word is read from its entry point, so that ``topoplan --help`` loads no plugin; the plugin is loaded
+when its word is typed.  A word that nobody knows is then looked for among all plugins, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from topoplan.errors import TopoplanError
+from topoplan.plugin.entry_points import COMMAND_PREFIX, command_words
+
+if TYPE_CHECKING:
+    from topoplan.plugin.components import Command
+
+_DEBUG = "--debug"
+_asked_for: list[str] = []
+
+
+def debugging() -> bool:
+    """Say whether the user asked for tracebacks."""
+    return _DEBUG in _asked_for
+
+
+class Words(TyperGroup):
+    """Commands of core first, in their order, then those of plugins."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return all options; typer would import pydantic to convert what is not typed."""
+        options: list[Any] = super().get_params(ctx)  # type: ignore[arg-type]
+        for option in options:
+            option.process_value = partial(_process, option)
+        return options
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Take ``--debug`` out, wherever it stands before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        _asked_for[:] = [word for word in args[:end] if word == _DEBUG]
+        words = [word for word in args[:end] if word != _DEBUG] + args[end:]
+        return super().parse_args(ctx, words)  # type: ignore[arg-type]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a command; Ctrl-C where it has nothing to keep ends it with exit status 130, as a shell expects."""
+        try:
+            result = super().invoke(ctx)  # type: ignore[arg-type]
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            sys.exit(130)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EIO):
+                raise
+            raise TopoplanError(f"standard output cannot be written ({error.strerror})") from None
+        return result
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """List all words, for the help."""
+        core_words = super().list_commands(ctx)
+        return [*core_words, *(word for word in self._plugin_words if word not in core_words)]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        """Return the command of a word; one of a plugin loads it only when it runs."""
+        words = vars(self).get("_plugin_words", {})  # looked for where words are listed, and not to run one
+        return super().get_command(ctx, cmd_name) or _Deferred(name=cmd_name, help=words.get(cmd_name))
+
+    @cached_property
+    def _plugin_words(self) -> dict[str, str]:
+        return command_words()
+
+
+def _process(option: Any, context: typer.Context, value: Any) -> Any:
+    return None if value is None else type(option).process_value(option, context, value)
+
+
+class _Deferred(TyperCommand):
+    """Stands for a plugin's command until it runs."""
+
+    def __init__(self, *, name: str, help: str | None) -> None:
+        super().__init__(name, help=help, rich_markup_mode=None)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Load the plugin and let its own command read the words that follow."""
+        command = typer.main.get_command(_command(str(self.name)).app())
+        return command.make_context(info_name, args, parent=parent, **extra)
+
+
+def _command(word: str) -> Command:
+    """Return a plugin's command; only if none of those that keep the naming rule brings it, all plugins are loaded.
+
+    Raises:
+        TopoplanError: there is none, or several plugins have one of that name.
+    """
+    from topoplan.plugin.components import Command
+    from topoplan.plugin.host import Host
+
+    host = Host.discover(prefix=COMMAND_PREFIX + word)
+    if all(row.name != word for row in host.listing()):
+        host = Host.discover()
+    return host.get(Command, word)()

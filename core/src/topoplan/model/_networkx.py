@@ -1,0 +1,87 @@
+"""Fabrics as networkx graphs, and back; networkx is imported where a fabric is converted, since that takes long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.fabric import Fabric, LinkKind
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def to_networkx(fabric: Fabric) -> nx.DiGraph:
+    """See `Fabric.to_networkx`."""
+    import networkx as nx
+
+    rings = {size: [list(jumps) for jumps in rings] for size, rings in fabric.rings.items()}
+    cycles = [list(cycle) for cycle in fabric.cycles]
+    graph = nx.DiGraph(name=fabric.name, max_paths=fabric.max_paths, rings=rings, cycles=cycles)
+    graph.graph["switching"] = fabric.switching
+    graph.add_nodes_from(range(fabric.n_hosts), kind="host")
+    graph.add_nodes_from(range(fabric.n_hosts, fabric.n_nodes), kind="switch")
+    ends, numbers = (fabric.link_src, fabric.link_dst), (fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
+    columns = (column.tolist() for column in (*ends, *numbers, fabric.link_kind))
+    for source, target, bandwidth, latency, count, kind in zip(*columns, strict=True):
+        link = LinkKind(kind).name.lower()
+        graph.add_edge(source, target, bandwidth=bandwidth, latency=latency, count=count, link=link)
+    return graph
+
+
+def from_networkx(
+    graph: nx.Graph, name: str | None, bandwidth: float | None, latency: float | None, max_paths: int | None
+) -> Fabric:
+    """See `Fabric.from_networkx`."""
+    kinds = dict(graph.nodes(data="kind"))
+    if not any(kinds.values()):
+        kinds = dict.fromkeys(kinds, "host")
+    for node, kind in kinds.items():
+        if kind not in ("host", "switch"):
+            raise TopoplanError(f"graph: node {node!r} has kind {kind!r} (it must be 'host' or 'switch')")
+    hosts_first = sorted(kinds, key=lambda node: kinds[node] == "switch")  # each kind in the order of the graph
+    number = {node: place for place, node in enumerate(hosts_first)}
+    n_hosts = sum(kind == "host" for kind in kinds.values())
+    if not n_hosts:
+        raise TopoplanError("graph: it has no host (a node of kind 'host')")
+    links = {kind.name.lower(): kind for kind in LinkKind}
+    rows: list[tuple[float, ...]] = []
+    for source, target, data in graph.edges(data=True):
+        edge = f"graph: edge {source!r} - {target!r}"
+        count, link = int(_number(edge, data, "count", 1)), data.get("link", "network")
+        if count < 1:
+            raise TopoplanError(f"{edge} has count {count} (it must be at least 1)")
+        if link not in links:
+            raise TopoplanError(f"{edge} has link {link!r} (it must be {', '.join(links)})")
+        rate = _number(edge, data, "bandwidth", None if bandwidth is None else bandwidth * count) / count
+        columns = (rate, _number(edge, data, "latency", latency), links[link])
+        ends = [(number[source], number[target]), (number[target], number[source])]
+        rows += [(*pair, *columns) for pair in (ends[:1] if graph.is_directed() else ends)] * count
+    table = np.array(rows, dtype=np.float64).reshape(-1, 5)
+    return Fabric.from_links(
+        name=name or str(graph.name or "networkx"),
+        n_hosts=n_hosts,
+        n_switches=len(kinds) - n_hosts,
+        links=table[:, :2],
+        bandwidth=table[:, 2],
+        latency=table[:, 3],
+        kind=table[:, 4],
+        max_paths=max_paths or int(graph.graph.get("max_paths", 1)),
+        rings={int(size): tuple(map(tuple, rings)) for size, rings in graph.graph.get("rings", {}).items()},
+        cycles=graph.graph.get("cycles", ()),
+        switching=graph.graph.get("switching"),
+    )
+
+
+def _number(edge: str, data: Mapping[str, Any], key: str, default: float | None) -> float:
+    """Return a number among the attributes of an edge."""
+    value = data.get(key, default)
+    if value is None:
+        raise TopoplanError(f"{edge} has no {key} (give {key}=... for all that have none)")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TopoplanError(f"{edge} has {key} {value!r} (it must be a finite number)")
+    return float(value)

@@ -1,0 +1,152 @@
+"""Promises of every component, whatever its kind, and of commands."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import attrs
+
+from topoplan.options import describe, structure
+from topoplan.plugin.components import CONTRACTS, Component, Kind, Registered
+
+C = TypeVar("C", bound=Component)
+
+#: Packages that take longer to import than a command that needs none of them.
+HEAVY = ("flatbuffers", "networkx", "numba", "scipy", "torch")
+
+
+def example(component: type[C]) -> C:
+    """Make a component with the options that it gives as its example."""
+    return structure(component, component.example, f"example of {component.kind.value} {component.name}")
+
+
+def build_example(component: type[Component]) -> object:
+    """Build a component on a problem that suits its example; None for one that builds nothing."""
+    import numpy as np
+
+    from topoplan import Estimator, Frontend, Machine, Searcher, Simulator, Topology, TopologyContext
+    from topoplan.testing import landscape, reference
+
+    options, rng = example(component), np.random.default_rng(5)
+    if isinstance(options, Frontend):
+        return options.build(None)
+    if isinstance(options, Machine | Simulator):
+        return options.build()
+    if isinstance(options, Topology):
+        cluster = type(options).example_cluster() or reference.cluster(16)
+        demand = reference.demand(cluster.n_hosts) if options.follows_demand else None
+        return options.build(TopologyContext(cluster=cluster, demand=demand, rng=rng))
+    if isinstance(options, Estimator):
+        return options.build(reference.graph(), reference.cluster())
+    return options.build(landscape.problem(), rng) if isinstance(options, Searcher) else None
+
+
+def check_options_are_frozen(component: type[Component]) -> None:
+    """The class is a frozen attrs class, and every option has a default."""
+    missing = [field.name for field in attrs.fields(component) if field.default is attrs.NOTHING]
+    assert not missing, f"options without a default: {', '.join(missing)}"
+    options = component()
+    for field in attrs.fields(component):
+        try:
+            setattr(options, field.name, field.default)
+        except attrs.exceptions.FrozenInstanceError:
+            continue
+        raise AssertionError(f"option {field.name!r} can be changed; use @attrs.frozen")
+
+
+def check_every_option_has_help(component: type[Component]) -> None:
+    """Every option says what it means, as `option(..., help=...)`."""
+    silent = [info.key for info in describe(component) if not info.help.strip()]
+    assert not silent, f"options without help: {', '.join(silent)}"
+
+
+def check_summary_is_one_line(component: type[Registered]) -> None:
+    """The summary is one line of at most 120 characters."""
+    text = component.summary
+    assert text, "no summary (the first line of the docstring)"
+    assert not (component.__doc__ or "").strip().partition("\n")[2].partition("\n")[0].strip(), (
+        "the summary has several lines (leave one empty after the first of the docstring)"
+    )
+    assert len(text) <= 120, f"the summary has {len(text)} characters"
+
+
+def check_example_is_accepted(component: type[Component]) -> None:
+    """The example consists of known options with values of the right type and range."""
+    example(component)
+
+
+def check_default_options_can_be_written(component: type[Component]) -> None:
+    """Every default, as `topoplan plugins show` prints it, is read back as the same value."""
+    defaults = component()
+    for info in describe(component):
+        if not info.default:
+            continue
+        name = info.key.replace("-", "_")
+        read = getattr(structure(component, {info.key: info.default}, component.name), name)
+        default = getattr(defaults, name)
+        assert read == default, f"default of {info.key} is {default!r}, but {info.default!r} reads as {read!r}"
+
+
+def check_component_pickles(component: type[Registered]) -> None:
+    """The component can be sent to another process: its class stands at the top of a module."""
+    assert pickle.loads(pickle.dumps(component())) == component()
+
+
+def check_import_is_light(component: type[Registered]) -> None:
+    """Importing the plugin loads no heavy package; those belong inside `build` or `app`."""
+    module = component.__module__
+    loaded = heavy_after_import(module if module.startswith("topoplan.") else module.partition(".")[0])
+    assert not loaded, f"importing {module} loads {loaded}; import it inside build or app"
+
+
+@contextmanager
+def global_randomness_untouched() -> Iterator[None]:
+    """Raise `AssertionError` if numpy's own generator is used meanwhile."""
+    import numpy as np
+
+    before = np.random.get_state()  # noqa: NPY002 - it is the global one that must not be used
+    yield
+    after = np.random.get_state()  # noqa: NPY002
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), "np.random's own state has changed"
+
+
+def check_no_optional_name_is_misspelt(component: type[Component]) -> None:
+    """No method or attribute, of the class or of what it builds, is called nearly as an optional one."""
+    from topoplan import CostFunction, Search, Simulate
+
+    _assert_optional_names_are_spelt(component, CONTRACTS[component.kind])
+    contracts = {Kind.ESTIMATOR: CostFunction, Kind.SEARCHER: Search, Kind.SIMULATOR: Simulate}
+    if (contract := contracts.get(component.kind)) and isinstance(built := build_example(component), contract):
+        _assert_optional_names_are_spelt(type(built), contract)
+
+
+def _assert_optional_names_are_spelt(cls: type, contract: type) -> None:
+    """Raise `AssertionError` where a name is nearly that of an optional one of the contract, which is not replaced."""
+    optional = [name for name in dir(contract) if not name.startswith("_")]
+    unused = [name for name in optional if inspect.getattr_static(cls, name) is inspect.getattr_static(contract, name)]
+    options = {field.name for field in attrs.fields(cls)} if attrs.has(cls) else ()
+    for name in dir(cls):
+        if name.startswith("_") or name in options or hasattr(contract, name):
+            continue
+        close = difflib.get_close_matches(name, unused, n=1, cutoff=0.75)
+        assert not close, f"{cls.__name__}.{name} is none of {contract.__name__}'s (did you mean {close[0]!r}?)"
+
+
+@functools.cache
+def heavy_after_import(module: str) -> str:
+    """Name the heavy packages that importing ``module`` in a new process loads."""
+    script = (
+        f"import sys; sys.path[:] = {sys.path!r}; import {module}; "
+        f"print(', '.join(name for name in {HEAVY!r} if name in sys.modules))"
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"import {module} fails: {process.stderr.strip().splitlines()[-1:]}"
+    return process.stdout.strip()

@@ -1,0 +1,87 @@
+"""Promises of estimators: ``build(graph, cluster) -> CostFunction``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from topoplan import CostFunction, Estimator, TopoplanError
+from topoplan.arrays import I32, i32
+from topoplan.testing import reference
+from topoplan.testing._common import example
+
+_CUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 4))
+
+
+def check_there_is_something_it_prices(component: type[Estimator]) -> None:
+    """A dense layer of 256 inputs and outputs can be priced under at least one cut."""
+    assert list(_supported(_compile(component))), "none of the cuts of the reference problem is supported"
+
+
+def check_prices_have_one_row_per_part(component: type[Estimator]) -> None:
+    """Forward, backward and memory are arrays with one row for every part."""
+    costs = _compile(component)
+    for op, degrees, devices in _supported(costs):
+        price = costs.price(op, degrees, devices)
+        for field in ("forward", "backward", "memory"):
+            shape = np.shape(getattr(price, field))
+            assert shape == devices.shape, f"{field} of {len(devices)} parts has shape {shape}"
+        for field, most in (("kept", price.memory), ("weight_gradient", price.backward)):
+            share = getattr(price, field)
+            assert share is None or share.shape == devices.shape, f"{field} of {len(devices)} parts: {share.shape}"
+            assert share is None or (share <= most).all(), f"{field} is more than what it is a part of"
+        if price.states is not None:
+            assert price.states.shape == (3, len(devices)), f"states of {len(devices)} parts: {price.states.shape}"
+            assert price.kept is not None, "states without what is kept"
+            assert (price.states.sum(axis=0) == price.kept).all(), "states do not add up to kept"
+
+
+def check_prices_are_finite(component: type[Estimator]) -> None:
+    """Seconds and bytes are finite and not negative."""
+    costs = _compile(component)
+    for op, degrees, devices in _supported(costs):
+        for field, values in attrs.asdict(costs.price(op, degrees, devices)).items():
+            if values is not None:
+                assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of cut {degrees} is {values}"
+
+
+def check_same_prices_twice(component: type[Estimator]) -> None:
+    """The same question has the same answer, from one cost function and from a second one."""
+    costs, second_costs = _compile(component), _compile(component)
+    for op, degrees, devices in _supported(costs):
+        first = attrs.asdict(costs.price(op, degrees, devices))
+        for function in (costs, second_costs):
+            prices = attrs.asdict(function.price(op, degrees, devices))
+            assert all(np.array_equal(first[key], prices[key]) for key in first), f"prices of cut {degrees} differ"
+
+
+def check_supported_cuts_are_priced_and_others_refused(component: type[Estimator]) -> None:
+    """What is not supported is refused with a `TopoplanError` that names the operator."""
+    costs = _compile(component)
+    for degrees in _CUTS:
+        devices = _devices(degrees)
+        if costs.supports(0, degrees):
+            costs.price(0, degrees, devices)
+            continue
+        try:
+            costs.price(0, degrees, devices)
+        except TopoplanError as error:
+            assert "dense1" in str(error), f"the message does not name the operator: {error}"
+        else:
+            raise AssertionError(f"cut {degrees} is not supported, but has a price")
+
+
+def _compile(component: type[Estimator]) -> CostFunction:
+    return example(component).build(reference.graph(), reference.cluster())
+
+
+def _supported(costs: CostFunction) -> Iterator[tuple[int, tuple[int, ...], I32]]:
+    for degrees in _CUTS:
+        if costs.supports(0, degrees):
+            yield 0, degrees, _devices(degrees)
+
+
+def _devices(degrees: tuple[int, ...]) -> I32:
+    return i32(np.arange(int(np.prod(degrees))))

@@ -1,0 +1,155 @@
+"""Files at the edge: read with a clear error, written whole or not at all.
+
+Only regular files are read and written: a pipe may never end, and a device is no place for a result.  A symbolic link
+stands for what it leads to, in both directions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from topoplan.errors import TopoplanError, shown
+
+__all__ = ["check_different", "check_readable", "check_writable", "read_file", "read_text", "write_file"]
+
+#: Bytes of the largest file that is read.
+_LARGEST = 4 << 30
+
+
+def read_file(path: Path, largest: int = _LARGEST) -> bytes:
+    """Return the content of a regular file of at most ``largest`` bytes.
+
+    Raises:
+        TopoplanError: there is no such file, or it cannot be read.
+    """
+    size = check_readable(path)
+    if size > largest:
+        raise TopoplanError(f"{_name(path)}: cannot be read ({size} bytes, more than {largest})")
+    try:
+        return path.read_bytes()
+    except (OSError, MemoryError) as error:
+        raise TopoplanError(f"{_name(path)}: cannot be read ({_reason(error)})") from None
+
+
+def check_readable(path: Path) -> int:
+    """Return the size in bytes of a regular file.
+
+    Raises:
+        TopoplanError: there is no such file, or it is no regular one.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise TopoplanError(f"{_name(path)}: cannot be read ({_reason(error)})") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise TopoplanError(f"{_name(path)}: cannot be read (is a folder)")
+    if not stat.S_ISREG(status.st_mode):
+        raise TopoplanError(f"{_name(path)}: cannot be read (is no regular file)")
+    return status.st_size
+
+
+def read_text(path: Path, expected: str, largest: int = _LARGEST) -> str:
+    """Return the content of a text file; ``expected`` says in a message what it should be.
+
+    Raises:
+        TopoplanError: it cannot be read, or is not text in UTF-8.
+    """
+    try:
+        return read_file(path, largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TopoplanError(
+            f"{_name(path)}: byte {error.start} is not UTF-8 (expected {expected}, a text in UTF-8)"
+        ) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise `TopoplanError` where `write_file` could not write; for a check before long work.
+
+    Makes a file in the folder, and takes it away again.
+    """
+    target = _target(path)
+    _discard(_temporary(path, target))
+
+
+def check_different(paths: Iterable[tuple[str, Path]]) -> None:
+    """Raise `TopoplanError` if two outputs, each with the word that names it, go to one file."""
+    names: dict[Path, str] = {}
+    for name, path in paths:
+        target = _target(path)
+        if target in names:
+            raise TopoplanError(f"{_name(path)}: {names[target]} and {name} both write to it (name two files)")
+        names[target] = name
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file: into a temporary one beside it, then rename, so that nobody sees half of it.
+
+    A symbolic link stays one: the file that it leads to is written.
+
+    Raises:
+        TopoplanError: it cannot be written; what was there before is still there.
+    """
+    target = _target(path)
+    name = _temporary(path, target)
+    try:
+        with name.open("wb") as stream:
+            stream.write(data)
+        # mkstemp makes files that only their owner reads; a result is an ordinary file.
+        mask = os.umask(0)
+        os.umask(mask)
+        name.chmod(0o666 & ~mask)
+        name.replace(target)
+    except OSError as error:
+        raise TopoplanError(f"{_name(path)}: cannot be written ({_reason(error)})") from None
+    finally:
+        _discard(name)
+
+
+def _target(path: Path) -> Path:
+    """Return the file that is to be written, links followed, if it may be there."""
+    try:
+        target = Path(os.path.realpath(path))
+        kind = stat.S_IFMT(target.lstat().st_mode)
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    except (OSError, ValueError) as error:
+        raise TopoplanError(f"{_name(path)}: cannot be written ({_reason(error)})") from None
+    if kind == stat.S_IFDIR:
+        raise TopoplanError(f"{_name(path)}: is a folder (name a file)")
+    if kind != stat.S_IFREG:
+        raise TopoplanError(f"{_name(path)}: cannot be written (is no regular file)")
+    if not target.parent.is_dir():
+        raise TopoplanError(f"{_name(path)}: folder {_name(target.parent)} does not exist")
+    return target
+
+
+def _temporary(path: Path, target: Path) -> Path:
+    """Make an empty file in the folder of ``target``; its name does not grow with that of the target."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".topoplan-", dir=target.parent)
+    except OSError as error:
+        raise TopoplanError(
+            f"{_name(path)}: folder {_name(target.parent)} cannot be written ({_reason(error)})"
+        ) from None
+    os.close(handle)
+    return Path(name)
+
+
+def _discard(name: Path) -> None:
+    with contextlib.suppress(OSError):
+        name.unlink(missing_ok=True)
+
+
+def _name(path: Path) -> str:
+    """Return a path for a message: as it was given, if that is of reasonable length and can be printed."""
+    text = str(path)
+    return text if len(text) <= 300 and text.isprintable() else shown(text, 120)
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,0 +1,165 @@
+"""Searches and simulators whose calls are checked; an error is one line that names the component."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from topoplan.errors import PluginError, TopoplanError, TopoplanWarning, calling, expect, shown
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.placement import Placement
+from topoplan.model.problem import Problem
+from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.strategy import Strategy
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
+from topoplan.plugin.components import Component, Searcher, Simulator
+from topoplan.plugin.simulate import Simulate
+from topoplan.search.protocol import Candidate, Search, State, Trial
+
+__all__ = ["build_search", "build_simulate", "check_strategy_of"]
+
+#: What an operator's index may be.
+_INTEGERS = (int, np.integer)
+
+
+def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Search:
+    """Build a searcher; every call of it is checked."""
+    return _GuardedSearch(searcher.build(problem, rng), _who(searcher), problem)
+
+
+def build_simulate(simulator: Simulator) -> Simulate:
+    """Build a simulator; its full runs are checked."""
+    return _GuardedSimulate(simulator.build(), _who(simulator))
+
+
+def check_strategy_of(search: Search, candidate: Candidate, problem: Problem, error: Exception) -> None:
+    """Blame a searcher for what pricing its candidate raised, if the candidate's strategy is none of the problem's.
+
+    Whole strategies are long, so that they are looked at only when pricing one has failed.
+
+    Raises:
+        PluginError: the strategy is wrong; its cause is ``error``.
+    """
+    if isinstance(search, _GuardedSearch) and (reason := _why_no_strategy(candidate.base.strategy, problem)):
+        raise PluginError(f"{search.who}: ask proposed {reason}") from error
+
+
+def _who(component: Component) -> str:
+    """Name a component for messages; where a host made it, with its plugin."""
+    return str(getattr(component, "who", f"{component.kind.value} {component.name!r}"))
+
+
+class _GuardedSimulate(Simulate):
+    """A simulator whose full runs are checked; the shortcuts that it has are its own."""
+
+    def __init__(self, simulate: Simulate, who: str) -> None:
+        self._simulate, self._who = simulate, who
+        for name, default in vars(Simulate).items():
+            if not name.startswith("_") and getattr(type(simulate), name) is not default:
+                setattr(self, name, getattr(simulate, name))
+
+    def __call__(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> Timeline:
+        """Run one iteration."""
+        timeline = self._simulate(taskgraph, fabric, cluster)
+        expect(timeline, Timeline, f"{self._who}: a run")
+        return timeline
+
+
+class _GuardedSearch(Search):
+    """A searcher under way whose every call is checked.
+
+    Attributes:
+        who: names it in messages.
+    """
+
+    def __init__(self, search: Search, who: str, problem: Problem) -> None:
+        self._search, self.who, self._problem = search, who, problem
+
+    def ask(self) -> list[Candidate]:
+        """Propose candidates."""
+        with calling(f"{self.who}: ask"):
+            candidates = self._search.ask()
+        expect(candidates, Sequence, f"{self.who}: ask", "a sequence of Candidate")
+        for candidate in candidates:
+            expect(candidate, Candidate, f"{self.who}: ask: an element of what it")
+            if reason := _why_wrong(candidate, self._problem):
+                raise PluginError(f"{self.who}: ask proposed {reason}")
+        return list(candidates)
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Take the prices of candidates."""
+        with calling(f"{self.who}: tell"):
+            self._search.tell(trials)
+
+    def adopt(self, trial: Trial) -> None:
+        """Go on from a state."""
+        with calling(f"{self.who}: adopt"):
+            self._search.adopt(trial)
+
+    reached = property(lambda self: self._search.reached)
+    follows = property(lambda self: self._search.follows)
+    acceptance = property(lambda self: self._search.acceptance)
+
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Return what the searcher reports; None, and a warning, where it cannot: the search is done by then."""
+        try:
+            with calling(f"{self.who}: report"):
+                report = self._search.report(strategy)
+            if report is not None:
+                expect(report, Mapping, f"{self.who}: report", "a mapping of JSON values")
+        except TopoplanError as error:
+            warnings.warn(TopoplanWarning(f"{error}; it is left out"), stacklevel=2)
+            return None
+        return report
+
+
+def _why_wrong(candidate: Candidate, problem: Problem) -> str:
+    """Say what of a candidate is no change to a state of the problem, and what would be right; empty if nothing is.
+
+    Looks at what the candidate changes alone, since searches propose thousands in a second.
+    """
+    if not isinstance(candidate.base, State):
+        return f"a change to {shown(candidate.base)} (base must be a State: what adopt or tell brought)"
+    if not isinstance(candidate.placements, Mapping):
+        return f"placements {shown(candidate.placements)} (must be a mapping of operators' indices to Placement)"
+    for op, placement in candidate.placements.items():
+        if reason := _why_misplaced(op, placement, problem.graph, problem.cluster.n_devices):
+            return reason
+    fabric, n_hosts = candidate.fabric, problem.cluster.n_hosts
+    if fabric is not None and not isinstance(fabric, AnyFabric):
+        return f"fabric {shown(fabric)} (must be a Fabric, a ReconfigurableFabric, or None for that of the base)"
+    if fabric is not None and fabric.n_hosts != n_hosts:
+        return f"a fabric of {fabric.n_hosts} hosts (the cluster has {n_hosts})"
+    return ""
+
+
+def _why_no_strategy(strategy: object, problem: Problem) -> str:
+    """Say what of a strategy does not fit the graph or the cluster of the problem; empty if all does."""
+    graph, n_devices = problem.graph, problem.cluster.n_devices
+    if not isinstance(strategy, Strategy):
+        return f"{shown(strategy)} as the strategy of a state (must be a Strategy)"
+    if len(strategy.placements) != len(graph.operators):
+        return f"a strategy of {len(strategy.placements)} placements (the model has {len(graph.operators)} operators)"
+    reasons = (_why_misplaced(op, placement, graph, n_devices) for op, placement in enumerate(strategy.placements))
+    return next(filter(None, reasons), "")
+
+
+def _why_misplaced(op: object, placement: object, graph: OperatorGraph, n_devices: int) -> str:
+    """Say why an operator cannot be placed so; empty if it can."""
+    operators = graph.operators
+    if not isinstance(op, _INTEGERS) or not 0 <= op < len(operators):
+        return f"a placement of operator {shown(op)} (must be an index from 0 to {len(operators) - 1})"
+    where = f"for operator {op} ({operators[op].name!r})"
+    if not isinstance(placement, Placement):
+        return f"{shown(placement)} {where} (must be a Placement)"
+    if reason := operators[op].why_invalid(placement.degrees):
+        return f"{shown(placement)} {where}: {reason}"
+    # Negative numbers are large ones without a sign.
+    if placement.devices.view(np.uint32).max() >= n_devices:
+        return f"{shown(placement)} {where}: the cluster has devices 0 to {n_devices - 1}"
+    return ""

@@ -1,0 +1,43 @@
+"""A clock that stands still while kernels are compiled: for rates, and for times of planning.
+
+Kernels are compiled once on a machine; a time that holds for every other run leaves that out.
+"""
+
+from __future__ import annotations
+
+import time
+
+from numba.core import event
+
+__all__ = ["clock", "seconds_of_compilation"]
+
+
+class _Watch(event.Listener):  # type: ignore[misc]
+    """Adds up how long this process has compiled; one kernel's compilation may hold those of others."""
+
+    def __init__(self) -> None:
+        self.seconds, self._depth, self._started = 0.0, 0, 0.0
+
+    def on_start(self, event: object) -> None:
+        if self._depth == 0:
+            self._started = time.monotonic()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.monotonic() - self._started
+
+
+_watch = _Watch()
+event.register("numba:compile", _watch)
+
+
+def seconds_of_compilation() -> float:
+    """Return the seconds for which this process has compiled kernels."""
+    return _watch.seconds
+
+
+def clock() -> float:
+    """Return a time in seconds that stands still while kernels are compiled."""
+    return time.monotonic() - _watch.seconds

@@ -1,0 +1,120 @@
+"""The fragments of one model's task graphs: each is derived once and cached by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.placement import Placement
+from topoplan_engine.cache import LruCache
+from topoplan_engine.lowering.fragments import (
+    EdgeFragment,
+    FragmentKey,
+    OperatorFragment,
+    edge_fragment,
+    operator_fragment,
+)
+from topoplan_engine.lowering.parts import PartTable, concatenate
+from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
+from topoplan_engine.partition import Transfers, transfers
+
+__all__ = ["FragmentCache"]
+
+#: Entries of each cache; a fragment for 128 servers takes some 10 kB.
+_ENTRIES = 20_000
+
+
+class FragmentCache:
+    """Fragments of operators and edges, by their placements.
+
+    Attributes:
+        graph, cluster, costs: what fragments are derived from.
+        op_names: names of all operators.
+        edges: (producer, output, consumer, input) of every edge.
+        op_class, edge_class: equal numbers for automorphic operators and edges.
+    """
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
+        self.graph, self.cluster, self.costs = graph, cluster, costs
+        self.op_names = tuple(op.name for op in graph.operators)
+        self.edges: list[tuple[int, int, int, int]] = [
+            (u, output, v, argument) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
+        ]
+        kinds = self._edge_kinds()
+        self._edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
+        self._edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
+        self.op_class, self.edge_class = automorphic_operators(graph, kinds)
+        self._edges_at: list[list[int]] = [[] for _ in self.op_names]
+        for edge, (u, _, v, _) in enumerate(self.edges):
+            self._edges_at[u].append(edge)
+            self._edges_at[v].append(edge)
+        self._op_fragments: LruCache[FragmentKey, OperatorFragment] = LruCache(_ENTRIES)
+        self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
+        self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
+
+    def operators(self, placements: Sequence[Placement]) -> list[OperatorFragment]:
+        """Return the fragments of all operators."""
+        return [self.operator(op, placement) for op, placement in enumerate(placements)]
+
+    def all_edges(self, placements: Sequence[Placement]) -> list[EdgeFragment]:
+        """Return the fragments of all edges."""
+        return [self.edge(edge, placements) for edge in range(len(self.edges))]
+
+    def part_table(self, placements: Sequence[Placement]) -> PartTable:
+        """Return all fragments, one after the other."""
+        return concatenate(self.operators(placements), self.all_edges(placements), self._edge_ops)
+
+    def edges_at(self, ops: Iterable[int]) -> list[int]:
+        """Return the edges at any of these operators."""
+        return list(dict.fromkeys(edge for op in ops for edge in self._edges_at[op]))
+
+    def operator(self, op: int, placement: Placement) -> OperatorFragment:
+        """Return the fragment of an operator; as long as it is cached, the same object for the same placement."""
+        key = (op, placement.key)
+        try:
+            return self._op_fragments[key]
+        except KeyError:
+            operator = self.graph.operators[op]
+            fragment = operator_fragment(
+                key, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part
+            )
+            return self._op_fragments.put(key, fragment)
+
+    def edge(self, edge: int, placements: Sequence[Placement]) -> EdgeFragment:
+        """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""
+        kind, u, v = self._edge_ends[edge]
+        source, target = placements[u], placements[v]
+        key = (kind, source.key, target.key)
+        try:
+            return self._edge_fragments[key]
+        except KeyError:
+            itemsize = self.graph.operators[v].inputs[self.edges[edge][3]].itemsize
+            fragment = edge_fragment(key, self._transfers_of(edge, source, target), itemsize, source, target)
+            return self._edge_fragments.put(key, fragment)
+
+    def _transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
+        u, output, v, argument = self.edges[edge]
+        key = (self._edge_ends[edge][0], source.degrees, target.degrees)
+        cached = self._transfers.find(key)
+        if cached is not None:
+            return cached
+        producer, consumer = self.graph.operators[u], self.graph.operators[v]
+        product, argument_tensor = producer.outputs[output], consumer.inputs[argument]
+        slices = transfers(producer, product, source.degrees, consumer, argument_tensor, target.degrees)
+        return self._transfers.put(key, slices)
+
+    def _edge_kinds(self) -> list[int]:
+        """Number the edges so that edges between operators of one form share their fragments."""
+        kinds: dict[Any, int] = {}
+        numbers = []
+        for u, output, v, argument in self.edges:
+            producer, consumer = self.graph.operators[u], self.graph.operators[v]
+            product, argument_tensor = producer.outputs[output], consumer.inputs[argument]
+            form = (producer.dims, product.axes, consumer.dims, argument_tensor.axes, argument_tensor.itemsize)
+            numbers.append(kinds.setdefault(form, len(kinds)))
+        return numbers

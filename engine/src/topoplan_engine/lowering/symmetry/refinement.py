@@ -1,0 +1,345 @@
+"""Color refinement: the coarsest equitable partition of the parts of one iteration.
+
+The parts of one class run for equally long, exchange the same messages with parts of the same classes, belong to
+like all-reduces, and share their device with the same sequence of parts.  Colors are 64-bit numbers; each round
+mixes into a part's color those of its device, its all-reduces and its neighbours, until no class splits any more
+(Weisfeiler, Leman, 1968).
+
+Data flow: `initial_colors` makes a `ColoredGraph` of a `PartTable`; `equitable_partition` refines its colors in a
+`Workspace` and numbers the classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, I64, U64
+from topoplan_engine.kernels.hashing import mix_briefly, slot_of
+from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.lowering.parts import PartTable
+
+__all__ = ["Classes", "ColoredGraph", "equitable_partition", "initial_colors"]
+
+#: Odd numbers without pattern (the primes of xxHash64, the first one replaced by 2^64 / golden ratio): each marks one
+#: kind of what is mixed, so that, for example, a producer is not taken for a consumer.
+_ONE = np.uint64(0x9E3779B97F4A7C15)
+_TWO = np.uint64(0xC2B2AE3D27D4EB4F)
+_THREE = np.uint64(0x165667B19E3779F9)
+
+
+class ColoredGraph(NamedTuple):
+    """Parts, all-reduces and pairs of parts of one strategy, with colors that tell them apart by themselves.
+
+    Parts are numbered through, operator by operator.
+
+    Attributes:
+        device, part_color: (n,) device and color of each part.
+        part_ptr, group_parts: CSR, the parts whose gradients enter each all-reduce.
+        device_ptr, group_devices: CSR, its devices.
+        group_color: (G,) of the all-reduces.
+        src, dst, pair_color: (m,) parts at the ends of each pair, and its color.
+    """
+
+    device: I32
+    part_color: U64
+    part_ptr: I32
+    group_parts: I32
+    device_ptr: I32
+    group_devices: I32
+    group_color: U64
+    src: I32
+    dst: I32
+    pair_color: U64
+
+
+class Classes(NamedTuple):
+    """An equitable partition; classes are numbered by their first members, which represent them.
+
+    Attributes:
+        part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,).
+        first_part, first_group, first_pair: representative of each class.
+        sends, receives: (pair classes,) pairs of the class that leave the first device of the class of its producers'
+            devices, and that reach the first device of the class of its consumers' devices.
+        load_group, load_device, load_count: rows (class of all-reduces, first device of a class, all-reduces of
+            the class that it takes part in), by the first.
+        first_device: (D,) first device of the class of each device.
+        key: equal for strategies that differ in the numbers of their parts, devices and automorphic operators only.
+    """
+
+    part: I32
+    group: I32
+    pair: I32
+    first_part: I32
+    first_group: I32
+    first_pair: I32
+    sends: I64
+    receives: I64
+    load_group: I32
+    load_device: I32
+    load_count: I64
+    first_device: I32
+    key: int
+
+
+class Workspace(NamedTuple):
+    """What the kernels write: colors, a hash table, and class numbers.
+
+    Attributes:
+        part, next_part: (n,) colors of parts in this round and in the next one.
+        device, group, pair: (D,), (G,) and (m,) colors.
+        keys, numbers: the hash table (`topoplan_engine.kernels.hashing`).
+        part_class, device_class, group_class, pair_class: numbers of the classes.
+        first_part, first_device, first_group, first_pair: the first member of each class, as far as there are classes.
+    """
+
+    part: U64
+    next_part: U64
+    device: U64
+    group: U64
+    pair: U64
+    keys: U64
+    numbers: I32
+    part_class: I32
+    device_class: I32
+    group_class: I32
+    pair_class: I32
+    first_part: I32
+    first_device: I32
+    first_group: I32
+    first_pair: I32
+
+    @classmethod
+    def of(cls, graph: ColoredGraph, n_devices: int) -> Workspace:
+        """Allocate a workspace; all is undefined before a kernel writes it."""
+        parts, groups, pairs = len(graph.device), len(graph.group_color), len(graph.src)
+        largest = max(parts, groups, pairs, len(graph.group_devices), n_devices, 1)
+        slots = 1 << (2 * largest - 1).bit_length()
+
+        def colors(size: int) -> U64:
+            return np.empty(size, np.uint64)
+
+        def numbers(size: int) -> I32:
+            return np.empty(size, np.int32)
+
+        return cls(
+            part=colors(parts),
+            next_part=colors(parts),
+            device=colors(n_devices),
+            group=colors(groups),
+            pair=colors(pairs),
+            keys=colors(slots),
+            numbers=numbers(slots),
+            part_class=numbers(parts),
+            device_class=numbers(n_devices),
+            group_class=numbers(groups),
+            pair_class=numbers(pairs),
+            first_part=numbers(parts),
+            first_device=numbers(n_devices),
+            first_group=numbers(groups),
+            first_pair=numbers(pairs),
+        )
+
+
+class _Loads(NamedTuple):
+    """What passes the interfaces of the first device of each class; see `Classes`."""
+
+    sends: I64
+    receives: I64
+    load_group: I32
+    load_device: I32
+    load_count: I64
+
+
+class _Bits(NamedTuple):
+    """The bit patterns of a `PartTable`'s seconds."""
+
+    forward: U64
+    backward: U64
+    group_seconds: U64
+
+
+def initial_colors(table: PartTable, op_class: U64, edge_class: U64) -> ColoredGraph:
+    """Color parts, all-reduces and pairs by what tells them apart by themselves.
+
+    Args:
+        table: the strategy.
+        op_class, edge_class: (n_ops,) and (m,), equal for automorphic operators and edges.
+    """
+    graph = ColoredGraph(
+        device=table.device,
+        part_color=np.empty(len(table.device), np.uint64),
+        part_ptr=table.part_ptr,
+        group_parts=np.empty(len(table.group_parts), np.int32),
+        device_ptr=table.device_ptr,
+        group_devices=table.group_devices,
+        group_color=np.empty(len(table.group_bytes), np.uint64),
+        src=np.empty(len(table.src), np.int32),
+        dst=np.empty(len(table.dst), np.int32),
+        pair_color=np.empty(len(table.src), np.uint64),
+    )
+    seconds = (table.forward, table.backward, table.group_seconds)
+    _color(table, _Bits(*(column.view(np.uint64) for column in seconds)), op_class, edge_class, graph)
+    return graph
+
+
+def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes:
+    """Return the coarsest equitable partition that refines the colors of ``graph``."""
+    work = Workspace.of(graph, n_devices)
+    n_parts, n_groups, n_pairs = _partition(graph, work)
+    first_device = work.first_device[work.device_class]
+    rows = len(graph.group_devices)
+    loads = _Loads(
+        np.zeros(n_pairs, np.int64),
+        np.zeros(n_pairs, np.int64),
+        np.empty(rows, np.int32),
+        np.empty(rows, np.int32),
+        np.zeros(rows, np.int64),
+    )
+    n_loads = _count_loads(graph, work, first_device, loads)
+    order = np.argsort(loads.load_group[:n_loads], kind="stable")
+    return Classes(
+        part=work.part_class,
+        group=work.group_class,
+        pair=work.pair_class,
+        first_part=work.first_part[:n_parts],
+        first_group=work.first_group[:n_groups],
+        first_pair=work.first_pair[:n_pairs],
+        sends=loads.sends,
+        receives=loads.receives,
+        load_group=loads.load_group[order],
+        load_device=loads.load_device[order],
+        load_count=loads.load_count[order],
+        first_device=first_device,
+        key=int(work.part.sum()),
+    )
+
+
+@kernel
+def _color(table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, graph: ColoredGraph) -> None:
+    """Number parts through, and write the initial colors into ``graph``."""
+    for p in range(len(table.op)):
+        color = mix_briefly(mix_briefly(op_class[table.op[p]]) + bits.forward[p])
+        graph.part_color[p] = mix_briefly(color + bits.backward[p])
+    for g in range(len(table.group_op)):
+        graph.group_color[g] = mix_briefly(mix_briefly(np.uint64(table.group_bytes[g])) + bits.group_seconds[g])
+        for k in range(table.part_ptr[g], table.part_ptr[g + 1]):
+            graph.group_parts[k] = table.op_base[table.group_op[g]] + table.group_parts[k]
+    for e in range(len(table.edge_src_op)):
+        label = mix_briefly(edge_class[e] + _ONE)
+        for k in range(table.edge_ptr[e], table.edge_ptr[e + 1]):
+            graph.src[k] = table.op_base[table.edge_src_op[e]] + table.src[k]
+            graph.dst[k] = table.op_base[table.edge_dst_op[e]] + table.dst[k]
+            graph.pair_color[k] = mix_briefly(label + np.uint64(2 * table.size[k] + table.local[k]))
+
+
+@inline_kernel
+def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
+    """Number equal colors alike, by first occurrence; return how many different ones there are."""
+    for slot in range(len(numbers)):
+        numbers[slot] = -1
+    count = 0
+    for k in range(len(colors)):
+        slot = slot_of(keys, numbers, colors[k])
+        if numbers[slot] < 0:
+            keys[slot], numbers[slot] = colors[k], count
+            first[count] = k
+            count += 1
+        classes[k] = numbers[slot]
+    return count
+
+
+@inline_kernel
+def _color_of_group(graph: ColoredGraph, part: U64, g: int) -> Any:
+    """Color of an all-reduce: its initial one, and its parts in any order."""
+    total = np.uint64(0)
+    for k in range(graph.part_ptr[g], graph.part_ptr[g + 1]):
+        total += mix_briefly(part[graph.group_parts[k]] + _TWO)
+    return mix_briefly(total + graph.group_color[g])
+
+
+@kernel
+def _partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int]:
+    """Write colors and class numbers; return how many classes of parts, all-reduces and pairs there are."""
+    n_parts = _refine(graph, work)
+    _color_rest(graph, work)
+    n_groups = _number(work.group, work.keys, work.numbers, work.group_class, work.first_group)
+    n_pairs = _number(work.pair, work.keys, work.numbers, work.pair_class, work.first_pair)
+    _number(work.device, work.keys, work.numbers, work.device_class, work.first_device)
+    return n_parts, n_groups, n_pairs
+
+
+@inline_kernel
+def _refine(graph: ColoredGraph, work: Workspace) -> int:
+    """Color the parts until no class splits; number the classes and return how many there are.
+
+    Invariant: parts of different colors stay different, since each round mixes in a part's own color before it.
+    """
+    part, next_part, device = work.part, work.next_part, work.device
+    for p in range(len(part)):
+        part[p] = mix_briefly(graph.part_color[p])
+    before = 0
+    count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
+    while before < count:
+        before = count
+        for d in range(len(device)):
+            device[d] = _ONE
+        for p in range(len(part)):  # in the order in which the device lists them, which tells equal ones apart
+            device[graph.device[p]] = mix_briefly(device[graph.device[p]] * _TWO + part[p])
+            next_part[p] = device[graph.device[p]] * _THREE
+        for p in range(len(part)):
+            next_part[p] += mix_briefly(device[graph.device[p]] + _ONE)
+        for g in range(len(work.group)):
+            color = _color_of_group(graph, part, g)
+            for k in range(graph.part_ptr[g], graph.part_ptr[g + 1]):
+                next_part[graph.group_parts[k]] += color
+        for k in range(len(graph.src)):
+            a, b = graph.src[k], graph.dst[k]
+            next_part[a] += mix_briefly(part[b] + graph.pair_color[k])
+            next_part[b] += mix_briefly((part[a] ^ graph.pair_color[k]) * _TWO)
+        for p in range(len(part)):
+            part[p] = mix_briefly(next_part[p])
+        count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
+    return int(count)
+
+
+@inline_kernel
+def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
+    """Color devices, all-reduces and pairs by the final colors of the parts."""
+    for d in range(len(work.device)):
+        work.device[d] = _ONE
+    for p in range(len(work.part)):
+        d = graph.device[p]
+        work.device[d] = mix_briefly(work.device[d] * _TWO + work.part[p])
+    for g in range(len(work.group)):
+        work.group[g] = _color_of_group(graph, work.part, g)
+    for k in range(len(work.pair)):
+        ends = work.part[graph.src[k]] * _ONE + mix_briefly(work.part[graph.dst[k]] + _TWO)
+        work.pair[k] = mix_briefly(ends + graph.pair_color[k])
+
+
+@kernel
+def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, loads: _Loads) -> int:
+    """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
+    for k in range(len(graph.src)):
+        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+        loads.sends[work.pair_class[k]] += first_device[a] == a
+        loads.receives[work.pair_class[k]] += first_device[b] == b
+    keys, numbers = work.keys, work.numbers
+    for slot in range(len(numbers)):
+        numbers[slot] = -1
+    count = 0
+    for g in range(len(work.group)):
+        for k in range(graph.device_ptr[g], graph.device_ptr[g + 1]):
+            d = graph.group_devices[k]
+            if first_device[d] != d:
+                continue
+            key = np.uint64(work.group_class[g]) * np.uint64(len(first_device)) + np.uint64(d)
+            slot = slot_of(keys, numbers, key)
+            if numbers[slot] < 0:
+                keys[slot], numbers[slot] = key, count
+                loads.load_group[count], loads.load_device[count] = work.group_class[g], d
+                count += 1
+            loads.load_count[numbers[slot]] += 1
+    return count

@@ -1,0 +1,152 @@
+"""What the command line, TOML files and Python set: the cluster, the components and the length of a run.
+
+Units carry their names here (``interface_bandwidth_gbps``), because this is the edge:
+`topoplan_engine.experiment.build_cluster` converts them to seconds and bytes/s.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from topoplan.options import SEEDS, check, option
+
+__all__ = [
+    "LARGEST_BATCH",
+    "MOST_DEVICES",
+    "MOST_HOSTS",
+    "ClusterOptions",
+    "ComponentOptions",
+    "HostGroup",
+    "RunOptions",
+]
+
+#: Larger clusters than anybody has; what is beyond would take hours and memory without end.
+MOST_HOSTS, MOST_DEVICES = 65_536, 262_144
+_MOST_GPUS, _MOST_INTERFACES = 1024, 1024
+#: Largest batch: counts of samples are 32-bit.
+LARGEST_BATCH = 2**31 - 1
+#: Of any bandwidth, latency or memory, in its unit.
+_LARGEST = 10**9
+_COMPONENT = "NAME[:KEY=VALUE,...]"
+
+
+@attrs.frozen(kw_only=True)
+class HostGroup:
+    """Some equal hosts of a cluster whose hosts differ; what is unset is as in `ClusterOptions`."""
+
+    servers: int = option(1, help="how many hosts", minimum=1, maximum=MOST_HOSTS)
+    gpus_per_server: int | None = option(None, help="devices of each host", minimum=1, maximum=_MOST_GPUS)
+    degree: int | None = option(None, help="network interfaces of each host", minimum=1, maximum=_MOST_INTERFACES)
+    interface_bandwidth_gbps: float | None = option(
+        None, help="of one interface", unit="Gbps", above=0, maximum=_LARGEST
+    )
+    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=_LARGEST)
+    device: str | None = option(None, help="kind of device, as in the cluster")
+    speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
+    memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=_LARGEST)
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster.hosts")
+
+
+@attrs.frozen(kw_only=True)
+class ClusterOptions:
+    """The cluster, in users' units."""
+
+    servers: int = option(16, help="number of hosts", minimum=1, maximum=MOST_HOSTS)
+    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
+    gpus_per_device: int = option(
+        1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
+    )
+    inter_gpu_bandwidth_gbps: float = option(
+        2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=_LARGEST
+    )
+    interface_bandwidth_gbps: float = option(
+        100.0, help="of one network interface", unit="Gbps", above=0, maximum=_LARGEST
+    )
+    degree: int | None = option(
+        None,
+        help="network interfaces of each host, all of them used; unset: 1 to a switch, 4 between hosts",
+        minimum=1,
+        maximum=_MOST_INTERFACES,
+    )
+    latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=_LARGEST)
+    device: str = option("A100-40", help="kind of device: a machine that `topoplan plugins` lists")
+    memory_gb: float | None = option(
+        None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=_LARGEST
+    )
+    devices: tuple[int, ...] = option(
+        (),
+        help="where each host's devices end (8,16: two hosts of eight), in place of servers and gpus-per-server",
+        metavar="[END,...]",
+    )
+    hosts: tuple[HostGroup, ...] = attrs.field(default=(), metadata={"help": "groups of hosts that differ"})
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "cluster")
+
+
+@attrs.frozen(kw_only=True)
+class ComponentOptions:
+    """The components of a run, and what the model's own options are; `topoplan plugins` lists them all."""
+
+    topology: str = option("bigswitch", help="network of the hosts", short="-t", metavar=_COMPONENT)
+    searcher: tuple[str, ...] = option(
+        ("mcmc",),
+        help="what searches; several, with commas between or the option again, take turns",
+        short="-s",
+        metavar=_COMPONENT,
+    )
+    estimator: str | None = option(
+        None,
+        help="what says how long operators take; unset: what the model names, roofline for most",
+        short="-e",
+        metavar=_COMPONENT,
+    )
+    simulator: str = option("fluid", help="what simulates an iteration", metavar=_COMPONENT)
+    option: tuple[str, ...] = option(
+        (), help="option of the model, e.g. preset=dlrm16", short="-o", metavar="KEY=VALUE"
+    )
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How long to search, and from where."""
+
+    batch_size: int | None = option(
+        None,
+        help="samples per iteration over all devices; unset: the model's own",
+        minimum=1,
+        maximum=LARGEST_BATCH,
+    )
+    budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
+    seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
+    strategy: str | None = option(None, help="file with the strategy to start from", metavar="[EXPORTER=]FILE")
+    patience: float | None = option(
+        None,
+        help="share of the budget after which to stop if nothing was better",
+        above=0,
+        maximum=1,
+        metavar="SHARE",
+    )
+    keep: Literal["constructed", "fastest"] = option(
+        "constructed",
+        help="of searchers that construct a plan: the best that they constructed, or whatever simulates fastest",
+    )
+    draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
+    chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
+    workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
+    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
+    precision_speedup: float | None = option(
+        None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
+    )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
+        None,
+        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
+        "unset: the model's, which is adam but in the flexnet dialect (momentum)",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check(self, "run")

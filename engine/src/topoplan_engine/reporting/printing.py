@@ -1,0 +1,67 @@
+"""How commands print: a table for people, one JSON object for programs, and how they end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from topoplan_engine.exporting import Written
+
+__all__ = ["exit_after", "print_json", "spelled_time", "table"]
+
+
+def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
+    """Tell on standard error which outputs were refused, and end with the exit status that says so, if any were."""
+    for why in outputs.refused.values():
+        typer.echo(f"error: {why}", err=True)
+    if interrupted:
+        raise typer.Exit(130)
+    if outputs.refused:
+        raise typer.Exit(2)
+
+
+def table(title: str, rows: list[tuple[str, str]]) -> None:
+    """Print a two-column table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(title=title, show_header=False, title_justify="left")
+    grid.add_column()
+    grid.add_column(justify="right", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    Console(markup=False, emoji=False).print(grid)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one strict JSON object on standard output."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, default=_plain) + "\n")
+
+
+def spelled_time(seconds: float) -> str:
+    """Return seconds as tables show them."""
+    if not math.isfinite(seconds):
+        return "infeasible"
+    return f"{seconds * 1e3:.4f} ms" if seconds < 10 else f"{seconds:.4f} s"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float | np.floating) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,69 @@
+"""What reports say of a simulated iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topoplan.model.fabric import Fabric
+from topoplan.model.plan import Plan
+from topoplan_engine.reporting.printing import spelled_time
+from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
+
+__all__ = ["busiest_link", "simulation_rows"]
+
+
+def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows that tables of simulated plans share."""
+    timeline = plan.timeline
+    assert timeline is not None
+    link = busiest_link(plan)
+    pipeline = []
+    if plan.strategy is not None and not plan.strategy.whole_batch:
+        schedule = plan.strategy.schedule
+        pipeline = [
+            ("schedule", f"{schedule.kind}, {schedule.n_stages} stages, {schedule.micro_batches} micro-batches"),
+            ("bubbles", f"{bubble_fraction(timeline):.1%} of the time of its devices"),
+        ]
+    return [
+        ("iteration time", spelled_time(timeline.makespan)),
+        *pipeline,
+        ("exposed communication", spelled_time(exposed_communication(timeline))),
+        ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {spelled_time(link['busy_s'])}"),
+        ("lower bound", f"{spelled_time(timeline.bounds.best)} ({_tightest(plan)})"),
+        ("busiest device", f"at least {spelled_time(timeline.bounds.device)}"),
+        ("longest chain", f"at least {spelled_time(timeline.bounds.chain)}"),
+        ("collectives", f"at least {spelled_time(timeline.bounds.collective)}"),
+    ]
+
+
+def busiest_link(plan: Plan) -> dict[str, Any] | None:
+    """Return the link that is busy longest, as JSON says it; None where none is."""
+    timeline = plan.timeline
+    if timeline is None or not len(timeline.link_busy) or timeline.link_busy.max() <= 0:
+        return None
+    links = plan.fabric.links
+    link = int(np.argmax(timeline.link_busy[: links.n_links]))
+    return {
+        "from": _node(links, int(links.link_src[link])),
+        "to": _node(links, int(links.link_dst[link])),
+        "busy_s": float(timeline.link_busy[link]),
+        "bytes": float(timeline.link_bytes[link]),
+    }
+
+
+def _node(fabric: Fabric, node: int) -> str:
+    return f"host {node}" if node < fabric.n_hosts else f"switch {node - fabric.n_hosts}"
+
+
+def _tightest(plan: Plan) -> str:
+    assert plan.timeline is not None
+    bounds = plan.timeline.bounds
+    names = {
+        bounds.collective: "collectives",
+        bounds.chain: "longest chain",
+        bounds.link: "busiest link",
+        bounds.device: "busiest device",
+    }
+    return names[bounds.best]

@@ -1,0 +1,46 @@
+"""What components of simulators have in common whose model `topoplan_engine.simulation.base.Simulation` runs.
+
+The host loads this module with every simulator: kernels are imported when a simulator is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from topoplan.plugin.components import MemoryPolicy, Simulator
+
+if TYPE_CHECKING:
+    from topoplan_engine.simulation.base import Model, Simulation
+
+__all__ = ["COLLECTIVE", "GRADIENT_SYNC", "MEMORY", "SimulatorOfModel"]
+
+
+#: Help texts of the options of these names.
+GRADIENT_SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
+COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
+MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per MB (penalty)"
+
+
+class SimulatorOfModel(Simulator):
+    """A simulator with a seed, options on gradients, and one on memory; each class declares them, in its order."""
+
+    seed: int
+    gradient_sync: Literal["overlap", "barrier"]
+    collective: Literal["ring", "parameter-server"]
+    memory: MemoryPolicy
+
+    def simulation(self, model: Model) -> Simulation:
+        """Return what runs a model, with gradients summed as the options say."""
+        from topoplan_engine.simulation.base import Simulation
+
+        return Simulation(model, barriers=self.gradient_sync == "barrier", server=self.collective == "parameter-server")
+
+    @property
+    def memory_policy(self) -> MemoryPolicy:
+        """The option ``memory``."""
+        return self.memory
+
+    @property
+    def first_draw(self) -> int:
+        """The option ``seed``."""
+        return self.seed

@@ -1,0 +1,144 @@
+"""Runs of several seeds as one result, with what the network costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import attrs
+
+from topoplan_studies.clusters import Target
+from topoplan_studies.prices import Basis, Item, Prices, cost
+from topoplan_studies.runspecs import RunSpec
+from topoplan_studies.study import number
+
+__all__ = ["NetworkResult", "Spread", "by_setting", "network_results"]
+
+
+@attrs.frozen
+class Spread:
+    """What several seeds gave."""
+
+    least: float
+    median: float
+    most: float
+
+
+@attrs.frozen(kw_only=True)
+class NetworkResult:
+    """What the runs of one model on one network at one setting gave.
+
+    Attributes:
+        model, network, settings: which; ``settings`` holds the values of what varies.
+        time: seconds per iteration, over the seeds; if the plans of some seeds fit into memory, over these only.
+        exposed, bound, fabric_bound, tax, compute, memory, capacity: of the run in the middle (the lower one of two):
+            exposed communication, lower bound of the plan, lower bound of its strategy on any wiring of the interfaces
+            (None for switches), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
+            and what it holds.
+        fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
+        interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
+        cost: of the network, in the prices' currency.
+        target: the cost that the network should have; None if the study sets none.
+        basis: what the price of its worst part rests on.
+        runs: the runs, by seed.
+    """
+
+    model: str
+    network: str
+    settings: Mapping[str, float]
+    time: Spread
+    exposed: float
+    bound: float
+    fabric_bound: float | None
+    tax: float | None
+    compute: float
+    memory: float
+    capacity: float
+    interfaces: int
+    used: int
+    gbps: float
+    cost: float
+    target: Target | None
+    basis: Basis
+    runs: tuple[Mapping[str, Any], ...]
+    fits: bool = True
+    lacks: str = ""
+
+    @property
+    def setting(self) -> str:
+        """The model and the values of what varies, as people write it."""
+        return ", ".join([self.model, *(f"{key} {number(value)}" for key, value in self.settings.items())])
+
+    @property
+    def links(self) -> str:
+        """What a host has and the network uses of it: ``4 x 25``, or ``1 of 4 x 25``."""
+        used = f"{self.used} of " if self.used < self.interfaces else ""
+        return f"{used}{self.interfaces} x {self.gbps:.4g}"
+
+    @property
+    def time_cost(self) -> float:
+        """Median iteration time times cost: what the network costs for each iteration per second."""
+        return self.time.median * self.cost
+
+
+def network_results(
+    specs: Sequence[RunSpec], values: Sequence[Mapping[str, Any]], prices: Prices
+) -> list[NetworkResult]:
+    """Put the seeds of each model, network and setting together, in the order of the run specifications.
+
+    Networks whose plans do not fit into memory come after those of the same model and setting that do.
+
+    Args:
+        specs: the runs.
+        values: what `topoplan_studies.measure.measure` returned for each of them.
+        prices: of the networks' parts.
+
+    Raises:
+        TopoplanError: a part of a network has no price.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[RunSpec, Mapping[str, Any]]]] = {}
+    for spec, run in zip(specs, values, strict=True):
+        groups.setdefault((spec.model, *spec.settings.values(), spec.network), []).append((spec, run))
+    results = [_network_result(group, prices) for group in groups.values()]
+    settings = {setting: number for number, setting in enumerate(dict.fromkeys(result.setting for result in results))}
+    return sorted(results, key=lambda result: (settings[result.setting], not result.fits))
+
+
+def by_setting(results: Sequence[NetworkResult]) -> list[dict[str, NetworkResult]]:
+    """Return, for each model and setting in the order of the results, the results of its networks by their names."""
+    settings: dict[tuple[object, ...], dict[str, NetworkResult]] = {}
+    for result in results:
+        settings.setdefault((result.model, *result.settings.values()), {})[result.network] = result
+    return list(settings.values())
+
+
+def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Prices) -> NetworkResult:
+    spec = group[0][0]
+    runs = [{"seed": seeded.experiment.run.seed, **run} for seeded, run in group]
+    by_time = sorted([run for run in runs if run["fits"]] or runs, key=lambda run: run["iteration_time_s"])
+    middle = by_time[(len(by_time) - 1) // 2]
+    times = [run["iteration_time_s"] for run in by_time]
+    parts = [Item(*item) for item in middle["parts"]]
+    return NetworkResult(
+        model=spec.model,
+        network=spec.network,
+        settings=spec.settings,
+        time=Spread(times[0], median(times), times[-1]),
+        exposed=middle["exposed_communication_s"],
+        bound=middle["lower_bound_s"],
+        fabric_bound=middle["fabric_lower_bound_s"],
+        tax=middle["bandwidth_tax"],
+        compute=middle["bounds"]["device"],
+        memory=middle["memory_bytes"],
+        capacity=middle["memory_capacity_bytes"],
+        fits=middle["fits"],
+        lacks=middle["lacks"],
+        interfaces=middle["interfaces"],
+        used=middle["interfaces_used"],
+        gbps=middle["interface_bandwidth_gbps"],
+        cost=cost(parts, prices),
+        target=spec.target,
+        basis=max((prices.basis(item.part, item.gbps) for item in parts), default=Basis.LISTED),
+        runs=tuple(runs),
+    )

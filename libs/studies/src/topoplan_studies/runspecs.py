@@ -1,0 +1,149 @@
+"""From a study to its runs: one `Experiment` for every model, network, setting and seed.
+
+What makes networks comparable, equal interfaces or equal cost, is the matter of `clusters`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.plugin.components import Searcher, Topology
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import Choice, Experiment
+from topoplan_engine.options import ClusterOptions
+from topoplan_studies.clusters import Settings, Target, cluster_of
+from topoplan_studies.prices import Prices
+from topoplan_studies.study import BATCH, Model, Network, Study, number
+
+__all__ = ["RunSpec", "all_measured", "run_specs"]
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """One run of a study.
+
+    Attributes:
+        model, network: names in the study.
+        settings: the values of what varies.
+        experiment: what is run.
+        target: the cost that the network should have; None if the study sets none.
+    """
+
+    model: str
+    network: str
+    settings: Settings
+    experiment: Experiment
+    target: Target | None = None
+
+    def __str__(self) -> str:
+        where = "".join(f", {key} {number(value)}" for key, value in self.settings.items())
+        return f"{self.model} on {self.network}{where}, seed {self.experiment.run.seed}"
+
+
+def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -> list[RunSpec]:
+    """Unroll a study: models, then settings, then networks, then seeds.
+
+    Args:
+        study: what to run.
+        host: where components come from.
+        prices: for networks that have to cost as much as others; a catalogue holds parts that exist only.
+        measures: folder with the measurement files that models name; None leaves these to the study's estimator.
+
+    Raises:
+        TopoplanError: a component or file is missing, or a network cannot be built or priced.
+    """
+    specs = []
+    clusters: dict[tuple[str, tuple[float, ...]], tuple[ClusterOptions, Target | None]] = {}
+    for model, settings in itertools.product(study.models, _settings(study)):
+        batch = cast("int | None", settings.get(BATCH, model.batch_size))
+        estimator = _estimator(study, model, batch, measures)
+        for network in study.networks:
+            key = (network.name, tuple(value for name, value in settings.items() if name != BATCH))
+            if key not in clusters:
+                clusters[key] = _cluster(study, network, settings, host, prices)
+            cluster, target = clusters[key]
+            for seed in study.seeds:
+                experiment = Experiment(
+                    model=model.choice,
+                    cluster=cluster,
+                    topology=network.choice,
+                    estimator=estimator,
+                    simulator=study.simulator,
+                    searchers=_searchers(study, network, host),
+                    run=attrs.evolve(study.run, batch_size=batch, seed=seed),
+                )
+                specs.append(
+                    RunSpec(
+                        model=model.name,
+                        network=network.name,
+                        settings=settings,
+                        experiment=experiment,
+                        target=target,
+                    )
+                )
+    return specs
+
+
+def _cluster(
+    study: Study, network: Network, settings: Settings, host: Host, prices: Prices
+) -> tuple[ClusterOptions, Target | None]:
+    """Return what `cluster_of` does; its errors name the network and the setting."""
+    try:
+        return cluster_of(study, network, settings, host, prices)
+    except TopoplanError as error:
+        where = "".join(f", {key} {number(value)}" for key, value in settings.items())
+        raise TopoplanError(f"network {network.name!r}{where}: {error}") from None
+
+
+def _settings(study: Study) -> Iterator[Settings]:
+    for values in itertools.product(*study.vary.values()):
+        yield dict(zip(study.vary, values, strict=True))
+
+
+def all_measured(study: Study, measures: Path | None) -> bool:
+    """Say whether operators of every model are priced by measurements."""
+    return all(_measured(model, measures) is not None for model in study.models)
+
+
+def _measured(model: Model, measures: Path | None) -> Choice | None:
+    """Return a model's measurements; None if it has none, or names a file and there is no folder of measurements."""
+    missing = model.measured is not None and "file" in model.measured.options and measures is None
+    return None if missing else model.measured
+
+
+def _estimator(study: Study, model: Model, batch: int | None, measures: Path | None) -> Choice | None:
+    """Return what prices a model's operators: its measurements, or the study's estimator."""
+    measured = _measured(model, measures)
+    if measured is None:
+        return study.estimator
+    options = dict(measured.options)
+    for key, value in options.items():
+        if isinstance(value, str) and "{" + BATCH + "}" in value:
+            if batch is None:
+                raise TopoplanError(f"model {model.name!r}: measured: {value!r} needs a {BATCH}")
+            options[key] = value.replace("{" + BATCH + "}", str(batch))
+    if measures is not None and "file" in options:
+        path = measures / str(options["file"])
+        if not path.is_file():
+            raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
+        options["file"] = str(path)
+    return Choice(measured.name, options)
+
+
+def _searchers(study: Study, network: Network, host: Host) -> tuple[Choice, ...]:
+    """Return the searchers for a network: without those of the network axis if it cannot be rewired."""
+    rewirable = host.get(Topology, network.choice.name).follows_demand
+    searchers = tuple(
+        choice for choice in study.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+    )
+    if not searchers:
+        raise TopoplanError(
+            f"network {network.name!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc"
+        )
+    return searchers

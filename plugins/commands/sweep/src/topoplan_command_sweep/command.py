@@ -1,0 +1,102 @@
+"""``topoplan sweep``: one plan for each batch size."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+import typer
+
+from topoplan import TopoplanError
+from topoplan.errors import NoPlanFitsError
+from topoplan.options import option
+from topoplan_command_sweep.plot import plot as figure_of
+from topoplan_command_sweep.results import BatchSizeResult, plan_batch_sizes
+from topoplan_command_sweep.table import as_json as json_of
+from topoplan_command_sweep.table import sweep_table
+from topoplan_engine.experiment import experiment_from_options
+from topoplan_engine.flags import AsJson, Flags
+from topoplan_engine.options import LARGEST_BATCH, ClusterOptions, ComponentOptions, RunOptions
+from topoplan_engine.reporting.figures import check_figure, write_figure
+from topoplan_engine.reporting.progress import parts_shown
+
+__all__ = ["SweepOptions", "sweep"]
+
+#: Those of the example of DAPPLE's planner.
+_BATCH_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+@attrs.frozen(kw_only=True)
+class SweepOptions:
+    """What is swept, and where the result goes."""
+
+    batch_sizes: tuple[int, ...] = option(
+        _BATCH_SIZES,
+        help="samples per iteration over all devices",
+        minimum=1,
+        maximum=LARGEST_BATCH,
+        metavar="N,...",
+    )
+    jobs: int | None = option(None, help="worker processes; unset: one for each core", minimum=1, short="-j")
+    plot: Path | None = option(None, help="draw what the table shows; SVG, PDF or PNG", metavar="FILE.svg")
+
+    def __attrs_post_init__(self) -> None:
+        if not self.batch_sizes:
+            raise TopoplanError("--batch-sizes: needs one at least")
+        if self.plot is not None:
+            check_figure(self.plot, "topoplan-command-sweep")
+
+
+def sweep(
+    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. torchgraph.")],
+    sweep: SweepOptions,
+    components: Annotated[ComponentOptions, Flags(defaults={"searcher": ("pipeline",)})],
+    cluster: ClusterOptions,
+    run: Annotated[RunOptions, Flags(without=("batch_size", "strategy", "patience", "chains", "workers"))],
+    as_json: AsJson = False,
+) -> None:
+    """Plan a model for one batch size after the other, in parallel, and compare with the searcher's baselines.
+
+    --plot draws speedups over batch sizes.
+    """
+    experiments = [
+        experiment_from_options(model, components, cluster, attrs.evolve(run, batch_size=size))
+        for size in sweep.batch_sizes
+    ]
+    if (searchers := len(experiments[0].searchers)) > 1:
+        raise TopoplanError(f"--searcher: is given {searchers} times (this command takes one)")
+    finished = itertools.count(1)
+    with parts_shown("planning", len(experiments), quiet=as_json) as report:
+        rows, interrupted = plan_batch_sizes(
+            experiments,
+            sweep.jobs or os.cpu_count() or 1,
+            lambda row: report(next(finished), f"batch size {row.batch_size}"),
+        )
+    _show(rows, interrupted, as_json=as_json)
+    if sweep.plot is not None and rows:
+        write_figure(figure_of(rows), sweep.plot)
+    if interrupted:
+        typer.echo(f"interrupted: {len(rows)} of {len(experiments)} batch sizes are finished", err=True)
+        raise typer.Exit(130)
+
+
+def _show(rows: Sequence[BatchSizeResult], interrupted: bool, *, as_json: bool) -> None:
+    """Print what is finished.
+
+    Raises:
+        TopoplanError: there is no plan for any batch size.
+    """
+    if rows and all(row.seconds is None for row in rows):
+        raise (NoPlanFitsError if rows[0].fits is False else TopoplanError)(rows[0].problem)
+    if as_json:
+        typer.echo(json.dumps(json_of(rows, interrupted), indent=2))
+    elif rows:
+        sweep_table(rows).print()
+        for row in rows:
+            if row.fits is False and row.problem:
+                typer.echo(f"global batch {row.batch_size}: {row.problem}", err=True)
