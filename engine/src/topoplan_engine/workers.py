@@ -66,9 +66,15 @@ def run_jobs(
     failures: dict[int, Exception] = {}
     bystanders = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_start)
+    processes = min(workers, len(jobs))
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start)
     with interruptible() as stop:
         try:
+            # A call without work starts each process.  The pool does not watch one that it starts with a job until
+            # something wakes it: the process could die, and nobody would know before another job is finished.
+            with _interrupts_ignored():
+                for _ in range(processes):
+                    pool.submit(_ready)
             while True:
                 while queue and len(running) < workers and not stop.wanted and not failures:
                     index, job = queue.popleft()
@@ -79,7 +85,8 @@ def run_jobs(
                 _collect(running, failures, on_result)
         except BrokenProcessPool:
             lost = ", ".join(names[index] for index in sorted(running.values()))
-            raise TopoplanError(f"a worker process died (out of memory?) during one of: {lost}") from None
+            when = f"during one of: {lost}" if lost else "as it started"
+            raise TopoplanError(f"a worker process died (out of memory?) {when}") from None
         except KeyboardInterrupt:  # the second Ctrl-C
             for process in multiprocessing.active_children():
                 if process not in bystanders:
@@ -104,6 +111,10 @@ def _collect(
         except Exception as error:
             failures[running[future]] = error
         del running[future]
+
+
+def _ready() -> None:
+    """Do nothing, in a worker."""
 
 
 def _run(plugins: bytes, function: Callable[[Host, _Job], _Result], name: str, job: _Job) -> _Result:
