@@ -70,11 +70,7 @@ def run_jobs(
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start)
     with interruptible() as stop:
         try:
-            # A call without work starts each process.  The pool does not watch one that it starts with a job until
-            # something wakes it: the process could die, and nobody would know before another job is finished.
-            with _interrupts_ignored():
-                for _ in range(processes):
-                    pool.submit(_ready)
+            _start_processes(pool, processes)
             while True:
                 while queue and len(running) < workers and not stop.wanted and not failures:
                     index, job = queue.popleft()
@@ -111,6 +107,17 @@ def _collect(
         except Exception as error:
             failures[running[future]] = error
         del running[future]
+
+
+def _start_processes(pool: ProcessPoolExecutor, processes: int) -> None:
+    """Start all processes of a pool, each with a call that does nothing.
+
+    A pool does not watch a process that it starts together with a job until something wakes the pool.  If such a
+    process died at once, nobody would know before another job is finished.
+    """
+    with _interrupts_ignored():
+        for _ in range(processes):
+            pool.submit(_ready)
 
 
 def _ready() -> None:
