@@ -75,6 +75,17 @@ def test_what_optimize_wrote_simulates_to_the_same_time(run, suffix):
     for told in (report, replay):
         assert set(told["bounds"]) == {"device", "link", "chain", "collective"}
         assert max(told["bounds"].values()) == told["lower_bound_s"] <= told["iteration_time_s"] * (1 + 1e-9)
+    of_plan, of_file = report["time_breakdown"], replay["time_breakdown"]
+    assert of_file == pytest.approx(of_plan, rel=max(tolerance, 1e-12), abs=1e-9)
+    assert of_file["wall_s"] == replay["iteration_time_s"]
+    assert of_file["computation_s"] > 0
+    assert of_file["communication_s"] > 0
+
+
+def test_tables_show_what_a_device_does(run):
+    for words in ([*SMALL, "--budget", "0", "-x", "json=plan.json"], ["simulate", "plan.json"]):
+        rows = run(*words)[1]
+        assert all(name in rows for name in ("wall time of device", "computation", "communication", "overlap", "idle"))
 
 
 def test_simulate_on_another_topology_and_speed(run):

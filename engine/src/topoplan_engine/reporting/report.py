@@ -21,7 +21,7 @@ from topoplan_engine.reporting.printing import exit_after, print_json, spelled_t
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
-from topoplan_engine.reporting.timeline import busiest_link, simulation_rows
+from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, simulation_rows
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
@@ -80,6 +80,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
+        **breakdown_json(plan),
         **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,
         **memory_json(plan),

@@ -9,9 +9,10 @@ import numpy as np
 from topoplan.model.fabric import Fabric
 from topoplan.model.plan import Plan
 from topoplan_engine.reporting.printing import spelled_time
+from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 
-__all__ = ["busiest_link", "simulation_rows"]
+__all__ = ["breakdown_json", "busiest_link", "simulation_rows"]
 
 
 def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -30,11 +31,41 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
         ("iteration time", spelled_time(timeline.makespan)),
         *pipeline,
         ("exposed communication", spelled_time(exposed_communication(timeline))),
+        *_breakdown_rows(plan),
         ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {spelled_time(link['busy_s'])}"),
         ("lower bound", f"{spelled_time(timeline.bounds.best)} ({_tightest(plan)})"),
         ("busiest device", f"at least {spelled_time(timeline.bounds.device)}"),
         ("longest chain", f"at least {spelled_time(timeline.bounds.chain)}"),
         ("collectives", f"at least {spelled_time(timeline.bounds.collective)}"),
+    ]
+
+
+def breakdown_json(plan: Plan) -> dict[str, Any]:
+    """Return what the JSON object of a simulated plan says about where the time of one device goes."""
+    assert plan.timeline is not None
+    breakdown = time_breakdown(plan.taskgraph, plan.timeline)
+    return {
+        "time_breakdown": {
+            "device": breakdown.device,
+            "wall_s": breakdown.wall,
+            "computation_s": breakdown.computation,
+            "communication_s": breakdown.communication,
+            "overlapped_s": breakdown.overlapped,
+            "idle_s": breakdown.idle,
+            "overlap_ratio": breakdown.overlap_ratio,
+        }
+    }
+
+
+def _breakdown_rows(plan: Plan) -> list[tuple[str, str]]:
+    assert plan.timeline is not None
+    breakdown = time_breakdown(plan.taskgraph, plan.timeline)
+    return [
+        (f"wall time of device {breakdown.device}", spelled_time(breakdown.wall)),
+        ("  computation", spelled_time(breakdown.computation)),
+        ("  communication", spelled_time(breakdown.communication)),
+        ("  overlap", f"{spelled_time(breakdown.overlapped)}, {breakdown.overlap_ratio:.1%} of the smaller"),
+        ("  idle", spelled_time(breakdown.idle)),
     ]
 
 

@@ -69,6 +69,7 @@ def _as_json(plan: Plan, file: str, simulator: str, written: Written) -> dict[st
     """Return what is found as JSON-ready values."""
     from topoplan_engine.network.building import used_interfaces
     from topoplan_engine.reporting.memory import memory_json
+    from topoplan_engine.reporting.timeline import breakdown_json
 
     assert plan.timeline is not None
     return {
@@ -76,6 +77,7 @@ def _as_json(plan: Plan, file: str, simulator: str, written: Written) -> dict[st
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
+        **breakdown_json(plan),
         **memory_json(plan),
         "tasks": plan.taskgraph.n_tasks,
         "events": plan.timeline.events,
