@@ -119,6 +119,14 @@ def test_a_measurement_file_of_another_batch_is_refused(flexnet, flexnet_file, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_measurement_file_of_another_node_count_is_refused(flexnet, measurements, tmp_path):
+    line = EXECUTION.replace("MEASUREMENTS", measurements.name).replace("TASKGRAPH", "dlrm.fbuf")
+    status, _, err = flexnet(line.replace("--nsimnode 16", "--nsimnode 8"))
+    assert status == 2
+    assert f"{measurements.name}: ngpus 16 is not the number of devices of the cluster, 8 (use --servers 16" in err
+    assert list(tmp_path.iterdir()) == [measurements]
+
+
 @pytest.mark.parametrize(
     ("line", "file", "topology", "milliseconds"),
     [

@@ -178,8 +178,16 @@ def test_results_cannot_be_changed(file):
         price(function, 0, (1, 1, 1)).forward[0] = 0
 
 
-def test_another_number_of_devices_is_no_error(file):
-    assert costs(file(ROWS, ngpus=128), graph(linear("a", 48, 8, 4))).supports(0, (4, 1, 1))
+@pytest.mark.parametrize("options", [{}, {"nodes": "same"}])
+def test_a_file_for_another_number_of_devices_is_refused(file, options):
+    path = file(ROWS, ngpus=128)
+    told = f"{path}: ngpus 128 is not the number of devices of the cluster, 16 (use --servers 128"
+    with pytest.raises(TopoplanError, match=re.escape(told)):
+        costs(path, graph(linear("a", 48, 8, 4)), **options)
+
+
+def test_a_file_for_another_number_of_devices_is_taken_if_that_is_said(file):
+    assert costs(file(ROWS, ngpus=128), graph(linear("a", 48, 8, 4)), nodes="any").supports(0, (4, 1, 1))
 
 
 @pytest.mark.parametrize(

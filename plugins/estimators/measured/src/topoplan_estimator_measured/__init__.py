@@ -40,6 +40,11 @@ class Measured(Estimator):
         "interpolate",
         help="a batch cut that was not measured: interpolate between those that were (at least two), or refuse it",
     )
+    nodes: Literal["auto", "same", "any"] = option(
+        "auto",
+        help="devices of the cluster: as many as the times were measured for, or any number, where missing says what "
+        "becomes of cuts that were not measured; auto: same for a file, as in FlexNet, any for an included profile",
+    )
     shapes: Literal["auto", "scale", "share", "refuse"] = option(
         "auto",
         help="a layer of other shape than the first of its name, which was measured: scale by FLOPs, share the time, "

@@ -5,8 +5,8 @@ the *first* layer of each name.  In FlexNet every later layer of that name has t
 differ, its times are scaled by its FLOPs, unless the option ``shapes`` selects equal times.
 
 A file contains part sizes implicitly, as batch size over degree.  The batch size must therefore be that of the graph.
-``ngpus`` may differ: it is only the greatest measured degree, and other degrees are interpolated or refused.  With
-FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for
+``ngpus`` of a file must be the number of devices of the cluster, as in FlexNet: its divisors are the degrees that were
+measured.  With ``nodes=any`` it may differ, and other degrees are interpolated or refused.  With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for
 clusters with that ``gpus_per_device``.  The file does not contain this number.
 
 Everything is computed at the start or on first use.  Afterwards a price is one dictionary look-up.
@@ -51,6 +51,13 @@ class MeasuredCosts(CostFunction):
                 f"{self._table.where}: batch_size {self._table.batch_size} is not that of model {graph.name!r}, "
                 f"{graph.batch_size} (use --batch-size {self._table.batch_size}, or times measured for "
                 f"{graph.batch_size})"
+            )
+        same = options.nodes == "same" or (options.nodes == "auto" and bool(options.file))
+        if same and self._table.ngpus != cluster.n_devices:
+            raise TopoplanError(
+                f"{self._table.where}: ngpus {self._table.ngpus} is not the number of devices of the cluster, "
+                f"{cluster.n_devices} (use --servers {self._table.ngpus}, or times measured for {cluster.n_devices}; "
+                "measured:nodes=any takes these times all the same)"
             )
         self._interpolates = options.missing == "interpolate"
         shapes = options.shapes
