@@ -26,6 +26,7 @@ from topoplan_engine.reporting.pages import replace_section
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import Hidup
+from topoplan_estimator_hidup.cost import CALIBRATED_RATE
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
@@ -37,9 +38,6 @@ PAGE = Path("docs/spmd.md")
 RESULTS = Path("docs/results.md")
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 DEVICES = (8, 16, 32, 64)
-
-#: HiDup's rate was fitted to whole iterations; its estimator takes it for the forward pass and adds twice that.
-RATE = 3 * Hidup().device_flops
 
 #: Seconds of an iteration under HiDup, and under the better of DeepSpeed and FastMoE, over about 9.7 Gbps: read off
 #: figure 6 of Zhang et al., SoCC 2022, at about a millisecond.
@@ -127,7 +125,7 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         interface_bandwidth=gbps * 1e9 / 8,
         latency=1e-5,
     )
-    costs = Hidup(device_flops=RATE).build(graph, cluster)
+    costs = Hidup(preset="released", device_flops=CALIBRATED_RATE).build(graph, cluster)
     return problem_on(graph, cluster, costs, BigSwitch())
 
 

@@ -22,7 +22,6 @@ import sys
 import time
 from pathlib import Path
 
-import attrs
 import numpy as np
 
 import beside
@@ -30,6 +29,7 @@ from topoplan import Cluster, State, Trial
 from topoplan_engine import problem_on
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_estimator_hidup import Hidup
+from topoplan_estimator_hidup.cost import RELEASED, RELEASED_RATE
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
 from topoplan_searcher_spmd import Spmd
@@ -57,7 +57,7 @@ def problem_of(model, devices, layers, hosts=1):
     frontend = BertSgmoe if model.startswith("bert") else VitSgmoe
     graph = frontend(world_size=devices, layers=layers).build(None)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices // hosts)
-    costs = Hidup().build(graph, cluster)
+    costs = Hidup(preset="released").build(graph, cluster)
     return problem_on(graph, cluster, costs, BigSwitch())
 
 
@@ -128,9 +128,11 @@ def _rule(signature, inputs):
 
 def profile(devices):
     """Return the released profile in the module's words."""
-    given = attrs.asdict(Hidup())
-    bandwidths = {name.removesuffix("_bytes_per_s"): given[name] for name in given if name.endswith("_bytes_per_s")}
-    return {"n_devices": devices, "device_flops": given["device_flops"], **bandwidths}
+    return {
+        "n_devices": devices,
+        "device_flops": RELEASED_RATE,
+        **{kind.name.lower(): bandwidth for kind, bandwidth in RELEASED.items()},
+    }
 
 
 def sides(case, folder, python):

@@ -76,9 +76,30 @@ def test_times_of_an_estimator_without_rates_are_divided_by_the_stated_factor():
     assert np.allclose(single, 4 * mixed)
 
 
-def test_a_missing_factor_is_named():
-    with pytest.raises(TopoplanError, match=r"estimator hidup are those of fp32.*--precision-speedup"):
-        optimize(experiment(precision="bf16", estimator="hidup"))
+def test_a_missing_factor_is_that_of_the_device_and_said(run):
+    words = ("optimize", "vit-switch", "-o", "world-size=4", "-o", "layers=2", "--devices", "[4]", "--device", "v100")
+    words += ("-e", "hidup", "-s", "hidup")
+    single = json.loads(run(*words, "--json")[1])
+    mixed = json.loads(run(*words, "--precision", "fp16", "--json")[1])
+    assert 2 < single["iteration_time_s"] / mixed["iteration_time_s"] < 125 / 15.7
+    assert "8.0 times as fast as in fp32" in mixed["assumptions"]["notes"]["fp16"]
+    assert "fp16" not in single["assumptions"]["notes"]
+    code, out, _ = run(*words, "--precision", "fp16")
+    assert code == 0
+    assert "assumed fp16" in out
+
+
+def test_a_missing_factor_is_named_where_nothing_is_known():
+    with pytest.raises(TopoplanError, match=r"estimator profile are those of fp32.*--precision-speedup"):
+        optimize(
+            Experiment(
+                model=Choice("torchgraph", {"profile": "vgg-19"}),
+                cluster=CLUSTER,
+                topology="bigswitch",
+                searchers=["random"],
+                run=RunOptions(budget=0, precision="fp16"),
+            )
+        )
 
 
 def test_a_device_without_the_precision_is_named(run):

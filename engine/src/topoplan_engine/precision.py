@@ -10,30 +10,45 @@ counts bytes of tensors needs to know no more.  Two things do not follow from by
   Memory Optimizations Toward Training Trillion Parameter Models, SC 2020, section 3.1; the technique is that of
   Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.1;
 - *rates* (`at_speed`): an estimator that knows the devices' rates prices the graph in its precision; the seconds of
-  any other one are those of fp32, and are divided by a factor that the user states.
+  any other one are those of fp32, and are divided by a factor that the user states, or by factors of operators that
+  the cost function knows (`PrecisionSpeedups`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import attrs
 import numpy as np
 
+from topoplan.arrays import F64
 from topoplan.errors import TopoplanError
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.plugin.components import Estimator
 from topoplan_engine.scaling import scaled_costs
 
-__all__ = ["OPTIMIZERS", "at_speed", "in_precision", "optimizer_of", "weight_states"]
+__all__ = ["OPTIMIZERS", "PrecisionSpeedups", "at_speed", "in_precision", "optimizer_of", "weight_states"]
 
 #: How much smaller an element is than in fp32.
 _SMALLER = 2
 
 #: Optimizer -> numbers that it keeps for each weight, beside the weight itself: Adam two moments, momentum one.
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd": 0})
+
+
+@runtime_checkable
+class PrecisionSpeedups(Protocol):
+    """The part of a cost function in fp32 that knows how much faster mixed precision is, if it does."""
+
+    def speedups(self) -> tuple[F64, str] | None:
+        """Return (n,) factors on the speed of operators in the model's precision, and what they rest on; None: unknown.
+
+        Raises:
+            TopoplanError: a device has no such arithmetic.
+        """
 
 
 def optimizer_of(graph: OperatorGraph) -> str:
@@ -80,7 +95,8 @@ def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, sp
         estimator: made ``costs``.
         costs: prices parts of ``graph``.
         graph: the model, in its precision.
-        speedup: how much faster than in fp32 devices compute; None where the user says nothing.
+        speedup: how much faster than in fp32 devices compute; None where the user says nothing, for what ``costs``
+            knows itself.  The assumptions of the result then say what that is.
 
     Raises:
         TopoplanError: the factor is missing, or there is no use for it.
@@ -97,6 +113,12 @@ def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, sp
                 "(leave it out)"
             )
         return costs
+    speedups = costs.speedups() if speedup is None and isinstance(costs, PrecisionSpeedups) else None
+    if speedups is not None:
+        factors, note = speedups
+        faster = scaled_costs(costs, 1 / factors)
+        faster.assumptions = {**costs.assumptions, "notes": {**costs.assumptions.get("notes", {}), precision: note}}
+        return faster
     if speedup is None:
         raise TopoplanError(
             f"precision: the times of estimator {estimator.name} are those of fp32: say how much faster {precision} is "

@@ -20,7 +20,8 @@ def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
     if throughput.mfu is not None:
         rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
         rows.append(("  (MFU)", throughput.assumption))
-    efficiencies = outcome.plan.provenance.get("assumptions", {}).get("compute_efficiency", {})
+    assumptions = outcome.plan.provenance.get("assumptions", {})
+    efficiencies = assumptions.get("compute_efficiency", {})
     if efficiencies:
         rows.append(
             (
@@ -28,6 +29,7 @@ def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
                 ", ".join(f"{share:.0%} of the peak of {name}" for name, share in efficiencies.items()),
             )
         )
+    rows += [(f"assumed {what}", text) for what, text in assumptions.get("notes", {}).items()]
     return rows
 
 

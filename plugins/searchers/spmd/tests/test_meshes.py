@@ -55,7 +55,7 @@ def problem_of(graph, hosts=2, each=4, gbps=10, memory=32e9):
         interface_bandwidth=gbps * 1e9 / 8,
         latency=1e-6,
     )
-    costs = Hidup().build(graph, cluster)
+    costs = Hidup(preset="released").build(graph, cluster)
     return problem_on(graph, cluster, costs, BigSwitch())
 
 

@@ -1,12 +1,12 @@
 """Estimator ``hidup``: HiDup's cost model.  Operators take FLOPs over a rate, collectives bytes over a bandwidth.
 
-`flops` counts FLOPs as HiDup does.  `cost` converts counts into seconds, with bandwidths from the options or from a
-file that `reading` checks.
+`flops` counts FLOPs as HiDup does.  `cost` converts counts into seconds.  Bandwidths follow from the cluster
+(`bandwidths`) unless options name them, or a file that `reading` checks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -18,21 +18,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Hidup", "topoplan_estimators"]
 
+_HELP = "of the whole tensor; unset: that of the preset"
+
 
 @attrs.frozen(kw_only=True)
 class Hidup(Estimator):
     """HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind.
 
-    The defaults are HiDup's released profile of a cluster with eight GPUs.
+    ``preset=cluster`` is for times: bandwidths follow the cluster, and the rate is three times HiDup's, so that an
+    iteration takes as long as the one that HiDup measured.  ``preset=released`` is HiDup's released profile of eight
+    V100, for its objectives.
     """
 
     name = "hidup"
 
-    device_flops: int = option(4_139_214_925_014, help="rate of a device", unit="FLOP/s", minimum=1)
-    all_gather_bytes_per_s: int = option(1_224_592_728, help="of the whole tensor", unit="bytes/s", minimum=1)
-    all_reduce_bytes_per_s: int = option(611_692_856, help="of the whole tensor", unit="bytes/s", minimum=1)
-    reduce_scatter_bytes_per_s: int = option(1_130_230_706, help="of the whole tensor", unit="bytes/s", minimum=1)
-    all_to_all_bytes_per_s: int = option(10_701_240_728, help="of the whole tensor", unit="bytes/s", minimum=1)
+    preset: Literal["cluster", "released"] = option(
+        "cluster",
+        help="what is not given follows the cluster, calibrated to iterations, or is HiDup's released profile",
+    )
+    device_flops: int | None = option(
+        None,
+        help="rate of a device; unset: 12417644775042, a third of it with preset=released",
+        unit="FLOP/s",
+        minimum=1,
+    )
+    all_gather_bytes_per_s: int | None = option(None, help=_HELP, unit="bytes/s", minimum=1)
+    all_reduce_bytes_per_s: int | None = option(None, help=_HELP, unit="bytes/s", minimum=1)
+    reduce_scatter_bytes_per_s: int | None = option(None, help=_HELP, unit="bytes/s", minimum=1)
+    all_to_all_bytes_per_s: int | None = option(None, help=_HELP, unit="bytes/s", minimum=1)
     file: str = option("", help="measured bandwidths and latencies (topoplan profile collectives), in place of these")
     latency_us: float = option(100.0, help="of one collective", unit="us", minimum=0)
     noise: float = option(0.0, help="every number times a factor this far from 1 at most", minimum=0, maximum=0.99)

@@ -6,8 +6,9 @@ Source: HiDup (Zhang et al., SoCC 2022, section 5.1).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,24 +18,38 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.partition import part_sizes, slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_hidup import Hidup
+from topoplan_estimator_hidup.bandwidths import bandwidths_of
 from topoplan_estimator_hidup.flops import flops
 from topoplan_estimator_hidup.reading import Line, read
+from topoplan_estimator_hidup.speedups import speedups_of
 
 __all__ = ["BACKWARD", "HidupCosts"]
 
 #: Time of the backward pass over that of the forward pass.
 BACKWARD = 2
 
+#: HiDup's released profile of eight V100: the rate of a device, and bytes/s of collectives.
+RELEASED_RATE = 4_139_214_925_014
+RELEASED = {
+    Collective.ALL_GATHER: 1_224_592_728,
+    Collective.ALL_REDUCE: 611_692_856,
+    Collective.REDUCE_SCATTER: 1_130_230_706,
+    Collective.ALL_TO_ALL: 10_701_240_728,
+}
+#: The released rate is forward FLOPs over the seconds of a whole iteration.  At this one, the forward pass and a
+#: backward pass that takes twice as long take these seconds together.
+CALIBRATED_RATE = (1 + BACKWARD) * RELEASED_RATE
+
 
 class HidupCosts(CostFunction):
-    """A `topoplan.CostFunction` and `topoplan_engine.sharding.resharding.CollectiveCosts`: see the module."""
+    """A `topoplan.CostFunction` that prices collectives and knows `PrecisionSpeedups`: see the module."""
 
     def __init__(self, options: Hidup, graph: OperatorGraph, cluster: Cluster) -> None:
         noisy = _noise(options)
         self._graph = graph
         self._flops = [noisy(flops(op)) for op in graph.operators]
         self.n_devices = max(1, noisy(cluster.n_devices))
-        self._rate = noisy(options.device_flops)
+        self._rate = noisy(_rate(options))
         lines = _lines(options, cluster)
         self._bandwidth = {kind: noisy(line.bandwidth) for kind, line in lines.items()}
         self._latency = {kind: line.latency for kind, line in lines.items()}
@@ -43,11 +58,17 @@ class HidupCosts(CostFunction):
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+        self._cluster = cluster
+        self.assumptions: Mapping[str, Any] = {"notes": _notes(options)}
 
     def collective(self, kind: Collective, nbytes: int) -> float:
         """Return the seconds of one collective for a tensor of ``nbytes`` in total; slices and reads take no time."""
         bandwidth = self._bandwidth.get(kind)
         return 0.0 if bandwidth is None else nbytes / bandwidth + self._latency[kind]
+
+    def speedups(self) -> tuple[F64, str] | None:
+        """Return (n,) how much faster than here operators run in the model's precision, and what that rests on."""
+        return speedups_of(self._graph, self._cluster)
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
@@ -99,13 +120,47 @@ def _lines(options: Hidup, cluster: Cluster) -> dict[Collective, Line]:
     """Return latency and bandwidth of each collective; the order is that in which HiDup draws noise."""
     if options.file:
         return read(Path(options.file), cluster.n_devices)
-    bandwidths = {
-        Collective.ALL_GATHER: options.all_gather_bytes_per_s,
-        Collective.ALL_REDUCE: options.all_reduce_bytes_per_s,
-        Collective.REDUCE_SCATTER: options.reduce_scatter_bytes_per_s,
-        Collective.ALL_TO_ALL: options.all_to_all_bytes_per_s,
-    }
-    return {kind: Line(options.latency_us / 1e6, bandwidth) for kind, bandwidth in bandwidths.items()}
+    bandwidths = RELEASED if options.preset == "released" else bandwidths_of(cluster)
+    latency, typed_bandwidths = options.latency_us / 1e6, _typed_bandwidths(options)
+    return {kind: Line(latency, typed_bandwidths.get(kind, bandwidth)) for kind, bandwidth in bandwidths.items()}
+
+
+def _typed_bandwidths(options: Hidup) -> dict[Collective, int]:
+    """Return the bandwidths that the user named."""
+    bandwidths = {kind: getattr(options, f"{kind.name.lower()}_bytes_per_s") for kind in RELEASED}
+    return {kind: bandwidth for kind, bandwidth in bandwidths.items() if bandwidth is not None}
+
+
+def _rate(options: Hidup) -> int:
+    """Return the FLOP/s of a device."""
+    if options.device_flops is not None:
+        return options.device_flops
+    return RELEASED_RATE if options.preset == "released" else CALIBRATED_RATE
+
+
+def _notes(options: Hidup) -> dict[str, str]:
+    """Return what the prices rest on, as tables and JSON show it."""
+    released = options.preset == "released"
+    if released:
+        collectives = "HiDup's released profile: eight V100 over about 10 Gbps, whatever the cluster is"
+    else:
+        collectives = "rings and exchanges over the links of the cluster"
+    if options.file:
+        collectives = Path(options.file).name
+    elif typed_bandwidths := _typed_bandwidths(options):
+        collectives = "as given" if len(typed_bandwidths) == len(RELEASED) else f"as given; others: {collectives}"
+    teraflops, passes = _rate(options) / 1e12, 1 + BACKWARD
+    if options.device_flops is not None:
+        rate = "as given"
+    elif released:
+        rate = (
+            f"HiDup's constant, which ranks plans; its times are {passes} times those that HiDup measured "
+            f"(the constant is of whole iterations; preset=cluster takes {passes} times as much)"
+        )
+    else:
+        rate = f"of the iterations that HiDup measured on V100, {passes} times its constant"
+    rate = f"{teraflops:.3g} TFLOP/s, {rate}"
+    return {"rate of a device": rate, "bandwidths of collectives": collectives}
 
 
 def _noise(options: Hidup) -> Callable[[int], int]:
