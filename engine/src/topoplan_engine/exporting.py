@@ -6,12 +6,13 @@ may be named in the second way, too, for files of other programs, whose names en
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
@@ -21,6 +22,7 @@ from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice
 from topoplan_engine.files import check_different, check_readable, check_writable, read_file, write_file
+from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
@@ -50,8 +52,32 @@ def strategy_path(host: Host, text: str) -> Path:
     return _strategy_source(host, text)[1]
 
 
-def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
-    """Read a strategy for ``graph``, alone or out of a whole plan, from ``FILE`` or ``EXPORTER=FILE``."""
+def read_strategy(host: Host, text: str, graph: OperatorGraph, fallback: PlacedStrategy | None = None) -> Strategy:
+    """Read a strategy for ``graph``, alone or out of a whole plan, from ``FILE`` or ``EXPORTER=FILE``.
+
+    Args:
+        host: has the exporters.
+        text: names the file.
+        graph: the model.
+        fallback: holds for operators that the file does not name, which a warning counts; None: that is an error.
+
+    Raises:
+        TopoplanError: the file is not right, or not of this model.
+    """
+    try:
+        return _read_whole_strategy(host, text, graph)
+    except IncompleteStrategyError as error:
+        if fallback is None:
+            raise
+        note = (
+            f"{error.name}: names {len(error.placements)} of {len(graph.operators)} operators of {graph.name!r}; the "
+            f"other {len(error.missing)} run data parallel ({names_of(error.missing)})"
+        )
+        warnings.warn(TopoplanWarning(note), stacklevel=2)
+        return error.completed(fallback)
+
+
+def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     named, path = _strategy_source(host, text)
     exporter = named or _reader(host, path, "read_strategy", "read")
     if exporter.overrides("read_strategy"):
@@ -63,9 +89,12 @@ def read_strategy(host: Host, text: str, graph: OperatorGraph) -> Strategy:
     placement_of = {
         op.name: placement for op, placement in zip(plan.graph.operators, plan.strategy.placements, strict=True)
     }
-    missing = [op.name for op in graph.operators if op.name not in placement_of]
-    if missing:
-        raise TopoplanError(f"{path}: has no placement for operator {missing[0]!r} of model {graph.name!r}")
+    named_placements = {i: placement_of[op.name] for i, op in enumerate(graph.operators) if op.name in placement_of}
+    if len(named_placements) < len(graph.operators):
+        if not isinstance(plan.strategy, PlacedStrategy) or not named_placements:
+            missing = next(op.name for op in graph.operators if op.name not in placement_of)
+            raise TopoplanError(f"{path}: has no placement for operator {missing!r} of model {graph.name!r}")
+        raise IncompleteStrategyError(str(path), graph, named_placements)
     placements = tuple(placement_of[op.name] for op in graph.operators)
     match plan.strategy:
         case SpmdStrategy(program=program, schedule=schedule):

@@ -124,6 +124,9 @@ class RunOptions:
     budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
     seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
     strategy: str | None = option(None, help="file with the strategy to start from", metavar="[EXPORTER=]FILE")
+    strategy_rest: Literal["data-parallel"] | None = option(
+        None, help="what operators are that the strategy's file does not name; unset: an error"
+    )
     patience: float | None = option(
         None,
         help="share of the budget after which to stop if nothing was better",

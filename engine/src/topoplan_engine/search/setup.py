@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan.errors import NoPlanFitsError, TopoplanWarning
+from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.problem import Problem
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
@@ -119,10 +119,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
     policy = simulator.memory_policy
-    if experiment.run.strategy is None:
-        strategy = problem.space.initial()
-    else:
-        strategy = read_strategy(host, experiment.run.strategy, graph)
+    strategy = _first_strategy(host, experiment, problem)
     check_strategy(strategy, graph, cluster.n_devices)
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
@@ -140,6 +137,17 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
     )
+
+
+def _first_strategy(host: Host, experiment: Experiment, problem: Problem) -> Strategy:
+    """Return data parallelism, or what a file says, with the rest data parallel if users want that."""
+    run, initial = experiment.run, problem.space.initial()
+    if run.strategy is None:
+        if run.strategy_rest is not None:
+            raise TopoplanError("strategy-rest: no file names some operators only (give --strategy FILE, too)")
+        return initial
+    fallback = None if run.strategy_rest is None else PlacedStrategy(initial.placements)
+    return read_strategy(host, run.strategy, problem.graph, fallback)
 
 
 def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:

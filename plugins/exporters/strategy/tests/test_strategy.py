@@ -18,7 +18,9 @@ from topoplan import (
     Tensor,
     TopoplanError,
 )
+from topoplan.errors import TopoplanWarning
 from topoplan.testing import reference
+from topoplan_engine.incomplete import IncompleteStrategyError
 from topoplan_exporter_strategy import StrategyFile
 
 read_strategy = StrategyFile().read_strategy
@@ -146,7 +148,7 @@ def test_a_plan_without_a_strategy():
     [
         (b"2\nconv1", b"2\nconv2", r"x: line 2: model 'model' has no operator 'conv2'; did you mean 'conv1'\?"),
         (b"moved", b"conv1", "x: line 8: operator 'conv1' occurs twice"),
-        (b"conv1\n0", b"conv1\n1", "x: line 3: '1' as device type of operator 'conv1'"),
+        (b"conv1\n0", b"conv1\n2", "x: line 3: '2' as device type of operator 'conv1'"),
         (b"0\n4\n2", b"0\n3\n2", "x: line 4: '3' as number of axes of operator 'conv1'"),
         (b"2\t2\t1\t1", b"5\t2\t1\t1", "x: line 5: '5' as parts of operator 'conv1' along 'w'"),
         (b"2\t2\t1\t1", b"0\t2\t1\t1", "x: line 5: '0' as parts of operator 'conv1' along 'w'"),
@@ -170,8 +172,23 @@ def test_damage_is_named_with_its_line(old, new, message):
 
 
 def test_missing_operators_are_named():
-    with pytest.raises(TopoplanError, match="x: says nothing about conv1"):
+    with pytest.raises(TopoplanError, match=r"x: says nothing about conv1 \(.*`--strategy-rest data-parallel`"):
         read_strategy(b"1 moved 0 4 1 1 1 1 1 0", "x", GRAPH)
+
+
+def test_what_is_named_comes_along_where_operators_are_missing():
+    with pytest.raises(IncompleteStrategyError) as caught:
+        read_strategy(b"1 moved 0 4 1 1 1 1 1 5", "x", GRAPH)
+    assert caught.value.missing == ["conv1"]
+    assert caught.value.completed(PlacedStrategy((HALVES, HALVES))) == PlacedStrategy((WHOLE, HALVES))
+
+
+def test_an_operator_on_cpus_is_planned_on_gpus_and_a_warning_says_so():
+    text = TEXT.replace(b"conv1\n0", b"conv1\n1")
+    with pytest.warns(
+        TopoplanWarning, match=r"x: 1 entry has device type 1, CPU \(conv1\); .* GPUs of the same numbers"
+    ):
+        assert read_strategy(text, "x", GRAPH) == PlacedStrategy((WHOLE, HALVES))
 
 
 WORDS = st.sampled_from(["0", "1", "2", "4", "-1", "conv1", "moved", "99999999999", "1_0", "²", "x", ""])

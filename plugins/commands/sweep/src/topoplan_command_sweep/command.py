@@ -52,12 +52,18 @@ class SweepOptions:
             check_figure(self.plot, "topoplan-command-sweep")
 
 
+#: Options of a run that a sweep has not: it plans each batch size once, from data parallelism.
+_OF_OPTIMIZE = ("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers")
+
+
 def sweep(
     model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. torchgraph.")],
     sweep: SweepOptions,
     components: Annotated[ComponentOptions, Flags(defaults={"searcher": ("pipeline",)})],
     cluster: ClusterOptions,
-    run: Annotated[RunOptions, Flags(without=("batch_size", "strategy", "patience", "chains", "workers"))],
+    run: Annotated[
+        RunOptions, Flags(without=("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers"))
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Plan a model for one batch size after the other, in parallel, and compare with the searcher's baselines.

@@ -1,15 +1,22 @@
-"""Exporter ``strategy``: FlexFlow's text strategy files, as its TopoOpt fork exports and imports them.
+"""Exporters ``strategy`` and ``strategy-pb``: FlexFlow's strategy files, as text and as protocol buffers.
 
 For every operator, sorted by name: name, device type, the number of parts along each axis of its output
 (innermost axis first) and the device of each part (innermost axis fastest).  `text` maps this to and from
-placements, which count along the operator's own dimensions.
+placements, which count along the operator's own dimensions; `protobuf` reads and writes the older binary form;
+`names` knows what FlexFlow's programs call their operators.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from topoplan import Exporter, OperatorGraph, PipelineStrategy, Plan, SpmdStrategy, Strategy, TopoplanError, hookimpl
 
-__all__ = ["StrategyFile", "topoplan_exporters"]
+if TYPE_CHECKING:
+    from topoplan_exporter_strategy.text import Entry
+
+__all__ = ["StrategyFile", "StrategyProtobuf", "topoplan_exporters"]
 
 
 class StrategyFile(Exporter):
@@ -19,39 +26,65 @@ class StrategyFile(Exporter):
     suffix = ".strategy"
 
     def write(self, plan: Plan) -> bytes:
-        """Write the strategy of a plan.
+        """Write the strategy of a plan as text.
 
         Raises:
             TopoplanError: it has none, or one that the format cannot express.
         """
         from topoplan_exporter_strategy.text import write
 
-        if plan.graph is None or plan.strategy is None:
-            raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
-        if isinstance(plan.strategy, SpmdStrategy):
-            raise TopoplanError(
-                "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
-            )
-        if isinstance(plan.strategy, PipelineStrategy):
-            schedule = plan.strategy.schedule
-            raise TopoplanError(
-                f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "
-                f"{schedule.n_stages} stages), which this format cannot say (json can)"
-            )
-        return write(plan.graph, plan.strategy)
+        return write(_entries(plan))
 
     def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:
-        """Read a strategy for ``graph``; ``name`` is for messages.
+        """Read a strategy for ``graph`` in either form; ``name`` is for messages.
 
         Raises:
-            TopoplanError: the file is damaged, or does not fit the graph; the message names line and operator.
+            TopoplanError: the file is damaged, or does not fit the graph; the message names line or byte, and operator.
         """
+        from topoplan_exporter_strategy.protobuf import is_protobuf, tokens_of
         from topoplan_exporter_strategy.text import read
+        from topoplan_exporter_strategy.tokens import Tokens
 
-        return read(data, name, graph)
+        return read(tokens_of(data, name) if is_protobuf(data) else Tokens.of_text(data, name), graph)
+
+
+class StrategyProtobuf(StrategyFile):
+    """FlexFlow strategy file before 2021: the same as a protocol buffer (and back)."""
+
+    name = "strategy-pb"
+    suffix = ".pb"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the strategy of a plan by FlexFlow's last schema.
+
+        Raises:
+            TopoplanError: it has none, or one that the format cannot express.
+        """
+        from topoplan_exporter_strategy.protobuf import encode
+
+        return encode(_entries(plan))
+
+
+def _entries(plan: Plan) -> Iterator[Entry]:
+    """Yield what a file says of every operator."""
+    from topoplan_exporter_strategy.text import entries_of
+
+    if plan.graph is None or plan.strategy is None:
+        raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
+    if isinstance(plan.strategy, SpmdStrategy):
+        raise TopoplanError(
+            "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
+        )
+    if isinstance(plan.strategy, PipelineStrategy):
+        schedule = plan.strategy.schedule
+        raise TopoplanError(
+            f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "
+            f"{schedule.n_stages} stages), which this format cannot say (json can)"
+        )
+    yield from entries_of(plan.graph, plan.strategy)
 
 
 @hookimpl
-def topoplan_exporters() -> type[Exporter]:
-    """Register the exporter."""
-    return StrategyFile
+def topoplan_exporters() -> list[type[Exporter]]:
+    """Register the exporters."""
+    return [StrategyFile, StrategyProtobuf]

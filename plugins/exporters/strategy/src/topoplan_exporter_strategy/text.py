@@ -1,4 +1,4 @@
-"""Strategy files: placements <-> the tokens of FlexFlow (TopoOpt fork, strategy.cc).
+"""Placements <-> the words of FlexFlow's strategy files (strategy.cc, of FlexFlow and of its TopoOpt fork).
 
 A file counts parts along the axes of the operator's first output, innermost first, and lists devices with
 the innermost axis fastest; that is C order over the axes outermost first.  A placement counts along the
@@ -9,37 +9,39 @@ the file.
 from __future__ import annotations
 
 import math
-import re
-from urllib.parse import quote
+import warnings
+from collections.abc import Iterable, Iterator
 
-import attrs
 import numpy as np
 
 from topoplan import Operator, OperatorGraph, PlacedStrategy, Placement, Strategy, TopoplanError
-from topoplan.errors import nearest, shown
+from topoplan.errors import TopoplanWarning, nearest, shown
+from topoplan_engine.incomplete import IncompleteStrategyError, names_of
+from topoplan_exporter_strategy.names import Meaning, Names, spell
+from topoplan_exporter_strategy.tokens import Tokens
 
-__all__ = ["read", "write"]
+__all__ = ["Entry", "entries_of", "read", "write"]
+
+#: Name, parts along each axis of the output (innermost first), and device of each part.
+Entry = tuple[str, list[int], list[int]]
 
 #: FlexFlow keeps names in arrays of 64 characters, the end mark included.
 _LONGEST_NAME = 63
 #: Where a file leaves devices out, parts are counted, not listed: a bound on what that may announce.
 _MOST_PARTS = 65_536
-_INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
-def write(graph: OperatorGraph, strategy: Strategy) -> bytes:
-    """Write a strategy.
+def entries_of(graph: OperatorGraph, strategy: Strategy) -> Iterator[Entry]:
+    """Yield the entries of a file, by name.
 
     Raises:
         TopoplanError: an operator is cut along a dimension that its output lacks, or its name is too
             long for FlexFlow.
     """
-    lines = [str(len(graph.operators))]
     for op, placement in sorted(zip(graph.operators, strategy.placements, strict=True), key=lambda pair: pair[0].name):
-        name = _spell(op.name)
+        name = spell(op.name)
         if len(name.encode()) > _LONGEST_NAME:
             raise TopoplanError(f"strategy: operator name {op.name!r} is too long (at most {_LONGEST_NAME} bytes)")
-        order = _order(op)
         for dim in range(len(op.dims)):
             if dim not in _output_dims(op) and placement.degrees[dim] > 1:
                 raise TopoplanError(
@@ -47,42 +49,79 @@ def write(graph: OperatorGraph, strategy: Strategy) -> bytes:
                     f"{op.dims[dim].name!r}, which its output lacks, so this format cannot say it (json can)"
                 )
         counts = [placement.degrees[dim] if dim >= 0 else 1 for dim in reversed(_output_dims(op))]
-        devices = placement.devices.reshape(placement.degrees).transpose(order).ravel().tolist()
+        devices = placement.devices.reshape(placement.degrees).transpose(_order(op)).ravel().tolist()
+        yield name, counts, devices
+
+
+def write(entries: Iterable[Entry]) -> bytes:
+    """Write entries as text."""
+    lines = []
+    for name, counts, devices in entries:
         lines += [name, "0", str(len(counts)), _row(counts), str(len(devices)), _row(devices)]
-    return ("\n".join(lines) + "\n").encode()
+    return ("\n".join([str(len(lines) // 6), *lines]) + "\n").encode()
 
 
-def read(data: bytes, name: str, graph: OperatorGraph) -> Strategy:
-    """Read a strategy for ``graph``; see `topoplan_exporter_strategy.read_strategy`."""
-    tokens = _Tokens.of(data, name)
-    positions = {_spell(op.name): index for index, op in enumerate(graph.operators)}
-    placements: dict[int, Placement] = {}
+def read(tokens: Tokens, graph: OperatorGraph) -> Strategy:
+    """Read a strategy for ``graph``; see `topoplan_exporter_strategy.StrategyFile.read_strategy`."""
+    names = Names(graph)
+    of_names: dict[int, Placement] = {}
+    shared: dict[int, Placement] = {}
+    on_cpus: list[str] = []
     for _ in range(tokens.integer("number of operators", 1, len(tokens.words))):
-        position = tokens.where()
-        op_name = tokens.take("operator name")
-        if op_name not in positions:
+        where = tokens.where()
+        name = tokens.take("operator name")
+        meaning = names.meant_by(name)
+        if meaning is None:
             raise TopoplanError(
-                f"{position}: model {graph.name!r} has no operator {shown(op_name)}{nearest(op_name, positions)}"
+                f"{where}: model {graph.name!r} has no operator {shown(name)}{nearest(name, names.positions)}"
             )
-        if positions[op_name] in placements:
-            raise TopoplanError(f"{position}: operator {shown(op_name)} occurs twice")
-        placements[positions[op_name]] = _placement(tokens, graph.operators[positions[op_name]])
+        if tokens.integer(f"device type of operator {name!r} (0 = GPU, 1 = CPU)", 0, 1):
+            on_cpus.append(name)
+        target = shared if meaning.shared else of_names
+        if not target.keys().isdisjoint(meaning.operators):
+            raise TopoplanError(f"{where}: operator {shown(name)} occurs twice")
+        target.update(_placements(tokens, graph, meaning))
     if tokens.position < len(tokens.words):
         raise TopoplanError(
             f"{tokens.where()}: {tokens.words[tokens.position]!r:.40} after the last operator (expected the end)"
         )
-    missing = [op.name for index, op in enumerate(graph.operators) if index not in placements]
-    if missing:
-        raise TopoplanError(
-            f"{name}: says nothing about {', '.join(missing)} (every operator of {graph.name!r} needs an entry)"
-        )
+    _tell(tokens.name, names, on_cpus)
+    placements = shared | of_names
+    if len(placements) < len(graph.operators):
+        raise IncompleteStrategyError(tokens.name, graph, placements)
     return PlacedStrategy(tuple(placements[index] for index in range(len(graph.operators))))
 
 
-def _placement(tokens: _Tokens, op: Operator) -> Placement:
-    """Read what follows the name of ``op``."""
+def _tell(file: str, names: Names, on_cpus: list[str]) -> None:
+    """Warn where an entry is not taken as it stands."""
+    notes = [names.note()] if names.note() else []
+    if on_cpus:
+        entries = "1 entry has" if len(on_cpus) == 1 else f"{len(on_cpus)} entries have"
+        notes.append(
+            f"{entries} device type 1, CPU ({names_of(on_cpus)}); no CPUs are planned for, so these operators run on "
+            "the GPUs of the same numbers, at a GPU's speed and in its memory"
+        )
+    for note in notes:
+        warnings.warn(TopoplanWarning(f"{file}: {note}"), stacklevel=2)
+
+
+def _placements(tokens: Tokens, graph: OperatorGraph, meaning: Meaning) -> dict[int, Placement]:
+    """Read what follows the device type, for every operator that the entry is for."""
+    start = tokens.position
+    if not meaning.operators:
+        for what in ("axes", "devices"):
+            for _ in range(tokens.integer(f"number of {what} of a loss", 0, _MOST_PARTS)):
+                tokens.integer(f"{what} of a loss", 0, 2**31 - 1)
+    placements = {}
+    for index in meaning.operators:
+        tokens.position = start
+        placements[index] = _placement(tokens, graph.operators[index])
+    return placements
+
+
+def _placement(tokens: Tokens, op: Operator) -> Placement:
+    """Read what follows the device type of ``op``."""
     owner = f"of operator {op.name!r}"
-    tokens.integer(f"device type {owner} (0 = GPU; nothing else is planned for)", 0, 0)
     axes = len(_output_dims(op))
     tokens.integer(f"number of axes {owner}", axes, axes)
     degrees = [1] * len(op.dims)
@@ -115,49 +154,5 @@ def _order(op: Operator) -> list[int]:
     return output_dims + [dim for dim in range(len(op.dims)) if dim not in output_dims]
 
 
-def _spell(name: str) -> str:
-    """Write a name as one word: blanks (and the sign itself) as ``%`` and two hexadecimal digits per byte."""
-    return "".join(quote(c, safe="") if c.isspace() or c == "%" else c for c in name)
-
-
 def _row(values: list[int]) -> str:
     return "".join(f"{value}\t" for value in values)
-
-
-@attrs.define
-class _Tokens:
-    """The words of a file and how far it is read; every word knows its line."""
-
-    name: str
-    words: list[str]
-    lines: list[int]
-    position: int = 0
-
-    @classmethod
-    def of(cls, data: bytes, name: str) -> _Tokens:
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise TopoplanError(f"{name}: is not text (expected a FlexFlow strategy file)") from None
-        rows = [(word, line) for line, row in enumerate(text.split("\n"), 1) for word in row.split()]
-        return cls(name, [word for word, _ in rows], [line for _, line in rows])
-
-    def where(self, step: int = 0) -> str:
-        """File and line of the next word, or of the last one."""
-        index = min(self.position + step, len(self.words) - 1)
-        return f"{self.name}: line {self.lines[index]}" if self.words else self.name
-
-    def take(self, description: str) -> str:
-        """Read a word."""
-        if self.position >= len(self.words):
-            raise TopoplanError(f"{self.where()}: the file ends before the {description}")
-        self.position += 1
-        return self.words[self.position - 1]
-
-    def integer(self, description: str, low: int, high: int) -> int:
-        """Read an integer from ``low`` to ``high``."""
-        word = self.take(description)
-        if not _INTEGER.fullmatch(word) or not low <= int(word) <= high:
-            expected = str(low) if low == high else f"{low} to {high}"
-            raise TopoplanError(f"{self.where(-1)}: {word!r:.40} as {description} (expected {expected})")
-        return int(word)
