@@ -1,10 +1,8 @@
 """SPMD programs: which sharding every device has of every tensor, on a mesh of devices.
 
-If single devices have parts of operators, a strategy is placements.  If all devices run every operator, each on
-its share (single program, multiple data), it is more: tensors change their shardings between operators, by collectives
-that placements do not tell.  An `SpmdProgram` holds, for every operator and every axis of a mesh of devices, the
-signature that it runs under, and the sharding in which everything is stored that no operator makes.  What changes its
-sharding follows from that (`topoplan_engine.sharding.programs`); `topoplan_engine.lowering.spmd` makes tasks of it.
+If all devices run every operator, each on its share, tensors change shardings between operators.  An `SpmdProgram`
+holds, for every operator and every axis of a mesh of devices, the signature that it runs under, and the sharding in
+which everything is stored that no operator makes; `topoplan_engine.sharding.programs` derives the reshardings.
 
 The mesh numbers devices with its last axis fastest: on (2, 4) the second axis joins devices 0-3 and 4-7.
 Along each axis shardings are those of `topoplan.model.sharding`; where two axes slice one axis of a tensor, the later
@@ -36,16 +34,21 @@ class SpmdProgram:
             no operator makes it; empty where one does.
         sharded_state: whether devices with equal parameters share what the optimizer and the gradients need of memory
             (ZeRO's second stage, Rajbhandari et al., SC 2020); as much is sent as without.
+        gradient_bucket_bytes: gradients that are summed for all devices share one all-reduce, in the order of the
+            backward pass, until they have so many bytes; it starts when the last of them is there.  0: each by itself.
     """
 
     mesh: tuple[int, ...] = attrs.field(converter=ints)
     rules: tuple[tuple[Signature, ...], ...]
     stored: tuple[tuple[MeshSharding, ...], ...]
     sharded_state: bool = False
+    gradient_bucket_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
         if not self.mesh or min(self.mesh) < 1:
             raise TopoplanError(f"program: a mesh of {self.mesh} devices (at least one along each of its axes)")
+        if self.gradient_bucket_bytes < 0:
+            raise TopoplanError(f"program: gradient buckets of {self.gradient_bucket_bytes} bytes (must be at least 0)")
 
     @property
     def n_devices(self) -> int:
@@ -69,16 +72,12 @@ class SpmdProgram:
         return tuple(degrees)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why the program is none for this model on so many devices, or None if it is one.
-
-        Whether it computes what the graph says is asked of `topoplan_engine.sharding.programs.why_invalid`.
-        """
+        """Return why it does not fit model and devices, or None (soundness: `sharding.programs` of the engine)."""
         if self.n_devices != n_devices:
             return f"program: a mesh of {' x '.join(map(str, self.mesh))} for {n_devices} devices"
-        if len(self.rules) != len(graph.operators) or len(self.stored) != len(graph.operators):
-            return (
-                f"program: signatures of {len(self.rules)} operators, model {graph.name!r} has {len(graph.operators)}"
-            )
+        n_ops = len(graph.operators)
+        if len(self.rules) != n_ops or len(self.stored) != n_ops:
+            return f"program: signatures of {len(self.rules)} operators, model {graph.name!r} has {n_ops}"
         fed_inputs = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
         for index, op in enumerate(graph.operators):
             where, count = f"program: operator {op.name!r}", len(arguments(op))

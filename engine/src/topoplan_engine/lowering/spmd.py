@@ -12,6 +12,7 @@ also lets the streams wait for each other between stages, which nothing here nee
     backward   the same from the end, micro-batches in the opposite order
 
 Parameters are resharded once, with the first micro-batch; their gradients follow those of all micro-batches.
+Gradients may share all-reduces (`SpmdProgram.gradient_bucket_bytes`).
 
 All-reduces, all-gathers and reduce-scatters are tasks (`TaskGraph.collective`); all-to-alls are transfers of every
 pair between two joins of their members, which take no time and no device.
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
@@ -95,7 +97,9 @@ def program_taskgraph(
     writer = _Writer(program, schedule.micro_batches)
     order = _Order.of(graph, program, schedule)
     _write_forward(writer, order, schedule.micro_batches, prices)
-    _write_backward(writer, order, schedule.micro_batches, prices)
+    buckets = _Buckets(writer, program.gradient_bucket_bytes)
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets)
+    buckets.send_rest()
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
 
@@ -134,6 +138,7 @@ class _Order(NamedTuple):
         return order
 
 
+_ALL_REDUCE = Collective.ALL_REDUCE
 #: The last tasks, by device, of an operator or a resharding in a micro-batch; None if nothing is sent.
 _Ends = dict[tuple[Any, int], I64 | None]
 
@@ -153,7 +158,9 @@ def _write_forward(writer: _Writer, order: _Order, copies: int, prices: Sequence
                 ends[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
 
 
-def _write_backward(writer: _Writer, order: _Order, copies: int, prices: Sequence[DeviceCosts]) -> None:
+def _write_backward(
+    writer: _Writer, order: _Order, copies: int, prices: Sequence[DeviceCosts], buckets: _Buckets
+) -> None:
     """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings."""
     ends: _Ends = {}
     for stage, operators in reversed(order.operators.items()):
@@ -165,7 +172,44 @@ def _write_backward(writer: _Writer, order: _Order, copies: int, prices: Sequenc
                 if not reshard.parameter or copy == 0:
                     used = range(copies) if reshard.parameter else (copy,)
                     before = [ends[op, k] for op in reshard.users for k in used]
-                    ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
+                    if not buckets.take(reshard, before):
+                        ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
+
+
+class _Buckets:
+    """Gradients that wait until they are enough for an all-reduce (`SpmdProgram.gradient_bucket_bytes`).
+
+    Those that are summed over different groups of devices have buckets of their own.
+    """
+
+    def __init__(self, writer: _Writer, nbytes: int) -> None:
+        self._writer, self._nbytes = writer, nbytes
+        self._waiting: dict[tuple[int, ...], tuple[int, Reshard, Sequence[I64 | None]]] = {}
+
+    def take(self, reshard: Reshard, before: Sequence[I64 | None]) -> bool:
+        """Take a gradient if it is a parameter's that one all-reduce sums; return whether it is.
+
+        Devices make gradients in the same order, so a bucket waits for ``before``, the tasks of its last one, alone.
+        """
+        steps = reshard.backward
+        if not self._nbytes or not reshard.parameter or [step.step.collective for step in steps] != [_ALL_REDUCE]:
+            return False
+        (step,) = steps
+        nbytes = self._waiting.pop(step.axes, (0,))[0] + round(reshard.nbytes * step.share)
+        self._waiting[step.axes] = nbytes, reshard, before
+        if nbytes >= self._nbytes:
+            self._send(step.axes)
+        return True
+
+    def send_rest(self) -> None:
+        """Send the buckets that are not full, the oldest last gradient first."""
+        for axes in list(self._waiting):
+            self._send(axes)
+
+    def _send(self, axes: tuple[int, ...]) -> None:
+        nbytes, reshard, before = self._waiting.pop(axes)
+        steps = (attrs.evolve(reshard.backward[0], share=1.0),)
+        self._writer.exchange(attrs.evolve(reshard, nbytes=nbytes, backward=steps), steps, 0, before)
 
 
 class _Writer:

@@ -10,6 +10,7 @@ import attrs
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
 from topoplan_engine.reporting.tables import Column, RowTable, print_line
 
@@ -31,6 +32,7 @@ def strategy_json(plan: Plan) -> dict[str, Any]:
         "strategy": {
             "mesh": None if program is None else list(program.mesh),
             "sharded_state": None if program is None else program.sharded_state,
+            "gradient_bucket_bytes": None if program is None else program.gradient_bucket_bytes,
             "groups": [
                 {
                     "operators": [names[op] for op in group.operators],
@@ -82,8 +84,15 @@ def print_strategy(plan: Plan) -> None:
 def _mesh(strategy: Strategy) -> list[str]:
     if not isinstance(strategy, SpmdStrategy):
         return []
-    lines = [f"one program on a mesh of {' x '.join(map(str, strategy.program.mesh))}"]
-    return [*lines, "gradients and optimizer state sharded (ZeRO)"] if strategy.program.sharded_state else lines
+    program = strategy.program
+    lines = [f"one program on a mesh of {' x '.join(map(str, program.mesh))}"]
+    if program.sharded_state:
+        lines.append("gradients and optimizer state sharded (ZeRO)")
+    if program.gradient_bucket_bytes >= MOST_BYTES:
+        lines.append("gradients summed after the backward pass")
+    elif program.gradient_bucket_bytes:
+        lines.append(f"gradients summed in buckets of {program.gradient_bucket_bytes / 2**20:g} MiB")
+    return lines
 
 
 def _operators(group: Group, graph: OperatorGraph) -> str:
