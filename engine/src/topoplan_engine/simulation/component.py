@@ -36,6 +36,11 @@ class SimulatorOfModel(Simulator):
         return Simulation(model, barriers=self.gradient_sync == "barrier", server=self.collective == "parameter-server")
 
     @property
+    def agreement(self) -> str:
+        """How far its times are from those of packet simulation, in a sentence; empty if that is not known."""
+        return ""
+
+    @property
     def memory_policy(self) -> MemoryPolicy:
         """The option ``memory``."""
         return self.memory

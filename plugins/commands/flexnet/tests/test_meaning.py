@@ -72,6 +72,7 @@ def test_flexnets_defaults():
     assert (found.simulator.name, found.estimator.name) == ("flexnet", "roofline")
     (chain,) = found.searchers
     assert chain.options == {
+        "hosts": "neighbouring",
         "temperature": "absolute",
         "alpha": 1.0,
         "propagation": 0.0,
@@ -103,6 +104,24 @@ def test_all_that_is_set_arrives():
         ("flatbuffer", "t.fbuf"),
         ("strategy", "b.txt"),
     ]
+
+
+def test_net_opt_is_rings_and_strides():
+    found = experiment("--topology topoopt --net-opt 1")
+    assert (found.topology.options["rules"], found.searchers[1].options["rules"]) == ("released", "released")
+    assert "hosts" not in found.searchers[0].options
+
+
+def test_without_net_opt_parts_stand_in_a_row_and_totientperm_is_off():
+    for line in ("--topology topoopt --net-opt 0", "--topology topoopt"):
+        found = experiment(line)
+        assert found.searchers[0].options["hosts"] == "neighbouring"
+        assert (found.topology.options["rules"], found.searchers[1].options["rules"]) == ("greedy", "greedy")
+        assert "TotientPerm is off" in warnings(line)[0]
+    switched = experiment("--topology fattree --net-opt 0")
+    assert switched.searchers[0].options["hosts"] == "neighbouring"
+    assert "rules" not in switched.topology.options
+    assert "TotientPerm" not in warnings("--topology fattree --net-opt 0")[0]
 
 
 @pytest.mark.parametrize(

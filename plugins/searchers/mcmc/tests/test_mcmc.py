@@ -15,6 +15,7 @@ from topoplan_samples.graphs import two_linears
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain
 from topoplan_searcher_mcmc.propagate import Propagation, map_placement
+from topoplan_searcher_mcmc.windows import neighbouring
 
 
 @pytest.fixture
@@ -145,3 +146,31 @@ def test_accepted_moves_are_offered_and_a_worse_state_that_it_is_given_is_not_it
     chain.tell([trial_of(candidate.state(), math.inf)])
     assert chain.reached is None
     assert chain.ask()[0].base is best.state
+
+
+def test_neighbouring_hosts_stand_in_a_row():
+    cluster = Cluster.uniform(n_hosts=8, devices_per_host=2, interfaces=1)
+    rng, seen = np.random.default_rng(3), set()
+    for _ in range(200):
+        devices = neighbouring(Placement((4, 2), np.arange(0, 16, 2)), cluster, rng).devices
+        hosts = np.unique(cluster.device_host[devices])
+        assert len(hosts) == 4
+        assert list(devices) == sorted(devices)
+        gaps = np.diff([*hosts, hosts[0] + 8])
+        assert sorted(gaps)[:3] == [1, 1, 1]  # in a row, round the end
+        seen.add(tuple(hosts))
+    assert len(seen) == 8
+    small = Placement((2, 1), [4, 5])
+    assert neighbouring(small, cluster, rng) is small
+
+
+def test_a_chain_draws_neighbouring_hosts(problem):
+    options = Mcmc(hosts="neighbouring", block=0, propagation=0)
+    chain = Chain(options, problem, np.random.default_rng(4))
+    chain.adopt(trial_of(first_state(problem), 1.0))
+    pairs = set()
+    for _ in range(100):
+        (candidate,) = chain.ask()
+        pairs |= {tuple(p.devices) for p in candidate.placements.values() if p.parts == 2}
+        chain.tell([])
+    assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}

@@ -50,10 +50,7 @@ def warnings_of(findings: Sequence[Found | Skipped], settings: Settings) -> list
     ]
     warnings += [f"{finding.typed} does something in FlexNet and nothing here: {finding.flag.why}" for finding in lost]
     if not settings["net-opt"]:
-        warnings.append(
-            "FlexNet without --net-opt 1 places parts on neighbouring servers; here they stand at equal strides, "
-            "as with it"
-        )
+        warnings.append(_without_net_opt(settings))
     idle = dict.fromkeys(finding.typed for finding in flags if not finding.flag.key and finding not in lost)
     if idle:
         warnings.append(f"without effect, as the table says: {', '.join(idle)}")
@@ -62,6 +59,17 @@ def warnings_of(findings: Sequence[Found | Skipped], settings: Settings) -> list
             meant = f" (did you mean {finding.hint}?)" if finding.hint else ""
             warnings.append(f"skipped, as FlexNet skips it: {' '.join(finding.words)}{meant}")
     return warnings
+
+
+def _without_net_opt(settings: Settings) -> str:
+    """Say what FlexNet's README and code mean by ``--net-opt 0``, and what is done here."""
+    warning = "without --net-opt 1 an operator's parts stand on servers in a row, as in FlexNet"
+    if settings.get("topology") != "topoopt":
+        return warning
+    return (
+        f"{warning}, and TotientPerm is off, as its README says: the heaviest demands get the links; its code builds "
+        "TotientPerm's rings all the same, which lead past the servers of such a row"
+    )
 
 
 def _otherwise(finding: Found) -> str:
@@ -82,6 +90,8 @@ def _became(key: str, settings: Settings) -> str:
         return f"-o {key.removeprefix(MODEL)}={_brief(value)}"
     if key == "degree":
         return f"--degree {interfaces_of(settings)}{_ENDS.get(settings.get('topology', ''), '')}"
+    if key == "topology" and value == "topoopt" and not settings["net-opt"]:
+        return "-t topoopt:rules=greedy, wired for the demand by -s totientperm:rules=greedy"
     return _STORY[key](value)
 
 
@@ -110,7 +120,7 @@ _STORY: dict[str, Callable[[Any], str]] = {
     "interface-bandwidth": _option("interface-bandwidth-gbps"),
     "inter-gpu-bandwidth": _option("inter-gpu-bandwidth-gbps"),
     "latency": _option("latency-us"),
-    "net-opt": lambda value: "placements at equal strides" + ("" if value else ", all the same"),
+    "net-opt": lambda value: "placements at equal strides" if value else "-s mcmc:hosts=neighbouring",
     "topology": lambda value: _NETWORK[value],
     "mfile": lambda value: (
         f"-e measured:file={value},missing=refuse" if value else "-e roofline, where FlexNet would measure on its GPU"

@@ -50,7 +50,7 @@ DEFAULTS: Settings = {
 PROPAGATION = 0.25
 
 #: Options of topologies: FlexNet wires by its own rules, and has one shortest path for each pair.
-_NETWORK: Mapping[str, Mapping[str, Any]] = {"topoopt": {"rules": "released", "paths": 1}, "random": {"paths": 1}}
+_NETWORK: Mapping[str, Mapping[str, Any]] = {"topoopt": {"paths": 1}, "random": {"paths": 1}}
 
 
 def settings_of(findings: Sequence[Found | Skipped]) -> Settings:
@@ -83,7 +83,7 @@ def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment
             degree=interfaces_of(settings),
             latency_us=float(settings["latency"]),
         ),
-        topology=Choice(topology, _NETWORK.get(topology, {})),
+        topology=Choice(topology, {**_rules(settings), **_NETWORK.get(topology, {})}),
         estimator=_estimator(settings),
         simulator=Choice("flexnet"),
         searchers=_searchers(settings),
@@ -116,9 +116,11 @@ def _estimator(settings: Settings) -> Choice:
 
 def _searchers(settings: Settings) -> tuple[Choice, ...]:
     """FlexNet's chain, and for a network that can be rewired its rewiring, after every accepted move."""
+    hosts = {} if settings["net-opt"] else {"hosts": "neighbouring"}
     chain = Choice(
         "mcmc",
         {
+            **hosts,
             "temperature": "absolute",
             "alpha": settings["alpha"],
             "propagation": PROPAGATION if settings["propagation"] else 0.0,
@@ -128,7 +130,14 @@ def _searchers(settings: Settings) -> tuple[Choice, ...]:
     )
     if settings["topology"] != "topoopt":
         return (chain,)
-    return (chain, Choice("totientperm", {"rules": "released", "after": "accepted"}))
+    return (chain, Choice("totientperm", {**_rules(settings), "after": "accepted"}))
+
+
+def _rules(settings: Settings) -> Mapping[str, Any]:
+    """Who gets the links of a patch panel: TotientPerm's rings, or without ``--net-opt`` the heaviest demands."""
+    if settings["topology"] != "topoopt":
+        return {}
+    return {"rules": "released" if settings["net-opt"] else "greedy"}
 
 
 def reset_every(budget: int) -> int:

@@ -15,6 +15,7 @@ from topoplan_engine.simulation.idle import exposed_communication
 
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
+    from topoplan.plugin.host import Host
     from topoplan_engine.exporting import Written
 
 __all__ = ["simulate"]
@@ -51,12 +52,16 @@ def simulate(
     with compilation_announced():
         plan = simulate_file(file, **components, **cluster, seed=run.seed, host=host)
     simulator = components.get("simulator") or simulator_of(plan).name
+    agreement = _agreement(host, plan)
     written = write_outputs(host, plan, outputs)
     if as_json:
-        print_json(_as_json(plan, file, simulator, written))
+        print_json(_as_json(plan, file, simulator, agreement, written))
     else:
+        (time_row, *other_rows) = simulation_rows(plan)
         rows = [
-            *simulation_rows(plan),
+            time_row,
+            *([("against packets", agreement)] if agreement else []),
+            *other_rows,
             *memory_rows(plan),
             ("network of a host", host_links(plan.fabric, plan.cluster)),
             ("tasks", str(plan.taskgraph.n_tasks)),
@@ -65,7 +70,18 @@ def simulate(
     exit_after(written)
 
 
-def _as_json(plan: Plan, file: str, simulator: str, written: Written) -> dict[str, Any]:
+def _agreement(host: Host, plan: Plan) -> str:
+    """Return how far the times of a plan's simulator are from those of packet simulation; empty if not known."""
+    from topoplan import Simulator
+    from topoplan_engine.replay import simulator_of
+    from topoplan_engine.simulation.component import SimulatorOfModel
+
+    choice = simulator_of(plan)
+    component = host.make(Simulator, choice.name, choice.options)
+    return component.agreement if isinstance(component, SimulatorOfModel) else ""
+
+
+def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Written) -> dict[str, Any]:
     """Return what is found as JSON-ready values."""
     from topoplan_engine.network.building import used_interfaces
     from topoplan_engine.reporting.memory import memory_json
@@ -74,6 +90,7 @@ def _as_json(plan: Plan, file: str, simulator: str, written: Written) -> dict[st
     assert plan.timeline is not None
     return {
         "iteration_time_s": plan.timeline.makespan,
+        "against_packets": agreement or None,
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),

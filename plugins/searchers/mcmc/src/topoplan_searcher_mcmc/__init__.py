@@ -40,6 +40,9 @@ class Mcmc(Searcher):
         minimum=0,
         maximum=1,
     )
+    hosts: Literal["strided", "neighbouring"] = option(
+        "strided", help="hosts of a placement: at equal strides; neighbouring: in a row, as FlexNet without --net-opt"
+    )
     spread: float = option(0.75, help="chance that spreading continues by one operator", minimum=0, maximum=0.99)
     reset_every: int = option(40, help="proposals after which the chain returns to the best state", minimum=1)
 

@@ -27,6 +27,7 @@ from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_searcher_mcmc.propagate import Propagation
+from topoplan_searcher_mcmc.windows import neighbouring
 
 if TYPE_CHECKING:
     from topoplan_searcher_mcmc import Mcmc
@@ -94,6 +95,8 @@ class Chain(Search):
                 return changes
         op = int(self._rng.integers(len(placements)))
         placement = self._problem.space.random_placement(op, self._rng)
+        if self._options.hosts == "neighbouring":
+            placement = self._problem.space.intern(neighbouring(placement, self._problem.cluster, self._rng))
         if kind >= 1.0 - self._options.block:
             return self._propagation.block(op, placement, self._rng)
         return {op: placement}
