@@ -5,7 +5,7 @@
     .venv/bin/python experiments/original_systems.py --only N1,N2
 
 A row is one thing that an original system does, the commands that do it here, and what their output must show.
-Commands run in an empty folder, with the scripts of this Python first on the PATH.  The page has what they really
+Commands run in a folder of their own, with the scripts of this Python first on the PATH.  The page has what they really
 printed; nothing is written into it by hand.  ``--only`` runs some rows and leaves the others of the page as they
 stand; ``--check`` runs all and writes nothing.  The exit status is 1 if a row does not hold, or if the page that is
 to be checked is not what the rows give.
@@ -39,6 +39,8 @@ PAGE = ROOT / "docs" / "original_systems.md"
 SYSTEMS = ("flexnet", "flexflow", "hidup", "flexflow-simulator", "hpgo", "framework")
 #: What can become of a row, best first.
 OUTCOMES = ("works", "out of scope", "partly", "missing")
+#: Folders of the checkout that a row's folder has links to, as a user in the checkout has them.
+LINKED = ("benchmarks", "core", "docs", "engine", "examples", "experiments", "libs", "plugins")
 #: Seconds after which a row has failed.
 LONGEST = 1800
 #: Letters of the output that a cell of the page holds.
@@ -58,7 +60,8 @@ framework promises to have.  One command runs all rows and writes the page; `.ci
 - *partly*: the output shows what is quoted; the last sentence of the cell says what is not there.
 - *missing*: the cell says what is not there.
 
-Each command runs in an empty folder.  Files that it needs are listed below the table, or written by the command.
+Each command runs in a folder that has links to the folders of the checkout and nothing else.  Files that it needs are
+listed below the table, or written by the command.
 The rows with their checks are `experiments/original_systems/*.toml`.
 """
 
@@ -158,6 +161,8 @@ def run_row(row: Row) -> Finding:
     if not row.command:
         return Finding("missing", row.lacks)
     with tempfile.TemporaryDirectory(prefix="row-") as folder:
+        for name in LINKED:
+            Path(folder, name).symlink_to(ROOT / name)
         for name, text in row.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
         try:
@@ -179,7 +184,7 @@ def environment() -> dict[str, str]:
     """What a user's shell has, with this Python's scripts first, and a wide terminal without colors."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("TOPOPLAN_", "PYTHON"))}
     path = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent), plain["PATH"]])
-    return {**plain, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", "TOPOPLAN_CHECKOUT": str(ROOT)}
+    return {**plain, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def judge(row: Row, status: int, out: str, err: str, folder: Path) -> Finding:
