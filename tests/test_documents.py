@@ -76,6 +76,22 @@ NEEDS = {
         "-x",
         "flatbuffer=dlrm.fbuf",
     ],
+    "hidup.json": [
+        "optimize",
+        "vit-switch",
+        "-o",
+        "world-size=4",
+        "-o",
+        "layers=2",
+        "--devices",
+        "[4]",
+        "-e",
+        "hidup",
+        "-s",
+        "hidup",
+        "-x",
+        "json=hidup.json",
+    ],
 }
 
 

@@ -69,7 +69,12 @@ def test_a_plan_that_does_not_fit_is_no_slowdown():
 
 def test_a_plan_made_under_perturbation_says_so():
     plan = optimize(EXPERIMENT, perturbation=Perturbation(communication_scale=2.0)).plan
-    assert plan.provenance["distortion"] == {"compute_noise": 0.0, "communication_scale": 2.0, "seed": 0}
+    assert plan.provenance["distortion"] == {
+        "compute_noise": 0.0,
+        "communication_scale": 2.0,
+        "profile_noise": 0.0,
+        "seed": 0,
+    }
     assert plan.timeline.makespan < optimize(EXPERIMENT).plan.timeline.makespan
     with pytest.raises(TopoplanError, match="made under perturbed costs"):
         experiment_of(plan, "p.json")
@@ -160,3 +165,67 @@ def test_plans_that_cannot_be_repeated_are_refused(run, tmp_path):
     status, _, err = run("sensitivity", "p.json")
     assert status == 2
     assert "p.json: provenance: is damaged" in err
+
+
+# Prices of the planner itself ----------------------------------------------------------------------------------------
+
+#: The second profile of HiDup's config.py.
+FAST = ",".join(
+    (
+        "hidup:preset=released",
+        "all-gather-bytes-per-s=3714984161",
+        "all-reduce-bytes-per-s=2210910765",
+        "reduce-scatter-bytes-per-s=3768950561",
+        "all-to-all-bytes-per-s=12725517750",
+    )
+)
+HIDUP = ("optimize", "bert-sgmoe", "-o", "world-size=8", "-o", "experts=8", "--devices", "[8]", "-s", "hidup")
+
+
+def studied(run, *words):
+    status, out, err = run("sensitivity", "p.json", "--compute-noise", "", *words, "--json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+def test_hidups_study_by_its_own_objective(run):
+    """Plans of the released search under its noise: 0.8 to 2.3 % worse; communication x 1.5: 1.7 %, x 1.2: 0.01 %."""
+    assert run(*HIDUP, "-e", FAST, "-x", "json=p.json")[0] == 0
+    words = ("--priced-by", "planner", "--communication-scale", "0.6666666667,0.8333333333,1.25", "--seeds", "3")
+    study = studied(run, *words, "--profile-noise", "0.2")
+    assert (study["priced_by"], study["iteration_time_s"], study["all_alike"]) == ("planner", None, False)
+    assert study["objective"] == pytest.approx(2.28305995671607, rel=1e-12)
+    none, noise, slow, slower, fast = study["rows"]
+    assert none["slowdowns"] == [1.0] * 3
+    assert noise["profile_noise"] == 0.2
+    assert [round(slowdown, 4) for slowdown in noise["slowdowns"]] == [1.0168, 1.0001, 1.0231]
+    assert round(slow["mean_slowdown"], 3) == 1.017
+    assert round(slower["mean_slowdown"], 4) == 1.0001
+    assert fast["slowdowns"] == pytest.approx([1.0] * 3, abs=1e-12)
+
+
+def test_a_study_without_differences_warns(run):
+    assert run(*HIDUP, "-o", "layers=2", "-e", "hidup", "-x", "json=p.json")[0] == 0
+    words = ("sensitivity", "p.json", "--seeds", "1", "--compute-noise", "", "--communication-scale", "0.5")
+    status, out, err = run(*words)
+    assert status == 0
+    assert out.count("1.0000") == 4
+    assert err.startswith("warning: all plans cost the same")
+    assert "--priced-by planner" in err
+    assert json.loads(run(*words, "--json")[1])["all_alike"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--priced-by", "planner"), "searcher mcmc has no costs"),
+        (("--priced-by", "wishes"), "--priced-by: 'wishes' is none of simulator, planner"),
+        (("--profile-noise", "0.2"), "profile-noise: estimator roofline has no option noise"),
+        (("--profile-noise", "1"), "--profile-noise: 1.0 is too large (less than 1)"),
+    ],
+)
+def test_prices_that_do_not_exist_are_named(run, words, message):
+    assert run(*WORDS, "-x", "json=p.json")[0] == 0
+    status, out, err = run("sensitivity", "p.json", "--seeds", "1", *words)
+    assert (status, out) == (2, "")
+    assert message in err

@@ -14,13 +14,15 @@ from typing import Any
 import attrs
 import numpy as np
 
+from topoplan.errors import TopoplanError
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.plugin.components import Estimator
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.scaling import scaled_costs
 from topoplan_engine.search.space import Space
 
-__all__ = ["at_bandwidth", "perturbed"]
+__all__ = ["at_bandwidth", "noisy_profile", "perturbed"]
 
 
 def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
@@ -40,6 +42,22 @@ def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
         space=Space(problem.graph, cluster, costs),
         build_fabric=_built_at(problem.build_fabric, scale),
     )
+
+
+def noisy_profile(estimator: Estimator, perturbation: Perturbation) -> Estimator:
+    """Return an estimator whose profile has the noise of a perturbation, if there is any.
+
+    Raises:
+        TopoplanError: the estimator has no noise.
+    """
+    if not perturbation.profile_noise:
+        return estimator
+    if not {"noise", "noise_seed"} <= set(attrs.fields_dict(type(estimator))):
+        raise TopoplanError(
+            f"profile-noise: estimator {estimator.name} has no option noise (take estimator hidup, or compute-noise)"
+        )
+    options: dict[str, Any] = {"noise": perturbation.profile_noise, "noise_seed": perturbation.seed}
+    return attrs.evolve(estimator, **options)
 
 
 def at_bandwidth(fabric: AnyFabric, scale: float) -> AnyFabric:

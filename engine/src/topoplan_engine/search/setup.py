@@ -29,7 +29,7 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.evaluator import Evaluator, Memory
-from topoplan_engine.search.perturbed import perturbed
+from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.sharding.programs import check_strategy
 
@@ -113,6 +113,8 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     graph = in_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
+    if perturbation is not None:
+        estimator = noisy_profile(estimator, perturbation)
     costs = estimator.build(graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
     problem = problem_on(graph, cluster, costs, topology)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
 import typer
@@ -17,12 +17,25 @@ from topoplan_engine.options import RunOptions
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
     from topoplan.plugin.host import Host
-    from topoplan_command_sensitivity.sensitivity import PerturbationResult, SensitivityAnalysis
+    from topoplan_command_sensitivity.sensitivity import PerturbationResult, PricedBy, SensitivityAnalysis
     from topoplan_engine.experiment import Experiment
     from topoplan_engine.perturbation import Perturbation
     from topoplan_engine.reporting.tables import RowTable
 
 __all__ = ["SensitivityOptions", "sensitivity"]
+
+#: Why all plans may cost the same, and what then tells them apart.
+_ALIKE = {
+    "simulator": (
+        "warning: all plans cost the same, so this study says nothing about wrong costs: the simulator finds the "
+        "network too fast to tell them apart (plan on a slower one: more hosts, --interface-bandwidth-gbps; or price "
+        "by --priced-by planner, with searcher hidup)"
+    ),
+    "planner": (
+        "warning: all plans cost the same, so this study says nothing about wrong costs (larger perturbations, or a "
+        "slower network, may tell them apart)"
+    ),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -38,11 +51,21 @@ class SensitivityOptions:
     communication_scale: tuple[float, ...] = option(
         (0.5, 0.8, 1.25, 2.0), help="all bandwidths times this factor", above=0, metavar="FACTOR,..."
     )
+    profile_noise: tuple[float, ...] = option(
+        (),
+        help="every number of the estimator's profile times a factor this far from 1 at most, as in HiDup; below 1",
+        above=0,
+        metavar="SHARE,...",
+    )
+    priced_by: Literal["simulator", "planner"] = option(
+        "simulator", help="plans cost their simulated time, or the planner's own objective (searcher hidup)"
+    )
     seeds: int = option(3, help="runs with each perturbation: of the noise, and of the search", minimum=1)
 
     def __attrs_post_init__(self) -> None:
-        if any(noise >= 1 for noise in self.compute_noise):
-            raise TopoplanError(f"--compute-noise: {max(self.compute_noise)} is too large (less than 1)")
+        for name, noises in (("compute", self.compute_noise), ("profile", self.profile_noise)):
+            if any(noise >= 1 for noise in noises):
+                raise TopoplanError(f"--{name}-noise: {max(noises)} is too large (less than 1)")
 
     def perturbations(self) -> list[Perturbation]:
         """Return all, true costs first."""
@@ -51,6 +74,7 @@ class SensitivityOptions:
         return [
             Perturbation(),
             *(Perturbation(compute_noise=noise) for noise in self.compute_noise),
+            *(Perturbation(profile_noise=noise) for noise in self.profile_noise),
             *(Perturbation(communication_scale=scale) for scale in self.communication_scale),
         ]
 
@@ -72,12 +96,17 @@ def sensitivity(
     experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, **run))
     perturbations, seeds = perturbation.perturbations(), perturbation.seeds
     with compilation_announced(), parts_shown("searching", len(perturbations) * seeds + 1, quiet=as_json) as report:
-        analysis = analysis_of(experiment, perturbations, seeds=seeds, plan=plan, host=host, on_progress=report)
-    _show(
-        analysis,
-        f"{experiment.model.name}, {'+'.join(choice.name for choice in experiment.searchers)}",
-        as_json=as_json,
-    )
+        analysis = analysis_of(
+            experiment,
+            perturbations,
+            seeds=seeds,
+            plan=plan,
+            priced_by=perturbation.priced_by,
+            host=host,
+            on_progress=report,
+        )
+    searchers = "+".join(choice.name for choice in experiment.searchers)
+    _show(analysis, f"{experiment.model.name}, {searchers}", perturbation.priced_by, as_json=as_json)
     if analysis.interrupted:
         typer.echo(f"interrupted: {sum(len(row.seeds) for row in analysis.results)} searches are finished", err=True)
         raise typer.Exit(130)
@@ -95,7 +124,7 @@ def _read(file: Path, host: Host) -> tuple[Plan | None, Experiment]:
     return plan, experiment_of(plan, str(file))
 
 
-def _show(analysis: SensitivityAnalysis, title: str, *, as_json: bool) -> None:
+def _show(analysis: SensitivityAnalysis, title: str, priced_by: PricedBy, *, as_json: bool) -> None:
     """Print what is finished."""
     if as_json:
         from topoplan_engine.reporting.printing import print_json
@@ -103,6 +132,7 @@ def _show(analysis: SensitivityAnalysis, title: str, *, as_json: bool) -> None:
         rows = [
             {
                 "compute_noise": row.perturbation.compute_noise,
+                "profile_noise": row.perturbation.profile_noise,
                 "communication_scale": row.perturbation.communication_scale,
                 "seeds": list(row.seeds),
                 "seconds": list(row.seconds),
@@ -115,7 +145,10 @@ def _show(analysis: SensitivityAnalysis, title: str, *, as_json: bool) -> None:
         ]
         print_json(
             {
-                "iteration_time_s": analysis.reference,
+                "priced_by": priced_by,
+                "iteration_time_s": analysis.reference if priced_by == "simulator" else None,
+                "objective": analysis.reference if priced_by == "planner" else None,
+                "all_alike": analysis.alike,
                 "fits": analysis.fits,
                 "rows": rows,
                 "interrupted": analysis.interrupted,
@@ -125,7 +158,12 @@ def _show(analysis: SensitivityAnalysis, title: str, *, as_json: bool) -> None:
     if not analysis.results:
         return
     marked = "" if analysis.fits else ", which DOES NOT FIT"
-    _table(analysis).print(f"{title}: {analysis.reference * 1e3:.4f} ms with true costs{marked}")
+    reference = f"{analysis.reference * 1e3:.4f} ms"
+    if priced_by == "planner":
+        reference = f"the planner's objective is {analysis.reference:.6g}"
+    _table(analysis).print(f"{title}: {reference} with true costs{marked}")
+    if analysis.alike:
+        typer.echo(_ALIKE[priced_by], err=True)
 
 
 def _table(analysis: SensitivityAnalysis) -> RowTable[PerturbationResult]:

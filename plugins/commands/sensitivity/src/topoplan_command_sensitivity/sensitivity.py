@@ -1,7 +1,9 @@
 """Sensitivity analysis: plans made under perturbed costs, priced under the true ones.
 
-    experiment ─┬─ optimize ─────────────► plan ─┐
-                └─ perturb ─► optimize ─► plans ─┴─► evaluator of the true problem ─► slowdowns
+    experiment ─┬─ search ─────────────► plan ─┐
+                └─ perturb ─► search ─► plans ─┴─► true costs ─► slowdowns
+
+True costs are those of the simulator, or of the planner's own cost model (`topoplan_command_sensitivity.pricing`).
 
 The seed of a run is the seed of the noise and of the search.  A search that draws at random adds variation of its own
 to the effect of a perturbation; the row without a perturbation shows that variation alone.
@@ -10,24 +12,23 @@ to the effect of a perturbation; the row without a perturbation shows that varia
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import attrs
 import numpy as np
 
-from topoplan.errors import TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.plugin.host import Host
-from topoplan.search.protocol import State, Trial
+from topoplan_command_sensitivity.pricing import PlanCost, PlannersCosts, SimulatedCosts, TrueCosts
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.perturbation import Perturbation
-from topoplan_engine.search.draws import mean_trial
-from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.optimize import optimize
-from topoplan_engine.search.perturbed import at_bandwidth
-from topoplan_engine.search.setup import set_up_search
 
-__all__ = ["PerturbationResult", "SensitivityAnalysis", "sensitivity"]
+__all__ = ["ALIKE", "PerturbationResult", "PricedBy", "SensitivityAnalysis", "sensitivity"]
+
+PricedBy = Literal["simulator", "planner"]
+#: Slowdowns that are no further from 1 than this are none: tables round them to 1.0000.
+ALIKE = 5e-5
 
 
 @attrs.frozen(kw_only=True)
@@ -37,8 +38,8 @@ class PerturbationResult:
     Attributes:
         perturbation: with the seed of the experiment.
         seeds: of the runs that are finished.
-        seconds: of the plan found with each seed, priced under true costs, the mean over draws of equal paths; a memory
-            penalty included.
+        seconds: of the plan found with each seed, priced under true costs: the mean over draws of equal paths, a memory
+            penalty included, or the planner's objective.
         fits: whether each of these plans fits into memory; of those that do not slowdowns are infinite, unless the
             plan made with true costs does not fit either.
         reference: seconds of the plan made with true costs.
@@ -84,6 +85,14 @@ class SensitivityAnalysis:
     results: tuple[PerturbationResult, ...]
     interrupted: bool
 
+    @property
+    def alike(self) -> bool:
+        """Whether all plans cost the same, though some were made under perturbed costs: the study then says nothing."""
+        perturbed = [result for result in self.results if str(result.perturbation) != str(Perturbation())]
+        return bool(perturbed) and all(
+            abs(slowdown - 1) < ALIKE for result in self.results for slowdown in result.slowdowns
+        )
+
 
 def sensitivity(
     experiment: Experiment,
@@ -91,6 +100,7 @@ def sensitivity(
     *,
     seeds: int = 3,
     plan: Plan | None = None,
+    priced_by: PricedBy = "simulator",
     host: Host | None = None,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
 ) -> SensitivityAnalysis:
@@ -101,6 +111,7 @@ def sensitivity(
         perturbations: each is one row; their own seeds do not matter.
         seeds: how many runs each row has.
         plan: made with true costs; searched for, with the experiment's seed, unless given.
+        priced_by: simulated times, or the planner's own objective, for which it plans anew.
         host: where components come from; all installed plugins unless given.
         on_progress: called before every search, with the number of those that are finished and what comes next.
 
@@ -108,17 +119,16 @@ def sensitivity(
         TopoplanError: something in the experiment is wrong, or the plan is of another one.
     """
     host = host or Host.discover()
-    evaluator = set_up_search(host, experiment).evaluator
-    finished, trials_of, reference, fits = 0, dict[int, list[Trial]](), float("nan"), True
+    costs: TrueCosts = (
+        PlannersCosts(host, experiment) if priced_by == "planner" else SimulatedCosts(host, experiment, plan)
+    )
+    finished, costs_of, truth = 0, dict[int, list[PlanCost]](), PlanCost(float("nan"))
     run_seeds = range(experiment.run.seed, experiment.run.seed + seeds)
     with interruptible() as stop:
         try:
             on_progress(finished, "true costs")
-            if plan is None:
-                outcome = optimize(experiment, host=host)
-                plan, stop.wanted = outcome.plan, stop.wanted or outcome.result.interrupted
-            truth = _true_price(evaluator, plan, 1.0)
-            reference, fits = truth.cost, truth.fits
+            truth = costs.right()
+            stop.wanted = stop.wanted or truth.interrupted
             for index, perturbation in enumerate(perturbations):
                 for seed in () if stop.wanted else run_seeds:
                     finished += 1
@@ -126,42 +136,28 @@ def sensitivity(
                     if stop.wanted:
                         break
                     seeded = attrs.evolve(experiment, run=attrs.evolve(experiment.run, seed=seed))
-                    outcome = optimize(seeded, host=host, perturbation=attrs.evolve(perturbation, seed=seed))
-                    if outcome.result.interrupted:
+                    cost = costs.wrong(seeded, attrs.evolve(perturbation, seed=seed))
+                    if cost.interrupted:
                         stop.wanted = True
                         break
-                    price = _true_price(evaluator, outcome.plan, 1 / perturbation.communication_scale)
-                    trials_of.setdefault(index, []).append(price)
+                    costs_of.setdefault(index, []).append(cost)
         except KeyboardInterrupt:  # the second one, or one that came in between
             stop.wanted = True
         stopped = stop.wanted
     results = tuple(
-        _result(perturbations[index], run_seeds, trials, reference, fits) for index, trials in trials_of.items()
+        _result(perturbations[index], run_seeds, plan_costs, truth) for index, plan_costs in costs_of.items()
     )
-    return SensitivityAnalysis(reference=reference, fits=fits, results=results, interrupted=stopped)
+    return SensitivityAnalysis(reference=truth.seconds, fits=truth.fits, results=results, interrupted=stopped)
 
 
 def _result(
-    perturbation: Perturbation, seeds: Sequence[int], trials: Sequence[Trial], reference: float, fits: bool
+    perturbation: Perturbation, seeds: Sequence[int], plan_costs: Sequence[PlanCost], truth: PlanCost
 ) -> PerturbationResult:
-    """Return what came of the first seeds; ``fits`` says whether the plan made with true costs does."""
+    """Return the row of the first seeds; ``truth`` is of the plan made with true costs."""
     return PerturbationResult(
         perturbation=perturbation,
-        seeds=tuple(seeds[: len(trials)]),
-        seconds=tuple(trial.cost for trial in trials),
-        fits=tuple(trial.fits or not fits for trial in trials),
-        reference=reference,
+        seeds=tuple(seeds[: len(plan_costs)]),
+        seconds=tuple(cost.seconds for cost in plan_costs),
+        fits=tuple(cost.fits or not truth.fits for cost in plan_costs),
+        reference=truth.seconds,
     )
-
-
-def _true_price(evaluator: Evaluator, plan: Plan, scale: float) -> Trial:
-    """Price a plan under true costs; ``scale`` makes its links as fast as they are."""
-    assert plan.strategy is not None
-    problem = evaluator.problem
-    plan.strategy.check(problem.graph, problem.cluster.n_devices)
-    if plan.fabric.n_hosts != problem.cluster.n_hosts:
-        raise TopoplanError(
-            f"the plan's network has {plan.fabric.n_hosts} hosts, the cluster {problem.cluster.n_hosts} "
-            "(the plan is of another experiment)"
-        )
-    return mean_trial(evaluator, State(plan.strategy, at_bandwidth(plan.fabric, scale)))

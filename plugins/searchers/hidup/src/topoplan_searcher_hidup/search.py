@@ -9,6 +9,9 @@ from typing import Any
 from topoplan import Candidate, Problem, Search, Strategy
 from topoplan_engine.sharding.resharding import convert
 from topoplan_searcher_hidup import Hidup
+from topoplan_spmd_planning.objective import objective
+from topoplan_spmd_planning.planning import HidupPlan
+from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 
 __all__ = ["HidupSearch"]
@@ -28,6 +31,14 @@ class HidupSearch(Search):
             return []
         self._asked = True
         return [candidate_of(self._plan, self._program, self._problem, self.state)]
+
+    def own_plan(self) -> HidupPlan:
+        """Return the plan; see `topoplan_engine.search.own_costs.OwnCosts`."""
+        return self._plan
+
+    def own_cost(self, plan: HidupPlan) -> float:
+        """Return HiDup's objective of a plan for the same model and cluster."""
+        return objective(plan.stages, self._program, Prices(self._problem))
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return the objective, its components, and the plan: for each stage its reshardings and computations."""
