@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, TopoplanError
-from topoplan.model.placement import data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.search.protocol import Run
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
@@ -93,7 +93,9 @@ def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
     assembly = set_up_search(host, job(48))
     graph = assembly.problem.graph
     dense = [op for op, operator in enumerate(graph.operators) if operator.kind == "linear"]
-    strategy = assembly.strategy.with_changes({op: data_parallel(graph, op, [0, 1, 3]) for op in dense})
+    strategy = assembly.strategy.with_changes(
+        {op: Placement(graph.operators[op].sample_cut(3), [0, 1, 3]) for op in dense}
+    )
     demand = assembly.evaluator.demand(strategy)
     groups = [demand.members(group).tolist() for group in range(demand.n_groups)]
     assert [0, 1, 3] in groups

@@ -54,7 +54,7 @@ def placed(draw):
     space, placements = HERE.space, []
     for op in range(N_OPS):
         degrees = draw(st.sampled_from(space.degrees(op)))
-        placements.append(space.place(degrees, draw(st.integers(0, space.starts(int(np.prod(degrees))) - 1))))
+        placements.append(space.place(degrees, draw(st.integers(0, space.starts(degrees) - 1))))
     return PlacedStrategy(tuple(placements))
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy
-from topoplan.model.placement import data_parallel
 from topoplan.model.plan import Plan
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
@@ -29,12 +28,9 @@ def model(layers=3):
 def placed(graph, cuts):
     """Return a strategy: operators of a kind under degrees, on as many devices from 0 on; all others by samples."""
     made = []
-    for op, operator in enumerate(graph.operators):
-        degrees = cuts.get(operator.kind)
-        if degrees is None:
-            made.append(data_parallel(graph, op, range(8)))
-        else:
-            made.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
+    for operator in graph.operators:
+        degrees = cuts.get(operator.kind) or operator.sample_cut(8)
+        made.append(Placement(degrees, np.arange(int(np.prod(degrees)))))
     return PlacedStrategy(tuple(made))
 
 

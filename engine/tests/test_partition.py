@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
-from topoplan_engine.partition import part_bounds, part_sizes, replica_groups, slice_elements, transfers
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Slices, Tensor
+from topoplan_engine.partition import degree_of, part_bounds, part_sizes, replica_groups, slice_elements, transfers
 from topoplan_reference.lowering import boxes, overlap, reference_transfers, volume
+
+
+@st.composite
+def degree_up_to_four(draw, size):
+    """A degree of up to four slices, as even as can be or of any sizes."""
+    degree = draw(st.integers(1, min(size, 4)))
+    if draw(st.booleans()):
+        return degree
+    inner = (
+        draw(st.lists(st.integers(1, size - 1), min_size=degree - 1, max_size=degree - 1, unique=True))
+        if degree > 1
+        else []
+    )
+    edges = [0, *sorted(inner), size]
+    return degree_of([high - low for low, high in itertools.pairwise(edges)])
 
 
 @st.composite
@@ -23,7 +41,7 @@ def producers(draw):
     order = draw(st.permutations(range(len(places))))
     axes = tuple(Axis(sizes[k] * scales[k], places[k], scale=scales[k], extent=scales[k]) for k in order)
     op = Operator(name="u", kind="any", dims=tuple(dims), outputs=(Tensor("y", axes),))
-    degrees = tuple(draw(st.integers(1, min(dim.size, 4))) for dim in dims)
+    degrees = tuple(draw(degree_up_to_four(dim.size)) for dim in dims)
     return op, degrees
 
 
@@ -48,7 +66,7 @@ def consumers(draw, shape):
     dims.append(Dimension("c", draw(st.integers(1, 5)), Role.PARAMETER))
     out = Tensor("y", tuple(Axis(dim.size, i) for i, dim in enumerate(dims)))
     op = Operator(name="v", kind="any", dims=tuple(dims), inputs=(Tensor("x", tuple(axes)),), outputs=(out,))
-    degrees = tuple(draw(st.integers(1, min(dim.size, 4))) for dim in dims)
+    degrees = tuple(draw(degree_up_to_four(dim.size)) for dim in dims)
     return op, degrees
 
 
@@ -161,3 +179,30 @@ def test_partial_sums_come_from_every_holder(degree):
     )
     moved = transfers(producer, producer.outputs[0], (1, degree), consumer, consumer.inputs[0], (1,))
     assert moved.elements.tolist() == [4] * degree
+
+
+def test_slices_of_unequal_sizes():
+    op = Operator(
+        name="linear",
+        kind="linear",
+        dims=(Dimension("s", 8, Role.SAMPLE), Dimension("o", 6, Role.PARAMETER)),
+        outputs=(Tensor("y", (Axis(8, 0), Axis(6, 1))),),
+    )
+    uneven = Slices((6, 2))
+    assert [sizes.tolist() for sizes in part_sizes(op, (uneven, 2))] == [[6, 6, 2, 2], [3, 3, 3, 3]]
+    assert slice_elements(op, op.outputs[0], (uneven, 2)).tolist() == [18, 18, 6, 6]
+    assert op.why_invalid((uneven, 2)) is None
+    assert op.why_invalid((Slices((6, 3)), 1)) == "dimension 's': slices of 6 + 3 (each at least 1, together 8)"
+    assert "each at least 1" in op.why_invalid((Slices((8, 0)), 1))
+
+
+def test_a_degree_says_sizes_only_where_slices_are_not_as_even_as_can_be():
+    assert (uneven := degree_of([6, 2])) == Slices((6, 2))
+    assert type(degree_of([4, 4])) is type(degree_of([1365, 1365, 1366])) is int
+    assert degree_of([1366, 1365, 1365]) == Slices((1366, 1365, 1365))
+    assert uneven != 2
+    assert uneven != 2
+    assert uneven > 1
+    assert (uneven, 1) != (2, 1)
+    assert len({2, uneven, Slices((6, 2)), Slices((5, 3))}) == 3
+    assert pickle.loads(pickle.dumps((uneven, 1)))[0].sizes == (6, 2)

@@ -199,9 +199,9 @@ def test_soap_dimensions_can_all_be_cut():
 def test_device_sets_are_within_a_host_or_whole_hosts_at_equal_strides():
     problem = small_problem(cluster=Cluster.uniform(n_hosts=4, devices_per_host=2))
     space = problem.space
-    pairs = {tuple(space.place((2, 1, 1), s).devices.tolist()) for s in range(space.starts(2))}
+    pairs = {tuple(space.place((2, 1, 1), s).devices.tolist()) for s in range(space.starts((2, 1, 1)))}
     assert pairs == {(0, 1), (2, 3), (4, 5), (6, 7)}
-    fours = {tuple(space.place((4, 1, 1), s).devices.tolist()) for s in range(space.starts(4))}
+    fours = {tuple(space.place((4, 1, 1), s).devices.tolist()) for s in range(space.starts((4, 1, 1)))}
     assert fours == {(0, 1, 4, 5), (2, 3, 6, 7)}
     assert space.place((4, 1, 1), 0) is space.place((4, 1, 1), 0)
 

@@ -56,8 +56,8 @@ def i8(value: ArrayLike) -> I8:
 
 
 def ints(values: Iterable[Any]) -> tuple[int, ...]:
-    """Return ``values`` as Python's own ints."""
-    return tuple(int(value) for value in values)
+    """Return ``values`` as Python's own ints; what is an int with more to it (`Slices`) stays as it is."""
+    return tuple(value if isinstance(value, int) else int(value) for value in values)
 
 
 class FrozenMapping(Mapping[str, Any]):

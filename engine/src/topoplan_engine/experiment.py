@@ -162,9 +162,9 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
     Raises:
         TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
     """
-    groups = options.hosts or _groups(options.devices) or (HostGroup(servers=options.servers),)
     if options.hosts and options.devices:
         raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
+    groups = options.hosts or _of_kinds(options.device, _groups(options.devices), options.servers)
     n_hosts = sum(group.servers for group in groups)
     n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
     if n_hosts > MOST_HOSTS or n_devices > MOST_DEVICES:
@@ -234,6 +234,20 @@ def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
             )
         groups.append(HostGroup(gpus_per_server=end - start))
     return tuple(groups)
+
+
+def _of_kinds(kinds: str, groups: tuple[HostGroup, ...], servers: int) -> tuple[HostGroup, ...]:
+    """Return hosts whose devices are of the kinds with commas between: the same for all, or one for each host."""
+    names = [name.strip() for name in kinds.split(",")]
+    if len(names) == 1:
+        return groups or (HostGroup(servers=servers),)
+    hosts = groups or (HostGroup(),) * len(names)
+    if len(names) != (len(groups) or servers):
+        raise TopoplanError(
+            f"cluster.device: {kinds}: {len(names)} kinds for {len(groups) or servers} hosts (one for all, or as many "
+            "as hosts; --servers sets their number)"
+        )
+    return tuple(attrs.evolve(host, device=name) for host, name in zip(hosts, names, strict=True))
 
 
 def experiment_from_options(

@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from topoplan.model.graph import Operator, OperatorGraph, Role
+from topoplan.model.graph import Operator, OperatorGraph, Role, Slices
 from topoplan.model.sharding import Sharding, arguments
-
-# X
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PipelineStrategy, SpmdStrategy, Strategy
 from topoplan_engine.experts import expert_dims
@@ -30,6 +28,7 @@ class Cuts:
 
     Attributes:
         data: samples.
+        slices: how many samples each slice has, where they are not cut as evenly as can be.
         expert: experts.
         tensor: channels of weights, by where they lie: ``out`` for those that an operator makes, ``in`` for those that
             it sums over, so that parts hold partial sums, ``heads`` for those of attention; without what is whole.
@@ -38,6 +37,7 @@ class Cuts:
     """
 
     data: int = 1
+    slices: tuple[int, ...] = ()
     expert: int = 1
     tensor: tuple[tuple[str, int], ...] = ()
     attribute: int = 1
@@ -98,19 +98,23 @@ def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
 
 def _cuts(op: Operator, degrees: Sequence[int], expert_dim: int, copies: int) -> Cuts:
     data, expert, attribute, tensor = 1, 1, 1, dict[str, int]()
+    slices: tuple[int, ...] = ()
     for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
         if degree == 1:
             continue
         if index == expert_dim:
             expert *= degree
         elif dim.role is Role.SAMPLE:
-            data *= degree
+            data *= int(degree)
+            slices = degree.sizes if isinstance(degree, Slices) else slices
         elif dim.role is Role.ATTRIBUTE and not any(axis.dim == index for w in op.weights for axis in w.axes):
             attribute *= degree
         else:
             where = "out" if dim.role is not Role.REDUCTION else "heads" if op.kind == "attention" else "in"
             tensor[where] = tensor.get(where, 1) * degree
-    return Cuts(data=data, expert=expert, tensor=tuple(tensor.items()), attribute=attribute, copies=copies)
+    return Cuts(
+        data=data, slices=slices, expert=expert, tensor=tuple(tensor.items()), attribute=attribute, copies=copies
+    )
 
 
 def _weights(program: SpmdProgram, index: int, op: Operator) -> tuple[tuple[str, ...], bool]:

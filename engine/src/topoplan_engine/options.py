@@ -73,7 +73,10 @@ class ClusterOptions:
         maximum=_MOST_INTERFACES,
     )
     latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=_LARGEST)
-    device: str = option("A100-40", help="kind of device: a machine that `topoplan plugins` lists")
+    device: str = option(
+        "A100-40",
+        help="kind of device: a machine that `topoplan plugins` lists; several, with commas between: one for each host",
+    )
     memory_gb: float | None = option(
         None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=_LARGEST
     )

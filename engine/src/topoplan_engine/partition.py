@@ -3,7 +3,7 @@
 Everything that lowering, estimators and exporters need to know about parallelization is derived here
 from iteration spaces and axis maps, for every operator alike:
 
-- `part_bounds`: a cut dimension -> which iterations each part runs (parts may be uneven by one);
+- `part_bounds`: a cut dimension -> which iterations each part runs;
 - `slice_elements`: -> how much of a tensor each part holds;
 - `replica_groups`: dimensions absent from a tensor -> which parts hold the same slice.  For a weight these
   are its gradient all-reduce groups; for an output cut along a reduction, the holders of partial sums;
@@ -16,14 +16,16 @@ Networks, MLSys 2019, section 4), with halos, reductions and uneven parts derive
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64
-from topoplan.model.graph import Axis, Operator, Tensor
+from topoplan.model.graph import Axis, Operator, Slices, Tensor
 from topoplan_engine.csr import expand
 
-__all__ = ["Transfers", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
+__all__ = ["Transfers", "degree_of", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
 
 
 @attrs.frozen(eq=False)
@@ -42,10 +44,20 @@ class Transfers:
 def part_bounds(size: int, degree: int) -> tuple[I64, I64]:
     """Return where each of ``degree`` parts of ``size`` iterations starts and stops, (degree,) each.
 
-    Part ``i`` starts at ``i * size // degree``: sizes differ by at most one.
+    Part ``i`` starts at ``i * size // degree``, so that sizes differ by at most one, unless the degree says otherwise
+    (`topoplan.model.graph.Slices`).
     """
+    if isinstance(degree, Slices):
+        stops = np.cumsum(degree.sizes, dtype=np.int64)
+        return stops - degree.sizes, stops
     edges = np.arange(degree + 1, dtype=np.int64) * size // degree
     return edges[:-1], edges[1:]
+
+
+def degree_of(sizes: Sequence[int]) -> int:
+    """Return the degree that cuts a dimension into slices of these sizes: a plain one where that makes them so."""
+    starts, stops = part_bounds(sum(sizes), len(sizes))
+    return len(sizes) if (stops - starts).tolist() == list(sizes) else Slices(sizes)
 
 
 def part_sizes(op: Operator, degrees: tuple[int, ...]) -> list[I64]:

@@ -10,13 +10,20 @@ import itertools
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
-from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan.model.graph import Operator, OperatorGraph, Slices, Tensor
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 
 __all__ = ["boxes", "reference_lower", "reference_transfers"]
 
 Box = tuple[tuple[int, int], ...]
+
+
+def iterations(size: int, degree: int, at: int) -> tuple[int, int]:
+    """Return where slice ``at`` of a dimension begins and ends."""
+    if isinstance(degree, Slices):
+        return sum(degree.sizes[:at]), sum(degree.sizes[: at + 1])
+    return at * size // degree, (at + 1) * size // degree
 
 
 def boxes(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> list[Box]:
@@ -28,10 +35,10 @@ def boxes(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> list[Box]:
             if axis.dim < 0:
                 box.append((0, axis.size))
                 continue
-            size, degree, at = op.dims[axis.dim].size, degrees[axis.dim], coordinates[axis.dim]
+            low, high = iterations(op.dims[axis.dim].size, degrees[axis.dim], coordinates[axis.dim])
             touched = [
                 element
-                for iteration in range(at * size // degree, (at + 1) * size // degree)
+                for iteration in range(low, high)
                 for element in (
                     iteration * axis.scale + axis.offset,
                     iteration * axis.scale + axis.offset + axis.extent,

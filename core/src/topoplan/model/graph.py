@@ -12,7 +12,7 @@ estimator prices its operators and `topoplan_engine.lowering` turns graph + stra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import attrs
@@ -20,7 +20,7 @@ import attrs
 from topoplan.arrays import ARRAY_EQ, I32, FrozenMapping, i32
 from topoplan.errors import TopoplanError, shown
 
-__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Tensor", "Term"]
+__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Slices", "Tensor", "Term"]
 
 
 class Role(StrEnum):
@@ -54,6 +54,32 @@ class Dimension:
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.size <= _LARGEST_SIZE:
             raise TopoplanError(f"dimension {shown(self.name)}: size {shown(self.size)} must be 1 to {_LARGEST_SIZE}")
+
+
+class Slices(int):
+    """A degree with the iterations of each slice, for unequal devices; a plain one, as even as can be, is no equal."""
+
+    sizes: tuple[int, ...]
+
+    def __new__(cls, sizes: Iterable[int]) -> Slices:
+        """Make the degree of these sizes."""
+        degree = super().__new__(cls, len(lengths := tuple(map(int, sizes))))
+        degree.sizes = lengths
+        return degree
+
+    def __getnewargs__(self) -> tuple[tuple[int, ...]]:  # type: ignore[override]
+        return (self.sizes,)
+
+    def __eq__(self, degree: object) -> bool:
+        return isinstance(degree, Slices) and self.sizes == degree.sizes
+
+    __ne__ = object.__ne__
+
+    def __hash__(self) -> int:
+        return hash(self.sizes)
+
+    def __repr__(self) -> str:
+        return " + ".join(map(str, self.sizes))
 
 
 @attrs.frozen
@@ -190,6 +216,8 @@ class Operator:
                 return f"dimension {dim.name!r} cannot be cut (degree {degree})"
             if not 1 <= degree <= dim.size:
                 return f"dimension {dim.name!r} of size {dim.size} cannot be cut into {degree} (1 to {dim.size})"
+            if isinstance(degree, Slices) and (min(degree.sizes) < 1 or sum(degree.sizes) != dim.size):
+                return f"dimension {dim.name!r}: slices of {degree} (each at least 1, together {dim.size})"
         return None
 
     @property
@@ -201,6 +229,10 @@ class Operator:
     def sample_dim(self) -> int:
         """Index of the sample dimension, or -1."""
         return next((i for i, dim in enumerate(self.dims) if dim.role is Role.SAMPLE), -1)
+
+    def sample_cut(self, degree: int) -> tuple[int, ...]:
+        """Return the degrees that cut the samples, where there are any, and nothing else."""
+        return tuple(degree if index == self.sample_dim else 1 for index in range(len(self.dims)))
 
 
 @attrs.frozen(kw_only=True)
@@ -253,8 +285,3 @@ class OperatorGraph:
     def parameter_bytes(self) -> int:
         """Bytes of all weights."""
         return sum(weight.nbytes for op in self.operators for weight in op.weights)
-
-    @property
-    def parameters(self) -> int:
-        """Number of trainable parameters."""
-        return sum(weight.elements for op in self.operators for weight in op.weights)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
 
 import attrs
 
 from topoplan.arrays import ARRAY_EQ, I32, i32, ints
 from topoplan.errors import TopoplanError, shown
-from topoplan.model.graph import OperatorGraph
 
-__all__ = ["Placement", "data_parallel"]
+__all__ = ["Placement"]
 
 
 @attrs.frozen(hash=False)
@@ -21,7 +19,7 @@ class Placement:
     """One operator's degree vector and the devices that run its parts.
 
     Attributes:
-        degrees: into how many parts each dimension of the iteration space is cut.
+        degrees: into how many parts each dimension of the iteration space is cut; `Slices` where they are uneven.
         devices: (P,) int32, P the product of degrees: the device of each part, parts numbered with the
             last dimension fastest (C order of an array of shape ``degrees``).
     """
@@ -50,13 +48,3 @@ class Placement:
     def parts(self) -> int:
         """Number of parts."""
         return len(self.devices)
-
-
-def data_parallel(graph: OperatorGraph, op: int, devices: Sequence[int]) -> Placement:
-    """Cut the sample dimension of operator ``op`` over ``devices``; one part if it has none."""
-    operator = graph.operators[op]
-    degrees = [1] * len(operator.dims)
-    if operator.sample_dim < 0:
-        return Placement(degrees, devices[:1])
-    degrees[operator.sample_dim] = len(devices)
-    return Placement(degrees, devices)

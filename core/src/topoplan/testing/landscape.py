@@ -15,7 +15,7 @@ import numpy as np
 
 from topoplan.model.fabric import Fabric
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.placement import Placement, data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import PlacedStrategy, Strategy
@@ -65,10 +65,7 @@ class _Space:
 
     def initial(self) -> Strategy:
         """Return data parallelism over all devices."""
-        devices = range(self._n_devices)
-        return PlacedStrategy(
-            tuple(self.intern(data_parallel(self._graph, op, devices)) for op in range(len(self._graph.operators)))
-        )
+        return PlacedStrategy((self.place((self._n_devices, 1, 1), 0),) * len(self._graph.operators))
 
 
 def problem() -> Problem:

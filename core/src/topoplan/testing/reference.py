@@ -17,7 +17,7 @@ from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.fabric import Fabric
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.model.machine import Device, HostModel
-from topoplan.model.placement import Placement, data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.model.reconfigurable import ReconfigurableFabric
@@ -69,14 +69,9 @@ def ring(n_hosts: int = 4) -> Fabric:
 def two_switches(n_hosts: int = 4) -> Fabric:
     """Return hosts that are all joined to both of two switches: two equal paths for every pair."""
     up = [(host, switch) for host in range(n_hosts) for switch in (n_hosts, n_hosts + 1)]
+    links = [*up, *((switch, host) for host, switch in up)]
     return Fabric.from_links(
-        name="switches",
-        n_hosts=n_hosts,
-        n_switches=2,
-        links=[*up, *((switch, host) for host, switch in up)],
-        bandwidth=1e9,
-        latency=1e-6,
-        max_paths=2,
+        name="switches", n_hosts=n_hosts, n_switches=2, links=links, bandwidth=1e9, latency=1e-6, max_paths=2
     )
 
 
@@ -123,9 +118,7 @@ def graph(names: Sequence[str] = ("dense1", "dense2", "dense3")) -> OperatorGrap
 
 def demand(n_hosts: int = 4) -> Demand:
     """Return one all-reduce over all hosts, and traffic from every host to the next but one."""
-    matrix = np.zeros((n_hosts, n_hosts))
-    for host in range(n_hosts):
-        matrix[host, (host + 2) % n_hosts] = 1e6
+    matrix = 1e6 * np.roll(np.eye(n_hosts), 2, axis=1)
     np.fill_diagonal(matrix, 0.0)
     return Demand(group_ptr=[0, n_hosts], group_members=np.arange(n_hosts), group_bytes=[4e6], matrix=matrix)
 
@@ -135,7 +128,7 @@ def taskgraph() -> TaskGraph:
 
     Each operator has an all-reduce of 4 MB in its stage.  No device has two tasks that could run at a time.
     """
-    return _lowered(graph(), PlacedStrategy(_two_stages(graph())), transfer=1_000_000, reduction=4_000_000)
+    return _lowered(graph(), PlacedStrategy(_two_stages()), transfer=1_000_000, reduction=4_000_000)
 
 
 def edges_of(tasks: TaskGraph) -> list[tuple[int, int]]:
@@ -180,7 +173,7 @@ def timeline(tasks: TaskGraph, n_links: int) -> Timeline:
 def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
     """Return a complete plan: data parallel on four hosts in a ring."""
     model = graph(names)
-    strategy = PlacedStrategy(tuple(data_parallel(model, op, range(4)) for op in range(len(names))))
+    strategy = PlacedStrategy(tuple(Placement((4, 1, 1), range(4)) for _ in names))
     return _planned(model, strategy)
 
 
@@ -188,25 +181,19 @@ def pipelined() -> Plan:
     """Return a complete plan: two stages of two hosts each, four micro-batches."""
     model = graph()
     schedule = Schedule(kind="1f1b", micro_batches=4, stage=[0, 1, 1], recompute=(True, False))
-    return _planned(model, PipelineStrategy(_two_stages(model), schedule))
+    return _planned(model, PipelineStrategy(_two_stages(), schedule))
 
 
-def _two_stages(model: OperatorGraph) -> tuple[Placement, ...]:
+def _two_stages() -> tuple[Placement, ...]:
     """Place the first of three operators on hosts 0 and 1, the others on hosts 2 and 3."""
-    return tuple(data_parallel(model, op, devices) for op, devices in enumerate(((0, 1), (2, 3), (2, 3))))
+    return tuple(Placement((2, 1, 1), devices) for devices in ((0, 1), (2, 3), (2, 3)))
 
 
 def _planned(model: OperatorGraph, strategy: Strategy) -> Plan:
-    machine, fabric = cluster(), ring()
-    tasks = _lowered(model, strategy)
+    hosts, fabric, tasks = cluster(), ring(), _lowered(model, strategy)
+    times, origin = timeline(tasks, fabric.n_links), {"topoplan": "reference", "seed": 1}
     return Plan(
-        cluster=machine,
-        fabric=fabric,
-        taskgraph=tasks,
-        graph=model,
-        strategy=strategy,
-        timeline=timeline(tasks, fabric.n_links),
-        provenance={"topoplan": "reference", "seed": 1},
+        cluster=hosts, fabric=fabric, taskgraph=tasks, graph=model, strategy=strategy, timeline=times, provenance=origin
     )
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import get_args, get_type_hints
 
+from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Frontend
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
 
-__all__ = ["model_rows", "toy"]
+__all__ = ["model_rows", "parameter_count", "toy"]
 
 #: No model that is trained on several devices has fewer parameters.
 _TOY = 100_000
+
+
+def parameter_count(graph: OperatorGraph) -> int:
+    """Return the number of trainable parameters of a model."""
+    return sum(weight.elements for op in graph.operators for weight in op.weights)
 
 
 def model_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -20,21 +26,21 @@ def model_rows(plan: Plan) -> list[tuple[str, str]]:
     graph = plan.graph
     if graph is None:
         return []
-    size = _count(graph.parameters)
+    size = _count(parameter_count(graph))
     return [("model", f"{size} parameters, {len(graph.operators)} operators, batch of {graph.batch_size:,}")]
 
 
 def toy(host: Host, experiment: Experiment, plan: Plan) -> str | None:
     """Say that a model without a preset is too small to mean anything, where its frontend has presets."""
     graph = plan.graph
-    if graph is None or graph.parameters >= _TOY or experiment.model.options.get("preset"):
+    if graph is None or parameter_count(graph) >= _TOY or experiment.model.options.get("preset"):
         return None
     frontend = host.get(Frontend, experiment.model.name)
     presets = [name for name in get_args(get_type_hints(frontend).get("preset")) if name]
     if not presets:
         return None
     return (
-        f"{experiment.model.name} with {graph.parameters:,} parameters is a toy; published configurations are "
+        f"{experiment.model.name} with {parameter_count(graph):,} parameters is a toy; published configurations are "
         f"{', '.join(f'-o preset={name}' for name in presets)}"
     )
 

@@ -15,7 +15,7 @@ from topoplan_engine.exporting import Written, check_outputs, write_outputs
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows
-from topoplan_engine.reporting.model import model_rows, toy
+from topoplan_engine.reporting.model import model_rows, parameter_count, toy
 from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.printing import exit_after, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
@@ -94,7 +94,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "budget": experiment.run.budget,
         "interrupted": result.interrupted,
         "model": experiment.model.name,
-        "parameters": plan.graph.parameters if plan.graph else None,
+        "parameters": parameter_count(plan.graph) if plan.graph else None,
         "batch_size": plan.graph.batch_size if plan.graph else None,
         "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def print_strategy(plan: Plan) -> None:
     columns = [
         *([Column[Group]("stage", lambda group: _stage(group, strategy), names_rows=True)] if pipelined else []),
         Column("operators", lambda group: _operators(group, graph), names_rows=True, align="left"),
-        Column("data", lambda group: str(group.cuts.data)),
+        Column("data", lambda group: _data(group.cuts)),
         Column("tensor", lambda group: _tensor(group.cuts), align="right"),
         Column("expert", lambda group: str(group.cuts.expert)),
         Column("attribute", lambda group: str(group.cuts.attribute)),
@@ -110,6 +111,13 @@ def _operators(group: Group, graph: OperatorGraph) -> str:
 def _stage(group: Group, strategy: Strategy) -> str:
     recompute = strategy.schedule.recompute
     return f"{group.stage} *" if recompute and recompute[group.stage] else str(group.stage)
+
+
+def _data(cuts: Cuts) -> str:
+    """Write into how many slices samples are cut, and how many each has where they are unequal."""
+    runs = [(len(list(equal)), size) for size, equal in itertools.groupby(cuts.slices)]
+    sizes = " + ".join(f"{count} x {size}" if count > 1 else str(size) for count, size in runs)
+    return f"{cuts.data}: {sizes}" if sizes else str(cuts.data)
 
 
 def _tensor(cuts: Cuts) -> str:

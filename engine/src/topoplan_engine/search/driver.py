@@ -32,8 +32,9 @@ from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.space import Space
 
-__all__ = ["Result", "SearchRun", "drive", "first_state", "patience_of"]
+__all__ = ["Result", "SearchRun", "drive", "first_state", "initial_strategy", "patience_of"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
@@ -285,6 +286,22 @@ class SearchRun:
             acceptance=self.acceptance,
             elapsed=clock() - self._started,
         )
+
+
+def initial_strategy(evaluator: Evaluator, seed: int) -> Strategy:
+    """Return the strategy to start from: where devices of several kinds give a choice, the fastest one.
+
+    ``seed`` draws what the topology draws.
+    """
+    space = evaluator.problem.space
+    choices = space.initial_choices() if isinstance(space, Space) else [space.initial()]
+
+    def rank(strategy: Strategy) -> tuple[bool, float]:
+        state = first_state(evaluator, strategy, np.random.default_rng(seed).spawn(1)[0])
+        trial = evaluator.price(Candidate(base=state))
+        return not trial.fits, trial.cost
+
+    return min(choices, key=rank) if len(choices) > 1 else choices[0]
 
 
 def first_state(evaluator: Evaluator, strategy: Strategy, rng: np.random.Generator) -> State:

@@ -10,7 +10,7 @@ from topoplan.model.problem import Problem
 from topoplan.plugin.components import Searcher, Simulator
 from topoplan.search.protocol import Run
 from topoplan_engine.guarded import build_search, build_simulate
-from topoplan_engine.search.driver import Result, drive
+from topoplan_engine.search.driver import Result, drive, initial_strategy
 from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["run_searchers"]
@@ -38,4 +38,4 @@ def run_searchers(
     evaluator = Evaluator(problem, build_simulate(simulator), simulator.memory_policy, first_draw=simulator.first_draw)
     names = tuple(searcher.name for searcher in searchers)
     run = Run(problem=problem, budget=budget, seed=seed, searchers=names)
-    return drive(run, evaluator, problem.space.initial(), searches, fabric_rng)
+    return drive(run, evaluator, initial_strategy(evaluator, seed), searches, fabric_rng)

@@ -28,6 +28,7 @@ from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.driver import initial_strategy
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
@@ -46,7 +47,7 @@ class SearchSetup:
         simulate, simulator, policy: the built simulator, its component, and its memory policy.
         topology: as chosen.
         searchers: in the order of their turns.
-        evaluator: has priced nothing yet.
+        evaluator: has priced strategies to start from at most.
         seed: of the search.
         keep: which searchers construct, and whether the result is what they constructed: if users want it, and all
             strategy searchers construct.
@@ -121,12 +122,13 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
     policy = simulator.memory_policy
-    strategy = _first_strategy(host, experiment, problem)
+    simulate = build_simulate(simulator)
+    evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw)
+    strategy = _first_strategy(host, experiment, evaluator)
     check_strategy(strategy, graph, cluster.n_devices)
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
         check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
-    simulate = build_simulate(simulator)
     return SearchSetup(
         problem=problem,
         strategy=strategy,
@@ -135,21 +137,21 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         policy=policy,
         topology=topology,
         searchers=searchers,
-        evaluator=Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw),
+        evaluator=evaluator,
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
     )
 
 
-def _first_strategy(host: Host, experiment: Experiment, problem: Problem) -> Strategy:
+def _first_strategy(host: Host, experiment: Experiment, evaluator: Evaluator) -> Strategy:
     """Return data parallelism, or what a file says, with the rest data parallel if users want that."""
-    run, initial = experiment.run, problem.space.initial()
+    run, initial = experiment.run, initial_strategy(evaluator, experiment.run.seed)
     if run.strategy is None:
         if run.strategy_rest is not None:
             raise TopoplanError("strategy-rest: no file names some operators only (give --strategy FILE, too)")
         return initial
     fallback = None if run.strategy_rest is None else PlacedStrategy(initial.placements)
-    return read_strategy(host, run.strategy, problem.graph, fallback)
+    return read_strategy(host, run.strategy, evaluator.problem.graph, fallback)
 
 
 def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.placement import data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.strategy import PipelineStrategy
 
@@ -47,6 +48,8 @@ def staged_strategy(
         devices_of_stage.append(devices)
     if (stage < 0).any():
         raise TopoplanError(f"schedule: operator {graph.operators[int(np.argmin(stage))].name!r} is in no stage")
-    placements = (data_parallel(graph, op, devices_of_stage[number]) for op, number in enumerate(stage.tolist()))
+    devices_of_op = [devices_of_stage[number] for number in stage.tolist()]
+    cuts = [op.sample_cut(len(devices)) for op, devices in zip(graph.operators, devices_of_op, strict=True)]
+    placements = (Placement(cut, devices[: math.prod(cut)]) for cut, devices in zip(cuts, devices_of_op, strict=True))
     schedule = Schedule(kind=kind, micro_batches=micro_batches, stage=stage, recompute=recompute)
     return PipelineStrategy(tuple(placements), schedule)

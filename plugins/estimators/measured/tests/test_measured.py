@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, TopoplanError
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_estimator_measured import Measured
 from topoplan_samples.graphs import linear_operator
 
@@ -94,6 +94,7 @@ def test_cuts_of_the_samples_are_interpolated(file):
         ((2, 2, 1), "only cuts of the samples are interpolated"),
         ((1, 1, 2), "a cut of dimension 'i', which is no axis of the output, was not measured"),
         ((1, 1), "2 degrees for 3 dimensions"),
+        ((Slices((40, 8)), 1, 1), "dimension 's' is cut into slices of 40 + 8 (equal parts were measured)"),
     ],
 )
 def test_other_cuts_are_refused_and_never_guessed(file, degrees, told):

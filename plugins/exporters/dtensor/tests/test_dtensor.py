@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy, TopoplanError
+from topoplan.model.graph import Slices
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
@@ -130,6 +131,15 @@ def test_every_device_has_what_the_mesh_says(data):
 def test_two_parts_on_one_device_are_refused():
     strategy = placed(((4, 1, 1), [0, 1, 1, 2]), *((p.degrees, p.devices) for p in SAMPLES.placements[1:]))
     with pytest.raises(TopoplanError, match="dtensor: operator 'up' has 2 parts on device 1"):
+        exported(mlp(), strategy)
+
+
+def test_slices_of_unequal_sizes_are_refused():
+    cut = (Slices((5, 1, 1, 1)), 1, 1)
+    strategy = placed((cut, ALL), *((p.degrees, p.devices) for p in SAMPLES.placements[1:]))
+    with pytest.raises(
+        TopoplanError, match=r"^dtensor: operator 'up' is cut along 's' into slices of 5 \+ 1 \+ 1 \+ 1, "
+    ):
         exported(mlp(), strategy)
 
 

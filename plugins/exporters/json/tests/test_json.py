@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Axis, Collective, Dimension, Operator, OperatorGraph, Role, Routes, TaskKind, Tensor, TopoplanError
+from topoplan import (
+    Axis,
+    Collective,
+    Dimension,
+    Operator,
+    OperatorGraph,
+    Placement,
+    Role,
+    Routes,
+    TaskKind,
+    Tensor,
+    TopoplanError,
+)
+from topoplan.model.graph import Slices
 from topoplan.testing import reference
 from topoplan_exporter_json import Json
 
@@ -33,6 +46,15 @@ def test_a_complete_plan_survives():
     document = survives(reference.plan())
     assert (document["format"], document["version"]) == ("topoplan-plan", 1)
     assert document["graph"]["operators"][0]["dims"][2] == {"name": "input", "size": 256, "role": "reduction"}
+
+
+def test_slices_of_unequal_sizes_survive():
+    plan = reference.plan()
+    size = plan.graph.operators[0].dims[0].size
+    uneven = Placement((Slices((size - 3, 1, 1, 1)), 1, 1), range(4))
+    document = survives(attrs.evolve(plan, strategy=plan.strategy.with_changes({0: uneven})))
+    assert document["strategy"]["placements"][0]["degrees"] == [[size - 3, 1, 1, 1], 1, 1]
+    assert document["strategy"]["placements"][1]["degrees"] == [4, 1, 1]
 
 
 def test_gpus_per_device_keep_their_key():
@@ -333,6 +355,21 @@ def damaged(path, value):
         (["cluster", "latency"], "slow", r"p: \$\.cluster\.latency: expected a number"),
         (["cluster", "interfaces", 0], 0, r"p: \$\.cluster: cluster: interfaces\[0\] is 0"),
         (["strategy", "placements", 0, "devices"], [0], r"p: \$\.strategy\.placements\[0\]: placement: degrees"),
+        (
+            ["strategy", "placements", 0, "degrees", 0],
+            [],
+            r"p: \$\.strategy\.placements\[0\]\.degrees\[0\]: expected an i",
+        ),
+        (
+            ["strategy", "placements", 0, "degrees", 0],
+            ["a"],
+            r"p: \$\..*\.degrees\[0\]: .* a list of the sizes of slices",
+        ),
+        (
+            ["strategy", "placements", 0, "degrees", 0],
+            [1, 2, 3, 4],
+            r"p: \$\.strategy: .*slices of 1 \+ 2 \+ 3 \+ 4 \(",
+        ),
         (["strategy", "placements", 0, "devices", 1], 99, r"p: \$\.strategy: .*'dense1' names device 99"),
         (["taskgraph", "group_ptr"], [], r"p: \$\.taskgraph\.group_ptr: empty"),
         (["taskgraph", "seconds", 0], "nan", r"p: \$\.taskgraph: task 0 .* runs nan s"),

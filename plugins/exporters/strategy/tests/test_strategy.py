@@ -19,6 +19,7 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.errors import TopoplanWarning
+from topoplan.model.graph import Slices
 from topoplan.testing import reference
 from topoplan_engine.incomplete import IncompleteStrategyError
 from topoplan_exporter_strategy import StrategyFile
@@ -129,6 +130,13 @@ def test_any_name_survives(name):
 def test_a_cut_reduction_cannot_be_written():
     with pytest.raises(TopoplanError, match="operator 'conv1' is cut 3 times along 'i', which its output lacks"):
         write(GRAPH, WHOLE, Placement((1, 1, 1, 1, 3), [0, 1, 2]))
+
+
+def test_slices_of_unequal_sizes_cannot_be_written():
+    with pytest.raises(
+        TopoplanError, match=r"operator 'conv1' is cut along 'h' into slices of 3 \+ 1, but this format"
+    ):
+        write(GRAPH, WHOLE, Placement((1, 1, Slices((3, 1)), 1, 1), [0, 1]))
 
 
 def test_a_name_too_long_cannot_be_written():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Demand, Fabric, Placement, State, Trial
+from topoplan.model.graph import Slices
 from topoplan.testing import parametrize_with_checks, reference
 from topoplan_engine import problem_on_fabric
 from topoplan_samples.costs import FlatCosts
@@ -102,10 +103,13 @@ def test_one_seed_gives_one_chain(problem):
 
 def test_a_cut_is_carried_along_the_tensor_that_two_operators_share():
     samples = Placement((4, 1, 1), [0, 1, 2, 3])
-    assert map_placement(samples, {0: 1}, 3).degrees == (1, 4, 1)
-    assert map_placement(Placement((2, 1, 2), [0, 1, 2, 3]), {0: 0}, 3) is None
+    assert map_placement(samples, {0: 1}, (3, 8, 3)).degrees == (1, 4, 1)
+    assert map_placement(Placement((2, 1, 2), [0, 1, 2, 3]), {0: 0}, (8, 8, 8)) is None
+    uneven = Placement((Slices((5, 3)), 1), [0, 1])
+    assert map_placement(uneven, {0: 1}, (3, 8, 3)).degrees == (1, Slices((5, 3)), 1)
+    assert map_placement(uneven, {0: 0}, (80,)).degrees == (Slices((50, 30)),)
     # Dimensions that change places take their devices with them.
-    crossed = map_placement(Placement((2, 2), [0, 1, 2, 3]), {0: 1, 1: 0}, 2)
+    crossed = map_placement(Placement((2, 2), [0, 1, 2, 3]), {0: 1, 1: 0}, (2, 2))
     assert crossed.degrees == (2, 2)
     assert crossed.devices.tolist() == [0, 2, 1, 3]
 

@@ -23,7 +23,7 @@ from topoplan.arrays import I32, f64
 from topoplan.errors import TopoplanError, nearest
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
-from topoplan.model.graph import Operator, OperatorGraph, Tensor, Term
+from topoplan.model.graph import Operator, OperatorGraph, Slices, Tensor, Term
 from topoplan_estimator_measured import Measured
 from topoplan_estimator_measured.curves import interpolate
 from topoplan_estimator_measured.profiles import names, profile
@@ -209,6 +209,8 @@ def _cut_of(op: Operator, degrees: tuple[int, ...]) -> Cut | str:
         return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
     axes = _output_dims(op)
     for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
+        if isinstance(degree, Slices):
+            return f"dimension {dim.name!r} is cut into slices of {degree} (equal parts were measured)"
         if degree < 1 or dim.size % degree:
             return f"dimension {dim.name!r} of size {dim.size} is not divisible by {degree} (equal parts were measured)"
         if degree > 1 and dim.role is None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from topoplan import Operator, OperatorGraph, Placement, Plan, SpmdStrategy, Strategy, Tensor, TopoplanError
+from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
@@ -59,6 +60,12 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
                 f"dtensor: operator {op.name!r} has {count.max()} parts on device {devices[count.argmax()]} "
                 "(a mesh has every device once; json can say it)"
             )
+        for dim, degree in zip(op.dims, placement.degrees, strict=True):
+            if isinstance(degree, Slices):
+                raise TopoplanError(
+                    f"dtensor: operator {op.name!r} is cut along {dim.name!r} into slices of {degree}, but Shard makes "
+                    "equal ones (json can say it)"
+                )
     meshes, layouts = lay_out(placements)
     operators = []
     for op, layout in zip(graph.operators, layouts, strict=True):

@@ -2,7 +2,8 @@
 
 Rules: an array of one dimension is a list of numbers, any other ``{"shape": ..., "values": ...}``; a
 number that is not finite is the text ``inf``, ``-inf`` or ``nan``, for JSON has none; the type of an array
-is that of its field, except among ``TaskGraph.foreign``, whose arrays name theirs.
+is that of its field, except among ``TaskGraph.foreign``, whose arrays name theirs.  A degree whose slices are not as
+even as can be is the list of their sizes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from topoplan import (
     TaskKind,
     TopoplanError,
 )
+from topoplan.model.graph import Slices
 from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
@@ -102,6 +104,7 @@ def converter() -> cattrs.Converter:
     conv.register_structure_hook_factory(attrs.has, _object_in)
     conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
     conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT, _special_out)
+    conv.register_unstructure_hook_factory(lambda kind: kind is Placement, _placement_out)
     conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
     conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
     conv.register_unstructure_hook_func(_is_fabric, lambda value: conv.unstructure(FabricFields.of(value)))
@@ -211,6 +214,11 @@ def _turns_out(collective: NDArray[Any]) -> Any:
     return None if (turns == 2).all() else turns.tolist()
 
 
+def _placement_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
+    degrees = override(unstruct_hook=lambda cut: [list(d.sizes) if isinstance(d, Slices) else d for d in cut])
+    return make_dict_unstructure_fn(kind, conversion, degrees=degrees)
+
+
 def _foreign_out(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return _float_out(value) if isinstance(value, float) else value
@@ -226,6 +234,8 @@ def _object_in(kind: type[Any], conversion: cattrs.Converter) -> Any:
     special = _special(kind)
     if kind is TaskGraph:
         special = {"foreign": override(struct_hook=_foreign_in), "collective": override(omit=True)}
+    if kind is Placement:
+        special = {"degrees": override(struct_hook=_degrees_in)}
     fields = make_dict_structure_fn(kind, conversion, _cattrs_forbid_extra_keys=True, **special)  # type: ignore[arg-type]
 
     def structure(value: Any, target: Any) -> Any:
@@ -393,6 +403,20 @@ def _numbers(values: list[Any], dtype: np.dtype[Any], kind: Any) -> list[Any]:
     if types <= {int} and (not values or low <= min(values) <= max(values) <= high):
         return values
     return _each(values, kind, take)
+
+
+def _degrees_in(value: Any, kind: Any) -> tuple[int, ...]:
+    """Take the degrees of a placement: integers, and lists of the sizes of slices."""
+
+    def take(degree: Any) -> int:
+        sizes = degree if isinstance(degree, list) else [degree]
+        if not sizes or any(type(size) is not int for size in sizes):
+            raise _ExpectedError("an integer, or a list of the sizes of slices", degree)
+        return Slices(sizes) if isinstance(degree, list) else degree
+
+    if not isinstance(value, list):
+        raise _ExpectedError("a list", value)
+    return tuple(_each(value, kind, take))
 
 
 def _foreign_in(value: Any, kind: Any) -> dict[str, Any]:

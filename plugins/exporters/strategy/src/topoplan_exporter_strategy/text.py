@@ -16,6 +16,7 @@ import numpy as np
 
 from topoplan import Operator, OperatorGraph, PlacedStrategy, Placement, Strategy, TopoplanError
 from topoplan.errors import TopoplanWarning, nearest, shown
+from topoplan.model.graph import Slices
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_exporter_strategy.names import Meaning, Names, spell
 from topoplan_exporter_strategy.tokens import Tokens
@@ -43,6 +44,11 @@ def entries_of(graph: OperatorGraph, strategy: Strategy) -> Iterator[Entry]:
         if len(name.encode()) > _LONGEST_NAME:
             raise TopoplanError(f"strategy: operator name {op.name!r} is too long (at most {_LONGEST_NAME} bytes)")
         for dim in range(len(op.dims)):
+            if isinstance(placement.degrees[dim], Slices):
+                raise TopoplanError(
+                    f"strategy: operator {op.name!r} is cut along {op.dims[dim].name!r} into slices of "
+                    f"{placement.degrees[dim]}, but this format has equal ones only (json can say it)"
+                )
             if dim not in _output_dims(op) and placement.degrees[dim] > 1:
                 raise TopoplanError(
                     f"strategy: operator {op.name!r} is cut {placement.degrees[dim]} times along "

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import OperatorGraph, Slices
 from topoplan.model.placement import Placement
 from topoplan.model.problem import PlacementSpace
 
@@ -37,7 +37,7 @@ class Propagation:
             ]
             self._neighbours[u].append((v, output.elements, dict(pairs)))
             self._neighbours[v].append((u, output.elements, {b: a for a, b in pairs}))
-        self._dims = [len(op.dims) for op in graph.operators]
+        self._sizes = [op.sizes for op in graph.operators]
 
     def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
         """Return the placements that change; empty if no neighbour can have the placement."""
@@ -52,7 +52,7 @@ class Propagation:
             neighbour, _, dims = edges[
                 min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(edges) - 1)
             ]
-            proposal = map_placement(changes.get(position, placements[position]), dims, self._dims[neighbour])
+            proposal = map_placement(changes.get(position, placements[position]), dims, self._sizes[neighbour])
             if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
                 changes[neighbour] = self._space.intern(proposal)
             visited.add(neighbour)
@@ -75,27 +75,30 @@ class Propagation:
             for neighbour, _, dims in self._neighbours[member]:
                 if neighbour in changes or len(changes) >= size:
                     continue
-                proposal = map_placement(changes[member], dims, self._dims[neighbour])
+                proposal = map_placement(changes[member], dims, self._sizes[neighbour])
                 if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
                     changes[neighbour] = self._space.intern(proposal)
                     frontier.append(neighbour)
         return changes
 
 
-def map_placement(placement: Placement, dims: dict[int, int], n_dims: int) -> Placement | None:
+def map_placement(placement: Placement, dims: dict[int, int], sizes: tuple[int, ...]) -> Placement | None:
     """Return ``placement`` in a neighbour's dimensions, or None if a cut dimension has no counterpart.
 
     Args:
         placement: of the first operator.
         dims: its dimension -> the neighbour's dimension.
-        n_dims: how many dimensions the neighbour has.
+        sizes: of the neighbour's dimensions.
     """
     cut = [d for d, degree in enumerate(placement.degrees) if degree > 1]
     if any(d not in dims for d in cut):
         return None
-    degrees = [1] * n_dims
+    degrees = [1] * len(sizes)
     for d in cut:
-        degrees[dims[d]] = placement.degrees[d]
+        degree, size = placement.degrees[d], sizes[dims[d]]
+        if isinstance(degree, Slices) and sum(degree.sizes) != size:
+            degree = Slices(length * size // sum(degree.sizes) for length in degree.sizes)
+        degrees[dims[d]] = degree
     grid = placement.devices.reshape([placement.degrees[d] for d in cut])
     order = sorted(range(len(cut)), key=lambda k: dims[cut[k]])
     return Placement(degrees, grid.transpose(order).ravel())

@@ -7,6 +7,7 @@ it proposes, for the fastest meshes, plans whose communication runs ahead.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from topoplan import Candidate, PlacedStrategy, Problem, Search, SpmdStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.placement import data_parallel
+from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
@@ -219,8 +220,9 @@ class SpmdSearch(Search):
 
     def _data_parallel(self) -> Strategy | None:
         """Return data parallelism over all devices, if it can be priced."""
-        graph, devices = self._problem.graph, range(self._problem.cluster.n_devices)
-        placements = tuple(data_parallel(graph, op, devices) for op in range(len(graph.operators)))
+        graph, count = self._problem.graph, self._problem.cluster.n_devices
+        cuts = [operator.sample_cut(count) for operator in graph.operators]
+        placements = tuple(Placement(cut, range(math.prod(cut))) for cut in cuts)
         fits = all(
             self._problem.costs.supports(op, placement.degrees)
             and all(degree <= dim.size for degree, dim in zip(placement.degrees, graph.operators[op].dims, strict=True))
