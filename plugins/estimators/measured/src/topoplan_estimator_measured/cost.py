@@ -6,8 +6,9 @@ differ, its times are scaled by its FLOPs, unless the option ``shapes`` selects 
 
 A file contains part sizes implicitly, as batch size over degree.  The batch size must therefore be that of the graph.
 ``ngpus`` of a file must be the number of devices of the cluster, as in FlexNet: its divisors are the degrees that were
-measured.  With ``nodes=any`` it may differ, and other degrees are interpolated or refused.  With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for
-clusters with that ``gpus_per_device``.  The file does not contain this number.
+measured.  With ``nodes=any`` it may differ, and other degrees are interpolated or refused.  With FlexNet's
+``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for clusters with
+that ``gpus_per_device``.  The file does not contain this number.
 
 Everything is computed at the start or on first use.  Afterwards a price is one dictionary look-up.
 """
