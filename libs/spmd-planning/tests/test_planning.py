@@ -17,7 +17,7 @@ from topoplan_engine.sharding.resharding import convert
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.hidup import search
 from topoplan_samples.problems import program_problem, star_problem
-from topoplan_spmd_planning import counting, planning
+from topoplan_spmd_planning import counting, planning, repeats
 from topoplan_spmd_planning.columns import LONGEST, columns_of
 from topoplan_spmd_planning.kernel import CROWDED, expand, stack_for
 from topoplan_spmd_planning.planning import plan
@@ -25,6 +25,7 @@ from topoplan_spmd_planning.prices import Prices, shares_work
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb, fits, write_down
 from topoplan_spmd_planning.proposing import plan_of
 from topoplan_spmd_planning.released import released
+from topoplan_spmd_planning.repeats import empty_repeats, equal_cuts
 from topoplan_spmd_planning.tables import EACH, STATES, empty_tables, thin
 
 FORMS = (REPLICATED, PARTIAL, shard(0), shard(1))
@@ -143,6 +144,54 @@ def test_tables_that_grow_change_nothing(program, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_ROOM", 1)
         assert plan(program, prices, max_states=10**6, model="m") == expected
+        patch.setattr(planning, "_MANY", 2)
+        patch.setattr(repeats, "_ROOM", 2)
+        assert plan(program, prices, max_states=10**6, model="m") == expected
+
+
+def repeated(program, count):
+    """Return a program of several equal parts."""
+    n, v = len(program.instructions), len(program.values)
+    instructions = [
+        attrs.evolve(i, inputs=tuple(k + part * v for k in i.inputs), outputs=tuple(k + part * v for k in i.outputs))
+        for part in range(count)
+        for i in program.instructions
+    ]
+    values = [
+        attrs.evolve(value, producer=value.producer + part * n, last=value.last + part * n if value.last >= 0 else -1)
+        for part in range(count)
+        for value in program.values
+    ]
+    return Program(tuple(instructions), tuple(values))
+
+
+@given(program=programs(), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_stages_of_equal_parts_are_read_and_change_nothing(program, seed):
+    """Beside a search that knows of no equal cuts; and the recorded stages are read."""
+    program, prices = repeated(program, 4), Prize(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeats, "equal_cuts", lambda columns: np.full(len(columns.signature_at), -1, np.int32))
+        try:
+            expected = plan(program, prices, max_states=10**6, model="m")
+        except TopoplanError:
+            assume(False)
+    assert plan(program, prices, max_states=10**6, model="m") == expected
+
+
+def test_cuts_are_equal_where_prices_and_ages_are():
+    """Equal layers: cuts of the later ones are equal, unless each operator has a price of its own."""
+    problem = program_problem(layers=20)
+    program = write_down(problem.graph, released)
+    earlier = equal_cuts(columns_of(program, Prices(problem), "m"))
+    assert np.count_nonzero(earlier >= 0) > len(program.instructions) // 3
+
+    class Dearer(Prices):
+        def compute(self, instruction, signature):
+            return super().compute(instruction, signature) * (1 + instruction.op)
+
+    dearer = equal_cuts(columns_of(program, Dearer(problem), "m"))
+    assert (dearer < 0).all()
 
 
 @given(program=programs(), seed=st.integers(0, 99), kept=st.sampled_from([2, 10**6]))
@@ -174,7 +223,8 @@ def test_thinning_keeps_the_fastest(program, seed, states):
     """Beside a list that is sorted: which states and entries stay of the cut at which the kernel stops."""
     columns = columns_of(program, Prize(seed), "m")
     tables = empty_tables(columns, 1 << 14, 1 << 16)
-    if expand(columns, tables, stack_for(columns), 1 << 14, 1) != CROWDED:
+    repeats = empty_repeats(columns, len(tables.cut))
+    if expand(columns, tables, stack_for(columns), repeats, 1 << 14, 1) != CROWDED:
         assume(False)
 
     def there():

@@ -28,7 +28,9 @@ if numba.config.DISABLE_JIT:
 kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True)
 
 #: Likewise, for a part of a kernel that is not called from Python.
-inline_kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+inline_kernel: Any = numba.njit(
+    cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True
+)
 
 _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
 _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())

@@ -56,6 +56,7 @@ class Columns(NamedTuple):
         makes_at: (S,) offsets of the codes of the output forms of each signature in ``makes``.
         freed_at: (n+1,) offsets in ``freed``: the positions of the slots that each instruction is the last to use.
         producer: (V,) instruction that makes each value.
+        like: (V,) the first value of the same bytes and forms; values that are alike have equal conversions.
         forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` if that is illegal.
         words: words of a key; ``bits``: bits of the code of a form.
         overlapped: selects the second recursion.  All further columns are for that recursion alone.
@@ -83,6 +84,7 @@ class Columns(NamedTuple):
     freed_at: I32
     freed: I32
     producer: I32
+    like: I32
     forward: F64
     backward: F64
     words: int
@@ -124,7 +126,7 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
             lists.makes += [code[v][form] for v, form in zip(instruction.outputs, rule.outputs, strict=True)]
             lists.seconds.append(prices.compute(instruction, rule))
         lists.close()
-    forward, backward = _conversions(program, prices, forms)
+    forward, backward, like = _conversions(program, prices, forms)
     return Columns(
         signature_at=_ints(lists.signature_at),
         seconds=np.array(lists.seconds),
@@ -140,6 +142,7 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
         freed_at=_ints(lists.freed_at),
         freed=_ints(lists.freed),
         producer=_ints([value.producer for value in program.values]),
+        like=_ints(like),
         forward=forward,
         backward=backward,
         words=words,
@@ -225,22 +228,24 @@ def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int
     )
 
 
-def _conversions(program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]) -> tuple[F64, F64]:
-    """Return the seconds of all conversions; values of equal size and forms share them."""
+def _conversions(
+    program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]
+) -> tuple[F64, F64, list[int]]:
+    """Return the seconds of all conversions, and for each value the first one that is alike: they share them."""
     most = 1 + max(map(len, forms), default=0)
     forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
     numbers: dict[Hashable, int] = {}
+    like = []
     for number, (value, those) in enumerate(zip(program.values, forms, strict=True)):
-        like = numbers.setdefault((value.nbytes, those), number)
-        if like < number:
-            forward[number], backward[number] = forward[like], backward[like]
+        like.append(numbers.setdefault((value.nbytes, those), number))
+        if like[-1] < number:
             continue
         for (a, source), (b, target) in itertools.permutations(enumerate(those, 1), 2):
             price = prices.conversion(value.nbytes, source, target)
             if price is not None:
                 forward[number, a, b], backward[number, a, b] = price
-    return forward, backward
+    return forward[like], backward[like], like
 
 
 def _bits(program: Program[Any], forms: list[tuple[Any, ...]], subject: str) -> int:

@@ -12,8 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 import attrs
+import numpy as np
 
-from topoplan_spmd_planning.columns import Columns, forms_of
+from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.program import Program, R
 
 __all__ = ["Crowd", "most_states"]
@@ -21,11 +22,14 @@ __all__ = ["Crowd", "most_states"]
 #: Greatest number of expanded states of a group; the others are dropped, which only lowers the bound.
 _OF_A_GROUP = 32
 
-#: Codes of the forms that each live value of a group is there in.
-_State = tuple[tuple[int, ...], ...]
+#: Columns that it reads.
+_COLUMNS = (
+    *("signature_at", "input_at", "place", "value", "needs_at", "needs", "output_at", "output_place", "makes_at"),
+    *("makes", "freed_at", "freed"),
+)
 
-#: Of a signature: the codes of the forms of its inputs, and those of each output alone.
-_Codes = tuple[list[int], list[tuple[int, ...]]]
+#: Forms that an input must have: the place of its slot, its legal conversions, and the code of the form.
+_Need = tuple[int, list[list[bool]], int]
 
 
 @attrs.frozen
@@ -38,65 +42,81 @@ class Crowd:
 
 @attrs.frozen
 class _Group:
-    """Live values whose forms depend on each other, and their possible combinations of forms."""
+    """Live values whose forms depend on each other, and their possible combinations of forms, as keys of states."""
 
-    values: tuple[int, ...] = ()
-    states: tuple[_State, ...] = ((),)
+    values: frozenset[int] = frozenset()
+    states: tuple[int, ...] = (0,)
 
 
 def most_states(program: Program[R], columns: Columns) -> Crowd:
     """Return the cut with the greatest number of counted states."""
-    codes = [{form: 1 + number for number, form in enumerate(forms)} for forms in forms_of(program)]
+    rules = _Rules(columns)
     groups: list[_Group] = []
     crowd = Crowd(1, "")
     for cut, instruction in enumerate(program.instructions):
         states = math.prod(len(group.states) for group in groups)
         if states > crowd.states:
             crowd = Crowd(states, instruction.name)
-        rules: list[_Codes] = [
-            (
-                [codes[v][form] for v, form in zip(instruction.inputs, rule.inputs, strict=True)],
-                [(codes[v][form],) for v, form in zip(instruction.outputs, rule.outputs, strict=True)],
-            )
-            for rule in instruction.signatures
-        ]
-        union = _union([group for group in groups if not set(instruction.inputs).isdisjoint(group.values)])
-        values = (*union.values, *instruction.outputs)
-        live = [index for index, value in enumerate(values) if program.values[value].last > cut]
-        next_states = {
-            tuple(forms[index] for index in live): None
-            for state in union.states
-            for forms in _next_states(dict(zip(union.values, state, strict=True)), instruction.inputs, rules, columns)
-        }
-        groups = [group for group in groups if set(instruction.inputs).isdisjoint(group.values)]
-        groups.append(_Group(tuple(values[index] for index in live), tuple(next_states)))
+        others = [group for group in groups if group.values.isdisjoint(instruction.inputs)]
+        union = _union([group for group in groups if not group.values.isdisjoint(instruction.inputs)])
+        values = union.values.union(instruction.outputs)
+        live = frozenset(value for value in values if program.values[value].last > cut)
+        groups = [*others, _Group(live, tuple(dict.fromkeys(rules.next_states(union.states, cut))))]
     return crowd
 
 
 def _union(groups: Sequence[_Group]) -> _Group:
-    """Return the union of several groups."""
+    """Return the union of several groups; no two have a bit of a key in common."""
     combinations = itertools.product(*(group.states for group in groups))
     return _Group(
-        values=tuple(value for group in groups for value in group.values),
-        states=tuple(tuple(itertools.chain(*parts)) for parts in itertools.islice(combinations, _OF_A_GROUP)),
+        values=frozenset().union(*(group.values for group in groups)),
+        states=tuple(map(sum, itertools.islice(combinations, _OF_A_GROUP))),
     )
 
 
-def _next_states(
-    state: dict[int, tuple[int, ...]],
-    inputs: Sequence[int],
-    rules: Sequence[_Codes],
-    columns: Columns,
-) -> Iterator[_State]:
-    """Yield the forms of the values of ``state``, then of the outputs, after an instruction under each signature."""
-    for needs, makes in rules:
-        forms = dict(state)
-        for value, target in zip(inputs, needs, strict=True):
-            shardings = forms[value]
-            if target in shardings:
+class _Rules:
+    """Signatures and conversions on keys as numbers of any length: one word of `Columns` is the next 64 bits."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._bits = columns.bits
+        self._code, self._slot = (1 << columns.bits) - 1, (1 << 2 * columns.bits) - 1
+        self._legal = np.isfinite(columns.forward).tolist()
+        self._lists: dict[str, list[int]] = {name: getattr(columns, name).tolist() for name in _COLUMNS}
+
+    def next_states(self, states: Sequence[int], cut: int) -> Iterator[int]:
+        """Yield the states after an instruction, under each of its signatures."""
+        freed = ~sum(self._slot << place for place in self._part("freed", cut))
+        rules = list(self._rules(cut))
+        for state in states:
+            for needs, made in rules:
+                key = self._converted(state, needs)
+                if key >= 0:
+                    yield (key & freed) + made
+
+    def _part(self, name: str, cut: int, at: str = "") -> list[int]:
+        begin, end = self._lists[f"{at or name}_at"][cut : cut + 2]
+        return self._lists[name][begin:end]
+
+    def _rules(self, cut: int) -> Iterator[tuple[list[_Need], int]]:
+        """Yield for each signature of an instruction what it needs, and the bits of a key that its outputs set."""
+        lists = self._lists
+        places, outputs = self._part("place", cut, "input"), self._part("output_place", cut, "output")
+        legal = [self._legal[value] for value in self._part("value", cut, "input")]
+        for signature in range(*lists["signature_at"][cut : cut + 2]):
+            needs, makes = lists["needs_at"][signature], lists["makes_at"][signature]
+            targets, codes = lists["needs"][needs : needs + len(places)], lists["makes"][makes : makes + len(outputs)]
+            made = sum(code << place for place, code in zip(outputs, codes, strict=True) if place >= 0)
+            yield list(zip(places, legal, targets, strict=True)), made
+
+    def _converted(self, key: int, needs: Sequence[_Need]) -> int:
+        """Return the key after the conversions that an instruction needs; -1 if one does not exist."""
+        bits, code = self._bits, self._code
+        for place, legal, target in needs:
+            low, high = key >> place & code, key >> place + bits & code
+            if target in (low, high):
                 continue
-            if len(shardings) > 1 or columns.forward[value, shardings[0], target] == math.inf:
-                break
-            forms[value] = (min(shardings[0], target), max(shardings[0], target))
-        else:
-            yield (*forms.values(), *makes)
+            if high or not legal[low][target]:
+                return -1
+            pair = low << bits | target if target < low else target << bits | low
+            key += pair - low << place
+        return key

@@ -4,6 +4,9 @@ It processes cuts in order, and the states of a cut in the order of their insert
 depth first, on a stack of keys, and offers each stage to the frontier of its end state.  A hash table finds states by
 their keys.  If the tables are full, the kernel returns.  With larger tables it continues with the state at which it
 stopped.  This does not change the result: entries that it offers again are dominated by those in the tables.
+
+If an earlier cut has had the same states and instructions, its stages are read instead of grown; see
+`topoplan_spmd_planning.repeats`.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns
+from topoplan_spmd_planning.repeats import Repeats
 from topoplan_spmd_planning.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
 __all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
 DONE, FULL, PAUSED, CROWDED = range(4)
 
+#: Instead of a state: a stage that ends nowhere, and tables without room.
+_NOWHERE, _NO_ROOM = -1, -2
 _LENGTH_SHIFT = LONGEST * PATH_BITS
-_MASK = (1 << PATH_BITS) - 1
+#: Earlier cuts that are compared with a cut before it is taken for a new one.
+_TRIES = 4
 
 
 class Stack(NamedTuple):
@@ -72,20 +79,22 @@ def _hash(key: I64, row: int, cut: int, words: int) -> int:
 
 
 @inline_kernel
-def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
-    """Return the state with the key on ``top`` of the stack; insert it if it is new; -1 if there is no room."""
+def _same_key(keys: I64, row: int, others: I64, other: int, words: int) -> bool:
+    same = True
+    for word in range(words):
+        same = same and keys[row, word] == others[other, word]
+    return same
+
+
+@inline_kernel
+def _find(tables: Tables, keys: I64, row: int, cut: int, words: int) -> int:
+    """Return the state at a cut with the key in a row of ``keys``; insert it if it is new; -1 if there is no room."""
     mask = len(tables.buckets) - 1
-    slot = _hash(stack.key, top, cut, words) & mask
+    slot = _hash(keys, row, cut, words) & mask
     while tables.buckets[slot] >= 0:
         state = tables.buckets[slot]
-        if tables.cut[state] == cut:
-            same = True
-            for word in range(words):
-                if tables.key[state, word] != stack.key[top, word]:
-                    same = False
-                    break
-            if same:
-                return int(state)
+        if tables.cut[state] == cut and _same_key(tables.key, state, keys, row, words):
+            return int(state)
         slot = (slot + 1) & mask
     state = tables.counts[STATES]
     if state == len(tables.cut) or 2 * tables.counts[FILLED] >= len(tables.buckets):
@@ -93,9 +102,9 @@ def _find(tables: Tables, stack: Stack, top: int, cut: int, words: int) -> int:
     tables.counts[STATES] += 1
     tables.counts[FILLED] += 1
     tables.buckets[slot] = state
-    tables.cut[state] = cut
+    tables.cut[state], tables.after[state], tables.head[state] = cut, -1, -1
     for word in range(words):
-        tables.key[state, word] = stack.key[top, word]
+        tables.key[state, word] = keys[row, word]
     if tables.last[cut] < 0:
         tables.first[cut] = state
     else:
@@ -172,11 +181,23 @@ def _offer(
 
 
 @inline_kernel
-def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: int) -> bool:
-    """Offer the stage on ``top`` of the stack after every entry of state ``start``; say if there was room."""
+def _hidup(time: float, debt: float, compute: float, forward: float, backward: float) -> float:
+    """Return the seconds after a stage in HiDup's recursion, without its debt."""
+    overlapped = max(debt, forward) + max(compute, forward)
+    serial = 2 * debt + backward + 2 * compute + backward
+    return time + overlapped + serial
+
+
+@inline_kernel
+def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: int) -> int:
+    """Offer the stage on ``top`` of the stack after every entry of state ``start``.
+
+    Returns:
+        Its end state; `_NOWHERE` if no entry may have this stage after it; `_NO_ROOM`.
+    """
     compute, forward, backward = stack.compute[top], stack.forward[top], stack.backward[top]
     path = stack.path[top] | (stack.length[top] << _LENGTH_SHIFT)
-    state = -1
+    state = _NOWHERE
     entry = tables.head[start]
     while entry >= 0:
         length = tables.path[entry] >> _LENGTH_SHIFT
@@ -196,16 +217,47 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                         entry = tables.following[entry]
                         continue
             else:
-                overlapped = max(debt, forward) + max(compute, forward)
-                serial = 2 * debt + backward + 2 * compute + backward
-                time = tables.time[entry] + overlapped + serial
+                time = _hidup(tables.time[entry], debt, compute, forward, backward)
             if state < 0:
-                state = _find(tables, stack, top, stack.cut[top], columns.words)
+                state = _find(tables, stack.key, top, stack.cut[top], columns.words)
                 if state < 0:
-                    return False
+                    return _NO_ROOM
             if not _offer(columns.overlapped, tables, state, time, compute, due, nbytes, entry, path):
-                return False
+                return _NO_ROOM
         entry = tables.following[entry]
+    return state
+
+
+@inline_kernel
+def _end_recorded_stage(columns: Columns, tables: Tables, repeats: Repeats, row: int, start: int, later: int) -> bool:
+    """Offer a recorded stage after every entry of ``start``, ``later`` instructions later; say if there was room."""
+    model = repeats.end[row]
+    cut, state = tables.cut[model] + later, repeats.twin[model]
+    if state == 0 or tables.cut[state] != cut:
+        state = _find(tables, tables.key, model, cut, columns.words)
+        if state < 0:
+            return False
+        repeats.twin[model] = state
+    compute, forward, backward = repeats.compute[row], repeats.forward[row], repeats.backward[row]
+    entry = tables.head[start]
+    while entry >= 0:
+        time = _hidup(tables.time[entry], tables.debt[entry], compute, forward, backward)
+        if not _offer(False, tables, state, time, compute, 0.0, 0.0, entry, repeats.path[row]):
+            return False
+        entry = tables.following[entry]
+    return True
+
+
+@inline_kernel
+def _record(stack: Stack, top: int, repeats: Repeats, state: int) -> bool:
+    """Record the stage on ``top`` of the stack, with its end state; say if there was room."""
+    row = repeats.counts[0]
+    if row == len(repeats.end):
+        return False
+    repeats.end[row], repeats.path[row] = state, stack.path[top] | (stack.length[top] << _LENGTH_SHIFT)
+    repeats.compute[row] = stack.compute[top]
+    repeats.forward[row], repeats.backward[row] = stack.forward[top], stack.backward[top]
+    repeats.counts[0] += 1
     return True
 
 
@@ -316,31 +368,106 @@ def refill(columns: Columns, tables: Tables) -> None:
             state = tables.after[state]
 
 
+@inline_kernel
+def _crowded(tables: Tables, cut: int, beam: int) -> bool:
+    """Say whether a cut has more than ``beam`` states, or more than `EACH` entries for each of so many."""
+    states, entries, state = 0, 0, tables.first[cut]
+    while state >= 0 and states <= beam and entries <= EACH * beam:
+        entry = tables.head[state]
+        while entry >= 0:
+            entries, entry = entries + 1, tables.following[entry]
+        states, state = states + 1, tables.after[state]
+    return state >= 0 or entries > EACH * beam
+
+
+@inline_kernel
+def _look_back(columns: Columns, tables: Tables, repeats: Repeats, cut: int) -> None:
+    """Find an earlier cut with equal states and instructions, and join their states; see `Repeats`."""
+    repeats.root[cut] = cut if repeats.recorded[cut] else -1
+    earlier = repeats.earlier[cut]
+    for _ in range(_TRIES):
+        if earlier < 0:
+            return
+        root = repeats.root[earlier]
+        if root >= 0:
+            state, other = tables.first[cut], tables.first[root]
+            while state >= 0 and other >= 0 and _same_key(tables.key, state, tables.key, other, columns.words):
+                state, other = tables.after[state], tables.after[other]
+            if state < 0 and other < 0:
+                repeats.root[cut] = root
+                state, other = tables.first[cut], tables.first[root]
+                while state >= 0:
+                    repeats.origin[state] = other
+                    state, other = tables.after[state], tables.after[other]
+                return
+        earlier = repeats.earlier[earlier]
+
+
+@inline_kernel
+def _needs_no_conversion(tables: Tables, state: int) -> bool:
+    """Say whether a stage without conversions may follow any entry: at the start, and after a full stage."""
+    entry = tables.head[state]
+    while entry >= 0:
+        length = tables.path[entry] >> _LENGTH_SHIFT
+        if length == 0 or length == LONGEST:
+            return True
+        entry = tables.following[entry]
+    return False
+
+
+@inline_kernel
+def _expand_state(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, cut: int, state: int) -> bool:
+    """Offer all stages that start with a state; say if there was room."""
+    every = columns.overlapped or _needs_no_conversion(tables, state)
+    source = repeats.origin[state]
+    if not every and repeats.lengths[source] > 0:
+        later, begin = cut - tables.cut[source], repeats.begins[source]
+        for row in range(begin, begin + repeats.lengths[source]):
+            if not _end_recorded_stage(columns, tables, repeats, row, state, later):
+                return False
+        return True
+    records = not every and repeats.root[cut] == cut
+    repeats.counts[0] = repeats.begins[state] = repeats.counts[1]
+    for word in range(columns.words):
+        stack.key[0, word] = tables.key[state, word]
+    stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
+    stack.compute[0] = stack.forward[0] = stack.backward[0] = 0.0
+    stack.back[0] = stack.second_forward[0] = stack.second_backward[0] = stack.nbytes[0] = 0.0
+    top = 0
+    while top >= 0:
+        if stack.length[top] > 0 and (every or stack.conversions[top] > 0):
+            end = _end_stage(columns, tables, stack, top, state)
+            if end == _NO_ROOM or (records and not _record(stack, top, repeats, end)):
+                return False
+        if stack.length[top] < LONGEST and stack.cut[top] < len(columns.signature_at) - 1:
+            top += _grow(columns, stack, top, cut) - 1
+        else:
+            top -= 1
+    if records:
+        repeats.lengths[state] = repeats.counts[0] - repeats.begins[state]
+        repeats.counts[1] = repeats.counts[0]
+    return True
+
+
 @kernel
-def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int) -> int:
+def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, most: int, beam: int) -> int:
     """Expand states until the end of the program, but at most ``most`` of them.
 
     Returns:
         `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
         `EACH` entries for each of so many; see `topoplan_spmd_planning.tables.thin`.
     """
-    end = len(columns.signature_at) - 1
-    for cut in range(tables.counts[CUT], end):
+    for cut in range(tables.counts[CUT], len(columns.signature_at) - 1):
         begins = cut > tables.counts[CUT]
         state = tables.first[cut] if begins else tables.counts[STATE]
         if begins and 4 * tables.counts[FILLED] > len(tables.buckets):
             tables.counts[CUT] = cut
             refill(columns, tables)
         if begins:
-            states, entries, state_count = 0, 0, state
-            while state_count >= 0 and states <= beam and entries <= EACH * beam:
-                entry = tables.head[state_count]
-                while entry >= 0:
-                    entries, entry = entries + 1, tables.following[entry]
-                states, state_count = states + 1, tables.after[state_count]
-            if state_count >= 0 or entries > EACH * beam:
+            if _crowded(tables, cut, beam):
                 tables.counts[CUT], tables.counts[STATE] = cut, state
                 return CROWDED
+            _look_back(columns, tables, repeats, cut)
         while state >= 0:
             tables.counts[CUT], tables.counts[STATE] = cut, state
             if tables.head[state] < 0:
@@ -349,19 +476,8 @@ def expand(columns: Columns, tables: Tables, stack: Stack, most: int, beam: int)
             if most == 0:
                 return PAUSED
             most -= 1
-            for word in range(columns.words):
-                stack.key[0, word] = tables.key[state, word]
-            stack.cut[0], stack.length[0], stack.conversions[0], stack.path[0] = cut, 0, 0, 0
-            stack.compute[0] = stack.forward[0] = stack.backward[0] = 0.0
-            stack.back[0] = stack.second_forward[0] = stack.second_backward[0] = stack.nbytes[0] = 0.0
-            top = 0
-            while top >= 0:
-                if stack.length[top] > 0 and not _end_stage(columns, tables, stack, top, state):
-                    return FULL
-                if stack.length[top] < LONGEST and stack.cut[top] < end:
-                    top += _grow(columns, stack, top, cut) - 1
-                else:
-                    top -= 1
+            if not _expand_state(columns, tables, stack, repeats, cut, state):
+                return FULL
             entry = tables.head[state]
             while entry >= 0:
                 tables.counts[GONE_ON] += 1

@@ -20,6 +20,7 @@ from topoplan_spmd_planning.counting import most_states
 from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, R
+from topoplan_spmd_planning.repeats import empty_repeats, enlarge, forget_stages
 from topoplan_spmd_planning.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grow, thin
 
 __all__ = ["HidupPlan", "Outcome", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
@@ -28,8 +29,10 @@ __all__ = ["HidupPlan", "Outcome", "Solution", "Stage", "TooManyStatesError", "p
 _AT_A_TIME = 1 << 12
 #: No limit on the states at a cut.
 _ALL = 1 << 50
-#: Initial capacity of the tables in states.
-_ROOM = 1 << 14
+#: Initial capacity of the tables in states.  Pages that are never written take no memory.
+_ROOM = 1 << 17
+#: States at earlier cuts are removed if there are so many: later ones may repeat their stages.
+_MANY = 1 << 20
 
 
 class TooManyStatesError(TopoplanError):
@@ -135,20 +138,23 @@ def solve(
         TopoplanError: too many states, or no plan at all.
     """
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
-    stack = stack_for(columns)
+    stack, repeats = stack_for(columns), empty_repeats(columns, len(tables.cut))
     most, exact = _ALL if beam is None else beam, True
-    while (status := expand(columns, tables, stack, _AT_A_TIME, most)) != DONE:
+    while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most)) != DONE:
         if status == PAUSED:  # so that Ctrl-C is handled
             continue
         if status == CROWDED:
             thin(tables, max(1, most // 4))
             exact = False
             continue
-        forget(tables)
+        if tables.counts[STATES] >= min(_MANY, max_states):
+            forget(tables)
+            forget_stages(repeats)
         if tables.counts[STATES] >= max_states:
             instruction = program.instructions[int(tables.counts[CUT])].name
             raise _too_many(who, max_states, instruction)
         tables = grow(tables, max_states)
+        repeats = enlarge(repeats, len(tables.cut))
         refill(columns, tables)
     end = int(tables.first[-1])
     if end < 0 and columns.bound < np.inf:

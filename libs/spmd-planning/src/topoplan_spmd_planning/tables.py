@@ -33,12 +33,14 @@ __all__ = [
 #: Indices of `Tables.counts`.
 STATES, ENTRIES, TAKEN_OUT, CUT, STATE, GONE_ON, FILLED, FORGOTTEN = range(8)
 
+#: States for which the first buckets have room.
+_HASHED = 1 << 14
 #: Entries of each state that remain if a cut has too many states.
 EACH = 32
 
 
 class Tables(NamedTuple):
-    """States and entries so far, with spare capacity.
+    """States and entries so far, with spare capacity.  Rows not yet in use have no values.
 
     Attributes:
         key: (S, W) slots of each state; ``cut``: (S,) its cut; ``after``: (S,) the next state at that cut, or -1;
@@ -75,22 +77,25 @@ def empty_tables(columns: Columns, states: int, entries: int) -> Tables:
     """Return tables with the initial state: one state without live values, with one entry of zero seconds."""
     cuts = len(columns.signature_at)
     tables = Tables(
-        key=np.zeros((states, columns.words), np.int64),
-        cut=np.zeros(states, np.int32),
-        after=np.full(states, -1, np.int32),
-        head=np.full(states, -1, np.int32),
+        key=np.empty((states, columns.words), np.int64),
+        cut=np.empty(states, np.int32),
+        after=np.empty(states, np.int32),
+        head=np.empty(states, np.int32),
         first=np.full(cuts, -1, np.int32),
         last=np.full(cuts, -1, np.int32),
-        buckets=_buckets(1 << (4 * states - 1).bit_length()),
-        time=np.zeros(entries),
-        debt=np.zeros(entries),
-        due=np.zeros(entries),
-        nbytes=np.zeros(entries),
-        before=np.full(entries, -1, np.int32),
-        path=np.zeros(entries, np.int64),
-        following=np.full(entries, -1, np.int32),
+        buckets=_buckets(1 << (4 * min(states, _HASHED) - 1).bit_length()),
+        time=np.empty(entries),
+        debt=np.empty(entries),
+        due=np.empty(entries),
+        nbytes=np.empty(entries),
+        before=np.empty(entries, np.int32),
+        path=np.empty(entries, np.int64),
+        following=np.empty(entries, np.int32),
         counts=np.array([1, 1, -1, 0, 0, 0, 0, 0], np.int64),
     )
+    for column in (tables.key, tables.cut, tables.time, tables.debt, tables.due, tables.nbytes, tables.path):
+        column[0] = 0
+    tables.after[0] = tables.before[0] = tables.following[0] = -1
     tables.first[0] = tables.last[0] = tables.head[0] = 0
     return tables
 
@@ -104,7 +109,6 @@ def forget(tables: Tables) -> None:
     for column in (tables.key, tables.cut, tables.head):
         column[: len(remaining)] = column[remaining]
     tables.after[: len(remaining)] = number[tables.after[remaining]]
-    tables.after[len(remaining) :] = tables.head[len(remaining) :] = -1
     for ends in (tables.first, tables.last):
         ends[:cut] = -1
         ends[:] = number[ends]
@@ -147,25 +151,18 @@ def grow(tables: Tables, max_states: int) -> Tables:
     states, entries, buckets = (2 * size if count >= size else size for size, count in zip(room, counts, strict=True))
     states = min(states, max_states)
 
-    def longer(name: str, rows: int, fill: int) -> np.ndarray:
+    def longer(name: str, rows: int) -> np.ndarray:
         column: np.ndarray = getattr(tables, name)
         if rows == len(column):
             return column
-        return np.concatenate([column, np.full((rows - len(column), *column.shape[1:]), fill, column.dtype)])
+        wide = np.empty((rows, *column.shape[1:]), column.dtype)
+        wide[: len(column)] = column
+        return wide
 
     return tables._replace(
-        key=longer("key", states, 0),
-        cut=longer("cut", states, 0),
-        after=longer("after", states, -1),
-        head=longer("head", states, -1),
+        **{name: longer(name, states) for name in ("key", "cut", "after", "head")},
+        **{name: longer(name, entries) for name in ("time", "debt", "due", "nbytes", "before", "path", "following")},
         buckets=_buckets(buckets),
-        time=longer("time", entries, 0),
-        debt=longer("debt", entries, 0),
-        due=longer("due", entries, 0),
-        nbytes=longer("nbytes", entries, 0),
-        before=longer("before", entries, -1),
-        path=longer("path", entries, 0),
-        following=longer("following", entries, -1),
     )
 
 
