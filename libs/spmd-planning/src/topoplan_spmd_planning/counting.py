@@ -16,6 +16,7 @@ import numpy as np
 
 from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.program import Program, R
+from topoplan_spmd_planning.repeats import equal_instructions
 
 __all__ = ["Crowd", "most_states"]
 
@@ -50,7 +51,8 @@ class _Group:
 
 def most_states(program: Program[R], columns: Columns) -> Crowd:
     """Return the cut with the greatest number of counted states."""
-    rules = _Rules(columns)
+    rules, numbers = _Rules(columns), equal_instructions(columns)
+    known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
     groups: list[_Group] = []
     crowd = Crowd(1, "")
     for cut, instruction in enumerate(program.instructions):
@@ -61,7 +63,10 @@ def most_states(program: Program[R], columns: Columns) -> Crowd:
         union = _union([group for group in groups if not group.values.isdisjoint(instruction.inputs)])
         values = union.values.union(instruction.outputs)
         live = frozenset(value for value in values if program.values[value].last > cut)
-        groups = [*others, _Group(live, tuple(dict.fromkeys(rules.next_states(union.states, cut))))]
+        case = numbers[cut], union.states
+        if case not in known:
+            known[case] = tuple(dict.fromkeys(rules.next_states(union.states, cut)))
+        groups = [*others, _Group(live, known[case])]
     return crowd
 
 

@@ -420,9 +420,9 @@ def _expand_state(columns: Columns, tables: Tables, stack: Stack, repeats: Repea
     """Offer all stages that start with a state; say if there was room."""
     every = columns.overlapped or _needs_no_conversion(tables, state)
     source = repeats.origin[state]
-    if not every and repeats.lengths[source] > 0:
-        later, begin = cut - tables.cut[source], repeats.begins[source]
-        for row in range(begin, begin + repeats.lengths[source]):
+    if not every and repeats.complete[source]:
+        later = cut - tables.cut[source]
+        for row in range(repeats.begins[source], repeats.ends[source]):
             if not _end_recorded_stage(columns, tables, repeats, row, state, later):
                 return False
         return True
@@ -444,8 +444,8 @@ def _expand_state(columns: Columns, tables: Tables, stack: Stack, repeats: Repea
         else:
             top -= 1
     if records:
-        repeats.lengths[state] = repeats.counts[0] - repeats.begins[state]
-        repeats.counts[1] = repeats.counts[0]
+        repeats.ends[state] = repeats.counts[1] = repeats.counts[0]
+        repeats.complete[state] = 1
     return True
 
 

@@ -107,6 +107,7 @@ def write_down(
         data_first: all data comes first, as in HiDup; otherwise data comes before its first user.
     """
     writer = _Writer(n_devices)
+    rules = _once(rules)
     sources = {(v, input_index): (u, out) for u, out, v, input_index in graph.edges.reshape(-1, 4).tolist()}
     outputs_of: dict[tuple[int, int], int] = {}
     inputs_of: dict[tuple[int, int], int] = {}
@@ -138,6 +139,19 @@ def write_down(
         outputs_of.update({(v, k): value for k, value in enumerate(outputs)})
     writer.end()
     return writer.program()
+
+
+def _once(rules: Callable[[Operator], tuple[Signature, ...]]) -> Callable[[Operator], tuple[Signature, ...]]:
+    """Return the same function, which derives the signatures of operators that differ in their name alone once."""
+    known: dict[Operator, tuple[Signature, ...]] = {}
+
+    def of(op: Operator) -> tuple[Signature, ...]:
+        nameless = attrs.evolve(op, name="")
+        if nameless not in known:
+            known[nameless] = rules(op)
+        return known[nameless]
+
+    return of
 
 
 class _Writer:

@@ -18,7 +18,7 @@ import numpy as np
 from topoplan.arrays import F64, I8, I32, I64
 from topoplan_spmd_planning.columns import LONGEST, Columns
 
-__all__ = ["Repeats", "empty_repeats", "enlarge", "equal_cuts", "forget_stages"]
+__all__ = ["Repeats", "empty_repeats", "enlarge", "equal_cuts", "equal_instructions", "forget_stages"]
 
 #: Initial capacity in stages.  Pages that are never written take no memory.
 _ROOM = 1 << 19
@@ -33,7 +33,8 @@ class Repeats(NamedTuple):
         root: (n+1,) the cut that has the stages of this cut, or -1.
         origin: (S,) the state that has the stages of this one; ``twin``: (S,) the state with the same key that was last
             found at an equal cut.  0, the first state of all, stands for none.
-        begins, lengths: (S,) first stage of each state and number of its stages.
+        begins, ends: (S,) first stage of each state, and the one after its last; ``complete``: (S,) 1 if the state has
+            been recorded, else 0.
         end, path: (R,) end state of each stage and its signatures, as in `Tables`; ``compute``, ``forward``,
             ``backward``: its seconds.
         counts: (2,) number of stages, and of those of states that are complete.
@@ -45,7 +46,8 @@ class Repeats(NamedTuple):
     origin: I32
     twin: I32
     begins: I64
-    lengths: I64
+    ends: I64
+    complete: I8
     end: I32
     path: I64
     compute: F64
@@ -67,7 +69,8 @@ def empty_repeats(columns: Columns, states: int) -> Repeats:
         origin=np.zeros(states, np.int32),
         twin=np.zeros(states, np.int32),
         begins=np.zeros(states, np.int64),
-        lengths=np.zeros(states, np.int64),
+        ends=np.zeros(states, np.int64),
+        complete=np.zeros(states, np.int8),
         end=np.empty(room, np.int32),
         path=np.empty(room, np.int64),
         compute=np.empty(room),
@@ -78,23 +81,28 @@ def empty_repeats(columns: Columns, states: int) -> Repeats:
 
 
 def equal_cuts(columns: Columns) -> I32:
-    """Return for each cut the last earlier one whose next `LONGEST` instructions are equal, or -1; (n+1,).
-
-    Instructions are equal if a state with the same key has the same stages: their columns are equal, slots included,
-    and their inputs are equally old, as far as a stage can tell.
-    """
+    """Return for each cut the last earlier one whose next `LONGEST` instructions are equal, or -1; (n+1,)."""
     n = len(columns.signature_at) - 1
     earlier = np.full(n + 1, -1, np.int32)
     if columns.overlapped:
         return earlier
-    numbers: dict[Hashable, int] = {}
-    words = [numbers.setdefault(_look(columns, position), len(numbers)) for position in range(n)]
+    numbers = equal_instructions(columns)
     last: dict[Hashable, int] = {}
     for cut in range(n):
-        window = tuple(words[cut : cut + LONGEST])
+        window = tuple(numbers[cut : cut + LONGEST])
         earlier[cut] = last.get(window, -1)
         last[window] = cut
     return earlier
+
+
+def equal_instructions(columns: Columns) -> list[int]:
+    """Return a number for each instruction; equal ones have the same number.
+
+    Instructions are equal if they can be in the same stages after states with the same key: their columns are equal,
+    slots included, and their inputs are equally old, as far as a stage can tell.
+    """
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(_look(columns, k), len(numbers)) for k in range(len(columns.signature_at) - 1)]
 
 
 def _look(columns: Columns, position: int) -> Hashable:
@@ -122,7 +130,7 @@ def _look(columns: Columns, position: int) -> Hashable:
 def forget_stages(repeats: Repeats) -> None:
     """Remove all stages: the states have other numbers now."""
     repeats.root[:] = -1
-    for column in (repeats.origin, repeats.twin, repeats.begins, repeats.lengths, repeats.counts):
+    for column in (repeats.origin, repeats.twin, repeats.complete, repeats.counts):
         column[:] = 0
 
 
@@ -141,6 +149,6 @@ def enlarge(repeats: Repeats, states: int) -> Repeats:
         return wide
 
     return repeats._replace(
-        **{name: longer(name, states) for name in ("origin", "twin", "begins", "lengths")},
+        **{name: longer(name, states) for name in ("origin", "twin", "begins", "ends", "complete")},
         **{name: longer(name, rows) for name in ("end", "path", "compute", "forward", "backward")},
     )
