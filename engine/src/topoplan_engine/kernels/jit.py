@@ -27,7 +27,8 @@ if numba.config.DISABLE_JIT:
 #: neither makes nor keeps arrays has no use for the counts (numba does the same for its own sorting).
 kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True)
 
-#: Likewise, for a part of a kernel that is not called from Python.
+#: Likewise, for a part of a kernel that is not called from Python.  It is inlined: a call hands over every field of
+#: every tuple of arrays, which takes longer than most parts.
 inline_kernel: Any = numba.njit(
     cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True
 )
