@@ -56,7 +56,7 @@ class Columns(NamedTuple):
         makes_at: (S,) offsets of the codes of the output forms of each signature in ``makes``.
         freed_at: (n+1,) offsets in ``freed``: the positions of the slots that each instruction is the last to use.
         producer: (V,) instruction that makes each value.
-        like: (V,) the first value of the same bytes and forms; values that are alike have equal conversions.
+        like: (V,) the first value of the same bytes and forms, which has the same conversions.
         forward, backward: (V, F, F) seconds of converting each value from form to form; ``inf`` if that is illegal.
         words: words of a key; ``bits``: bits of the code of a form.
         overlapped: selects the second recursion.  All further columns are for that recursion alone.
@@ -231,7 +231,7 @@ def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int
 def _conversions(
     program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]
 ) -> tuple[F64, F64, list[int]]:
-    """Return the seconds of all conversions, and for each value the first one that is alike: they share them."""
+    """Return the seconds of all conversions, and for each value the first one of the same bytes and forms: they share them."""
     most = 1 + max(map(len, forms), default=0)
     forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
