@@ -52,21 +52,21 @@ class _Group:
 def most_states(program: Program[R], columns: Columns) -> Crowd:
     """Return the cut with the greatest number of counted states."""
     rules, numbers = _Rules(columns), equal_instructions(columns)
-    known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+    successors: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
     groups: list[_Group] = []
     crowd = Crowd(1, "")
     for cut, instruction in enumerate(program.instructions):
         states = math.prod(len(group.states) for group in groups)
         if states > crowd.states:
             crowd = Crowd(states, instruction.name)
-        others = [group for group in groups if group.values.isdisjoint(instruction.inputs)]
+        untouched_groups = [group for group in groups if group.values.isdisjoint(instruction.inputs)]
         union = _union([group for group in groups if not group.values.isdisjoint(instruction.inputs)])
         values = union.values.union(instruction.outputs)
         live = frozenset(value for value in values if program.values[value].last > cut)
         case = numbers[cut], union.states
-        if case not in known:
-            known[case] = tuple(dict.fromkeys(rules.next_states(union.states, cut)))
-        groups = [*others, _Group(live, known[case])]
+        if case not in successors:
+            successors[case] = tuple(dict.fromkeys(rules.next_states(union.states, cut)))
+        groups = [*untouched_groups, _Group(live, successors[case])]
     return crowd
 
 
@@ -93,14 +93,13 @@ class _Rules:
         freed = ~sum(self._slot << place for place in self._part("freed", cut))
         rules = list(self._rules(cut))
         for state in states:
-            for needs, made in rules:
+            for needs, output_bits in rules:
                 key = self._converted(state, needs)
                 if key >= 0:
-                    yield (key & freed) + made
+                    yield (key & freed) + output_bits
 
-    def _part(self, name: str, cut: int, at: str = "") -> list[int]:
-        begin, end = self._lists[f"{at or name}_at"][cut : cut + 2]
-        return self._lists[name][begin:end]
+    def _part(self, name: str, cut: int, offsets: str = "") -> list[int]:
+        return self._lists[name][slice(*self._lists[f"{offsets or name}_at"][cut : cut + 2])]
 
     def _rules(self, cut: int) -> Iterator[tuple[list[_Need], int]]:
         """Yield for each signature of an instruction what it needs, and the bits of a key that its outputs set."""
@@ -110,8 +109,8 @@ class _Rules:
         for signature in range(*lists["signature_at"][cut : cut + 2]):
             needs, makes = lists["needs_at"][signature], lists["makes_at"][signature]
             targets, codes = lists["needs"][needs : needs + len(places)], lists["makes"][makes : makes + len(outputs)]
-            made = sum(code << place for place, code in zip(outputs, codes, strict=True) if place >= 0)
-            yield list(zip(places, legal, targets, strict=True)), made
+            output_bits = sum(code << place for place, code in zip(outputs, codes, strict=True) if place >= 0)
+            yield list(zip(places, legal, targets, strict=True)), output_bits
 
     def _converted(self, key: int, needs: Sequence[_Need]) -> int:
         """Return the key after the conversions that an instruction needs; -1 if one does not exist."""

@@ -79,10 +79,10 @@ def _hash(key: I64, row: int, cut: int, words: int) -> int:
 
 
 @inline_kernel
-def _same_key(keys: I64, row: int, others: I64, other: int, words: int) -> bool:
+def _same_key(keys: I64, row: int, keys2: I64, row2: int, words: int) -> bool:
     same = True
     for word in range(words):
-        same = same and keys[row, word] == others[other, word]
+        same = same and keys[row, word] == keys2[row2, word]
     return same
 
 
@@ -390,15 +390,15 @@ def _look_back(columns: Columns, tables: Tables, repeats: Repeats, cut: int) -> 
             return
         root = repeats.root[earlier]
         if root >= 0:
-            state, other = tables.first[cut], tables.first[root]
-            while state >= 0 and other >= 0 and _same_key(tables.key, state, tables.key, other, columns.words):
-                state, other = tables.after[state], tables.after[other]
-            if state < 0 and other < 0:
+            state, model = tables.first[cut], tables.first[root]
+            while state >= 0 and model >= 0 and _same_key(tables.key, state, tables.key, model, columns.words):
+                state, model = tables.after[state], tables.after[model]
+            if state < 0 and model < 0:
                 repeats.root[cut] = root
-                state, other = tables.first[cut], tables.first[root]
+                state, model = tables.first[cut], tables.first[root]
                 while state >= 0:
-                    repeats.origin[state] = other
-                    state, other = tables.after[state], tables.after[other]
+                    repeats.origin[state] = model
+                    state, model = tables.after[state], tables.after[model]
                 return
         earlier = repeats.earlier[earlier]
 

@@ -143,13 +143,13 @@ def write_down(
 
 def _once(rules: Callable[[Operator], tuple[Signature, ...]]) -> Callable[[Operator], tuple[Signature, ...]]:
     """Return the same function, which derives the signatures of operators that differ in their name alone once."""
-    known: dict[Operator, tuple[Signature, ...]] = {}
+    signatures: dict[Operator, tuple[Signature, ...]] = {}
 
     def of(op: Operator) -> tuple[Signature, ...]:
         nameless = attrs.evolve(op, name="")
-        if nameless not in known:
-            known[nameless] = rules(op)
-        return known[nameless]
+        if nameless not in signatures:
+            signatures[nameless] = rules(op)
+        return signatures[nameless]
 
     return of
 

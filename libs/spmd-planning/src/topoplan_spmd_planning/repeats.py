@@ -108,8 +108,8 @@ def equal_instructions(columns: Columns) -> list[int]:
 def _look(columns: Columns, position: int) -> Hashable:
     """Return what stages depend on of an instruction."""
 
-    def part(values: np.ndarray, at: np.ndarray) -> bytes:
-        return values[at[position] : at[position + 1]].tobytes()
+    def part(values: np.ndarray, offsets: np.ndarray) -> bytes:
+        return values[offsets[position] : offsets[position + 1]].tobytes()
 
     first, last = columns.signature_at[position], columns.signature_at[position + 1]
     inputs = columns.value[columns.input_at[position] : columns.input_at[position + 1]]
