@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import pytest
 from reference.make_results import operator_digest
 from reference.tables import rows
 
-from topoplan import Cluster
+from topoplan import Cluster, Host
 from topoplan.cli import main
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
+from topoplan.plugin.components import Kind
 from topoplan_engine import problem_on
+from topoplan_engine.exporting import read_plan
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
@@ -20,7 +23,9 @@ from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
+from topoplan_spmd_planning.proposing import plan_of
 from topoplan_spmd_planning.released import released
+from topoplan_spmd_planning.strategy import strategy_of
 from topoplan_topology_bigswitch import BigSwitch
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
@@ -254,9 +259,9 @@ MACHINE = ("--devices", "[8]", "--device", "v100", "--memory-gb", "32", "--inter
 TWO = ("--servers", "2", "--gpus-per-server", "4", "--device", "v100", "--memory-gb", "32")
 
 
-def optimized(capsys, *words):
+def optimized(capsys, *words, estimator="hidup"):
     with pytest.raises(SystemExit) as ending:
-        main(["optimize", "bert-sgmoe", "-o", "world-size=8", "-o", "experts=8", *words, "-e", "hidup", "--json"])
+        main(["optimize", "bert-sgmoe", "-o", "world-size=8", "-o", "experts=8", *words, "-e", estimator, "--json"])
     assert ending.value.code == 0
     return json.loads(capsys.readouterr().out)
 
@@ -278,3 +283,36 @@ def test_the_plan_follows_the_bandwidth_of_the_cluster(capsys):
     assert objectives == sorted(objectives, reverse=True)
     assert objectives[0] > 1.4 * objectives[1] > 1.4 * 1.4 * objectives[2]
     assert answers[20]["collectives"] != answers[100]["collectives"]
+
+
+@pytest.mark.parametrize("profile", [{}, {"preset": "released"}], ids=["cluster", "released"])
+def test_the_plan_that_was_found_is_written(capsys, tmp_path, profile):
+    """Also where data parallelism simulates faster, as it does here for the plan of the released profile."""
+    estimator = ":".join(("hidup", *(f"{key}={value}" for key, value in profile.items())))
+    files = {"json": tmp_path / "p.json", "dtensor": tmp_path / "p.dtensor"}
+    words = [word for name, file in files.items() for word in ("-x", f"{name}={file}")]
+    report = optimized(capsys, *TWO, "-s", "hidup", *words, estimator=estimator)
+    assert (report["plan"], report["planners_figures_are_of"]) == ("constructed by hidup", "this plan")
+    assert (report["aside"] is not None) == bool(profile)
+
+    host = Host.discover()
+    written = read_plan(host, files["json"])
+    cluster = written.cluster
+    assert (cluster.n_hosts, cluster.n_devices, float(cluster.interface_bandwidth[0])) == (2, 8, 12.5e9)
+    problem = problem_on(written.graph, cluster, Hidup(**profile).build(written.graph, cluster), BigSwitch())
+    program, answer = plan_of(problem, "released", 4_000_000)
+    assert report["planners"]["hidup"]["objective"] == pytest.approx(answer.outcome.objective, rel=EXACT)
+    assert written.strategy == strategy_of(answer, program, problem)
+    assert written.strategy.schedule.n_stages == len(answer.stages) == report["planners"]["hidup"]["stages"]
+    assert host.make(Kind.EXPORTER, "dtensor", {}).write(written) == files["dtensor"].read_bytes()
+
+
+def test_every_searcher_says_how_long_it_planned(capsys):
+    for searcher in ("hidup", "mcmc"):
+        words = ["optimize", "vit-switch", "-o", "world-size=4", "-o", "layers=2", "--devices", "[4]", "--budget", "5"]
+        with pytest.raises(SystemExit):
+            main([*words, "-s", searcher])
+        assert re.search(r"planned in\W+\d+\.\d\d s", capsys.readouterr().out)
+        with pytest.raises(SystemExit):
+            main([*words, "-s", searcher, "--json"])
+        assert json.loads(capsys.readouterr().out)["planning_seconds"] > 0

@@ -82,8 +82,8 @@ def planner_rows(outcome: Outcome) -> list[tuple[str, str]]:
             rows.append((f"figures of {name}", f"of another plan: {provenance['reports_are_of']}"))
         figures = {key: value for key, value in report.items() if isinstance(value, str | int | float)}
         rows += [(f"{name}'s own: {key}", f"{v:.6g}" if isinstance(v, float) else str(v)) for key, v in figures.items()]
-    if rows:
-        rows.append(("planned in", f"{outcome.result.planning:.2f} s"))
+    proposals = "" if outcome.origin.constructed else " (proposals; evaluations are simulated)"
+    rows.append(("planned in", f"{outcome.result.planning:.2f} s{proposals}"))
     if (times := _over_one_device(outcome)) is not None:
         rows.append(("simulated speedup over one device", f"{times:.3f}x"))
     return rows

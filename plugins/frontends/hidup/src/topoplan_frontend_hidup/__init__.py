@@ -6,16 +6,20 @@ token (SGMoE) and with one (Switch).  Source: HiDup (Zhang et al., SoCC 2022, se
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from topoplan import Frontend, hookimpl, option
+from topoplan.errors import TopoplanWarning
 
 if TYPE_CHECKING:
     from topoplan import OperatorGraph
 
 __all__ = ["BertSgmoe", "BertSwitch", "VitSgmoe", "VitSwitch", "topoplan_frontends"]
+
+_ONE_ITERATION = "HiDup's; without effect: one iteration is simulated, and all take the same time"
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +40,20 @@ class ExpertEncoder(Frontend):
     hidden: int = option(3072, minimum=1, help="channels inside a feed-forward layer or an expert")
     heads: int = option(12, minimum=1, help="attention heads")
     experts: int | None = option(None, minimum=1, help="experts of a layer; unset: two for each device")
+    run_iter: int | None = option(None, minimum=1, help=_ONE_ITERATION)
+    avg_iter: int | None = option(None, minimum=1, help=_ONE_ITERATION)
+
+    def warn_of_iterations(self) -> None:
+        """Warn that iterations are not counted, where HiDup's options count them."""
+        names = [
+            name for name, value in (("run-iter", self.run_iter), ("avg-iter", self.avg_iter)) if value is not None
+        ]
+        if names:
+            message = (
+                f"frontend {self.name}: {', '.join(names)}: one iteration is simulated, and all take the same time: a "
+                "mean over several is the iteration time (nothing is trained; -x dtensor hands the plan to PyTorch)"
+            )
+            warnings.warn(TopoplanWarning(message), stacklevel=3)
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +74,7 @@ class BertSgmoe(ExpertEncoder):
         """Build the graph; see `topoplan_frontend_hidup.bert`."""
         from topoplan_frontend_hidup.bert import build
 
+        self.warn_of_iterations()
         return build(self, batch_size)
 
 
@@ -86,6 +105,7 @@ class VitSgmoe(ExpertEncoder):
         """Build the graph; see `topoplan_frontend_hidup.vit`."""
         from topoplan_frontend_hidup.vit import build
 
+        self.warn_of_iterations()
         return build(self, batch_size)
 
 
