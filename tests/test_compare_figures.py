@@ -230,12 +230,16 @@ def test_an_experiment_names_what_exists(path):
     host = Host.discover()
     study = study_from(read_toml(path), path.stem, str(path))
     todo = run_specs(study, host, default_prices(), None)
-    assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
+    if not study.compares_planners:
+        assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
     inputs(host, todo[0].experiment)
     assert path.read_text().startswith(f"# topoplan compare experiments/{path.name}\n")
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+OF_NETWORKS = [path for path in EXPERIMENTS if not path.stem.startswith("hidup-")]
+
+
+@pytest.mark.parametrize("path", OF_NETWORKS, ids=lambda path: path.stem)
 def test_an_experiment_has_its_measurements(path):
     host = Host.discover()
     study = study_from(read_toml(path), path.stem, str(path))

@@ -1,4 +1,4 @@
-"""Tests of hypotheses: whether the expected order of two networks holds at each setting of a study."""
+"""Tests of hypotheses: whether the expected order of two networks or planners holds at each setting of a study."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Comparison:
         faster, slower = self.faster, self.slower
         causes = []
         if slower.fits and not faster.fits:
-            causes.append(f"the plan of {faster.network} does not fit into memory")
+            causes.append(f"the plan of {faster.label} does not fit into memory")
         bandwidth = slower.used * slower.gbps / (faster.used * faster.gbps)
         if bandwidth > 1 + SAME:
-            causes.append(f"{slower.network} has {bandwidth:.2f} times the bandwidth at each host")
+            causes.append(f"{slower.label} has {bandwidth:.2f} times the bandwidth at each host")
         if faster.tax is not None and slower.tax is not None and faster.tax > (1 + SAME) * slower.tax:
             causes.append(
-                f"hosts of {faster.network} send {faster.tax:.2f} bytes for each byte asked, as they forward, those of "
-                f"{slower.network} {slower.tax:.2f}"
+                f"hosts of {faster.label} send {faster.tax:.2f} bytes for each byte asked, as they forward, those of "
+                f"{slower.label} {slower.tax:.2f}"
             )
         if not causes:
             causes.append("neither bandwidth nor forwarding: bytes meet on links, or the search found another strategy")
@@ -105,8 +105,8 @@ def hypothesis_tests(study: Study, results: Sequence[NetworkResult]) -> list[Hyp
         HypothesisTest(
             hypothesis=hypothesis,
             comparisons=tuple(
-                Comparison(faster=networks[hypothesis.faster], slower=networks[hypothesis.slower])
-                for networks in by_setting(results)
+                Comparison(faster=compared[hypothesis.faster], slower=compared[hypothesis.slower])
+                for compared in by_setting(results)
             ),
         )
         for hypothesis in study.hypotheses

@@ -14,6 +14,7 @@ from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import used_interfaces
+from topoplan_engine.reporting.timeline import breakdown_json
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.simulation.idle import exposed_communication
 from topoplan_engine.simulation.phases import phased_demand
@@ -43,6 +44,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         if outcome.aside is None
         else {"plan": outcome.aside.entry.origin.name, "iteration_time_s": outcome.aside.draws.mean},
         "exposed_communication_s": exposed_communication(timeline),
+        **breakdown_json(plan),
         "lower_bound_s": timeline.bounds.best,
         "bounds": attrs.asdict(timeline.bounds),
         "fabric_lower_bound_s": None if plan.fabric.n_switches else any_wiring_bound(plan, demand),

@@ -73,7 +73,7 @@ def _asides(results: Sequence[NetworkResult]) -> list[str]:
     lines = []
     for result in results:
         for run in result.runs:
-            if run.get("aside"):
+            if run.get("aside") and not result.planner:  # a study of planners has the others beside
                 aside = f"{run['aside']['plan']}: {run['aside']['iteration_time_s'] * 1e3:.4g} ms"
                 lines.append(f"{result.setting} on {result.network}, seed {run['seed']}: {run['plan']}; {aside}")
     return lines

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topoplan_engine.reporting.tables import markdown_table
+from topoplan_studies.beside import breakdown_beside, order_sentence, times_beside
 from topoplan_studies.hypotheses import HypothesisTest
 from topoplan_studies.notes import mark, notes
 from topoplan_studies.prices import Prices
 from topoplan_studies.results import NetworkResult, by_setting
-from topoplan_studies.study import BATCH, number
+from topoplan_studies.study import BATCH, Study, number
 from topoplan_studies.tables import StudyReport, cost_of, spread, study_table
 
 __all__ = ["premises", "section"]
@@ -30,14 +31,12 @@ def section(report: StudyReport, command: str, picture: str) -> str:
     parts = [
         f"## {study.title}\n",
         f"    {command}\n",
-        f"{source}Search: {study.run.budget} candidates for each network, {seeds}; times are medians, extremes in "
+        f"{source}{_search(study)}, {seeds}; times are medians, extremes in "
         f"brackets where they differ.  {premises(report.measured, report.prices)}{precision}\n",
         f"![{study.title}]({picture})\n",
         *map(_hypothesis, report.tests),
         "### Iteration time\n",
-        _times(report) + "\n",
-        "### Bandwidth and cost\n",
-        _costs(report) + "\n",
+        *_main_tables(report),
         *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(report.results, report.prices)),
         *_overfull(report.results),
         "<details><summary>All columns</summary>\n",
@@ -45,6 +44,25 @@ def section(report: StudyReport, command: str, picture: str) -> str:
         "</details>\n",
     ]
     return "\n".join(parts)
+
+
+def _search(study: Study) -> str:
+    if not study.compares_planners:
+        return f"Search: {study.run.budget} candidates for each network"
+    return f"Planners: {', '.join(planner.name for planner in study.planners)}"
+
+
+def _main_tables(report: StudyReport) -> list[str]:
+    """Return the tables of times and of costs; of a study with published values, these beside the times instead."""
+    study = report.study
+    if study.published:
+        breakdown = breakdown_beside(study, report.results)
+        return [
+            times_beside(study, report.results) + "\n",
+            order_sentence(study, report.results) + "\n",
+            *(["### Where the time goes\n", breakdown + "\n"] if breakdown else []),
+        ]
+    return [_times(report) + "\n", "### Bandwidth and cost\n", _costs(report) + "\n"]
 
 
 def premises(measured: bool, prices: Prices) -> str:
@@ -80,15 +98,15 @@ def _hypothesis(test: HypothesisTest) -> str:
 
 
 def _times(report: StudyReport) -> str:
-    """Return medians with a column for each network; behind the first one's, the others' as multiples of it."""
-    networks = [network.name for network in report.study.networks]
+    """Return medians with a column for all that is compared; behind the first one's, others' as multiples of it."""
+    labels = report.study.labels
     rows = []
     for results in by_setting(report.results):
-        first, *later = (results[name] for name in networks)
+        first, *later = (results[name] for name in labels)
         cells = [first.model, *(number(value) for value in first.settings.values()), spread(first.time)]
         cells += [f"{spread(result.time)}, {result.time.median / first.time.median:.2f}x" for result in later]
         rows.append(cells)
-    return markdown_table(["model", *report.study.vary, *networks], rows)
+    return markdown_table(["model", *report.study.vary, *labels], rows)
 
 
 def _costs(report: StudyReport) -> str:
@@ -96,7 +114,8 @@ def _costs(report: StudyReport) -> str:
     networks = [network.name for network in report.study.networks]
     vary = [key for key in report.study.vary if key != BATCH]
     rows: dict[tuple[str, ...], list[str]] = {}
-    for results in by_setting(report.results):
+    for compared in by_setting(report.results):
+        results = {result.network: result for result in compared.values()}
         key = tuple(number(results[networks[0]].settings[name]) for name in vary)
         in_order = [results[name] for name in networks]
         cells = [

@@ -39,7 +39,7 @@ def plot(report: StudyReport) -> Figure:
     for result in results:
         settings = [f"{key} {number(result.settings[key])}" for key in varying[:-1]]
         groups.setdefault(", ".join([result.model, *settings]), []).append(result)
-    networks = [network.name for network in study.networks]
+    networks = study.labels
     panels: list[_Panel]
     if varying:
         panels = [partial(_lines, title, group, networks, varying[-1]) for title, group in groups.items()]
@@ -66,7 +66,7 @@ def _figure(study: Study, panels: Sequence[_Panel]) -> Figure:
     """Return panels under a common legend."""
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = empty_figure(columns * _WIDTH, rows * _HEIGHT + _LINE * (2 + len(study.networks)))
+    figure = empty_figure(columns * _WIDTH, rows * _HEIGHT + _LINE * (2 + len(study.labels)))
     places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes, panel in zip(places, panels, strict=False):
         panel(axes)
@@ -92,7 +92,7 @@ def _lines(title: str, results: Sequence[NetworkResult], networks: Sequence[str]
 
     values = list(dict.fromkeys(result.settings[key] for result in results))
     for index, network in enumerate(networks):
-        of_network = [result for result in results if result.network == network]
+        of_network = [result for result in results if result.label == network]
         colour = COLOURS[index % len(COLOURS)]
         x = [values.index(result.settings[key]) for result in of_network]
         medians = [result.time.median * 1e3 for result in of_network]
@@ -113,7 +113,7 @@ def _bars(title: str, results: Sequence[NetworkResult], networks: Sequence[str],
     """Draw a bar for each time, from zero; a line shows the spread of its seeds."""
     for x, result in enumerate(results):
         median = result.time.median * 1e3
-        axes.bar(x, median, width=0.7, color=_colour(result, networks), label=result.network)
+        axes.bar(x, median, width=0.7, color=_colour(result, networks), label=result.label)
         axes.vlines(x, result.time.least * 1e3, result.time.most * 1e3, colors="#333333")
         axes.text(x, result.time.most * 1e3, f"{median:.3g}", ha="center", va="bottom", fontsize="small")
     axes.set_xticks([])
@@ -148,4 +148,4 @@ def _label(axes: Axes, title: str, below: str) -> None:
 
 
 def _colour(result: NetworkResult, networks: Sequence[str]) -> str:
-    return COLOURS[networks.index(result.network) % len(COLOURS)]
+    return COLOURS[networks.index(result.label) % len(COLOURS)]

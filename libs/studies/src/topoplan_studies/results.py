@@ -11,7 +11,7 @@ import attrs
 from topoplan_studies.clusters import Target
 from topoplan_studies.prices import Basis, Item, Prices, cost
 from topoplan_studies.runspecs import RunSpec
-from topoplan_studies.study import number
+from topoplan_studies.study import label, number
 
 __all__ = ["NetworkResult", "Spread", "by_setting", "network_results"]
 
@@ -36,6 +36,9 @@ class NetworkResult:
             exposed communication, lower bound of the plan, lower bound of its strategy on any wiring of the interfaces
             (None for switches), bandwidth tax, compute of the busiest device (seconds), bytes on the fullest device
             and what it holds.
+        breakdown: what a device does in that run (`topoplan_engine.simulation.breakdown`), as JSON has it.
+        planner: empty if the study compares networks alone.
+        label: what is compared, as `topoplan_studies.study.label` names it.
         fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
         interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
         cost: of the network, in the prices' currency.
@@ -62,8 +65,15 @@ class NetworkResult:
     target: Target | None
     basis: Basis
     runs: tuple[Mapping[str, Any], ...]
+    breakdown: Mapping[str, float] = attrs.field(factory=dict)
+    planner: str = ""
+    label: str = attrs.field()
     fits: bool = True
     lacks: str = ""
+
+    @label.default
+    def _network(self) -> str:
+        return self.network
 
     @property
     def setting(self) -> str:
@@ -99,21 +109,22 @@ def network_results(
     """
     groups: dict[tuple[Any, ...], list[tuple[RunSpec, Mapping[str, Any]]]] = {}
     for spec, run in zip(specs, values, strict=True):
-        groups.setdefault((spec.model, *spec.settings.values(), spec.network), []).append((spec, run))
-    results = [_network_result(group, prices) for group in groups.values()]
+        groups.setdefault((spec.model, *spec.settings.values(), spec.network, spec.planner), []).append((spec, run))
+    one_network = len({spec.network for spec in specs}) == 1
+    results = [_network_result(group, prices, one_network) for group in groups.values()]
     settings = {setting: number for number, setting in enumerate(dict.fromkeys(result.setting for result in results))}
     return sorted(results, key=lambda result: (settings[result.setting], not result.fits))
 
 
 def by_setting(results: Sequence[NetworkResult]) -> list[dict[str, NetworkResult]]:
-    """Return, for each model and setting in the order of the results, the results of its networks by their names."""
+    """Return, for each model and setting in the order of the results, what is compared by its label."""
     settings: dict[tuple[object, ...], dict[str, NetworkResult]] = {}
     for result in results:
-        settings.setdefault((result.model, *result.settings.values()), {})[result.network] = result
+        settings.setdefault((result.model, *result.settings.values()), {})[result.label] = result
     return list(settings.values())
 
 
-def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Prices) -> NetworkResult:
+def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Prices, one_network: bool) -> NetworkResult:
     spec = group[0][0]
     runs = [{"seed": seeded.experiment.run.seed, **run} for seeded, run in group]
     by_time = sorted([run for run in runs if run["fits"]] or runs, key=lambda run: run["iteration_time_s"])
@@ -123,6 +134,8 @@ def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Pric
     return NetworkResult(
         model=spec.model,
         network=spec.network,
+        planner=spec.planner,
+        label=label("" if one_network and spec.planner else spec.network, spec.planner),
         settings=spec.settings,
         time=Spread(times[0], median(times), times[-1]),
         exposed=middle["exposed_communication_s"],
@@ -132,6 +145,7 @@ def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Pric
         compute=middle["bounds"]["device"],
         memory=middle["memory_bytes"],
         capacity=middle["memory_capacity_bytes"],
+        breakdown=middle.get("time_breakdown", {}),
         fits=middle["fits"],
         lacks=middle["lacks"],
         interfaces=middle["interfaces"],

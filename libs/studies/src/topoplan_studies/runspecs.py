@@ -15,11 +15,11 @@ import attrs
 from topoplan.errors import TopoplanError
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
-from topoplan_engine.experiment import Choice, Experiment
+from topoplan_engine.experiment import Choice, Experiment, build_cluster
 from topoplan_engine.options import ClusterOptions
 from topoplan_studies.clusters import Settings, Target, cluster_of
 from topoplan_studies.prices import Prices
-from topoplan_studies.study import BATCH, Model, Network, Study, number
+from topoplan_studies.study import BATCH, DEVICES, Model, Network, Planner, Study, number
 
 __all__ = ["RunSpec", "all_measured", "run_specs"]
 
@@ -29,7 +29,7 @@ class RunSpec:
     """One run of a study.
 
     Attributes:
-        model, network: names in the study.
+        model, network, planner: names in the study.
         settings: the values of what varies.
         experiment: what is run.
         target: the cost that the network should have; None if the study sets none.
@@ -40,14 +40,16 @@ class RunSpec:
     settings: Settings
     experiment: Experiment
     target: Target | None = None
+    planner: str = ""
 
     def __str__(self) -> str:
         where = "".join(f", {key} {number(value)}" for key, value in self.settings.items())
-        return f"{self.model} on {self.network}{where}, seed {self.experiment.run.seed}"
+        planner = f" by {self.planner}" if self.planner else ""
+        return f"{self.model} on {self.network}{planner}{where}, seed {self.experiment.run.seed}"
 
 
 def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -> list[RunSpec]:
-    """Unroll a study: models, then settings, then networks, then seeds.
+    """Unroll a study: models, then settings, then networks, then planners, then seeds.
 
     Args:
         study: what to run.
@@ -68,26 +70,36 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
             if key not in clusters:
                 clusters[key] = _cluster(study, network, settings, host, prices)
             cluster, target = clusters[key]
-            for seed in study.seeds:
+            for planner, seed in itertools.product(study.planners, study.seeds):
                 experiment = Experiment(
-                    model=model.choice,
+                    model=_model(model, cluster, host),
                     cluster=cluster,
                     topology=network.choice,
                     estimator=estimator,
                     simulator=study.simulator,
-                    searchers=_searchers(study, network, host),
+                    searchers=_searchers(planner, network, host),
                     run=attrs.evolve(study.run, batch_size=batch, seed=seed),
                 )
                 specs.append(
                     RunSpec(
                         model=model.name,
                         network=network.name,
+                        planner=planner.name,
                         settings=settings,
                         experiment=experiment,
                         target=target,
                     )
                 )
     return specs
+
+
+def _model(model: Model, cluster: ClusterOptions, host: Host) -> Choice:
+    """Return a model with options that follow the number of devices."""
+    if DEVICES not in model.choice.options.values():
+        return model.choice
+    count = build_cluster(cluster, host).n_devices
+    options = {key: count if value == DEVICES else value for key, value in model.choice.options.items()}
+    return Choice(model.choice.name, options)
 
 
 def _cluster(
@@ -136,11 +148,11 @@ def _estimator(study: Study, model: Model, batch: int | None, measures: Path | N
     return Choice(measured.name, options)
 
 
-def _searchers(study: Study, network: Network, host: Host) -> tuple[Choice, ...]:
+def _searchers(planner: Planner, network: Network, host: Host) -> tuple[Choice, ...]:
     """Return the searchers for a network: without those of the network axis if it cannot be rewired."""
     rewirable = host.get(Topology, network.choice.name).follows_demand
     searchers = tuple(
-        choice for choice in study.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+        choice for choice in planner.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
     )
     if not searchers:
         raise TopoplanError(

@@ -6,7 +6,8 @@ single model.  Units carry their names, as in `topoplan_engine.experiment`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,10 +17,11 @@ from topoplan.options import SEEDS, option, structure
 from topoplan_engine.experiment import Choice, choice_from
 from topoplan_engine.options import ClusterOptions, RunOptions
 from topoplan_studies.options import SEARCHERS
+from topoplan_studies.published import Published, published_from
 
-__all__ = ["BATCH", "Hypothesis", "Model", "Network", "Study", "number", "study_from"]
+__all__ = ["BATCH", "DEVICES", "Hypothesis", "Model", "Network", "Planner", "Study", "label", "number", "study_from"]
 
-_LISTS = ("model", "network", "searcher", "claim")
+_LISTS = ("model", "network", "searcher", "planner", "claim", "published")
 _TABLES = ("cluster", "vary", "estimator", "simulator")
 #: What may vary: numbers of the cluster, and the batch size.
 _VARY = (
@@ -32,6 +34,8 @@ _VARY = (
     "gpus-per-device",
 )
 BATCH = "batch-size"
+#: In options of models: the number of devices.
+DEVICES = "{devices}"
 #: Options of runs that stand at the top of the file, beside `_Settings`.
 _RUN = ("budget", "keep", "draws", "precision", "precision-speedup", "optimizer")
 
@@ -51,6 +55,7 @@ class Model:
 
     Attributes:
         name: as tables show it.
+        choice: the frontend; an option that is `DEVICES` is replaced by the number of devices.
         batch_size: samples per iteration; None for the model's own.
         measured: estimator that replaces the study's.  If it has a ``file``, it does so only if there is a folder of
             measurements, which holds that file.  ``{batch-size}`` in its options is replaced by the batch size.
@@ -78,8 +83,21 @@ class Network:
 
 
 @attrs.frozen(kw_only=True)
+class Planner:
+    """Searchers that work together, as one of several ways to plan that a study compares.
+
+    Attributes:
+        name: as tables show it; empty for the searchers of a study that compares networks alone.
+        searchers: of both axes; those of the network axis are left out on networks that cannot be rewired.
+    """
+
+    name: str
+    searchers: tuple[Choice, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Hypothesis:
-    """An expected order of two networks, wherever they are compared."""
+    """An expected order of two of the things that a study compares (`label`), wherever it compares them."""
 
     says: str
     faster: str
@@ -96,7 +114,9 @@ class Study:
         run: of all runs, but for seeds and batch sizes.
         vary: option of the cluster (or ``batch-size``) -> the values that it takes; all combinations are run.
         estimator: prices operators; None leaves it to the model's frontend.
-        searchers: of both axes; those of the network axis are left out on networks that cannot be rewired.
+        planners: all are run on every network.
+        hypotheses: on the order of what is compared.
+        published: what others measured, to stand beside the results.
     """
 
     name: str
@@ -110,8 +130,29 @@ class Study:
     vary: Mapping[str, tuple[float, ...]]
     estimator: Choice | None
     simulator: Choice
-    searchers: tuple[Choice, ...]
+    planners: tuple[Planner, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
+    published: tuple[Published, ...] = ()
+
+    @property
+    def compares_planners(self) -> bool:
+        """Whether planners have names."""
+        return any(planner.name for planner in self.planners)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What is compared, in the order of the file."""
+        one_network = len(self.networks) == 1
+        return tuple(
+            label("" if one_network and planner.name else network.name, planner.name)
+            for network in self.networks
+            for planner in self.planners
+        )
+
+
+def label(network: str, planner: str) -> str:
+    """Return the name of what is compared: a planner, a network, or a planner on a network."""
+    return " on ".join(name for name in (planner, network) if name)
 
 
 def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
@@ -127,12 +168,8 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
     )
     for kind, entries in (("model", models), ("network", networks)):
         _check_names(kind, [entry.name for entry in entries], where)
-    by_name = {network.name: network for network in networks}
-    _check_costs(by_name, where)
-    searchers = tuple(
-        choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(_list(document, "searcher", where))
-    )
-    return Study(
+    _check_costs({network.name: network for network in networks}, where)
+    study = Study(
         name=name,
         title=settings.title or name,
         source=settings.source,
@@ -144,12 +181,49 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         vary=_vary(_table(document, "vary", where), f"{where}: vary"),
         estimator=choice_from(document["estimator"], f"{where}: estimator") if "estimator" in document else None,
         simulator=choice_from(document.get("simulator", "fluid"), f"{where}: simulator"),
-        searchers=searchers or tuple(map(Choice, SEARCHERS)),
+        planners=_planners(document, where),
+    )
+    return attrs.evolve(
+        study,
         hypotheses=tuple(
-            _hypothesis(table, by_name, f"{where}: claim[{i}]")
-            for i, table in enumerate(_list(document, "claim", where))
+            _hypothesis(table, study, f"{where}: claim[{i}]") for i, table in enumerate(_list(document, "claim", where))
+        ),
+        published=published_from(
+            _list(document, "published", where),
+            models=[model.name for model in models],
+            labels=study.labels,
+            settings=math.prod(map(len, study.vary.values())),
+            where=where,
         ),
     )
+
+
+def _planners(document: Mapping[str, Any], where: str) -> tuple[Planner, ...]:
+    """Read the planners; a study without them has one of its searchers."""
+    planners = tuple(
+        _planner(table, f"{where}: planner[{i}]") for i, table in enumerate(_list(document, "planner", where))
+    )
+    searchers = _searchers(document, where)
+    if planners and searchers:
+        raise TopoplanError(f"{where}: has [[planner]] and [[searcher]] (write [[planner.searcher]], or leave one out)")
+    if planners:
+        _check_names("planner", [planner.name for planner in planners], where)
+    return planners or (Planner(name="", searchers=searchers or tuple(map(Choice, SEARCHERS))),)
+
+
+def _planner(table: Any, where: str) -> Planner:
+    searchers = _searchers(table, where) if isinstance(table, dict) else ()
+    if not searchers:
+        raise TopoplanError(f'{where}: needs at least one [[planner.searcher]] with use = "..."')
+    unknown, keys = _split({key: value for key, value in table.items() if key != "searcher"}, ("name",), where)
+    for key in unknown:
+        raise TopoplanError(f"{where}: no key {shown(key)}{nearest(key, ('name', 'searcher'))}")
+    return Planner(name=keys.get("name") or "+".join(choice.name for choice in searchers), searchers=searchers)
+
+
+def _searchers(table: Mapping[str, Any], where: str) -> tuple[Choice, ...]:
+    choices = enumerate(_list(table, "searcher", where))
+    return tuple(choice_from(choice, f"{where}: searcher[{i}]") for i, choice in choices)
 
 
 def _settings(document: Mapping[str, Any], where: str) -> tuple[_Settings, RunOptions]:
@@ -217,12 +291,13 @@ def _network(table: Any, where: str) -> Network:
     return Network(name=keys.get("name", choice.name), choice=choice, costs_as=keys.get("costs-as"))
 
 
-def _hypothesis(table: Any, networks: Mapping[str, Network], where: str) -> Hypothesis:
+def _hypothesis(table: Any, study: Study, where: str) -> Hypothesis:
     unknown, keys = _split(table, ("says", "faster", "slower"), where)
     for key in unknown:
         raise TopoplanError(f"{where}: no key {shown(key)}{nearest(key, ('says', 'faster', 'slower'))}")
     for key in ("faster", "slower"):
-        _check_name(keys.get(key, ""), networks, f"{where}: {key}")
+        kind = "network or planner" if study.compares_planners else "network"
+        _check_name(keys.get(key, ""), study.labels, f"{where}: {key}", kind)
     says = keys.get("says", f"{keys['faster']} is faster than {keys['slower']}")
     return Hypothesis(says=says, faster=keys["faster"], slower=keys["slower"])
 
@@ -258,9 +333,9 @@ def _vary(table: Mapping[str, Any], where: str) -> dict[str, tuple[float, ...]]:
     return ranges
 
 
-def _check_name(name: str, networks: Mapping[str, Network], where: str) -> None:
-    if name not in networks:
-        raise TopoplanError(f"{where}: no network {shown(name)}{nearest(name, networks)}")
+def _check_name(name: str, names: Collection[str], where: str, kind: str = "network") -> None:
+    if name not in names:
+        raise TopoplanError(f"{where}: no {kind} {shown(name)}{nearest(name, names)}")
 
 
 def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:

@@ -9,9 +9,11 @@ from typing import Any
 import attrs
 
 from topoplan_engine.reporting.tables import Column, RowTable
+from topoplan_studies.beside import PublishedValues
 from topoplan_studies.hypotheses import HypothesisTest
 from topoplan_studies.notes import differs, mark, notes
 from topoplan_studies.prices import Prices
+from topoplan_studies.published import COLUMNS
 from topoplan_studies.results import NetworkResult, Spread
 from topoplan_studies.study import Study, number
 
@@ -41,7 +43,8 @@ class StudyReport:
 
 
 def study_table(report: StudyReport) -> RowTable[NetworkResult]:
-    """Return a row for each result."""
+    """Return a row for each result, with what a device does if planners are compared, and published values."""
+    planned = report.study.compares_planners
 
     def setting(key: str) -> Column[NetworkResult]:
         return Column(key, lambda result: number(result.settings[key]), names_rows=True)
@@ -51,9 +54,12 @@ def study_table(report: StudyReport) -> RowTable[NetworkResult]:
             Column("model", lambda result: result.model, names_rows=True),
             *map(setting, report.study.vary),
             Column("network", lambda result: result.network, names_rows=True),
+            *([Column[NetworkResult]("planner", _planner, names_rows=True)] if planned else []),
             Column("Gbps a host", lambda result: result.links + mark(result), said_once=True),
             Column("iteration time", lambda result: spread(result.time) + ("" if result.fits else " (DOES NOT FIT)")),
             Column("exposed", lambda result: milliseconds(result.exposed)),
+            *(_BREAKDOWN if planned else []),
+            *PublishedValues.of(report.study).columns(),
             Column("lower bound", lambda result: milliseconds(result.bound)),
             Column("any wiring", lambda result: _or_dash(result.fabric_bound, milliseconds)),
             Column("tax", lambda result: _or_dash(result.tax, "{:.2f}".format)),
@@ -62,6 +68,18 @@ def study_table(report: StudyReport) -> RowTable[NetworkResult]:
         ],
         report.results,
     )
+
+
+def _planner(result: NetworkResult) -> str:
+    return result.planner
+
+
+#: What a device does (`topoplan_engine.simulation.breakdown`).
+_BREAKDOWN = [
+    Column[NetworkResult]("computation", lambda result: milliseconds(result.breakdown["computation_s"])),
+    Column[NetworkResult]("communication", lambda result: milliseconds(result.breakdown["communication_s"])),
+    Column[NetworkResult]("overlap", lambda result: f"{result.breakdown['overlap_ratio']:.1%}"),
+]
 
 
 def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
@@ -117,7 +135,7 @@ def as_json(report: StudyReport) -> dict[str, Any]:
             "catalogue": prices.whole,
         },
         "notes": notes(report.results, prices),
-        "rows": [_result(result) for result in report.results],
+        "rows": [{**_result(result), **_published(result, PublishedValues.of(study))} for result in report.results],
         "claims": [_test(test) for test in report.tests],
     }
 
@@ -126,9 +144,11 @@ def _result(result: NetworkResult) -> dict[str, Any]:
     return {
         "model": result.model,
         "network": result.network,
+        "planner": result.planner or None,
         "at": dict(result.settings),
         "iteration_time_s": attrs.asdict(result.time),
         "exposed_communication_s": result.exposed,
+        "time_breakdown": dict(result.breakdown),
         "lower_bound_s": result.bound,
         "fabric_lower_bound_s": result.fabric_bound,
         "bandwidth_tax": result.tax,
@@ -145,6 +165,13 @@ def _result(result: NetworkResult) -> dict[str, Any]:
         "time_cost": result.time_cost,
         "runs": [dict(run) for run in result.runs],
     }
+
+
+def _published(result: NetworkResult, published: PublishedValues) -> dict[str, Any]:
+    """Return the published values of a result, if there are any, and the error of its time."""
+    values = {column: published.value(result, column) for column in COLUMNS}
+    values = {column: value for column, value in values.items() if value is not None}
+    return {"published": values, "error": published.error(result)} if values else {}
 
 
 def _equal_cost(result: NetworkResult) -> dict[str, Any] | None:
