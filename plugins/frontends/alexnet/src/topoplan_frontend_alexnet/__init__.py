@@ -25,6 +25,9 @@ class Alexnet(Frontend):
     preset: Literal["", "alexnet"] = option("", help="published configuration to start from")
     dialect: Literal["standard", "flexnet"] = option("standard", help="flexnet: FlexNet's names, cuts and layer shapes")
     classes: int | None = option(None, minimum=1, help="number of classes; default 1000, in FlexNet 10")
+    image: tuple[int, ...] | None = option(
+        None, minimum=1, unit="pixels", help="of each side, or height-width (240-320); default 224, in FlexNet 229"
+    )
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""
