@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import attrs
@@ -104,15 +105,15 @@ PROGRAMS = (
 )
 
 
-def program_of(word: str) -> Program:
+def program_of(word: str, programs: Sequence[Program] = PROGRAMS, system: str = "FlexNet") -> Program:
     """Return the program that a path or name means, in whatever case.
 
     Raises:
         TopoplanError: there is none of that name.
     """
     name = PurePosixPath(word).name.lower()
-    for program in PROGRAMS:
+    for program in programs:
         if name in program.names:
             return program
-    names = ", ".join(program.names[0] for program in PROGRAMS)
-    raise TopoplanError(f"{word!r} is no program of FlexNet (programs: {names})")
+    names = ", ".join(program.names[0] for program in programs)
+    raise TopoplanError(f"{word!r} is no program of {system} (programs: {names})")

@@ -50,8 +50,10 @@ class Skipped:
     hint: str = ""
 
 
-def scan(words: Sequence[str], flags: Iterable[Flag]) -> list[Found | Skipped]:
-    """Find flags, in the order of the words.
+def scan(
+    words: Sequence[str], flags: Iterable[Flag], below: str = "for the runtime system below FlexNet"
+) -> list[Found | Skipped]:
+    """Find flags, in the order of the words; ``below`` is why flags of the runtime system do nothing.
 
     Raises:
         TopoplanError: a value is missing or wrong; the message names the flag.
@@ -76,8 +78,7 @@ def scan(words: Sequence[str], flags: Iterable[Flag]) -> list[Found | Skipped]:
             continue
         span = (typed,) if next_word is None or not _is_dashed(typed) or _is_dashed(next_word) else (typed, next_word)
         if name.startswith(LEGION):
-            why = "for the runtime system below FlexNet"
-            findings.append(Found(typed=typed, name=name, flag=Flag(names=(name,), why=why), word="".join(span[1:])))
+            findings.append(Found(typed=typed, name=name, flag=Flag(names=(name,), why=below), word="".join(span[1:])))
         else:
             hint = nearest(name, flag_of) if _is_dashed(typed) else ""
             findings.append(Skipped(words=span, hint=hint.partition("did you mean ")[2].strip("'?")))

@@ -11,7 +11,7 @@ __all__ = ["command_line"]
 
 
 def command_line(experiment: Experiment) -> str:
-    """Write an experiment down; of the cluster and the run, all that FlexNet has a word for."""
+    """Write an experiment down; of the cluster and the run, all that FlexNet and FlexFlow have a word for."""
     cluster, run = experiment.cluster, experiment.run
     words = ["topoplan", "optimize", experiment.model.name]
     for key, value in experiment.model.options.items():
@@ -34,10 +34,14 @@ def command_line(experiment: Experiment) -> str:
         "budget": run.budget,
         "seed": run.seed,
     }
+    if cluster.memory_gb is not None:
+        numbers["memory-gb"] = cluster.memory_gb
     for key, number in numbers.items():
         words += [f"--{key}", _text(number)]
     if run.strategy is not None:
         words += ["--strategy", run.strategy]
+    if run.strategy_rest is not None:
+        words += ["--strategy-rest", run.strategy_rest]
     for exporter, path in experiment.outputs:
         words += ["-x", f"{_choice(exporter)}={path}"]
     return shlex.join(words)

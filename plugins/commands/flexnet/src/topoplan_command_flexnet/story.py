@@ -10,7 +10,7 @@ from topoplan_command_flexnet.programs import MODEL
 from topoplan_command_flexnet.scan import Found, Skipped
 from topoplan_command_flexnet.translate import DEFAULTS, PROPAGATION, Settings, interfaces_of, reset_every
 
-__all__ = ["Row", "rows_of", "warnings_of"]
+__all__ = ["Row", "brief", "rows_of", "rows_of_findings", "skipped", "warnings_of"]
 
 #: Flag, value, what became of it.
 Row = tuple[str, str, str]
@@ -20,18 +20,31 @@ _LONGEST = 32
 
 def rows_of(findings: Sequence[Found | Skipped], settings: Settings) -> list[Row]:
     """Return a row for every flag and unknown word, in their order, and for every default that FlexNet adds."""
+    rows = rows_of_findings(findings, "FlexNet", lambda key: _became(key, settings))
+    given = {finding.flag.key for finding in findings if isinstance(finding, Found)}
+    return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in given]
+
+
+def rows_of_findings(findings: Sequence[Found | Skipped], system: str, became: Callable[[str], str]) -> list[Row]:
+    """Return a row for every flag and unknown word, in their order.
+
+    Args:
+        findings: what was typed.
+        system: whose flags they are.
+        became: key of a flag -> what became of it.
+    """
     last = {finding.flag.key: finding for finding in findings if isinstance(finding, Found)}
     rows: list[Row] = []
     for finding in findings:
         if isinstance(finding, Skipped):
-            rows.append((finding.words[0], " ".join(finding.words[1:]), "nothing: FlexNet does not know it"))
+            rows.append((finding.words[0], " ".join(finding.words[1:]), f"nothing: {system} does not know it"))
         elif not finding.flag.key:
             rows.append((finding.typed, finding.word, f"nothing: {finding.flag.why}"))
         elif last[finding.flag.key] is not finding:
             rows.append((finding.typed, finding.word, f"nothing: {last[finding.flag.key].typed} follows and counts"))
         else:
-            rows.append((finding.typed, finding.word, _became(finding.flag.key, settings)))
-    return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in last]
+            rows.append((finding.typed, finding.word, became(finding.flag.key)))
+    return rows
 
 
 def warnings_of(findings: Sequence[Found | Skipped], settings: Settings) -> list[str]:
@@ -54,11 +67,17 @@ def warnings_of(findings: Sequence[Found | Skipped], settings: Settings) -> list
     idle = dict.fromkeys(finding.typed for finding in flags if not finding.flag.key and finding not in lost)
     if idle:
         warnings.append(f"without effect, as the table says: {', '.join(idle)}")
-    for finding in findings:
-        if isinstance(finding, Skipped):
-            meant = f" (did you mean {finding.hint}?)" if finding.hint else ""
-            warnings.append(f"skipped, as FlexNet skips it: {' '.join(finding.words)}{meant}")
-    return warnings
+    return warnings + skipped(findings, "FlexNet")
+
+
+def skipped(findings: Sequence[Found | Skipped], system: str) -> list[str]:
+    """Return one line for every unknown word."""
+    return [
+        f"skipped, as {system} skips it: {' '.join(finding.words)}"
+        + (f" (did you mean {finding.hint}?)" if finding.hint else "")
+        for finding in findings
+        if isinstance(finding, Skipped)
+    ]
 
 
 def _without_net_opt(settings: Settings) -> str:
@@ -87,7 +106,7 @@ def _became(key: str, settings: Settings) -> str:
     """Say in words of ``topoplan optimize`` what a flag became."""
     value = settings[key]
     if key.startswith(MODEL):
-        return f"-o {key.removeprefix(MODEL)}={_brief(value)}"
+        return f"-o {key.removeprefix(MODEL)}={brief(value)}"
     if key == "degree":
         return f"--degree {interfaces_of(settings)}{_ENDS.get(settings.get('topology', ''), '')}"
     if key == "topology" and value == "topoopt" and not settings["net-opt"]:
@@ -135,7 +154,7 @@ _STORY: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """Write a value in few letters: of a long list its first numbers and how many there are."""
     if not isinstance(value, tuple):
         return str(value)
