@@ -52,6 +52,22 @@ LEFT_OUT = {
 }
 #: Files that a command reads, and the command of ours that writes it first.
 NEEDS = {
+    "path_to_strategy": [
+        "optimize",
+        "alexnet",
+        "-o",
+        "image=229",
+        "--batch-size",
+        "256",
+        "--servers",
+        "1",
+        "--gpus-per-server",
+        "4",
+        "--budget",
+        "0",
+        "-x",
+        "strategy=path_to_strategy",
+    ],
     "plan.json": [
         "optimize",
         "alexnet",

@@ -59,6 +59,8 @@ VALUES = {
     "-p": "10",
     "--print-freq": "10",
     "-d": "data",
+    "-s": "s.txt",
+    "--strategy": "s.txt",
     "--dataset": "data",
     "--python-data-loader-type": "2",
     "--arch-sparse-feature-size": "64",

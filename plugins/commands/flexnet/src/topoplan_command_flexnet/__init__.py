@@ -1,8 +1,9 @@
-"""``topoplan flexnet``: command lines of FlexNet (TopoOpt, NSDI'23), taken as they are.
+"""``topoplan flexnet`` and ``topoplan flexflow``: command lines of FlexNet (TopoOpt, NSDI'23) and of FlexFlow.
 
 Data flow: `scan` finds FlexNet's flags (`flags`, `programs`) among the words and reads their values; `translate`
 makes an experiment of them, `story` tells what became of each, and `spell` writes the experiment down as a command
-line of ``topoplan optimize``.  `cli` prints all that and runs the experiment as that command does.
+line of ``topoplan optimize``.  `cli` prints all that and runs the experiment as that command does.  The room
+`flexflow` has the same for FlexFlow's own programs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from topoplan import Command, hookimpl
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["Flexnet", "topoplan_commands"]
+__all__ = ["Flexflow", "Flexnet", "topoplan_commands"]
 
 
 class Flexnet(Command):
@@ -29,7 +30,19 @@ class Flexnet(Command):
         return application()
 
 
+class Flexflow(Command):
+    """Plan and simulate what a FlexFlow command line trains, and say what each flag became."""
+
+    name = "flexflow"
+
+    def app(self) -> Typer:
+        """Make the typer application."""
+        from topoplan_command_flexnet.flexflow.cli import application
+
+        return application()
+
+
 @hookimpl
-def topoplan_commands() -> type[Command]:
-    """Register the command."""
-    return Flexnet
+def topoplan_commands() -> list[type[Command]]:
+    """Register the commands."""
+    return [Flexnet, Flexflow]

@@ -16,7 +16,7 @@ from topoplan_engine.text_command import TextCommand
 if TYPE_CHECKING:
     from topoplan_command_flexnet.story import Row
 
-__all__ = ["application", "flexnet"]
+__all__ = ["application", "flexnet", "show"]
 
 _LONGEST = 28
 
@@ -51,7 +51,7 @@ def flexnet(
     called = program_of(program)
     findings = scan(words or [], (*FLAGS, *called.flags))
     settings = settings_of(findings)
-    _show([("FLAG", "VALUE", "BECAME"), *rows_of(findings, settings)], err=as_json)
+    show([("FLAG", "VALUE", "BECAME"), *rows_of(findings, settings)], err=as_json)
     for warning in warnings_of(findings, settings):
         typer.echo(f"warning: {warning}", err=True)
     if "measure" in settings:
@@ -61,7 +61,7 @@ def flexnet(
     run_and_report(experiment, as_json=as_json)
 
 
-def _show(rows: list[Row], *, err: bool) -> None:
+def show(rows: list[Row], *, err: bool) -> None:
     """Print rows as a table; long values are cut."""
     short = [(flag, _cut(value), became) for flag, value, became in rows]
     first, second = (max(len(row[column]) for row in short) for column in (0, 1))

@@ -44,7 +44,7 @@ def _idle(why: str, *names: str, switch: bool = False, lost: bool = False) -> Fl
 TOPOLOGIES = {"topoopt": "topoopt", "fattree": "bigswitch", "fc": "fully-connected", "random": "random"}
 
 _UNUSED = "FlexNet reads it and never uses it"
-_TRAINING = "for training runs"
+_TRAINING = "for training runs; nothing is trained here"
 _OTHER = "for FlexFlow's own simulator, which FlexNet's programs do not run"
 
 FLAGS = (
@@ -66,6 +66,7 @@ FLAGS = (
     _sets("propagation", None, "--enable-propagation"),
     _sets("import", text, "--import", "--import-strategy"),
     _sets("export", text, "--export", "--export-strategy"),
+    _idle("FlexNet has no such flag but --import; `topoplan flexflow` takes FlexFlow's", "-s", "--strategy"),
     _idle(_UNUSED, "--nsimgpu"),
     _idle("FlexNet's programs take --nsimnode instead", "--nodes"),
     _idle(_UNUSED, "--gpu-dram-bandwidth"),

@@ -49,7 +49,7 @@ def _option(name: str) -> str:
 
 
 _MEASURING = "changes what is measured, not what is planned"
-_TRAINING = "for training runs"
+_TRAINING = "for training runs; nothing is trained here"
 
 PROGRAMS = (
     Program(
@@ -61,7 +61,7 @@ PROGRAMS = (
             _size("--embedding-bag-size"),
             _sizes("--arch-mlp-bot"),
             _sizes("--arch-mlp-top"),
-            Flag(names=("--arch-interaction-op",), read=choice("cat"), why="FlexNet, too, knows cat only"),
+            Flag(names=("--arch-interaction-op",), read=choice("cat"), why="the original, too, knows cat only"),
             _idle("--sigmoid-bot", _MEASURING),
             _idle("--sigmoid-top", _MEASURING),
             _idle("--loss-threshold", _TRAINING),
@@ -98,7 +98,7 @@ PROGRAMS = (
             _size("--hidden-size"),
             _size("--num-heads"),
             _size("--sequence-length"),
-            _idle("--embedding-size", "FlexNet reads it and never uses it"),
+            _idle("--embedding-size", "the original reads it and never uses it"),
         ),
     ),
     Program(names=("mixture_of_expertssim", "moesim"), frontend="moe"),
@@ -116,4 +116,5 @@ def program_of(word: str, programs: Sequence[Program] = PROGRAMS, system: str = 
         if name in program.names:
             return program
     names = ", ".join(program.names[0] for program in programs)
-    raise TopoplanError(f"{word!r} is no program of {system} (programs: {names})")
+    hint = "; `topoplan flexflow` takes those of FlexFlow" if programs is PROGRAMS else ""
+    raise TopoplanError(f"{word!r} is no program of {system} (programs: {names}{hint})")

@@ -21,8 +21,8 @@ _LONGEST = 32
 def rows_of(findings: Sequence[Found | Skipped], settings: Settings) -> list[Row]:
     """Return a row for every flag and unknown word, in their order, and for every default that FlexNet adds."""
     rows = rows_of_findings(findings, "FlexNet", lambda key: _became(key, settings))
-    given = {finding.flag.key for finding in findings if isinstance(finding, Found)}
-    return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in given]
+    typed_keys = {finding.flag.key for finding in findings if isinstance(finding, Found)}
+    return rows + [(_name(key), "not given", _became(key, settings)) for key in DEFAULTS if key not in typed_keys]
 
 
 def rows_of_findings(findings: Sequence[Found | Skipped], system: str, became: Callable[[str], str]) -> list[Row]:

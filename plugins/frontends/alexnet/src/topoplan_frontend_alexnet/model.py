@@ -41,9 +41,9 @@ def build(options: Alexnet, batch_size: int | None) -> OperatorGraph:
     sizes, batch = with_preset(WHERE, options, batch_size, Sizes, defaults=defaults, presets=PRESETS)
     image = (sizes.image * 2)[:2] if len(sizes.image) < 3 else ()
     if not image or min(image) < SMALLEST_IMAGE:
-        given = "-".join(map(str, sizes.image))
+        sides = "-".join(map(str, sizes.image))
         raise TopoplanError(
-            f"{WHERE}: image: {given!r} must be one side or height-width, of at least {SMALLEST_IMAGE} pixels each "
+            f"{WHERE}: image: {sides!r} must be one side or height-width, of at least {SMALLEST_IMAGE} pixels each "
             "(three poolings leave nothing of less)"
         )
     b = GraphBuilder("alexnet", batch, options.dialect)
