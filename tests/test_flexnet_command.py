@@ -13,6 +13,9 @@ from topoplan.cli import main
 from topoplan.plugin.host import Host
 from topoplan_command_flexnet.flags import FLAGS, MISSPELT, TOPOLOGIES
 from topoplan_command_flexnet.programs import PROGRAMS
+from topoplan_command_profile import operators_command
+from topoplan_command_profile.torch_timer import Runs
+from topoplan_operator_times.table import Bench
 
 PAGE = (Path(__file__).parents[1] / "docs/flexnet.md").read_text(encoding="utf-8")
 
@@ -106,9 +109,34 @@ def test_line_of_the_readme_runs_to_its_task_graph(flexnet, measurements, tmp_pa
 def test_readmes_measuring_line_says_what_replaces_it(flexnet, tmp_path):
     status, out, err = flexnet(PROFILING)
     assert status == 2
-    assert re.search(r"^--measure +nothing: nothing is measured here$", out, re.M)
-    assert "error: --measure: nothing is measured here, so measure_4096_16.json was not written" in err
+    assert re.search(r"^--measure +nothing: `topoplan profile operators` measures$", out, re.M)
+    assert "writes measure_4096_16.json, which --mfile takes" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_that_replaces_measuring_makes_the_file_for_the_next_line(flexnet, monkeypatch, tmp_path):
+    """Steps 1 and 2 of FlexNet's README: the line that was printed instead of a measurement, then the execution."""
+    monkeypatch.setattr(operators_command, "TorchTimer", _Timer)
+    monkeypatch.setattr(operators_command, "check_torch", lambda word: None)
+    line = re.search(r"`topoplan (profile .*?)`", flexnet(PROFILING)[2])[1]
+    status, _, err = flexnet(line.removeprefix("profile "), command="profile")
+    assert status == 0, err
+    line = EXECUTION.replace("MEASUREMENTS", "measure_4096_16.json").replace("TASKGRAPH", "dlrm.fbuf")
+    status, _, err = flexnet(line.replace("--search-budget 5000", "--search-budget 20"))
+    assert status == 0, err
+    assert (tmp_path / "dlrm.fbuf").stat().st_size > 1000
+
+
+class _Timer:
+    """Times without torch: a nanosecond for each byte."""
+
+    bench = Bench("some processor", "2.9", 2, "fp32")
+
+    def __init__(self, *options):
+        pass
+
+    def __call__(self, part):
+        return Runs([1e-9 * part.nbytes], [2e-9 * part.nbytes])
 
 
 def test_a_measurement_file_of_another_batch_is_refused(flexnet, flexnet_file, tmp_path):

@@ -1,14 +1,24 @@
-"""What ``topoplan profile collectives`` writes is what the estimator ``hidup`` reads."""
+"""What ``topoplan profile`` writes is what estimators and frontends read."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from topoplan import Host
+from topoplan_command_profile import operators_command
 from topoplan_command_profile.document import document
+from topoplan_command_profile.torch_timer import Runs
 from topoplan_command_profile.worker import COLLECTIVES
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import build_cluster
+from topoplan_operator_times.table import Bench, read
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 #: Bytes/s of each collective, and a latency of a tenth of a millisecond.
 BANDWIDTH = dict(zip(COLLECTIVES, (1e9, 2e9, 5e8, 1e10), strict=True))
@@ -52,3 +62,116 @@ def test_another_number_of_devices_is_refused(file, run):
     )
     assert status == 2
     assert "measured with 2 devices, the cluster has 4" in err
+
+
+class FakeTimer:
+    """Takes a nanosecond for each byte of a part."""
+
+    bench = Bench("some processor", "2.9", 2, "fp32")
+
+    def __init__(self, *options):
+        pass
+
+    def __call__(self, part):
+        seconds = 1e-6 + 1e-9 * part.nbytes
+        return Runs([seconds], [2 * seconds])
+
+
+@pytest.fixture
+def timed(run, monkeypatch, tmp_path):
+    """Run a command in a folder of its own, with times that need no torch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(operators_command, "TorchTimer", FakeTimer)
+    monkeypatch.setattr(operators_command, "check_torch", lambda word: None)
+    return run
+
+
+MODEL = ("alexnet", "--batch-size", "16")
+FAST = ("--servers", "2", "--budget", "30", "--json")
+
+
+@pytest.mark.parametrize(("dialect", "file"), [("flexnet", "measure_16_2.json"), ("standard", "operators.json")])
+def test_operators_that_were_timed_are_planned_with(timed, tmp_path, dialect, file):
+    model = (*MODEL, "-o", f"dialect={dialect}")
+    status, _, err = timed("profile", "operators", *model, "--servers", "2")
+    assert status == 0, err
+    status, out, err = timed("optimize", *model, *FAST, "-e", f"measured:file={file}")
+    assert status == 0, err
+    assert json.loads(out)["iteration_time_s"] > 0
+
+
+def test_every_cut_of_the_table_is_priced_by_its_own_time(timed, tmp_path):
+    """Two convolutions of one FlexNet name and different inputs, and cuts along reductions."""
+    assert timed("profile", "operators", *MODEL, "--servers", "2")[0] == 0
+    host = Host.discover()
+    graph = host.make("frontend", "alexnet", {}).build(16)
+    cluster = build_cluster(ClusterOptions(servers=2), host)
+    costs = host.make("estimator", "measured", {"file": "operators.json"}).build(graph, cluster)
+    table = read(tmp_path / "operators.json")
+    assert costs.assumptions == {"measured_on": "some processor, 2 threads, fp32, torch 2.9"}
+    last = len(graph.operators) - 2
+    assert graph.operators[last].kind == "linear"
+    assert costs.supports(last, (1, 1, 2)), "a cut of the reduction"
+    price = costs.price(last, (1, 1, 2), np.arange(2, dtype=np.int32))
+    samples, outputs, inputs = graph.operators[last].sizes
+    halves = (samples, outputs, inputs // 2)
+    row = next(row for row in table.rows.values() if row.shape.kind == "linear" and row.shape.sizes == halves)
+    assert price.forward.tolist() == [row.forward.median] * 2
+    assert not costs.supports(last, (1, 1, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--batch-size", "24", "--servers", "2"), "was not measured (topoplan profile operators"),
+        (("--batch-size", "16", "--servers", "2", "--precision", "bf16"), "precision fp32 is not that of the model"),
+    ],
+)
+def test_a_table_for_something_else_is_refused(timed, words, told):
+    assert timed("profile", "operators", *MODEL, "--servers", "2")[0] == 0
+    speed = ("--precision-speedup", "1") if "bf16" in words else ()
+    status, _, err = timed("optimize", "alexnet", *words, *speed, "--budget", "0", "-e", "measured:file=operators.json")
+    assert status == 2
+    assert told in err
+
+
+@pytest.mark.parametrize("searcher", ["hpgo", "pipeline"])
+def test_layers_that_were_timed_are_planned_as_a_pipeline(timed, searcher):
+    assert timed("profile", "layers", *MODEL)[0] == 0
+    words = ("-o", "file=alexnet-pbs-16.txt", "--batch-size", "64", "--devices", "[2,4]", "-s", searcher, "--json")
+    status, out, err = timed("optimize", "torchgraph", *words)
+    assert status == 0, err
+    stages = json.loads(out)["planners"][searcher]["stages"]
+    assert stages
+
+
+def test_a_layer_profile_has_the_times_sizes_and_edges_of_the_model(timed):
+    assert timed("profile", "layers", *MODEL)[0] == 0
+    host = Host.discover()
+    graph = host.make("frontend", "torchgraph", {"file": "alexnet-pbs-16.txt"}).build(None)
+    model = host.make("frontend", "alexnet", {}).build(16)
+    assert graph.edges.tolist() == model.edges.tolist()
+    assert graph.parameter_bytes == model.parameter_bytes
+    rows = {row.operator: row for row in read_rows()}
+    for layer, operator in zip(graph.operators, model.operators, strict=True):
+        assert layer.profile.activation_bytes == operator.outputs[0].nbytes
+        row = rows.get(f"alexnet/{operator.name}")
+        assert row is None or layer.profile.forward == pytest.approx(row.forward.median, rel=1e-5)
+    assert len(rows) > 10
+
+
+def read_rows():
+    return read(Path("operators.json")).rows.values()
+
+
+@needs_torch
+def test_torch_times_a_small_model_and_the_file_is_planned_with(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    model = ("dlrm", "-o", "arch-embedding-size=500-500", "-o", "dialect=flexnet", "--batch-size", "64")
+    words = ("--servers", "4", "--on", "cpu", "--warm-up", "1", "--repeats", "3")
+    assert run("profile", "operators", *model, *words)[0] == 0
+    for file in ("measure_64_4.json", "operators.json"):
+        line = (*model, "--servers", "4", "--budget", "20", "--json", "-e", f"measured:file={file}")
+        status, out, err = run("optimize", *line)
+        assert status == 0, err
+        assert json.loads(out)["iteration_time_s"] > 0

@@ -279,8 +279,9 @@ def test_measuring_says_what_replaces_it(run):
     assert (status, ran) == (2, None)
     assert "--measure" in out
     (error,) = [line for line in err.splitlines() if not line.startswith("warning: ")]
-    assert error.startswith("error: --measure: nothing is measured here, so measure_4096_16.json was not written")
-    assert "--mfile" in error
+    assert "`topoplan profile operators dlrm -o dialect=flexnet" in error
+    assert "--batch-size 4096 --servers 16 --gpus-per-device 4` measures" in error
+    assert "writes measure_4096_16.json, which --mfile takes" in error
     assert "roofline" in error
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan_estimator_measured import Measured
-from topoplan_estimator_measured.cost import MeasuredCosts
+from topoplan_estimator_measured.cost import build
 from topoplan_estimator_measured.profiles import names, profile, rows
 
 
@@ -43,4 +43,4 @@ def test_every_profile_has_rows_and_a_source():
 )
 def test_what_cannot_be_read_is_said(options, told):
     with pytest.raises(TopoplanError, match=re.escape(told)):
-        MeasuredCosts(options, None, None)
+        build(options, None, None)

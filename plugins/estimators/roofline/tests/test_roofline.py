@@ -160,7 +160,7 @@ def test_each_device_has_its_preset_and_speed():
 @settings(max_examples=30, deadline=None)
 @given(st.tuples(*[st.integers(1, 9)] * 3), st.tuples(*[st.integers(1, 9)] * 3), st.integers(1, 5))
 def test_work_of_the_parts_adds_up(sizes, degrees, share):
-    from topoplan_estimator_roofline.work import part_work
+    from topoplan_operator_times.work import part_work
 
     degrees = tuple(min(pair) for pair in zip(sizes, degrees, strict=True))
     op = linear("a", *sizes[:1], *sizes[1:])

@@ -55,7 +55,7 @@ def flexnet(
     for warning in warnings_of(findings, settings):
         typer.echo(f"warning: {warning}", err=True)
     if "measure" in settings:
-        raise measuring(settings)
+        raise measuring(called, settings)
     experiment = experiment_of(called, settings, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
     run_and_report(experiment, as_json=as_json)

@@ -144,7 +144,7 @@ _STORY: dict[str, Callable[[Any], str]] = {
     "mfile": lambda value: (
         f"-e measured:file={value},missing=refuse" if value else "-e roofline, where FlexNet would measure on its GPU"
     ),
-    "measure": lambda value: "nothing: nothing is measured here",
+    "measure": lambda value: "nothing: `topoplan profile operators` measures",
     "taskgraph": lambda value: f"-x flatbuffer={value}",
     "export": lambda value: f"-x strategy={value}",
     "import": lambda value: f"--strategy strategy={value}",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -145,11 +146,23 @@ def reset_every(budget: int) -> int:
     return min(max(budget // 100, 1), 1000)
 
 
-def measuring(settings: Settings) -> TopoplanError:
-    """Return what there is to say to ``--measure``."""
+def measuring(program: Program, settings: Settings) -> TopoplanError:
+    """Return what there is to say to ``--measure``: the command that measures, with the model of this command line."""
+    options = {key.removeprefix(MODEL): value for key, value in settings.items() if key.startswith(MODEL)}
+    words = ["topoplan", "profile", "operators", program.frontend]
+    for key, value in {"dialect": "flexnet", **options}.items():
+        text = "-".join(map(str, value)) if isinstance(value, tuple) else value
+        words += ["-o", f"{key}={text}"]
+    numbers = {"batch-size": settings["batch-size"], "servers": settings["servers"]}
+    if settings["gpus"] > 1:
+        numbers["gpus-per-server"] = settings["gpus"]
+    if settings["big-gpu"] > 1:
+        numbers["gpus-per-device"] = settings["big-gpu"]
+    for key, number in numbers.items():
+        words += [f"--{key}", str(number)]
     file = f"measure_{settings['batch-size']}_{settings['servers'] * settings['gpus']}.json"
     return TopoplanError(
-        f"--measure: nothing is measured here, so {file} was not written (give --mfile a file that FlexNet measured; "
-        "or leave --measure and --mfile out: the estimator roofline then prices operators without a GPU, from their "
-        "FLOPs and bytes)"
+        f"--measure: this command plans and measures nothing; `{shlex.join(words)}` measures these operators with "
+        f"PyTorch and writes {file}, which --mfile takes (without --measure and --mfile the estimator roofline prices "
+        "operators from their FLOPs and bytes)"
     )

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import attrs
 import typer
 
-from topoplan import TopoplanError
-from topoplan.options import option
-from topoplan_command_profile.document import document
-from topoplan_command_profile.launch import check_torch, measure_here, measure_joined, started_by_torchrun
-from topoplan_command_profile.worker import COLLECTIVES
-from topoplan_engine.files import check_writable, write_file
-from topoplan_engine.flags import AsJson, with_flags
+from topoplan_command_profile.collectives_command import collectives
+from topoplan_command_profile.device_command import device
+from topoplan_command_profile.fit_command import fit_table
+from topoplan_command_profile.layers_command import layers
+from topoplan_command_profile.operators_command import operators
+from topoplan_engine.flags import with_flags
 from topoplan_engine.text_command import TextCommand
 
 __all__ = ["application"]
@@ -27,97 +19,16 @@ def application() -> typer.Typer:
     """Make the typer application."""
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_profile)
-    app.command("collectives", cls=TextCommand)(with_flags(collectives))
+    for name, command in (
+        ("operators", operators),
+        ("layers", layers),
+        ("device", device),
+        ("collectives", collectives),
+        ("fit", fit_table),
+    ):
+        app.command(name, cls=TextCommand)(with_flags(command))
     return app
 
 
 def _profile() -> None:
     """Measure this machine, for estimators to read."""
-
-
-@attrs.frozen(kw_only=True)
-class ProfileOptions:
-    """What is measured, and where the result goes."""
-
-    processes: int = option(
-        2, help="processes to start here; where torchrun started this, its own are taken", minimum=2
-    )
-    sizes_mb: tuple[float, ...] = option(
-        (0.1, 1.0, 8.0, 32.0),
-        help="bytes of the whole tensor; two sizes at least",
-        minimum=1e-6,
-        maximum=10**6,
-        metavar="MB,...",
-    )
-    repeats: int = option(10, help="times that each is measured; the median counts", minimum=1)
-    backend: str = option("", help="of torch.distributed, e.g. gloo; unset: nccl where there are GPUs, gloo elsewhere")
-    output: str = option("collectives.json", help="file to write; -e hidup:file=FILE reads it", short="-o")
-
-    def sizes(self) -> list[int]:
-        """Return sizes in bytes, ascending.
-
-        Raises:
-            TopoplanError: there is one alone, which does not tell latency from bandwidth.
-        """
-        sizes = sorted({round(size * 1e6) for size in self.sizes_mb})
-        if len(sizes) < 2:
-            raise TopoplanError("--sizes-mb: two different sizes at least, to tell latency from bandwidth")
-        return sizes
-
-
-def collectives(profile: ProfileOptions, as_json: AsJson = False) -> None:
-    """Measure all-gather, reduce-scatter, all-reduce and all-to-all among devices of this machine."""
-    sizes, output = profile.sizes(), profile.output
-    check_writable(Path(output))
-    check_torch()
-    joined = started_by_torchrun()
-    with _bar(len(sizes) * len(COLLECTIVES), quiet=as_json or joined) as report:
-        if joined:
-            measured, first = measure_joined(sizes, profile.repeats, profile.backend, report)
-            if not first:
-                return
-        else:
-            measured = measure_here(profile.processes, sizes, profile.repeats, profile.backend, report)
-    result = document(measured)
-    write_file(Path(output), json.dumps(result, indent=2).encode() + b"\n")
-    if as_json:
-        typer.echo(json.dumps({**result, "output": output}, indent=2))
-    else:
-        _show(result)
-        typer.echo(f"written to {output}; -e hidup:file={output} prices collectives with it")
-
-
-def _show(result: Mapping[str, Any]) -> None:
-    """Print the fitted lines and the times."""
-    from rich.console import Console
-    from rich.table import Table
-
-    grid = Table(
-        title=f"{result['world_size']} processes, {result['backend']} on {result['device']}", title_justify="left"
-    )
-    grid.add_column("collective")
-    for header in ("latency", "bandwidth", "smallest", "largest"):
-        grid.add_column(header, justify="right")
-    for name, line in result["collectives"].items():
-        ends = (line["samples"][0], line["samples"][-1])
-        grid.add_row(
-            name,
-            f"{line['latency_s'] * 1e6:.0f} us",
-            f"{line['bandwidth_bytes_per_s'] / 1e9:.3f} GB/s",
-            *(f"{end['bytes'] / 1e6:.4g} MB in {end['seconds'] * 1e3:.3f} ms" for end in ends),
-        )
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(grid)
-
-
-@contextmanager
-def _bar(total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """Show how many measurements are finished on standard error, where it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("starting", total=total)
-        yield lambda finished, name: bar.update(task, completed=finished, description=name)

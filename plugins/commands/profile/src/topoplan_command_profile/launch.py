@@ -27,11 +27,11 @@ __all__ = ["check_torch", "measure_here", "measure_joined", "started_by_torchrun
 _LOOK = 0.05
 
 
-def check_torch() -> None:
-    """Raise `TopoplanError` where torch is missing."""
+def check_torch(word: str) -> None:
+    """Raise `TopoplanError` where torch is missing; ``word`` stands behind ``topoplan profile``."""
     if importlib.util.find_spec("torch") is None:
         raise TopoplanError(
-            "profile collectives: measures with PyTorch, which is not installed (pip install torch; "
+            f"profile {word}: measures with PyTorch, which is not installed (pip install torch; "
             "PyTorch's page on installation has a smaller one for CPUs alone)"
         )
 

@@ -1,8 +1,8 @@
-"""Estimator ``measured``: times that FlexNet (TopoOpt, NSDI'23) measured on a GPU.
+"""Estimator ``measured``: times that FlexNet (TopoOpt, NSDI'23) or ``topoplan profile operators`` measured.
 
-`profiles` has the times that its authors published, and `reading` checks a file of FlexNet; both return a table.
+`profiles` has the times that FlexNet's authors published, and `reading` checks a file of FlexNet; both return a table.
 `curves` looks up and interpolates the times of one kind of operator.  `cost` matches the operators of a graph with the
-table.
+table.  `own_table` prices with the table that ``topoplan profile operators`` writes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Measured", "topoplan_estimators"]
 
 @attrs.frozen(kw_only=True)
 class Measured(Estimator):
-    """Times measured by FlexNet, interpolated between batch cuts.
+    """Measured times: FlexNet's, interpolated between batch cuts, or our own.
 
-    The options select the times, and the rule for cuts and layers without measurements.
+    The options select the times, and for FlexNet's the rule for cuts and layers without measurements.
     """
 
     name = "measured"
@@ -35,7 +35,7 @@ class Measured(Estimator):
         "",
         help="included measurements, such as dlrm16 or vgg128 (see the README); this or file is required",
     )
-    file: str = option("", help="FlexNet measurement file (JSON)")
+    file: str = option("", help="FlexNet measurement file (JSON), or the table of topoplan profile operators")
     missing: Literal["interpolate", "refuse"] = option(
         "interpolate",
         help="a batch cut that was not measured: interpolate between those that were (at least two), or refuse it",
@@ -53,9 +53,9 @@ class Measured(Estimator):
 
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
         """Compile the costs."""
-        from topoplan_estimator_measured.cost import MeasuredCosts
+        from topoplan_estimator_measured.cost import build as build_costs
 
-        return MeasuredCosts(self, graph, cluster)
+        return build_costs(self, graph, cluster)
 
 
 @hookimpl

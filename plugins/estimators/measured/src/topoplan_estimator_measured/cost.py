@@ -6,9 +6,10 @@ differ, its times are scaled by its FLOPs, unless the option ``shapes`` selects 
 
 A file contains part sizes implicitly, as batch size over degree.  The batch size must therefore be that of the graph.
 ``ngpus`` of a file must be the number of devices of the cluster, as in FlexNet: its divisors are the degrees that were
-measured.  With ``nodes=any`` it may differ, and other degrees are interpolated or refused.  With FlexNet's
-``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for clusters with
-that ``gpus_per_device``.  The file does not contain this number.
+measured.  With ``nodes=any`` it may differ, and other degrees are interpolated or refused.
+
+With FlexNet's ``--big-gpu k`` an entry of ``i`` parts is the time of one of the ``i*k`` GPUs, so the file is valid for
+clusters with that ``gpus_per_device``.  The file does not contain this number.
 
 Everything is computed at the start or on first use.  Afterwards a price is one dictionary look-up.
 """
@@ -24,13 +25,16 @@ from topoplan.arrays import I32, f64
 from topoplan.errors import TopoplanError, nearest
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
-from topoplan.model.graph import Operator, OperatorGraph, Slices, Tensor, Term
+from topoplan.model.graph import Operator, OperatorGraph, Tensor, Term
 from topoplan_estimator_measured import Measured
 from topoplan_estimator_measured.curves import interpolate
+from topoplan_estimator_measured.own_table import TableCosts
 from topoplan_estimator_measured.profiles import names, profile
-from topoplan_estimator_measured.reading import Cut, Entry, Measurements, read
+from topoplan_estimator_measured.reading import Entry, Measurements, measurements_of, read_json
+from topoplan_operator_times.flexnet import Cut, cut_of, name_of, output_dims, pc_str
+from topoplan_operator_times.table import is_table, parse
 
-__all__ = ["MeasuredCosts"]
+__all__ = ["MeasuredCosts", "build"]
 
 
 @attrs.frozen
@@ -42,11 +46,35 @@ class _Layer:
     time_ratio: float
 
 
+def build(options: Measured, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+    """Read the times that the options name, and match them with a graph.
+
+    Raises:
+        TopoplanError: there are none, or they are not for this graph and cluster.
+    """
+    if options.file and options.profile:
+        raise TopoplanError(
+            f"estimator measured: profile={options.profile} and file={options.file} are both given (give one of them)"
+        )
+    if options.profile:
+        return MeasuredCosts(options, profile(options.profile), graph, cluster)
+    if not options.file:
+        raise TopoplanError(
+            "estimator measured: profile or file is missing (measured:profile=NAME names times that come with it: "
+            f"{', '.join(names())}; measured:file=PATH a measurement file of FlexNet, or a table of "
+            "topoplan profile operators)"
+        )
+    document = read_json(Path(options.file))
+    if is_table(document):
+        return TableCosts(parse(document, options.file), options.file, graph, cluster)
+    return MeasuredCosts(options, measurements_of(document, Path(options.file)), graph, cluster)
+
+
 class MeasuredCosts(CostFunction):
     """A `topoplan.CostFunction`: see the module."""
 
-    def __init__(self, options: Measured, graph: OperatorGraph, cluster: Cluster) -> None:
-        self._table = _table_of(options)
+    def __init__(self, options: Measured, table: Measurements, graph: OperatorGraph, cluster: Cluster) -> None:
+        self._table = table
         if self._table.batch_size != graph.batch_size:
             raise TopoplanError(
                 f"{self._table.where}: batch_size {self._table.batch_size} is not that of model {graph.name!r}, "
@@ -107,7 +135,7 @@ class MeasuredCosts(CostFunction):
 
     def _look_up(self, layer: _Layer, degrees: tuple[int, ...]) -> Entry | str:
         op = layer.operator
-        cut = _cut_of(op, degrees)
+        cut = cut_of(op, degrees)
         if isinstance(cut, str):
             return cut
         entry = self._of_first(op, cut)
@@ -123,22 +151,22 @@ class MeasuredCosts(CostFunction):
 
     def _of_first(self, op: Operator, cut: Cut) -> Entry | str:
         """Return the measured or interpolated costs of the first layer with the name of ``op``."""
-        name = op.tags.get("flexnet", "")
+        name = name_of(op)
         entries, failed = self._table.entries.get(name, {}), self._table.failed.get(name, {})
         if cut in entries:
             return entries[cut]
         if cut in failed:
-            return f"{name}:{_pc_str(cut)} was {failed[cut]}; choose more parts"
-        message = f"{name}:{_pc_str(cut)} was not measured (measured: {', '.join(map(_pc_str, sorted(entries)))})"
+            return f"{name}:{pc_str(cut)} was {failed[cut]}; choose more parts"
+        message = f"{name}:{pc_str(cut)} was not measured (measured: {', '.join(map(pc_str, sorted(entries)))})"
         if not self._interpolates:
             return message
-        axes = _output_dims(op)
+        axes = output_dims(op)
         axis = axes.index(op.sample_dim) if op.sample_dim in axes else -1
         if axis < 0 or not _cuts_only(cut, axis):
             return f"{message}; only cuts of the samples are interpolated"
         for candidate, reason in failed.items():
             if len(candidate) == len(cut) and _cuts_only(candidate, axis) and candidate[axis] > cut[axis]:
-                return f"{message}, and the smaller part {_pc_str(candidate)} was {reason}; choose more parts"
+                return f"{message}, and the smaller part {pc_str(candidate)} was {reason}; choose more parts"
         points = {
             self._table.batch_size / candidate[axis]: entry
             for candidate, entry in entries.items()
@@ -149,28 +177,12 @@ class MeasuredCosts(CostFunction):
         return interpolate(points, self._table.batch_size / cut[axis])
 
 
-def _table_of(options: Measured) -> Measurements:
-    """Return the times that the options name."""
-    if options.file and options.profile:
-        raise TopoplanError(
-            f"estimator measured: profile={options.profile} and file={options.file} are both given (give one of them)"
-        )
-    if options.file:
-        return read(Path(options.file))
-    if options.profile:
-        return profile(options.profile)
-    raise TopoplanError(
-        "estimator measured: profile or file is missing (measured:profile=NAME names times that come with it: "
-        f"{', '.join(names())}; measured:file=PATH a measurement file of FlexNet)"
-    )
-
-
 def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Layer]:
     """Find the first layer of every operator's name; refuse operators without measurements."""
     first: dict[str, Operator] = {}
     layers = []
     for op in graph.operators:
-        name = op.tags.get("flexnet", "")
+        name = name_of(op)
         if not name:
             raise TopoplanError(
                 f"{table.where}: operator {op.name!r} ({op.kind}) has no name that FlexNet measures under "
@@ -199,35 +211,9 @@ def _match(graph: OperatorGraph, table: Measurements, shapes: str) -> list[_Laye
     return layers
 
 
-def _output_dims(op: Operator) -> tuple[int, ...]:
-    """Dimension (or -1) of each axis of the first output, outermost axis first: what FlexNet cuts."""
-    return tuple(axis.dim for axis in op.outputs[0].axes)
-
-
-def _cut_of(op: Operator, degrees: tuple[int, ...]) -> Cut | str:
-    """Return ``degrees`` as a cut of the output's axes, or the reason if FlexNet cannot measure it."""
-    if len(degrees) != len(op.dims):
-        return f"{len(degrees)} degrees for {len(op.dims)} dimensions"
-    axes = _output_dims(op)
-    for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
-        if isinstance(degree, Slices):
-            return f"dimension {dim.name!r} is cut into slices of {degree} (equal parts were measured)"
-        if degree < 1 or dim.size % degree:
-            return f"dimension {dim.name!r} of size {dim.size} is not divisible by {degree} (equal parts were measured)"
-        if degree > 1 and dim.role is None:
-            return f"dimension {dim.name!r} cannot be cut (degree {degree})"
-        if degree > 1 and index not in axes:
-            return f"a cut of dimension {dim.name!r}, which is no axis of the output, was not measured"
-    return tuple(degrees[dim] if dim >= 0 else 1 for dim in axes)
-
-
 def _cuts_only(cut: Cut, axis: int) -> bool:
     """Say whether ``cut`` cuts nothing but ``axis``."""
     return all(degree == 1 for position, degree in enumerate(cut) if position != axis)
-
-
-def _pc_str(cut: Cut) -> str:
-    return "-".join(map(str, (len(cut), *reversed(cut))))
 
 
 def _same_shapes(first: Operator, second: Operator) -> bool:

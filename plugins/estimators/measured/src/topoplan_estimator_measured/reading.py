@@ -23,13 +23,12 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan_engine.files import read_file
+from topoplan_operator_times.flexnet import Cut
 
-__all__ = ["Cut", "Entry", "Measurements", "collect", "read"]
+__all__ = ["Entry", "Measurements", "collect", "measurements_of", "read", "read_json"]
 
 #: Upper limits: milliseconds of a time (eleven days), and bytes of memory.
 _LONGEST_MS, _MOST_BYTES = 1e9, 2.0**50
-#: Degrees along the axes of an operator's output, outermost axis first.
-Cut = tuple[int, ...]
 
 
 @attrs.frozen
@@ -65,6 +64,18 @@ class Measurements:
         return list(dict.fromkeys([*self.entries, *self.failed]))
 
 
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        TopoplanError: it cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise TopoplanError(f"{path}: is not JSON ({error}); expected a measurement file of FlexNet") from None
+
+
 def read(path: Path) -> Measurements:
     """Read and check a measurement file.
 
@@ -72,10 +83,11 @@ def read(path: Path) -> Measurements:
         TopoplanError: it cannot be read, is not JSON, or a field is missing or wrong; the message names
             the file, the field, its value and the expected value.
     """
-    try:
-        content = json.loads(read_file(path))
-    except (ValueError, RecursionError) as error:
-        raise TopoplanError(f"{path}: is not JSON ({error}); expected a measurement file of FlexNet") from None
+    return measurements_of(read_json(path), path)
+
+
+def measurements_of(content: Any, path: Path) -> Measurements:
+    """Check the content of a measurement file; see `read`."""
     if not isinstance(content, dict):
         raise TopoplanError(f"{path}: expected an object with batch_size, ngpus and measurements, got {_show(content)}")
     rows = _field(content, "measurements", str(path))

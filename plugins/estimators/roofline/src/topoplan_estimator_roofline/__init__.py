@@ -1,6 +1,6 @@
 """Estimator ``roofline``: times from FLOPs, bytes and the peak rates of devices, without measurements.
 
-`work` derives the FLOPs and bytes of a part.  `cost` converts them into seconds on a device.
+`topoplan_operator_times.work` derives the FLOPs and bytes of a part.  `cost` converts them into seconds on a device.
 """
 
 from __future__ import annotations
@@ -41,6 +41,20 @@ class Roofline(Estimator):
     )
     memory_efficiency: float = option(
         0.75, help="share of the memory bandwidth that kernels reach", minimum=1e-6, maximum=1
+    )
+    compute_tflops: float | None = option(
+        None,
+        help="arithmetic rate that kernels reach; unset: the device's peak times compute-efficiency",
+        unit="TFLOP/s",
+        above=0,
+        maximum=1e9,
+    )
+    memory_gb_per_s: float | None = option(
+        None,
+        help="memory bandwidth that kernels reach; unset: the device's times memory-efficiency",
+        unit="GB/s",
+        above=0,
+        maximum=1e9,
     )
     kernel_overhead_us: float | None = option(
         None, help="time of an empty kernel; empty: the device's", unit="us", minimum=0

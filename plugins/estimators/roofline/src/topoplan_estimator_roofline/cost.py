@@ -20,7 +20,7 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
-from topoplan_estimator_roofline.work import PartWork, backward_factors, part_work
+from topoplan_operator_times.work import PartWork, backward_factors, part_work
 
 __all__ = ["RooflineCosts"]
 
@@ -55,8 +55,7 @@ class RooflineCosts(CostFunction):
         self.assumptions: Mapping[str, Any] = {
             "precision": precision,
             **({"device": options.device} if options.device else {}),
-            "compute_efficiency": {name: _efficiency(options, device, precision) for name, device in devices.items()},
-            "memory_efficiency": options.memory_efficiency,
+            **_assumed_rates(options, devices, precision),
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
@@ -116,21 +115,36 @@ def _efficiency(options: Roofline, device: Device, precision: str) -> float:
     return device.matmul_efficiency.get(precision, _NOT_MEASURED)
 
 
+def _assumed_rates(options: Roofline, devices: Mapping[str, Device], precision: str) -> dict[str, Any]:
+    """Return what plans record of the rates: the ones that are given, and shares of the devices' peaks otherwise."""
+    compute: dict[str, Any] = {"compute_tflops": options.compute_tflops}
+    if options.compute_tflops is None:
+        efficiencies = {name: _efficiency(options, device, precision) for name, device in devices.items()}
+        compute = {"compute_efficiency": efficiencies}
+    if options.memory_gb_per_s is None:
+        return {**compute, "memory_efficiency": options.memory_efficiency}
+    return {**compute, "memory_gb_per_s": options.memory_gb_per_s}
+
+
 def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
     names = _device_names(options, cluster)
     columns: dict[str, tuple[float, float, float]] = {}
     for name in set(names):
         device = cluster.device(name)
-        if precision not in device.peak_flops:
+        if precision not in device.peak_flops and options.compute_tflops is None:
             raise TopoplanError(
                 f"estimator roofline: precision: {device.name} has no {precision} "
                 f"(it has {', '.join(device.peak_flops)})"
             )
         overhead = device.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
         columns[name] = (
-            device.peak_flops[precision] * _efficiency(options, device, precision),
-            device.memory_bandwidth * options.memory_efficiency,
+            device.peak_flops[precision] * _efficiency(options, device, precision)
+            if options.compute_tflops is None
+            else options.compute_tflops * 1e12,
+            device.memory_bandwidth * options.memory_efficiency
+            if options.memory_gb_per_s is None
+            else options.memory_gb_per_s * 1e9,
             overhead,
         )
     rows = np.array([columns[name] for name in names])
