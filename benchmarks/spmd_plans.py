@@ -26,7 +26,6 @@ from topoplan_engine.reporting.pages import replace_section
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_hidup import Hidup
-from topoplan_estimator_hidup.cost import CALIBRATED_RATE
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
@@ -85,9 +84,9 @@ One command writes the page:
   for ViT.
 - **Cluster.** Eight hosts with V100 of 32 GB, 130 GB/s between two devices of a host. Each host has one interface to
   one ideal switch. A link has a latency of 10 us.
-- **Prices.** The estimator `hidup` prices compute with three times its rate, so that a whole iteration takes the time
-  to which the rate was fitted. The simulator `fluid` times the collectives.
-- *hidup*: HiDup's plan with both micro-batches, planned with its own prices for a cluster of eight devices.
+- **Prices.** The estimator `hidup` with its defaults prices compute so that a whole iteration takes the time that HiDup
+  measured. The simulator `fluid` times the collectives.
+- *hidup*: HiDup's plan with both micro-batches, planned by its own objective with bandwidths of this cluster.
 - *data parallel*: every operator is cut by samples, and gradients are summed as soon as they are ready.
 - *spmd*: the fastest of the searcher's own plans and the two above, which it also simulates (`--keep fastest`).
 - *by*: the origin of that plan. It names the mesh, outermost axis first. *duplex* means that two micro-batches overlap,
@@ -125,7 +124,7 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
         interface_bandwidth=gbps * 1e9 / 8,
         latency=1e-5,
     )
-    costs = Hidup(preset="released", device_flops=CALIBRATED_RATE).build(graph, cluster)
+    costs = Hidup().build(graph, cluster)
     return problem_on(graph, cluster, costs, BigSwitch())
 
 

@@ -29,7 +29,7 @@ from topoplan import Cluster, State, Trial
 from topoplan_engine import problem_on
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_estimator_hidup import Hidup
-from topoplan_estimator_hidup.cost import RELEASED, RELEASED_RATE
+from topoplan_estimator_hidup.cost import RELEASED
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
 from topoplan_searcher_spmd import Spmd
@@ -130,7 +130,7 @@ def profile(devices):
     """Return the released profile in the module's words."""
     return {
         "n_devices": devices,
-        "device_flops": RELEASED_RATE,
+        "device_flops": Hidup().device_flops,
         **{kind.name.lower(): bandwidth for kind, bandwidth in RELEASED.items()},
     }
 

@@ -52,6 +52,7 @@ def solve_run(run):
     profile = Hidup(
         **{f"{kind}_bytes_per_s": float(run[f"{kind}_per_s"]) for kind in kinds},
         device_flops=float(run["device_flops_per_s"]),
+        preset="released",
     )
     return solve(run["model"], int(run["devices"]), profile, layers=int(run["layers"]), experts=int(run["experts"]))
 
@@ -271,7 +272,7 @@ def test_the_default_calibration_takes_as_long_as_was_measured(capsys):
     report = optimized(capsys, *MACHINE, "-s", "hidup")
     assert report["iteration_time_s"] == pytest.approx(0.2946, abs=5e-5)
     assert report["iteration_time_s"] == pytest.approx(0.2972, rel=0.01)
-    assert "HiDup measured on V100" in report["assumptions"]["notes"]["rate of a device"]
+    assert "as HiDup measured on V100" in report["assumptions"]["notes"]["rate of a device"]
 
 
 def test_the_plan_follows_the_bandwidth_of_the_cluster(capsys):

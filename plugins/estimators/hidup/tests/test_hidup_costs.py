@@ -59,7 +59,7 @@ def costs_of(cluster=None, **given):
     b = GraphBuilder("model", 8)
     x = b.linear(b.input((16,)), 32, bias=False)
     b.relu(x)
-    return Hidup(device_flops=1000, **given).build(b.build(), cluster or Cluster.uniform(n_hosts=2))
+    return Hidup(preset="released", device_flops=1000, **given).build(b.build(), cluster or Cluster.uniform(n_hosts=2))
 
 
 def test_operators_take_their_count_over_the_rate():

@@ -25,20 +25,20 @@ _HELP = "of the whole tensor; unset: that of the preset"
 class Hidup(Estimator):
     """HiDup's cost model: FLOPs over a rate, and collectives over a bandwidth for each kind.
 
-    ``preset=cluster`` is for times: bandwidths follow the cluster, and the rate is three times HiDup's, so that an
-    iteration takes as long as the one that HiDup measured.  ``preset=released`` is HiDup's released profile of eight
-    V100, for its objectives.
+    ``preset=cluster`` is for times: bandwidths follow the cluster, and forward and backward pass together run at the
+    rate of a device, which is that of whole iterations.  ``preset=released`` is HiDup's released profile of eight V100,
+    for its objectives: the forward pass alone runs at that rate.
     """
 
     name = "hidup"
 
     preset: Literal["cluster", "released"] = option(
         "cluster",
-        help="what is not given follows the cluster, calibrated to iterations, or is HiDup's released profile",
+        help="times of iterations, bandwidths follow the cluster; or HiDup's released profile, for its objectives",
     )
-    device_flops: int | None = option(
-        None,
-        help="rate of a device; unset: 12417644775042, a third of it with preset=released",
+    device_flops: int = option(
+        4_139_214_925_014,
+        help="forward FLOPs over the time of a whole iteration on one device, as HiDup's profiler measures",
         unit="FLOP/s",
         minimum=1,
     )

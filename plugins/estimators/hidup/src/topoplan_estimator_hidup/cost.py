@@ -28,17 +28,13 @@ __all__ = ["BACKWARD", "HidupCosts"]
 #: Time of the backward pass over that of the forward pass.
 BACKWARD = 2
 
-#: HiDup's released profile of eight V100: the rate of a device, and bytes/s of collectives.
-RELEASED_RATE = 4_139_214_925_014
+#: Bytes/s of collectives in HiDup's released profile of eight V100.
 RELEASED = {
     Collective.ALL_GATHER: 1_224_592_728,
     Collective.ALL_REDUCE: 611_692_856,
     Collective.REDUCE_SCATTER: 1_130_230_706,
     Collective.ALL_TO_ALL: 10_701_240_728,
 }
-#: The released rate is forward FLOPs over the seconds of a whole iteration.  At this one, the forward pass and a
-#: backward pass that takes twice as long take these seconds together.
-CALIBRATED_RATE = (1 + BACKWARD) * RELEASED_RATE
 
 
 class HidupCosts(CostFunction):
@@ -49,7 +45,7 @@ class HidupCosts(CostFunction):
         self._graph = graph
         self._flops = [noisy(flops(op)) for op in graph.operators]
         self.n_devices = max(1, noisy(cluster.n_devices))
-        self._rate = noisy(_rate(options))
+        self._rate = noisy(options.device_flops) * (1 if options.preset == "released" else 1 + BACKWARD)
         lines = _lines(options, cluster)
         self._bandwidth = {kind: noisy(line.bandwidth) for kind, line in lines.items()}
         self._latency = {kind: line.latency for kind, line in lines.items()}
@@ -131,13 +127,6 @@ def _typed_bandwidths(options: Hidup) -> dict[Collective, int]:
     return {kind: bandwidth for kind, bandwidth in bandwidths.items() if bandwidth is not None}
 
 
-def _rate(options: Hidup) -> int:
-    """Return the FLOP/s of a device."""
-    if options.device_flops is not None:
-        return options.device_flops
-    return RELEASED_RATE if options.preset == "released" else CALIBRATED_RATE
-
-
 def _notes(options: Hidup) -> dict[str, str]:
     """Return what the prices rest on, as tables and JSON show it."""
     released = options.preset == "released"
@@ -149,17 +138,13 @@ def _notes(options: Hidup) -> dict[str, str]:
         collectives = Path(options.file).name
     elif typed_bandwidths := _typed_bandwidths(options):
         collectives = "as given" if len(typed_bandwidths) == len(RELEASED) else f"as given; others: {collectives}"
-    teraflops, passes = _rate(options) / 1e12, 1 + BACKWARD
-    if options.device_flops is not None:
-        rate = "as given"
-    elif released:
-        rate = (
-            f"HiDup's constant, which ranks plans; its times are {passes} times those that HiDup measured "
-            f"(the constant is of whole iterations; preset=cluster takes {passes} times as much)"
+    source = "as HiDup measured on V100" if options.device_flops == Hidup().device_flops else "as given"
+    rate = f"{options.device_flops / 1e12:.3g} TFLOP/s of forward FLOPs over the time of an iteration, {source}"
+    if released:
+        rate += (
+            f"; taken for the forward pass alone, so that times are {1 + BACKWARD} times those that were measured, and "
+            "rank plans (preset=cluster predicts times)"
         )
-    else:
-        rate = f"of the iterations that HiDup measured on V100, {passes} times its constant"
-    rate = f"{teraflops:.3g} TFLOP/s, {rate}"
     return {"rate of a device": rate, "bandwidths of collectives": collectives}
 
 
