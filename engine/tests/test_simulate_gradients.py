@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Plan, TaskKind
-from topoplan_engine.simulation.gradients import as_simulated, server_origin, with_barriers, with_parameter_server
+from topoplan_engine.simulation.gradients import (
+    as_simulated,
+    server_origin,
+    with_barriers,
+    with_parameter_server,
+    with_serial_sums,
+)
 from topoplan_samples.fabrics import star
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
@@ -124,6 +130,8 @@ OPTIONS = [
     {"gradient_sync": "barrier"},
     {"collective": "parameter-server"},
     {"gradient_sync": "barrier", "collective": "parameter-server"},
+    {"collective": "nccl-serial"},
+    {"gradient_sync": "barrier", "collective": "nccl-serial"},
 ]
 
 
@@ -148,3 +156,50 @@ def test_what_was_simulated_takes_as_long_under_the_defaults(options):
 def test_a_plan_that_does_not_say_how_was_simulated_as_it_is(told):
     plan = attrs.evolve(plan_under(), provenance=told)
     assert as_simulated(plan)[0] is plan.taskgraph
+
+
+def serial_seconds(tasks, cluster):
+    """Seconds that FlexFlow's loop after the event loop adds: over operators, weights and groups, nothing at a time."""
+    total = 0.0
+    for task in range(tasks.n_tasks):
+        if tasks.kind[task] != TaskKind.COLLECTIVE:
+            continue
+        first, *others = tasks.members(task).tolist()
+        longest = 0.0
+        for other in others:
+            here, there = cluster.device_host[first], cluster.device_host[other]
+            inside = cluster.inside_bandwidth[here]
+            ports = [cluster.interfaces[host] * cluster.interface_bandwidth[host] for host in (here, there)]
+            longest = max(longest, tasks.size[task] / (inside if here == there else min(ports)))
+        total += longest
+    return total
+
+
+@pytest.mark.parametrize("simulator", [Fluid, Flexnet])
+@pytest.mark.parametrize("per_host", [1, HOSTS])
+def test_serial_sums_are_added_to_the_timeline_without_them(simulator, per_host):
+    tasks = data_parallel()
+    cluster = Cluster.uniform(n_hosts=HOSTS // per_host, devices_per_host=per_host, inside_bandwidth=7e10)
+    fabric = star(HOSTS // per_host, latency=0.0)
+    compute = tasks.device >= 0
+    without = attrs.evolve(tasks, size=np.where(compute, tasks.size, 0))
+    plain = simulator().build()(without, fabric, cluster)
+    serial = simulator(collective="nccl-serial").build()
+    timeline = serial(tasks, fabric, cluster)
+    ends = plain.finish[compute].max()
+    assert timeline.makespan == pytest.approx(ends + serial_seconds(tasks, cluster), rel=1e-6)
+    assert serial.makespan(tasks, fabric, cluster) == timeline.makespan
+    assert serial.makespan(tasks, fabric, cluster, timeline.makespan) in (timeline.makespan, np.inf)
+    assert not timeline.link_bytes.any()
+    assert (timeline.device_busy == plain.device_busy).all()
+    assert timeline.start[12] == ends
+    assert timeline.start[13] == timeline.finish[12]
+
+
+def test_sums_that_others_wait_for_stay_on_the_network():
+    tasks = task_graph(
+        [collective([0, 1], 1_000_000), compute(0, 1e-3), collective([0, 1], 1_000_000)], [(0, 1), (1, 2)], 2
+    )
+    rewritten = with_serial_sums(tasks, Cluster.uniform(n_hosts=2))
+    assert rewritten.kind.tolist() == [TaskKind.COLLECTIVE, TaskKind.FORWARD, TaskKind.UPDATE, TaskKind.BARRIER]
+    assert edges_of(rewritten) == {(0, 1), (0, 3), (1, 3), (3, 2)}

@@ -27,7 +27,13 @@ from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
-from topoplan_engine.simulation.gradients import server_origin, with_barriers, with_parameter_server
+from topoplan_engine.simulation.component import GradientSum
+from topoplan_engine.simulation.gradients import (
+    server_origin,
+    with_barriers,
+    with_parameter_server,
+    with_serial_sums,
+)
 from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_timeline, segments
 
 __all__ = ["Model", "Simulation"]
@@ -81,14 +87,17 @@ class Simulation(Simulate):
 
     lower_bounds = True
 
-    def __init__(self, model: Model, *, barriers: bool, server: bool, networks: NetworkCache | None = None) -> None:
-        self._model, self._barriers, self._server = model, barriers, server
+    def __init__(
+        self, model: Model, *, barriers: bool, collective: GradientSum, networks: NetworkCache | None = None
+    ) -> None:
+        self._model, self._barriers, self._collective = model, barriers, collective
+        self._server, self._serial = collective == "parameter-server", collective == "nccl-serial"
         self._networks = NetworkCache() if networks is None else networks
 
     def with_seed(self, seed: int) -> Simulation:
         """Return the same simulator with other draws; both share networks, so that nothing is routed twice."""
         return Simulation(
-            self._model.with_seed(seed), barriers=self._barriers, server=self._server, networks=self._networks
+            self._model.with_seed(seed), barriers=self._barriers, collective=self._collective, networks=self._networks
         )
 
     def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
@@ -96,7 +105,7 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):
             stretches = segments(taskgraph, fabric, cluster.device_host)
             return any(self.draws(excerpt(taskgraph, s.tasks), s.fabric, cluster) for s in stretches)
-        prepared = self._model.prepare(self._rewritten(taskgraph), self._networks.get(fabric, cluster))
+        prepared = self._model.prepare(self._rewritten(taskgraph, cluster), self._networks.get(fabric, cluster))
         return self._model.draws(prepared)
 
     def makespans(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster, seeds: Sequence[int]) -> F64:
@@ -110,7 +119,7 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):
             return super().makespans(taskgraph, fabric, cluster, seeds)
         network = self._networks.get(fabric, cluster)
-        taskgraph = self._rewritten(taskgraph)
+        taskgraph = self._rewritten(taskgraph, cluster)
         prepared = self._model.prepare(taskgraph, network)
         times = []
         for seed in seeds if self._model.draws(prepared) else seeds[:1]:
@@ -129,11 +138,11 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):
             return phased_timeline(self, taskgraph, fabric, cluster)
         network = self._networks.get(fabric, cluster)
-        original, taskgraph = taskgraph, self._rewritten(taskgraph)
+        original, taskgraph = taskgraph, self._rewritten(taskgraph, cluster)
         prepared = self._model.prepare(taskgraph, network)
         outcome = self._model.simulate(prepared)
         check_finished(taskgraph, outcome.finish)
-        busy = device_busy(taskgraph, self._model.run_times(prepared), cluster.n_devices)
+        busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
         start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
         if self._server:
@@ -154,7 +163,7 @@ class Simulation(Simulate):
                 self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                collective_bound(original, fabric, cluster),
+                collective_bound(taskgraph if self._serial else original, fabric, cluster),
             ),
             events=int(outcome.events),
         )
@@ -172,7 +181,7 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):
             return phased_makespan(self.makespan, taskgraph, fabric, cluster, cutoff_seconds)
         network = self._networks.get(fabric, cluster)
-        taskgraph = self._rewritten(taskgraph)
+        taskgraph = self._rewritten(taskgraph, cluster)
         prepared = self._model.prepare(taskgraph, network)
         outcome = (
             self._model.simulate(prepared)
@@ -186,7 +195,7 @@ class Simulation(Simulate):
 
     def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
-        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._server:
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
             return False
         return self._model.has_quotient(self._networks.get(fabric, cluster))
 
@@ -216,12 +225,14 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):  # a message alone does not tell its phase, nor then its path
             return np.zeros((1, fabric.links.n_links + 2 * cluster.n_devices))
         network = self._networks.get(fabric, cluster)
-        if self._server:
+        if self._collective != "ring":
             return np.zeros((1, network.n_links))
         seconds: F64 = self._model.guaranteed_bytes(taskgraph, network) / network.paths.bandwidth
         return seconds
 
-    def _rewritten(self, taskgraph: TaskGraph) -> TaskGraph:
+    def _rewritten(self, taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
         if self._barriers:
             taskgraph = with_barriers(taskgraph)
+        if self._serial:
+            return with_serial_sums(taskgraph, cluster)
         return with_parameter_server(taskgraph) if self._server else taskgraph

@@ -12,12 +12,17 @@ from topoplan.plugin.components import MemoryPolicy, Simulator
 if TYPE_CHECKING:
     from topoplan_engine.simulation.base import Model, Simulation
 
-__all__ = ["COLLECTIVE", "GRADIENT_SYNC", "MEMORY", "SimulatorOfModel"]
+__all__ = ["COLLECTIVE", "GRADIENT_SYNC", "MEMORY", "GradientSum", "SimulatorOfModel"]
 
 
 #: Help texts of the options of these names.
 GRADIENT_SYNC = "overlap: sum gradients as soon as they are there; barrier: after the whole backward pass"
-COLLECTIVE = "ring: all-reduce over rings; parameter-server: send to the first member and back"
+COLLECTIVE = (
+    "ring: all-reduce over rings; parameter-server: send to the first member and back; nccl-serial: as FlexFlow with "
+    "NCCL, one after the other when all else has ended, off the network"
+)
+#: How gradients are summed.
+GradientSum = Literal["ring", "parameter-server", "nccl-serial"]
 MEMORY = "too much on a device: ignore it, refuse it (limit), or add 1 ms per MB (penalty)"
 
 
@@ -26,14 +31,14 @@ class SimulatorOfModel(Simulator):
 
     seed: int
     gradient_sync: Literal["overlap", "barrier"]
-    collective: Literal["ring", "parameter-server"]
+    collective: GradientSum
     memory: MemoryPolicy
 
     def simulation(self, model: Model) -> Simulation:
         """Return what runs a model, with gradients summed as the options say."""
         from topoplan_engine.simulation.base import Simulation
 
-        return Simulation(model, barriers=self.gradient_sync == "barrier", server=self.collective == "parameter-server")
+        return Simulation(model, barriers=self.gradient_sync == "barrier", collective=self.collective)
 
     @property
     def agreement(self) -> str:

@@ -1,9 +1,10 @@
 """How gradients meet: rewrites of a task graph before it is simulated.
 
 `with_barriers` makes synchronisation wait for the end of the backward pass; `with_parameter_server` replaces
-rings by a server.  Both keep the rows of the given tasks where they are and append new ones, so that row ``t``
-stays task ``t``; `server_origin` says which task the appended rows of the second one belong to.  `as_simulated` does
-what the options of the simulator that made a plan's timeline say, for exporters.
+rings by a server, and `with_serial_sums` adds them at the end, one after the other.  All keep the rows of the given
+tasks where they are and append new ones, so that row ``t`` stays task ``t``; `server_origin` says which task the
+appended rows of the second one belong to.  `as_simulated` does what the options of the simulator that made a plan's
+timeline say, for exporters.
 """
 
 from __future__ import annotations
@@ -15,12 +16,20 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import F64, I32, I64
+from topoplan.model.cluster import Cluster
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, select
 
-__all__ = ["as_simulated", "recorded_components", "server_origin", "with_barriers", "with_parameter_server"]
+__all__ = [
+    "as_simulated",
+    "recorded_components",
+    "server_origin",
+    "with_barriers",
+    "with_parameter_server",
+    "with_serial_sums",
+]
 
 _DEFAULTS = {"kind": 0, "seconds": 0.0, "size": 0}
 _DEFAULTS |= dict.fromkeys(("device", "src", "dst", "group", "op", "collective"), -1)
@@ -41,6 +50,9 @@ def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
     options = simulators[0] if simulators and isinstance(simulators[0], Mapping) else {}
     simulated = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
     origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(simulated.n_tasks - plan.taskgraph.n_tasks, -1))
+    if options.get("collective") == "nccl-serial":
+        simulated = with_serial_sums(simulated, plan.cluster)
+        origin = np.append(origin, np.full(simulated.n_tasks - len(origin), -1))
     if options.get("collective") == "parameter-server":
         origin = origin[server_origin(simulated)]
         simulated = with_parameter_server(simulated)
@@ -60,10 +72,7 @@ def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
     reduces = taskgraph.kind == TaskKind.COLLECTIVE
     follows = np.zeros(taskgraph.n_tasks, dtype=bool)
     follows[dst[backward[src]]] = True
-    ends = (taskgraph.kind == TaskKind.UPDATE) | (taskgraph.kind == TaskKind.BARRIER)
-    awaited = np.zeros(taskgraph.n_tasks, dtype=bool)
-    awaited[src[~ends[dst]]] = True
-    moved = reduces & follows & ~awaited
+    moved = reduces & follows & ~_awaited(taskgraph)
     if not moved.any():
         return taskgraph
 
@@ -127,6 +136,64 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
         dst=np.concatenate([server_of[owner], member]),
         op=np.tile(taskgraph.op[owner], 2),
     )
+
+
+def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
+    """Sum gradients when all else has ended, one after the other, without use of the network.
+
+    That is what FlexFlow's simulator adds to its simulated timeline where it is built with NCCL (step 5.5; simulator.cc
+    at commit b152683 of TopoOpt's version): operator by operator and weight by weight, the bytes of the slice over the
+    slowest bandwidth between the first member and another one, which is that of the GPUs inside a host, or that of all
+    interfaces of a host.  The row of such an all-reduce becomes an update of this duration on its first member's
+    device; a barrier is appended, behind which they stand.  All-reduces that other tasks wait for stay as they are:
+    FlexFlow has none.
+    """
+    replaced = _replaced(taskgraph)
+    replaced = replaced[~_awaited(taskgraph)[replaced]]
+    if not len(replaced):
+        return taskgraph
+    serial = np.zeros(taskgraph.n_tasks, dtype=bool)
+    serial[replaced] = True
+    src, dst = taskgraph.edges()
+    before = np.ones(taskgraph.n_tasks, dtype=bool)  # that the barrier waits for: all but sums, and what follows them
+    before[replaced], before[dst[serial[src]]] = False, False
+    owner, member = _members(taskgraph, replaced)
+    first = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[replaced]]]
+    seconds = taskgraph.seconds.copy()
+    seconds[replaced] = 0.0
+    others = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
+    bandwidth = _between(cluster, first[np.searchsorted(replaced, owner[others])], member[others])
+    np.maximum.at(seconds, owner[others], taskgraph.size[owner[others]] / bandwidth)
+    kind, device, size = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.size.copy()
+    group, collective = taskgraph.group.copy(), taskgraph.collective.copy()
+    kind[replaced], device[replaced], size[replaced] = TaskKind.UPDATE, first, 0
+    group[replaced], collective[replaced] = -1, -1
+    columns: dict[str, Any] = {"kind": kind, "device": device, "seconds": seconds, "size": size, "group": group}
+    barrier, kept_edges, waits = taskgraph.n_tasks, ~serial[dst], np.flatnonzero(before)
+    return _extended(
+        attrs.evolve(taskgraph, **columns, collective=collective),
+        np.concatenate([src[kept_edges], waits, [barrier], replaced[:-1]]),
+        np.concatenate([dst[kept_edges], np.full(len(waits), barrier), replaced]),
+        kind=np.full(1, int(TaskKind.BARRIER)),
+        device=first[:1],
+    )
+
+
+def _between(cluster: Cluster, one: I32, other: I64) -> F64:
+    """(n,) bytes/s between devices: inside their host, or through all interfaces of the slower one of two hosts."""
+    first, second = cluster.device_host[one], cluster.device_host[other]
+    outside = cluster.interfaces * cluster.interface_bandwidth
+    slower: F64 = np.minimum(outside[first], outside[second])
+    return np.where(first == second, cluster.inside_bandwidth[first], slower)
+
+
+def _awaited(taskgraph: TaskGraph) -> NDArray[np.bool_]:
+    """(T,) whether something that is no end of the iteration waits for a task."""
+    src, dst = taskgraph.edges()
+    ends = (taskgraph.kind == TaskKind.UPDATE) | (taskgraph.kind == TaskKind.BARRIER)
+    awaited = np.zeros(taskgraph.n_tasks, dtype=bool)
+    awaited[src[~ends[dst]]] = True
+    return awaited
 
 
 def server_origin(taskgraph: TaskGraph) -> I64:

@@ -54,3 +54,15 @@ def test_tasks_name_their_micro_batch():
     text = WRITE(reference.pipelined()).decode()
     assert r"dense1\ #3\ (device\ 0) | FORWARD" in text
     assert text.count("[label=") == reference.pipelined().taskgraph.n_tasks
+
+
+def test_tasks_that_the_simulator_inserts_are_drawn():
+    plan = reference.plan()
+    options = {"gradient_sync": "barrier", "collective": "parameter-server"}
+    simulated = attrs.evolve(plan, provenance={"components": [{"kind": "simulator", "options": options}]})
+    plain, drawn = WRITE(plan).decode(), WRITE(simulated).decode()
+    assert " | BARRIER" not in plain
+    assert " | UPDATE" not in plain
+    assert drawn.count(" | BARRIER") == 4
+    assert drawn.count(" | UPDATE") == 2
+    assert drawn.count(" | TRANSFER") == plain.count(" | TRANSFER") + 2 * 2 * 3

@@ -58,3 +58,16 @@ def test_a_replayed_file_is_written_as_it_was_replayed(option, tmp_path):
     written.write_bytes(WRITE(replayed))
     assert simulate_file(written).timeline.makespan == pytest.approx(replayed.timeline.makespan, rel=1e-6)
     assert WRITE(attrs.evolve(simulate_file(given), timeline=None)) == data
+
+
+@pytest.mark.parametrize("sync", ["overlap", "barrier"])
+def test_serial_sums_are_written_as_they_were_simulated(sync):
+    options = {"gradient_sync": sync, "collective": "nccl-serial"}
+    graph, cluster, fabric = two_layers(), Cluster.uniform(n_hosts=HOSTS, interface_bandwidth=1.25e10), mesh()
+    line = Fluid(**options).build()(graph, fabric, cluster)
+    told = {"components": [{"kind": "simulator", "options": options}]}
+    again = read(WRITE(Plan(cluster=cluster, fabric=fabric, taskgraph=graph, timeline=line, provenance=told)), "x")
+    assert Fluid().build().makespan(again.taskgraph, again.fabric, again.cluster) == pytest.approx(
+        line.makespan, rel=1e-6
+    )
+    assert (again.taskgraph.kind == TaskKind.UPDATE).sum() == 2

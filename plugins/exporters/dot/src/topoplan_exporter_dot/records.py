@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topoplan import Plan, TaskGraph, TaskKind
+from topoplan_engine.simulation.gradients import as_simulated
 
 __all__ = ["write"]
 
@@ -11,12 +12,16 @@ _ESCAPES = str.maketrans({character: f"\\{character}" for character in '\\"{}|<>
 
 
 def write(plan: Plan) -> bytes:
-    """Write one node per task and one edge per dependency, in the order of the task graph."""
-    graph, timeline = plan.taskgraph, plan.timeline
+    """Write one node per task and one edge per dependency, in the order of the task graph.
+
+    Tasks that options of the simulator insert (barriers, transfers to and from parameter servers) are written, without
+    times of their own.
+    """
+    graph, timeline = as_simulated(plan)[0], plan.timeline
     lines = ["digraph taskgraph {", "  node [shape=record];"]
     for task in range(graph.n_tasks):
         times = ""
-        if timeline is not None:
+        if timeline is not None and task < len(timeline.start):
             times = f" | {{ {float(timeline.start[task]) * 1e3:.6g} | {float(timeline.finish[task]) * 1e3:.6g} }}"
         kind = "ALLREDUCE" if graph.kind[task] == TaskKind.COLLECTIVE else TaskKind(graph.kind[task]).name
         lines.append(f'  t{task} [label="{{ {_name(graph, task).translate(_ESCAPES)} | {kind}{times} }}"];')

@@ -34,7 +34,7 @@ class Flexnet(SimulatorOfModel):
     )
     seed: int = option(1, help="draws the directions; 1 gives FlexNet's published times", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=GRADIENT_SYNC)
-    collective: Literal["ring", "parameter-server"] = option("ring", help=COLLECTIVE)
+    collective: Literal["ring", "parameter-server", "nccl-serial"] = option("ring", help=COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("ignore", help=MEMORY)
 
     def build(self) -> Simulation:

@@ -36,7 +36,7 @@ class Fluid(SimulatorOfModel):
     )
     seed: int = option(0, help="draws one of several equal paths", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=GRADIENT_SYNC)
-    collective: Literal["ring", "parameter-server"] = option("ring", help=COLLECTIVE)
+    collective: Literal["ring", "parameter-server", "nccl-serial"] = option("ring", help=COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("penalty", help=MEMORY)
 
     @property
