@@ -161,9 +161,9 @@ def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
     first = taskgraph.group_members[taskgraph.group_ptr[taskgraph.group[replaced]]]
     seconds = taskgraph.seconds.copy()
     seconds[replaced] = 0.0
-    others = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
-    bandwidth = _between(cluster, first[np.searchsorted(replaced, owner[others])], member[others])
-    np.maximum.at(seconds, owner[others], taskgraph.size[owner[others]] / bandwidth)
+    partners = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
+    bandwidth = _between(cluster, first[np.searchsorted(replaced, owner[partners])], member[partners])
+    np.maximum.at(seconds, owner[partners], taskgraph.size[owner[partners]] / bandwidth)
     kind, device, size = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.size.copy()
     group, collective = taskgraph.group.copy(), taskgraph.collective.copy()
     kind[replaced], device[replaced], size[replaced] = TaskKind.UPDATE, first, 0
@@ -179,9 +179,9 @@ def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
     )
 
 
-def _between(cluster: Cluster, one: I32, other: I64) -> F64:
+def _between(cluster: Cluster, server: I32, client: I64) -> F64:
     """(n,) bytes/s between devices: inside their host, or through all interfaces of the slower one of two hosts."""
-    first, second = cluster.device_host[one], cluster.device_host[other]
+    first, second = cluster.device_host[server], cluster.device_host[client]
     outside = cluster.interfaces * cluster.interface_bandwidth
     slower: F64 = np.minimum(outside[first], outside[second])
     return np.where(first == second, cluster.inside_bandwidth[first], slower)
