@@ -231,7 +231,7 @@ def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int
 def _conversions(
     program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]
 ) -> tuple[F64, F64, list[int]]:
-    """Return the seconds of all conversions, and for each value the first one of the same bytes and forms: they share them."""
+    """Return the seconds of all conversions, and for each value the first that shares them: same bytes and forms."""
     most = 1 + max(map(len, forms), default=0)
     forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
