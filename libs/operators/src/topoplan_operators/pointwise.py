@@ -9,7 +9,7 @@ from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.dense import SOFTMAX_FLOPS
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["FUNCTIONS", "concat", "elementwise", "layer_norm", "softmax"]
+__all__ = ["FUNCTIONS", "batch_norm", "concat", "elementwise", "layer_norm", "softmax"]
 
 #: Numbers of FlexNet's operator types, which are part of the names under which it measures.
 FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
@@ -28,8 +28,8 @@ _LINEAR = {
     ("divide", 2): ((0,),),
 }
 
-#: FLOPs that layer normalization spends on one element: mean, variance, scale, weight, bias.
-LAYER_NORM_FLOPS = 8
+#: FLOPs that normalization spends on one element: mean, variance, scale, weight, bias.
+NORM_FLOPS = 8
 
 
 def _every_axis(shape: Sequence[int]) -> tuple[Dimension, ...]:
@@ -112,7 +112,31 @@ def layer_norm(x: Handle, normalized: int = 1) -> Operator:
         inputs=(plain("x", x, *axes),),
         weights=tuple(plain(name, scale, *axes[rank - normalized :]) for name in ("weight", "bias")),
         outputs=(plain("y", x, *axes),),
-        work=(Term(LAYER_NORM_FLOPS, axes),),
+        work=(Term(NORM_FLOPS, axes),),
+    )
+
+
+def batch_norm(x: Handle) -> Operator:
+    """Return ``x`` (samples, channels, ...) with mean 0 and variance 1 in every channel, times a weight, plus a bias.
+
+    Every part takes the mean over its own samples, as data parallelism usually does; positions stay together.
+    """
+    if len(x.shape) < 2:
+        raise TopoplanError(f"batch_norm: input of shape {x.shape} is not (samples, channels, ...)")
+    samples, channels, *positions = x.shape
+    axes = tuple(range(len(x.shape)))
+    return Operator(
+        name="",
+        kind="batch_norm",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("c", channels, Role.PARAMETER),
+            *(Dimension(f"a{k}", size) for k, size in enumerate(positions, 2)),
+        ),
+        inputs=(plain("x", x, *axes),),
+        weights=tuple(plain(name, Handle((channels,)), 1) for name in ("weight", "bias")),
+        outputs=(plain("y", x, *axes),),
+        work=(Term(NORM_FLOPS, axes),),
     )
 
 

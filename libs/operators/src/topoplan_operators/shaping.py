@@ -9,7 +9,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["append_token", "chunk", "flatten", "take_token", "transpose", "view"]
+__all__ = ["append_token", "chunk", "flatten", "permute", "take_token", "transpose", "view"]
 
 
 def _dimensions(shape: Sequence[int], sample: int = 0) -> tuple[Dimension, ...]:
@@ -24,10 +24,15 @@ def transpose(x: Handle, first: int, second: int, *, sample: int = 0) -> Operato
     """Exchange two axes of ``x``, whose samples lie along axis ``sample``."""
     order = list(range(len(x.shape)))
     order[first], order[second] = order[second], order[first]
+    return permute(x, order, sample=sample, kind="transpose")
+
+
+def permute(x: Handle, order: Sequence[int], *, sample: int = 0, kind: str = "permute") -> Operator:
+    """Put the axes of ``x``, whose samples lie along axis ``sample``, into another order."""
     output = Handle(tuple(x.shape[k] for k in order), x.itemsize)
     return Operator(
         name="",
-        kind="transpose",
+        kind=kind,
         dims=_dimensions(x.shape, sample),
         inputs=(plain("x", x, *range(len(order))),),
         outputs=(plain("y", output, *order),),
