@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.topological import sort_tasks
 
@@ -50,7 +49,7 @@ class _Graph(NamedTuple):
     Attributes:
         tasks, uses: see `critical_path_bound`.
         processing_time: (T,) seconds.
-        order: tasks, every one behind its predecessors.
+        order: (T,) the sorted tasks first, every one behind its predecessors.
         pred_ptr, pred: CSR, the predecessors of each task.
     """
 
@@ -97,7 +96,6 @@ class _Scratch(NamedTuple):
     visit: I64
 
 
-@numba.njit(cache=True)
 def critical_path_bound(
     tasks: TaskColumns, processing_time: F64, uses: LinkUses, n_links: int, n_devices: int
 ) -> tuple[float, F64]:
@@ -110,33 +108,41 @@ def critical_path_bound(
         n_links, n_devices: how many there are.
     """
     n_tasks, n_machines = len(tasks.kind), n_links + n_devices
-    order = np.empty(n_tasks, np.int32)
+    order, waits = np.empty(n_tasks, np.int32), tasks.preds.copy()
     pred_ptr, pred = np.zeros(n_tasks + 1, np.int64), np.empty(len(tasks.succ), np.int32)
-    n_sorted = sort_tasks(tasks, tasks.preds.copy(), pred_ptr, pred, order)
-    graph = _Graph(tasks, processing_time, uses, order[:n_sorted], pred_ptr, pred)
+    graph = _Graph(tasks, processing_time, uses, order, pred_ptr, pred)
     times = _Times(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
-    _chains(graph, times, _Scratch(np.zeros(n_links), np.full(n_links, np.inf), np.full(n_tasks, -1, np.int64)))
-    machines = _Machines(
-        np.zeros((n_machines, STEPS)), np.full((n_machines, STEPS), np.inf), np.full((n_machines, STEPS), np.inf)
-    )
-    return _one_machine(graph, times, n_links, machines), times.time_to_end
+    scratch = _Scratch(np.zeros(n_links), np.full(n_links, np.inf), np.full(n_tasks, -1, np.int64))
+    steps = (n_machines, STEPS)
+    machines = _Machines(np.zeros(steps), np.full(steps, np.inf), np.full(steps, np.inf))
+    return _bound(graph, waits, times, scratch, machines, n_links), times.time_to_end
+
+
+@kernel
+def _bound(graph: _Graph, waits: I32, times: _Times, scratch: _Scratch, machines: _Machines, n_links: int) -> float:
+    """Fill the times of all tasks, and return the lower bound on the makespan."""
+    n_sorted = sort_tasks(graph.tasks, waits, graph.pred_ptr, graph.pred, graph.order)
+    _chains(graph, n_sorted, times, scratch)
+    return float(_one_machine(graph, n_sorted, times, n_links, machines))
 
 
 @inline_kernel
-def _chains(graph: _Graph, times: _Times, scratch: _Scratch) -> None:
+def _chains(graph: _Graph, n_sorted: int, times: _Times, scratch: _Scratch) -> None:
     """Write heads along the edges, then tails against them.
 
     Invariant: when a task is looked at, the heads of all its predecessors (the tails of all its successors) are final.
     """
     tasks, pred_ptr, pred = graph.tasks, graph.pred_ptr, graph.pred
     head, tail = times.head, times.tail
-    for t in graph.order:
+    for i in range(n_sorted):
+        t = graph.order[i]
         first, last = pred_ptr[t], pred_ptr[t + 1]
         for k in range(first, last):
             head[t] = max(head[t], head[pred[k]] + graph.processing_time[pred[k]])
         if last - first > 1:
             head[t] = max(head[t], _shared_link(graph, pred, first, last, head, scratch, t))
-    for t in graph.order[::-1]:
+    for i in range(n_sorted - 1, -1, -1):
+        t = graph.order[i]
         first, last = np.int64(tasks.succ_ptr[t]), np.int64(tasks.succ_ptr[t + 1])
         for k in range(first, last):
             tail[t] = max(tail[t], times.time_to_end[tasks.succ[k]])
@@ -147,14 +153,16 @@ def _chains(graph: _Graph, times: _Times, scratch: _Scratch) -> None:
 
 
 @inline_kernel
-def _one_machine(graph: _Graph, times: _Times, n_links: int, machines: _Machines) -> float:
+def _one_machine(graph: _Graph, n_sorted: int, times: _Times, n_links: int, machines: _Machines) -> float:
     """Lower bound on the makespan over all chains, links and devices."""
     tasks, uses, head, tail = graph.tasks, graph.uses, times.head, times.tail
     bound, latest = 0.0, 0.0
-    for t in graph.order:
+    for i in range(n_sorted):
+        t = graph.order[i]
         latest = max(latest, head[t])
         bound = max(bound, head[t] + times.time_to_end[t])
-    for t in graph.order:
+    for i in range(n_sorted):
+        t = graph.order[i]
         step = min(STEPS - 1, int(head[t] / latest * STEPS)) if latest > 0.0 else 0
         if tasks.device[t] >= 0:
             _add_task(machines, n_links + tasks.device[t], step, tasks.seconds[t], head[t], tail[t])

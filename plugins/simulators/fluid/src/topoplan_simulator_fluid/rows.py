@@ -1,8 +1,8 @@
 """State of the fluid model's links and flows, and the incidence of both: rows of the flows over each link.
 
 State lies in a few columns of records, one for each link, flow and slot (one link of one flow): what belongs together
-is read together, and a function that is not inlined gets few arguments.  Only `idle` allocates, so that numba need not
-count references.
+is read together.  Only `idle` allocates, so that numba need not count references.  Numbers of rows that are never -1
+are unsigned: for a signed one every access would ask first whether it counts from the end.
 
 Each link has a row of the slots over it; those of the flows that are *bottlenecked here* stand first.
 
@@ -45,7 +45,8 @@ TOUCHED, DIRTY, ENTERED, USED = range(4)
 _LINK = np.dtype(
     [
         *((name, np.float64) for name in ("capacity", "before", "served", "since", "soonest", "reuse_threshold")),
-        *((name, np.int64) for name in ("load", "row")),
+        ("load", np.int64),
+        ("row", np.uint32),
         *((name, np.int32) for name in ("bottlenecked_here", "length", "row_capacity")),
         *((name, np.int8) for name in ("soonest_outdated", "work_marks")),
     ],
@@ -56,7 +57,7 @@ _LINK = np.dtype(
 _FLOW = np.dtype(
     [
         ("virtual_finish", np.float64),
-        ("slot", np.int64),
+        ("slot", np.uint32),
         ("used", np.int32),
         ("bottleneck", np.int32),
         ("home", np.int32),
@@ -64,9 +65,9 @@ _FLOW = np.dtype(
     align=True,
 )
 #: One slot: its link, the units of load there, and its place in ``incidence``.
-_SLOT = np.dtype([("load", np.int64), ("position", np.int32), ("link", np.uint32)], align=True)
+_SLOT = np.dtype([("load", np.int64), ("position", np.uint32), ("link", np.uint32)], align=True)
 #: One place of a row: a slot and its flow.
-_PLACE = np.dtype([("slot", np.int32), ("flow", np.int32)], align=True)
+_PLACE = np.dtype([("slot", np.uint32), ("flow", np.uint32)], align=True)
 
 
 class Sharing(NamedTuple):
