@@ -21,6 +21,7 @@ _OURS: Mapping[str, Callable[[NetworkResult], float]] = {
     "computation": lambda result: result.breakdown["computation_s"],
     "communication": lambda result: result.breakdown["communication_s"],
     "overlap": lambda result: result.breakdown["overlap_ratio"],
+    "memory": lambda result: result.memory / 1e9,
 }
 
 
@@ -75,7 +76,9 @@ class PublishedValues:
 
 
 def times_beside(study: Study, results: Sequence[NetworkResult]) -> str:
-    """Return a Markdown table of iteration times: ours, published, error, for each model and setting."""
+    """Return a Markdown table of iteration times: ours, published, error, for each setting; empty if none are."""
+    if not any("iteration-time" in table.values for table in study.published):
+        return ""
     published = PublishedValues.of(study)
     rows = []
     for compared in by_setting(results):
@@ -89,7 +92,7 @@ def breakdown_beside(study: Study, results: Sequence[NetworkResult]) -> str:
     """Return a Markdown table of the other columns that are published; empty if there are none."""
     published = PublishedValues.of(study)
     listed = {column for values in published.values.values() for column in values}
-    columns = [column for column in COLUMNS[1:] if column in listed]
+    columns = [column for column in COLUMNS if column in listed and column != "iteration-time"]
     if not columns:
         return ""
     rows = [
@@ -101,7 +104,7 @@ def breakdown_beside(study: Study, results: Sequence[NetworkResult]) -> str:
         ]
         for result in results
     ]
-    headers = [f"{column}{'' if column == 'overlap' else ', s'} (published)" for column in columns]
+    headers = [", ".join(filter(None, (column, COLUMNS[column]))) + " (published)" for column in columns]
     return markdown_table(["model", *study.vary, "planner", *headers], rows)
 
 
@@ -146,7 +149,7 @@ def _text(value: float | str | None, name: str) -> str:
         return "-"
     if isinstance(value, str):
         return value
-    return f"{value:.1%}" if name == "overlap" else f"{value:.4f}"
+    return f"{value:.1%}" if name == "overlap" else f"{value:.2f}" if name == "memory" else f"{value:.4f}"
 
 
 def _percent(share: float | None) -> str:

@@ -35,7 +35,6 @@ def section(report: StudyReport, command: str, picture: str) -> str:
         f"brackets where they differ.  {premises(report.measured, report.prices)}{precision}\n",
         f"![{study.title}]({picture})\n",
         *map(_hypothesis, report.tests),
-        "### Iteration time\n",
         *_main_tables(report),
         *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(report.results, report.prices)),
         *_overfull(report.results),
@@ -56,13 +55,12 @@ def _main_tables(report: StudyReport) -> list[str]:
     """Return the tables of times and of costs; of a study with published values, these beside the times instead."""
     study = report.study
     if study.published:
-        breakdown = breakdown_beside(study, report.results)
+        times, breakdown = times_beside(study, report.results), breakdown_beside(study, report.results)
         return [
-            times_beside(study, report.results) + "\n",
-            order_sentence(study, report.results) + "\n",
-            *(["### Where the time goes\n", breakdown + "\n"] if breakdown else []),
+            *(["### Iteration time\n", times + "\n", order_sentence(study, report.results) + "\n"] if times else []),
+            *(["### Breakdown\n", breakdown + "\n"] if breakdown else []),
         ]
-    return [_times(report) + "\n", "### Bandwidth and cost\n", _costs(report) + "\n"]
+    return ["### Iteration time\n", _times(report) + "\n", "### Bandwidth and cost\n", _costs(report) + "\n"]
 
 
 def premises(measured: bool, prices: Prices) -> str:

@@ -15,8 +15,8 @@ from topoplan.errors import TopoplanError, nearest, shown
 
 __all__ = ["COLUMNS", "Published", "published_from"]
 
-#: What may be listed: times in seconds, and the overlap ratio.
-COLUMNS = ("iteration-time", "computation", "communication", "overlap")
+#: What may be listed, and its unit: empty for ratios.
+COLUMNS = {"iteration-time": "s", "computation": "s", "communication": "s", "overlap": "", "memory": "GB"}
 
 
 @attrs.frozen(kw_only=True)
