@@ -269,6 +269,11 @@ def test_pieces_of_a_split(build) -> None:
             "x; ; ; INPUT\nt; x,; ; TRANSPOSE; 0; 1\n",
             r"net\.ff: line 2: TRANSPOSE: changes the axis of samples, which must stay the first",
         ),
+        (
+            ALEXNET,
+            "x; ; ; INPUT\ne; x,; ; EMBEDDING; 9; 9\n",
+            r"net\.ff: line 2: EMBEDDING: indices of shape \(8, 3, 224, ",
+        ),
         (ALEXNET, "x; ; ; INPUT\nc; x,x,; ; CONCAT; 4\n", r"net\.ff: line 2: CONCAT: axis 4 is none of 4 axes"),
         (ALEXNET, "x; ; ; INPUT\nc; x,; a,b,; SPLIT; -5\n", r"net\.ff: line 2: SPLIT: axis -5 is none of 4 axes"),
         (ALEXNET, "x; ; ; INPUT\nc; x,; a,b,; SPLIT; 0\n", r"net\.ff: line 2: SPLIT: changes the axis of samples"),

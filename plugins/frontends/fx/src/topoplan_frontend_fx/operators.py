@@ -131,6 +131,8 @@ def _batch_matmul(node: Node, inputs: Sequence[Handle], _: bool) -> Operator:
 
 
 def _embedding(node: Node, inputs: Sequence[Handle], _: bool) -> Operator:
+    if len(inputs[0].shape) != 2:
+        raise TopoplanError(f"{node.where}: EMBEDDING: indices of shape {inputs[0].shape} are not (samples, positions)")
     return dense.token_embedding(inputs[0], node.integer(0, "rows", 1), node.integer(1, "row length", 1))
 
 
