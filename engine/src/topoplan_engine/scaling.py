@@ -11,6 +11,7 @@ import attrs
 from topoplan.arrays import F64, I32, f64
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.taskgraph import Collective
+from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.sharding.resharding import CollectiveCosts
 
 __all__ = ["scaled_costs"]
@@ -40,6 +41,12 @@ class _Scaled(CostFunction):
             backward=f64(priced.backward * factor),
             weight_gradient=None if gradient is None else f64(gradient * factor),
         )
+
+    def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
+        """Return what the other one says of optimizer steps; they move bytes, at the rate of the memory."""
+        if not isinstance(self._costs, OptimizerCosts):
+            return None
+        return self._costs.optimizer_seconds(op, degrees, devices)
 
 
 class _ScaledWithCollectives(_Scaled):

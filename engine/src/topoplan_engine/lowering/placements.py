@@ -15,6 +15,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
@@ -31,14 +32,20 @@ class PlacementLowering:
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
         table = self._fragments.part_table(strategy.placements)
-        return build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
+        taskgraph = build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
+        steps = priced_steps(self._fragments, strategy.placements)
+        if all(seconds is None for seconds in steps):
+            return taskgraph
+        return with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
 
-    def symmetry(self, strategy: Strategy) -> Symmetry:
-        """Return the classes of parts that nothing tells apart if all devices are alike."""
+    def symmetry(self, strategy: Strategy) -> Symmetry | None:
+        """Return the classes of parts that nothing tells apart if all devices are alike; None with optimizer steps."""
         from topoplan_engine.lowering.symmetry.quotient import Symmetry
         from topoplan_engine.lowering.symmetry.refinement import equitable_partition, initial_colors
 
         fragments = self._fragments
+        if any(seconds is not None for seconds in priced_steps(fragments, strategy.placements)):
+            return None  # classes know nothing of them
         table = fragments.part_table(strategy.placements)
         graph = initial_colors(table, fragments.op_class, fragments.edge_class)
         return Symmetry(table, equitable_partition(graph, fragments.cluster.n_devices))

@@ -125,10 +125,11 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     size, group, collective = taskgraph.size.copy(), taskgraph.group.copy(), taskgraph.collective.copy()
     kind[replaced], devices[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
     size[replaced], group[replaced], collective[replaced] = 0, -1, -1
+    sender = _updated(taskgraph, server_of, seconds)[owner]
     columns: dict[str, Any] = {"kind": kind, "device": devices, "seconds": seconds, "size": size, "group": group}
     return _extended(
         attrs.evolve(taskgraph, **columns, collective=collective),
-        np.concatenate([src, up, owner]),
+        np.concatenate([src, up, sender]),
         np.concatenate([dst, owner, down]),
         kind=np.full(2 * len(owner), int(TaskKind.TRANSFER)),
         size=np.tile(taskgraph.size[owner], 2),
@@ -136,6 +137,20 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
         dst=np.concatenate([server_of[owner], member]),
         op=np.tile(taskgraph.op[owner], 2),
     )
+
+
+def _updated(taskgraph: TaskGraph, server_of: I32, seconds: F64) -> I64:
+    """(T,) the task after which the server sends what it summed: its optimizer step, or the sum where none has a price.
+
+    The steps of clients take no time: ``seconds`` of these become 0.
+    """
+    sender = np.arange(taskgraph.n_tasks)
+    src, dst = taskgraph.edges()
+    steps = (server_of[src] >= 0) & (taskgraph.kind[dst] == TaskKind.UPDATE) & (seconds[dst] > 0)
+    at_server = steps & (taskgraph.device[dst] == server_of[src])
+    sender[src[at_server]] = dst[at_server]
+    seconds[dst[steps & ~at_server]] = 0.0
+    return sender
 
 
 def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:

@@ -65,6 +65,12 @@ class Roofline(Estimator):
         minimum=0,
     )
 
+    optimizer_step: bool = option(
+        False,
+        help="price the optimizer's step: weights, gradients and state are read and written, for every slice of a "
+        "dense weight",
+    )
+
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
         """Compile the costs."""
         from topoplan_estimator_roofline.cost import RooflineCosts

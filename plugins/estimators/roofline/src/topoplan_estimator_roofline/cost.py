@@ -18,6 +18,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
+from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
 from topoplan_operator_times.work import PartWork, backward_factors, part_work
@@ -46,7 +47,7 @@ class RooflineCosts(CostFunction):
 
     def __init__(self, options: Roofline, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
-        self._share = cluster.gpus_per_device
+        self._share, self._prices_steps = cluster.gpus_per_device, options.optimizer_step
         self._states = weight_states(graph, options.optimizer_state)
         self._table_states = weight_states(graph, 0, gradient=False)
         precision = options.precision or graph.precision
@@ -56,6 +57,7 @@ class RooflineCosts(CostFunction):
             "precision": precision,
             **({"device": options.device} if options.device else {}),
             **_assumed_rates(options, devices, precision),
+            **({"optimizer_step": True} if options.optimizer_step else {}),
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
@@ -97,6 +99,20 @@ class RooflineCosts(CostFunction):
         if self._equal:
             self._prices[key] = costs
         return costs
+
+    def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
+        """(weights, P) seconds of the optimizer's step; None unless it is priced, for tables, and without weights.
+
+        A step is one kernel that reads the gradient, and reads and writes the weight and the optimizer's state; in
+        mixed precision the weight that it reads is the fp32 copy among the state.
+        """
+        operator = self._graph.operators[op]
+        if not self._prices_steps or not operator.weights or operator.kind == "embedding":
+            return None
+        weight, gradient, state = self._states
+        moved = gradient + 2 * state + (2 * weight if self._graph.precision == "fp32" else weight)
+        slices = [slice_elements(operator, tensor, degrees) * tensor.itemsize for tensor in operator.weights]
+        return f64(moved * np.array(slices) / self._rates.bandwidth[devices] + self._rates.overhead[devices])
 
     def _states_of(self, operator: Operator) -> tuple[int, int, int]:
         """Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists."""

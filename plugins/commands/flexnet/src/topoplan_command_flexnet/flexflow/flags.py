@@ -67,7 +67,11 @@ FLAGS = (
         "describe the machine with options of `topoplan optimize`, as in the line below",
         "--machine-model-version",
     ),
-    _idle("describe the machine with options of `topoplan optimize`, as in the line below", "--machine-model-file"),
+    _idle(
+        "is not read: sockets, memory buses, PCIe and NVLink pairs are one bandwidth here "
+        "(--inter-gpu-bandwidth-gbps), NICs are --degree, --interface-bandwidth-gbps and --latency-us",
+        "--machine-model-file",
+    ),
     _idle("--nodes and -ll:gpu name the machine of the search, too", "--search-num-nodes"),
     _idle("--nodes and -ll:gpu name the machine of the search, too", "--search-num-workers"),
     _idle(_GRAPH, "--substitution-json"),
