@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.layer_files import write
 
-from topoplan import Cluster
+from topoplan import Cluster, Host
 from topoplan_engine import problem_on
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.options import ClusterOptions
@@ -51,6 +51,12 @@ PEER = ("TOPOPLAN_HPGO_PYTHON", "a Python 3.7 with HPGO 0.9.2")
 OURS = ("hpgo", "pipeline")
 
 
+@functools.cache
+def installed():
+    """Return the installed plugins: those who plan often look for them once, in the first call."""
+    return Host.discover()
+
+
 def graph_of(request):
     return Torchgraph(file=request["file"], profile_batch=request["profile_batch"]).build(request["batch"])
 
@@ -76,7 +82,8 @@ def plan_pipeline(request):
             inter_gpu_bandwidth_gbps=200.0,
             interface_bandwidth_gbps=25.0,
             degree=1,
-        )
+        ),
+        installed(),
     )
     costs = Prices().build(graph, cluster)
     plan_pipelines(DapplePipeline(), problem_on(graph, cluster, costs, BigSwitch()))

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import attrs
+import numpy as np
 import pytest
 from reference.tables import rows
 
@@ -20,6 +22,7 @@ from topoplan_pipeline_planning.machine import Machine
 from topoplan_pipeline_planning.planning import best_of, plan, shortlist
 from topoplan_pipeline_planning.plans import early_backward_speedup
 from topoplan_searcher_hpgo.baselines import released, released_memory
+from topoplan_searcher_pipeline.columns import columns_of, states_of
 
 TWO_HOSTS, FLAT = [8, 16], list(range(1, 17))
 
@@ -262,3 +265,22 @@ def test_the_same_plan_in_every_process():
 def test_estimator_is_the_frontends_own_unless_given():
     assert Experiment(model="torchgraph").estimator is None
     assert Experiment(model="torchgraph", estimator="roofline").estimator.name == "roofline"
+
+
+def test_prices_in_one_call_are_those_of_single_operators(monkeypatch):
+    graph = Torchgraph(profile="bert-24").build(30)
+    cluster = Cluster.uniform(n_hosts=4, devices_per_host=8)
+    costs = Prices().build(graph, cluster)
+    states, _ = states_of(graph, 2000)
+    together = columns_of(graph, cluster, costs, states)
+    monkeypatch.setattr(type(costs), "replica_prices", lambda *_: None)
+    one_by_one = columns_of(graph, cluster, costs, states)
+    assert together.unpriced.any()  # no 31 or 32 parts of 30 samples
+    for name in attrs.fields_dict(type(together)):
+        assert np.array_equal(getattr(together, name), getattr(one_by_one, name)), name
+
+
+def test_devices_of_different_speed_are_priced_one_by_one():
+    graph = Torchgraph(profile="bert-24").build(30)
+    cluster = attrs.evolve(Cluster.uniform(n_hosts=2), device_speed=[1.0, 0.5])
+    assert Prices().build(graph, cluster).replica_prices([1, 2]) is None

@@ -8,6 +8,7 @@ optimizer state, and its share of the output.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -63,6 +64,45 @@ class ProfiledCosts(CostFunction):
             self._prices[op, degrees] = costs
         return costs
 
+    def replica_prices(self, counts: Sequence[int]) -> tuple[F64, I32] | None:
+        """Price all n operators with their samples divided among R numbers of devices, by the largest part.
+
+        Args:
+            counts: (R,) numbers of devices.
+
+        Returns:
+            (5, R, n) seconds forward, backward and of gradients of weights, bytes that persist and those that do not;
+            and (R, n) 1 for an operator that cannot be cut into so many parts, whose prices are 0.  None if devices
+            differ, an operator was not profiled, or weights would be cut.
+        """
+        operators = self._graph.operators
+        profiles = [operator.profile for operator in operators if operator.profile is not None]
+        if not self._equal or len(profiles) < len(operators) or any(map(_cuts_weights, operators)):
+            return None
+        columns = [(p.forward, p.backward, p.activation_bytes) for p in profiles]
+        forward, backward, activations = np.array(columns, dtype=np.float64).reshape(-1, 3).T
+        samples = [op.dims[op.sample_dim].size if op.sample_dim >= 0 else 1 for op in operators]
+        sizes = np.array(samples, dtype=np.int64)
+        divided = np.array([op.sample_dim >= 0 for op in operators])
+        count = np.where(divided, np.array(counts, dtype=np.int64)[:, None], 1)  # (R, n)
+        largest = -(-sizes // count)
+        share = np.where(divided, np.ceil(largest / self._gpus) / sizes, 1.0)
+        weights = np.array([self._weights(i, (1,) * len(op.dims))[0] for i, op in enumerate(operators)])
+        states = (self._states * weights).sum(axis=0)
+        backward_seconds = backward * share / self._speed[0]
+        has_weights = np.array([bool(op.weights) for op in operators])
+        prices = np.stack(
+            [
+                forward * share / self._speed[0],
+                backward_seconds,
+                np.where(has_weights, backward_seconds / 2, 0.0),
+                np.broadcast_to(states, share.shape),
+                states + activations * share - states,
+            ]
+        )
+        unpriced = count > sizes
+        return np.where(unpriced, 0.0, prices), unpriced.astype(np.int32)
+
     def _share(self, operator: Operator, degrees: tuple[int, ...]) -> F64:
         """Return the (P,) share of the iteration space that one GPU of each part runs."""
         share = np.ones(degrees)
@@ -87,6 +127,11 @@ class ProfiledCosts(CostFunction):
                 self._whole[op, number] = float(elements[0]) * tensor.itemsize
             weights += self._whole[op, number]
         return weights
+
+
+def _cuts_weights(op: Operator) -> bool:
+    """Whether a weight is divided with the samples."""
+    return any(axis.dim == op.sample_dim >= 0 for tensor in op.weights for axis in tensor.axes)
 
 
 def _unpriced(op: Operator, degrees: tuple[int, ...]) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -20,12 +21,24 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["Columns", "columns_of", "states_of"]
+__all__ = ["Columns", "ReplicaCosts", "columns_of", "states_of"]
 
 Bools = NDArray[np.bool_]
 
 #: On at most so many devices a stage may have any number of them.
 _ANY_SIZE = 32
+
+
+@runtime_checkable
+class ReplicaCosts(Protocol):
+    """What costs may offer besides prices of one operator at a time: those of all operators in one call."""
+
+    def replica_prices(self, counts: Sequence[int]) -> tuple[F64, I32] | None:
+        """Return what `_prices` returns, to the last bit, or None where only ``price`` knows.
+
+        Args:
+            counts: (R,) ascending numbers of equal devices among which the samples of an operator are divided.
+        """
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -173,6 +186,8 @@ def _prices(
         (5, R, n) forward, backward, gradients of weights (seconds), persistent bytes and activations of each operator,
         and (R, n) 1 for an operator that cannot be cut into so many parts.
     """
+    if isinstance(costs, ReplicaCosts) and (known := costs.replica_prices(replicas)) is not None:
+        return known
     prices = np.zeros((5, len(replicas), len(graph.operators)))
     unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
     slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)

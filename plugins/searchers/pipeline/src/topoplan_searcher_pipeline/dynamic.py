@@ -21,18 +21,18 @@ from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
-from topoplan_searcher_pipeline.machine import Moves, transfer_loads
+from topoplan_searcher_pipeline.machine import MovePairs, Moves, transfer_loads
+from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
-__all__ = ["ORDERS", "PipelineEstimate", "Task", "pipelines"]
-
-#: Orders of passes that are planned for.
-ORDERS = (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE)
+__all__ = ["PipelineEstimate", "Task", "pipelines"]
 
 #: How much slower than the best known pipeline an end may be.
 _SLACK = 1.25
 #: Pipelines of each number of stages that are yielded, which take different numbers of devices of hosts; and how much
 #: slower than the first one the others may be.
 _PIPELINES, _NEARLY = 3, 1.1
+#: Relative difference that rounding may make.
+_ROUNDING = 1e-9
 #: Numbers of some orders, as kernels know them.
 _GPIPE, _DEEP, _ZERO_BUBBLE = (
     ORDERS.index(order) for order in (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ZERO_BUBBLE)
@@ -45,6 +45,7 @@ class Task(NamedTuple):
     Attributes:
         columns: the model.
         moves: the machine.
+        pairs: of its moves; prices that a task computes are there for the next one.
         micro_batches: of the batch.
         widest: the most devices that a stage may have: samples of a micro-batch.
         order: the order of passes, one of `ORDERS`.
@@ -54,6 +55,7 @@ class Task(NamedTuple):
 
     columns: Columns
     moves: Moves
+    pairs: MovePairs
     micro_batches: int
     widest: int
     order: ScheduleKind
@@ -67,6 +69,35 @@ class PipelineEstimate(NamedTuple):
     seconds: float
     cuts: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]
+
+
+class _Table(NamedTuple):
+    """What the kernel writes: rows of cells, of which those of the values are used in turn.
+
+    Attributes:
+        values: (2, 7, O, C) the values of `_Row`; even numbers of stages have the first half.
+        move, end: (S, O, C) of `_Row`, for each number of stages from 1 on.
+        whole: (S, O) ``total`` of whole pipelines.
+        limit: (S,) seconds that no end might exceed when the row was complete.
+    """
+
+    values: F64
+    move: I32
+    end: I32
+    whole: F64
+    limit: F64
+
+    @classmethod
+    def empty(cls, stages: int, occupancies: int, cuts: int) -> _Table:
+        """Return room for so many rows; the kernel fills it."""
+        shape = (stages, occupancies, cuts)
+        return cls(
+            np.empty((2, 7, *shape[1:])),
+            np.empty(shape, dtype=np.int32),
+            np.empty(shape, dtype=np.int32),
+            np.empty(shape[:2]),
+            np.empty(stages),
+        )
 
 
 class _Row(NamedTuple):
@@ -89,19 +120,13 @@ class _Row(NamedTuple):
     move: I32
     end: I32
 
-    @classmethod
-    def empty(cls, shape: tuple[int, int]) -> _Row:
-        """Return a row of empty cells."""
-        values = np.full((7, *shape), np.inf)
-        ends = np.full((2, *shape), -1, dtype=np.int32)
-        return cls(*values, *ends)
-
 
 class _Costs(NamedTuple):
-    """The columns of `Columns` that the kernel reads."""
+    """The columns of `Columns` that the kernel reads, and the ``backward`` seconds of a micro-batch."""
 
     forward: F64
     backward: F64
+    backward_share: F64
     weight_gradient: F64
     kept: F64
     activations: F64
@@ -112,9 +137,10 @@ class _Costs(NamedTuple):
     before: I32
 
     @classmethod
-    def of(cls, columns: Columns) -> _Costs:
+    def of(cls, columns: Columns, micro_batches: int) -> _Costs:
         """Pick the columns."""
-        return cls(*(getattr(columns, name) for name in cls._fields))
+        picked = {name: getattr(columns, name) for name in cls._fields if name != "backward_share"}
+        return cls(**picked, backward_share=columns.backward / micro_batches)
 
 
 class _MoveColumns(NamedTuple):
@@ -199,48 +225,88 @@ def pipelines(task: Task, best: float, most_stages: int) -> Iterator[PipelineEst
         most_stages: stop there.
     """
     columns, moves = task.columns, task.moves
-    shape = (len(moves.used), columns.n_cuts)
-    limit = np.array([best * _SLACK])
-    rows = [_Row.empty(shape)]
-    rows[0].total[0, -1] = 0.0
-    for column in rows[0][1:7]:
-        column[0, -1] = 0.0
-    source = np.repeat(np.arange(shape[0]), np.diff(moves.ptr))
-    costs, move_columns = _Costs.of(columns), _MoveColumns.of(moves, columns.replicas)
+    occupancies = len(moves.used)
+    source = np.repeat(np.arange(occupancies), np.diff(moves.ptr))
+    costs, move_columns = _Costs.of(columns, task.micro_batches), _MoveColumns.of(moves, columns.replicas)
     order, devices = ORDERS.index(task.order), int(moves.used.max())
     limits = _Limits(task.micro_batches, task.widest, order, task.memory, task.recompute, devices)
-    for stages in range(1, most_stages + 1):
-        longer = _Row.empty(shape)
-        loads = np.empty((2, len(moves.outside)))
-        _add_stage(stages, rows[-1], longer, limit, costs, move_columns, limits, loads)
-        rows.append(longer)
-        if not np.isfinite(longer.total).any():
-            break
-        whole = longer.total[:, 0]
+    table = _Table.empty(most_stages, occupancies, columns.n_cuts)
+    loads = np.empty((2, len(moves.outside)))
+    n_rows = _add_stages(table, np.array([best * _SLACK]), costs, move_columns, task.pairs, limits, loads)
+    for row in np.flatnonzero(table.whole[:n_rows].min(axis=1) < np.inf).tolist():
+        whole, limit = table.whole[row], float(table.limit[row])
         for place, occupancy in enumerate(np.argsort(whole, kind="stable")[:_PIPELINES].tolist()):
-            worst = limit[0] if place == 0 else limit[0] / _SLACK * _NEARLY
+            worst = limit if place == 0 else limit / _SLACK * _NEARLY
             if np.isfinite(whole[occupancy]) and whole[occupancy] <= worst:
-                yield _trace(rows, occupancy, source, moves)
+                yield _trace(table, row, occupancy, source, moves)
 
 
-def _trace(rows: list[_Row], occupancy: int, source: I64, moves: Moves) -> PipelineEstimate:
+def _trace(table: _Table, row: int, occupancy: int, source: I64, moves: Moves) -> PipelineEstimate:
     """Follow the moves back from a whole pipeline; number hosts as the machine does."""
-    seconds, cut = float(rows[-1].total[occupancy, 0]), 0
-    steps: list[tuple[int, int]] = []
-    for row in reversed(rows[1:]):
-        move = int(row.move[occupancy, cut])
-        steps.append((cut, move))
-        occupancy, cut = int(source[move]), int(row.end[occupancy, cut])
-    hosts, counts = moves.first, []
-    for _, move in reversed(steps):
-        real = np.zeros(len(hosts), dtype=np.int64)
-        real[hosts] = moves.before[move]
-        counts.append(tuple(real.tolist()))
+    steps = np.empty((2, row + 1), dtype=np.int64)  # cuts, moves
+    _follow(table.move, table.end, row, occupancy, source, steps)
+    counts, hosts = np.zeros((row + 1, len(moves.first)), dtype=np.int64), moves.first
+    for step in range(row, -1, -1):
+        move = steps[1, step]
+        counts[step, hosts] = moves.before[move]
         hosts = hosts[moves.renumbered[move]]
-    return PipelineEstimate(seconds, tuple(cut for cut, _ in steps), tuple(counts[::-1]))
+    seconds = float(table.whole[row, occupancy])
+    return PipelineEstimate(seconds, tuple(steps[0].tolist()), tuple(map(tuple, counts.tolist())))
 
 
 @kernel  # type: ignore[untyped-decorator]
+def _follow(moves: I32, ends: I32, row: int, occupancy: int, source: I64, steps: I64) -> None:
+    """Write the cuts and moves of a pipeline, (2, row + 1), from the moves and ends of a `_Table`."""
+    cut = 0
+    for step in range(row + 1):
+        move = moves[row - step, occupancy, cut]
+        steps[0, step], steps[1, step] = cut, move
+        occupancy, cut = source[move], ends[row - step, occupancy, cut]
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _add_stages(
+    table: _Table,
+    limit: F64,
+    costs: _Costs,
+    moves: _MoveColumns,
+    pairs: MovePairs,
+    limits: _Limits,
+    loads: F64,
+) -> int:
+    """Fill the rows of a table, from the last stage to the first; return how many have a cell.
+
+    Args:
+        table: output.
+        limit: (1,) seconds that no end may exceed; falls as whole pipelines are completed.
+        costs, moves, pairs, limits: what is planned for.
+        loads: (2, H) room for `transfer_loads`.
+    """
+    table.values[0, 0] = np.inf
+    table.values[0, :, 0, -1] = 0.0
+    most = len(table.limit)
+    for stages in range(1, most + 1):
+        now, before = table.values[stages % 2], table.values[(stages - 1) % 2]
+        now[0] = np.inf
+        last = max(stages - 2, 0)  # of one stage there is no earlier move
+        shorter = _row(before, table.move[last], table.end[last])
+        longer = _row(now, table.move[stages - 1], table.end[stages - 1])
+        written = _add_stage(stages, shorter, longer, limit, costs, moves, pairs, limits, loads)
+        for occupancy in range(len(moves.used)):
+            table.whole[stages - 1, occupancy] = longer.total[occupancy, 0]
+        table.limit[stages - 1] = limit[0]
+        if written == 0:
+            return stages - 1
+    return most
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _row(values: F64, move: I32, end: I32) -> _Row:
+    """Return the columns of a row."""
+    return _Row(values[0], values[1], values[2], values[3], values[4], values[5], values[6], move, end)
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
 def _add_stage(
     stages: int,
     shorter: _Row,
@@ -248,18 +314,18 @@ def _add_stage(
     limit: F64,
     costs: _Costs,
     moves: _MoveColumns,
+    pairs: MovePairs,
     limits: _Limits,
     loads: F64,
-) -> None:
-    """Put one more stage before all ends of ``shorter``.
+) -> int:
+    """Put one more stage before all ends of ``shorter``; return how many cells were written, rewritten ones too.
 
     Args:
         stages: of the pipelines in ``longer``.
         shorter, longer: cells that are complete, and empty ones that are written.
-        limit: (1,) seconds that no end may exceed; falls as whole pipelines are completed.
-        costs, moves, limits: what is planned for.
-        loads: (2, H) room for `transfer_loads`.
+        limit, costs, moves, pairs, limits, loads: see `_add_stages`.
     """
+    written = 0
     in_flight = limits.micro_batches if limits.order == _GPIPE else stages
     if limits.order == _DEEP:
         in_flight = 2 * stages - 1
@@ -272,41 +338,52 @@ def _add_stage(
                     continue
                 transfer = network = 0.0
                 if stages > 1:
-                    transfer, network = _transfer(move, shorter.move[occupancy, end], moves, loads)
+                    transfer, network = _transfer(move, shorter.move[occupancy, end], moves, pairs, loads)
                     transfer *= costs.crossing[end] / limits.micro_batches
                     network *= costs.crossing[end] / limits.micro_batches
                 network += shorter.network[occupancy, end]
                 rate = moves.allreduce[move] if moves.size[move] > 1 else 0.0
                 row = moves.row[move]
                 stage = _Stage(stages, occupancy, end, move, row, transfer, network, rate, in_flight)
-                _write_cells(stage, shorter, longer, limit, costs, moves, limits)
+                written += _write_cells(stage, shorter, longer, limit, costs, moves, limits)
+    return written
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _transfer(move: int, next_move: int, moves: _MoveColumns, loads: F64) -> tuple[float, float]:
+def _transfer(move: int, next_move: int, moves: _MoveColumns, pairs: MovePairs, loads: F64) -> tuple[float, float]:
     """Seconds of a byte between the stages of two moves, and those that interfaces are busy with it, on average."""
+    pair = pairs.ptr[next_move] + move - moves.ptr[moves.target[next_move]]
+    if not np.isnan(pairs.seconds[pair]):
+        return pairs.seconds[pair], pairs.network[pair]
     hosts = len(moves.outside)
     seconds = transfer_loads(moves.before[move], moves.after[next_move], moves.outside, moves.inside, loads)
     network = 0.0
     for h in range(hosts):
         seconds = max(seconds, loads[0, h], loads[1, h])
         network += (loads[0, h] + loads[1, h]) / hosts
+    pairs.seconds[pair], pairs.network[pair] = seconds, network
     return seconds, network
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
 def _write_cells(
     stage: _Stage, shorter: _Row, longer: _Row, limit: F64, costs: _Costs, moves: _MoveColumns, limits: _Limits
-) -> None:
-    """Start a stage at every cut at which it may start, and write the cells that this makes better."""
+) -> int:
+    """Start a stage at every cut at which it may start, and write the cells that this makes better; count them."""
+    written = 0
     row, end, micro_batches = stage.row, stage.end, limits.micro_batches
     target = moves.target[stage.move]
     unused = limits.devices - moves.used[target]
+    share, at_end = 1.0 / micro_batches, (stage.occupancy, end)
+    shorter_tail = shorter.tail[at_end] - stage.transfer
+    shorter_latency = 2.0 * stage.transfer + max(
+        shorter.latency[at_end], shorter.around[at_end] + (micro_batches - 1) * max(stage.transfer, stage.network)
+    )
     # All-reduces of what is before a cut are left to do when the backward pass has come to it.
     after, undone = end, -np.inf
     for k in range(costs.before_ptr[end], costs.before_ptr[end + 1]):
         start = costs.before[k]
-        undone = max(undone, stage.rate * costs.gradients[after] - costs.backward[row, start] / micro_batches)
+        undone = max(undone, stage.rate * costs.gradients[after] - costs.backward_share[row, start])
         after = start
         # The operators before the stage keep all unused devices busy for longer than the limit.
         if start and (
@@ -319,13 +396,18 @@ def _write_cells(
         # The cuts that follow are further away from the end, and the stage longer.
         if ahead + back > limit[0]:
             break
+        summing = undone - stage.rate * costs.gradients[start] + costs.backward_share[row, start]
+        # Without divisions, a lower bound on what `_cell` returns; the margin is for rounding.
+        tail = max(0.0, summing, shorter_tail - (ahead + back) * share)
+        least = (max(ahead + back, shorter_latency + ahead * share) + tail) * (1.0 - _ROUNDING)
+        if least >= limit[0] or least >= longer.total[target, start]:
+            continue
         if costs.unpriced[row, end] != costs.unpriced[row, start]:
             continue
         if _exceeds_memory(stage, start, False, costs, moves, limits):
             if not limits.recompute or _exceeds_memory(stage, start, True, costs, moves, limits):
                 continue
             back += ahead
-        summing = undone - stage.rate * costs.gradients[start] + costs.backward[row, start] / micro_batches
         cell = _cell(stage, start, ahead / micro_batches, back / micro_batches, summing, shorter, costs, limits)
         if cell.total > limit[0] or cell.total >= longer.total[target, start]:
             continue
@@ -338,8 +420,10 @@ def _write_cells(
         longer.back[target, start] = cell.back
         longer.move[target, start] = stage.move
         longer.end[target, start] = end
+        written += 1
         if start == 0:
             limit[0] = min(limit[0], cell.total * _SLACK)
+    return written
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
@@ -373,7 +457,7 @@ def _cell(
         stage, start: the stage, and the cut at which it starts.
         ahead, back: seconds of its passes of one micro-batch.
         summing: seconds of all-reduces that are left to do after the last backward pass.
-        shorter, costs, limits: see `_add_stage`.
+        shorter, costs, limits: see `_add_stages`.
     """
     row, end, at_end = stage.row, stage.end, (stage.occupancy, stage.end)
     micro_batches, transfer = limits.micro_batches, stage.transfer

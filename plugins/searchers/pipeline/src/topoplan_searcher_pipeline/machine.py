@@ -12,16 +12,18 @@ the names of hosts are equal.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import attrs
 import numpy as np
 
 from topoplan import Cluster
-from topoplan.arrays import F64, I32, f64, i32
+from topoplan.arrays import F64, I32, I64, f64, i32
 from topoplan_engine.kernels.jit import kernel
 
-__all__ = ["Counts", "Devices", "Machine", "Moves", "moves_of", "transfer_loads"]
+__all__ = ["Counts", "Devices", "Machine", "MovePairs", "Moves", "moves_of", "paired_moves", "transfer_loads"]
 
 #: Numbers of devices on each host.
 Counts = tuple[int, ...]
@@ -140,6 +142,43 @@ class Moves:
     outside: F64 = attrs.field(converter=f64)
     inside: F64 = attrs.field(converter=f64)
     first: I32 = attrs.field(converter=i32)
+
+
+class MovePairs(NamedTuple):
+    """Prices of a transfer of one byte from the stage of a move to that of the move before it.
+
+    Only moves that can follow each other are pairs.  They are priced when they are first needed.
+
+    Attributes:
+        ptr: (E,) for each move, where its pairs begin: with each move from its target, in their order.
+        seconds: (P,) of the transfer; nan until it is priced.
+        network: (P,) seconds that the interfaces of a host are busy, the mean over hosts.
+    """
+
+    ptr: I64
+    seconds: F64
+    network: F64
+
+    @classmethod
+    def of(cls, moves: Moves) -> MovePairs:
+        """Return the pairs of moves, without prices."""
+        lengths = np.diff(moves.ptr)[moves.target].astype(np.int64)
+        pairs = int(lengths.sum())
+        return cls(np.cumsum(lengths) - lengths, np.full(pairs, np.nan), np.zeros(pairs))
+
+
+def paired_moves(machine: Machine, sizes: tuple[int, ...]) -> tuple[Moves, MovePairs]:
+    """Return all moves with stages of ``sizes`` devices, and their pairs; those of the last machines are kept."""
+    columns = (machine.host, machine.outside, machine.inside)
+    return _paired_moves(*(tuple(column.tolist()) for column in columns), sizes)
+
+
+@functools.lru_cache(maxsize=8)
+def _paired_moves(
+    host: tuple[int, ...], outside: tuple[float, ...], inside: tuple[float, ...], sizes: tuple[int, ...]
+) -> tuple[Moves, MovePairs]:
+    moves = moves_of(Machine(host=host, outside=outside, inside=inside, memory=0.0), sizes)
+    return moves, MovePairs.of(moves)
 
 
 def moves_of(machine: Machine, sizes: tuple[int, ...]) -> Moves:

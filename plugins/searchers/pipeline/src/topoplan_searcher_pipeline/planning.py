@@ -23,9 +23,10 @@ from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import shortlist
 from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
-from topoplan_searcher_pipeline.dynamic import ORDERS, PipelineEstimate, Task, pipelines
-from topoplan_searcher_pipeline.machine import Devices, Machine, Moves, moves_of
+from topoplan_searcher_pipeline.dynamic import PipelineEstimate, Task, pipelines
+from topoplan_searcher_pipeline.machine import Devices, Machine, MovePairs, Moves, paired_moves
 from topoplan_searcher_pipeline.plans import Pipeline, PipelineCosts, PipelinePlan, pipeline_costs, schedule_pipeline
+from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
 __all__ = ["Planner", "baselines", "orders_of"]
 
@@ -61,7 +62,7 @@ class Planner:
     recompute: bool
     _cost_cache: dict[Pipeline, PipelineCosts | None] = attrs.field(factory=dict, init=False)
 
-    @property
+    @functools.cached_property
     def micro_batches(self) -> list[int]:
         """All numbers of micro-batches, ascending."""
         samples = self.columns.samples
@@ -109,10 +110,10 @@ class Planner:
     def plans_of(self, best: float) -> list[PipelinePlan]:
         """Return plans of the dynamic program, the fastest first; ``best`` is the seconds of the best baseline."""
         candidates: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
-        moves = moves_of(self.machine, self.sizes)
+        moves, pairs = paired_moves(self.machine, self.sizes)
         for count in self._wide():
             for order in self._planned_orders():
-                for candidate in self._dynamic(moves, order, count, best):
+                for candidate in self._dynamic(moves, pairs, order, count, best):
                     best = min(best, candidate.seconds)
                     candidates[Pipeline(candidate.cuts, candidate.counts), count, order] = candidate.seconds
         plans: list[PipelinePlan] = []
@@ -135,9 +136,11 @@ class Planner:
         duplicate = ScheduleKind.ONE_F_ONE_B if ScheduleKind.ZERO_BUBBLE in self.kinds else None
         return [kind for kind in self.kinds if kind is not duplicate]
 
-    def _dynamic(self, moves: Moves, order: ScheduleKind, count: int, best: float) -> Iterable[PipelineEstimate]:
+    def _dynamic(
+        self, moves: Moves, pairs: MovePairs, order: ScheduleKind, count: int, best: float
+    ) -> Iterable[PipelineEstimate]:
         samples = self.columns.samples // count
-        task = Task(self.columns, moves, count, samples, order, self.machine.memory, self.recompute)
+        task = Task(self.columns, moves, pairs, count, samples, order, self.machine.memory, self.recompute)
         return pipelines(task, best, min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES))
 
     def _wide(self) -> list[int]:

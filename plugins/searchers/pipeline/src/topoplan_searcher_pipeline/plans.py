@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan import OperatorGraph, Strategy
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.kernels.jit import kernel
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, transfer_loads
-from topoplan_searcher_pipeline.stage_simulation import StageTimes, busiest, in_flight, iteration_seconds
+from topoplan_searcher_pipeline.stage_simulation import ORDERS, Room, StageTimes, busiest, in_flight, simulate
 
 __all__ = [
     "Pipeline",
@@ -25,11 +28,10 @@ __all__ = [
     "pipeline_costs",
     "schedule_pipeline",
     "strategy_of",
-    "times_of",
 ]
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Pipeline:
     """Stages and their devices.
 
@@ -44,7 +46,7 @@ class Pipeline:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Devices of each stage."""
-        return tuple(sum(counts) for counts in self.counts)
+        return tuple(map(sum, self.counts))
 
     @property
     def split(self) -> str:
@@ -68,8 +70,7 @@ class PipelinePlan:
     recompute: tuple[bool, ...]
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class PipelineCosts:
+class PipelineCosts(NamedTuple):
     """Seconds and bytes of the stages of a pipeline, for the whole batch; S stages, E pairs of stages with transfers.
 
     Attributes:
@@ -110,49 +111,115 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     rows = columns.rows(pipeline.sizes)
     if rows.min() < 0:
         return None
-    starts = np.array(pipeline.cuts)
-    ends = np.append(starts[1:], -1)
-
-    def sums(column: np.ndarray) -> np.ndarray:
-        return np.asarray(column[rows, ends] - column[rows, starts])
-
     counts = np.array(pipeline.counts, dtype=np.int32)
     nbytes = columns.sent(pipeline.cuts)
-    source, target = np.nonzero(nbytes)
-    inside, loads = np.zeros(len(source)), np.zeros((len(source), 2, counts.shape[1]))
-    for pair, (a, b) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
-        inside[pair] = transfer_loads(counts[a], counts[b], machine.outside, machine.inside, loads[pair])
-    pair_bytes = nbytes[source, target]
-    loads *= pair_bytes[:, None, None]
-    members = members_of(pipeline, columns)
-    lengths = np.array([len(ops) for ops in members])
-    first = np.cumsum(lengths) - lengths
-    ops, stage = np.concatenate(members), np.repeat(np.arange(len(rows)), lengths)
-    backward = columns.operator_backward[rows[stage], ops]
-    gradients = columns.operator_gradients[ops] * machine.allreduce(counts)[stage]
-    return PipelineCosts(
-        replicated=not sums(columns.unpriced).any(),
-        forward=sums(columns.forward),
-        backward=sums(columns.backward),
-        weights=sums(columns.weight_gradient),
-        persistent=sums(columns.kept),
-        activations=sums(columns.activations),
-        input_bytes=columns.crossing[starts] / np.array(pipeline.sizes),
-        source=source,
-        target=target,
-        inside=inside * pair_bytes,
-        egress=np.ascontiguousarray(loads[:, 0]),
-        ingress=np.ascontiguousarray(loads[:, 1]),
-        first=first,
-        backward_before=_running(backward, first, stage) - backward,
-        allreduce=_running(gradients, first, stage),
+    pairs, hosts, n = int(np.count_nonzero(nbytes)), counts.shape[1], columns.closed.shape[1]
+    stages, operators, loads = np.empty((6, len(rows))), np.empty((2, n)), np.empty((2, pairs, hosts))
+    costs = PipelineCosts(
+        replicated=True,
+        forward=stages[0],
+        backward=stages[1],
+        weights=stages[2],
+        persistent=stages[3],
+        activations=stages[4],
+        input_bytes=stages[5],
+        source=np.empty(pairs, dtype=np.int64),
+        target=np.empty(pairs, dtype=np.int64),
+        inside=np.empty(pairs),
+        egress=loads[0],
+        ingress=loads[1],
+        first=np.empty(len(rows), dtype=np.int64),
+        backward_before=operators[0],
+        allreduce=operators[1],
     )
+    cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
+    placed = _Hosts(counts, machine.allreduce(counts), machine.outside, machine.inside, np.empty((2, hosts)))
+    replicated = _sum_stages(cuts, rows, nbytes, placed, _StageColumns.of(columns), costs)
+    return costs._replace(replicated=bool(replicated))
 
 
-def _running(column: F64, first: I64, stage: I64) -> F64:
-    """Return running sums that restart at every stage."""
-    total = np.cumsum(column)
-    return total - (total - column)[first][stage]
+class _StageColumns(NamedTuple):
+    """The columns of `Columns` that `_sum_stages` reads."""
+
+    forward: F64
+    backward: F64
+    weight_gradient: F64
+    kept: F64
+    activations: F64
+    unpriced: I32
+    crossing: F64
+    closed: NDArray[np.bool_]
+    operator_backward: F64
+    operator_gradients: F64
+
+    @classmethod
+    def of(cls, columns: Columns) -> _StageColumns:
+        """Pick the columns."""
+        return cls(*[getattr(columns, name) for name in cls._fields])
+
+
+class _Hosts(NamedTuple):
+    """Where stages are: (S, H) ``counts`` of devices, (S,) seconds to all-reduce a byte, and the machine's bandwidths.
+
+    ``loads`` (2, H) is room for `transfer_loads`.
+    """
+
+    counts: I32
+    allreduce: F64
+    outside: F64
+    inside: F64
+    loads: F64
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _sum_stages(cuts: I64, rows: I64, nbytes: F64, hosts: _Hosts, columns: _StageColumns, costs: PipelineCosts) -> bool:
+    """Write the costs of a pipeline; return whether every operator can be cut for the devices of its stage.
+
+    Args:
+        cuts: (S+1,) starts of the stages, and the last cut.
+        rows: (S,) row of each stage in the columns.
+        nbytes: (S, S) bytes between stages.
+        hosts, columns: of stages and operators.
+        costs: output, but for ``replicated``.
+    """
+    replicated, n, pair = True, 0, 0
+    backward_seconds, allreduce_seconds = 0.0, 0.0  # of all operators so far
+    for s in range(len(rows)):
+        row, start, end = rows[s], cuts[s], cuts[s + 1]
+        replicated = replicated and columns.unpriced[row, end] == columns.unpriced[row, start]
+        costs.forward[s] = columns.forward[row, end] - columns.forward[row, start]
+        costs.backward[s] = columns.backward[row, end] - columns.backward[row, start]
+        costs.weights[s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
+        costs.persistent[s] = columns.kept[row, end] - columns.kept[row, start]
+        costs.activations[s] = columns.activations[row, end] - columns.activations[row, start]
+        costs.input_bytes[s] = columns.crossing[start] / hosts.counts[s].sum()
+        costs.first[s] = n
+        backward_base, allreduce_base = 0.0, 0.0
+        for op in range(columns.closed.shape[1]):
+            if columns.closed[start, op] or not columns.closed[end, op]:
+                continue
+            backward = columns.operator_backward[row, op]
+            gradients = columns.operator_gradients[op] * hosts.allreduce[s]
+            backward_seconds += backward
+            allreduce_seconds += gradients
+            if n == costs.first[s]:
+                backward_base, allreduce_base = backward_seconds - backward, allreduce_seconds - gradients
+            costs.backward_before[n] = backward_seconds - backward_base - backward
+            costs.allreduce[n] = allreduce_seconds - allreduce_base
+            n += 1
+        for target in range(len(rows)):
+            size = nbytes[s, target]
+            if size == 0.0:
+                continue
+            costs.source[pair], costs.target[pair] = s, target
+            counts = hosts.counts
+            seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, hosts.loads)
+            costs.inside[pair] = seconds * size
+            for h in range(counts.shape[1]):
+                costs.egress[pair, h] = hosts.loads[0, h] * size
+                costs.ingress[pair, h] = hosts.loads[1, h] * size
+            pair += 1
+    return replicated
 
 
 def schedule_pipeline(
@@ -178,44 +245,111 @@ def schedule_pipeline(
     """
     if not costs.replicated or costs.busiest >= cutoff:
         return None
-    peaks = memory_of(costs, kind, micro_batches)
-    recomputes = peaks[0] > memory
-    if recomputes.any() and (not recompute or (peaks[1][recomputes] > memory).any()):
+    room = _Room.of(costs, micro_batches)
+    seconds = _schedule(costs, ORDERS.index(kind), micro_batches, memory, recompute, cutoff, room)
+    if seconds < 0:
         return None
-    times = times_of(costs, micro_batches, recomputes)
-    if busiest(micro_batches, times) >= cutoff:
-        return None
-    return PipelinePlan(
-        iteration_seconds(kind, micro_batches, times), pipeline, kind, micro_batches, tuple(recomputes.tolist())
-    )
+    return PipelinePlan(float(seconds), pipeline, kind, micro_batches, tuple(room.recomputes.tolist()))
 
 
 def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F64:
     """(2, S) peak bytes of a device of each stage: without and with recomputation."""
-    in_flight_share = in_flight(kind, len(costs.persistent), micro_batches) / micro_batches
-    peaks = np.empty((2, len(in_flight_share)))
-    peaks[0] = costs.persistent + in_flight_share * costs.activations
-    peaks[1] = costs.persistent + in_flight_share * costs.input_bytes + costs.activations / micro_batches
+    peaks = np.empty((2, len(costs.persistent)))
+    _fill_peaks(costs, ORDERS.index(kind), micro_batches, peaks)
     return peaks
 
 
-def times_of(costs: PipelineCosts, micro_batches: int, recomputes: np.ndarray) -> StageTimes:
-    """Return the times of the stages; ``recomputes`` (S,) marks the stages with recomputation."""
-    share = 1.0 / micro_batches
-    # The gradients of an operator are summed while the backward passes of earlier operators run.
-    exposed_seconds = np.maximum.reduceat(costs.allreduce - share * costs.backward_before, costs.first)
-    return StageTimes(
-        forward=share * costs.forward,
-        recompute=share * costs.forward * recomputes,
-        backward=share * (costs.backward - costs.weights),
-        weights=share * costs.weights,
-        allreduce_tail=np.maximum(exposed_seconds, 0.0),
-        source=costs.source,
-        target=costs.target,
-        inside=share * costs.inside,
-        egress=share * costs.egress,
-        ingress=share * costs.ingress,
+class _Room(NamedTuple):
+    """What a schedule writes into.
+
+    Attributes:
+        recomputes: (S,) stages with recomputation.
+        peaks: (2, S) see `memory_of`.
+        stages: (5, S) times of stages, in the order of `StageTimes`.
+        inside, loads: (E,), (2, E, H) likewise; loads are ``egress`` and ``ingress``.
+        simulation: what the simulation writes into.
+    """
+
+    recomputes: NDArray[np.bool_]
+    peaks: F64
+    stages: F64
+    inside: F64
+    loads: F64
+    simulation: Room
+
+    @classmethod
+    def of(cls, costs: PipelineCosts, micro_batches: int) -> _Room:
+        """Return room for a pipeline with so many micro-batches."""
+        stages, (pairs, hosts) = len(costs.forward), costs.egress.shape
+        return cls(
+            np.empty(stages, dtype=np.bool_),
+            np.empty((2, stages)),
+            np.empty((5, stages)),
+            np.empty(pairs),
+            np.empty((2, pairs, hosts)),
+            Room.of(stages, micro_batches, pairs, hosts),
+        )
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _schedule(
+    costs: PipelineCosts, order: int, micro_batches: int, memory: float, recompute: bool, cutoff: float, room: _Room
+) -> float:
+    """Return the seconds of a pipeline under a schedule; -1 if it does not fit or a lower bound reaches ``cutoff``.
+
+    See `schedule_pipeline`; ``room.recomputes`` is a result, too.
+    """
+    _fill_peaks(costs, order, micro_batches, room.peaks)
+    for s in range(len(costs.forward)):
+        room.recomputes[s] = room.peaks[0, s] > memory
+        if room.recomputes[s] and (not recompute or room.peaks[1, s] > memory):
+            return -1.0
+    _fill_times(costs, micro_batches, room)
+    forward, again, backward, weights, tail = (
+        room.stages[0],
+        room.stages[1],
+        room.stages[2],
+        room.stages[3],
+        room.stages[4],
     )
+    times = StageTimes(
+        forward, again, backward, weights, tail, costs.source, costs.target, room.inside, room.loads[0], room.loads[1]
+    )
+    if busiest(micro_batches, times) >= cutoff:
+        return -1.0
+    return float(simulate(order, micro_batches, times, room.simulation))
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _fill_peaks(costs: PipelineCosts, order: int, micro_batches: int, peaks: F64) -> None:
+    """Write the peaks of `memory_of`."""
+    stages = len(costs.persistent)
+    for s in range(stages):
+        share = in_flight(order, s, stages, micro_batches) / micro_batches
+        peaks[0, s] = costs.persistent[s] + share * costs.activations[s]
+        peaks[1, s] = costs.persistent[s] + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _fill_times(costs: PipelineCosts, micro_batches: int, room: _Room) -> None:
+    """Write the `StageTimes` of a micro-batch, with recomputation where ``room`` says so."""
+    share = 1.0 / micro_batches
+    stages, operators = len(costs.forward), len(costs.allreduce)
+    for s in range(stages):
+        room.stages[0, s] = share * costs.forward[s]
+        room.stages[1, s] = room.stages[0, s] if room.recomputes[s] else 0.0
+        room.stages[2, s] = share * (costs.backward[s] - costs.weights[s])
+        room.stages[3, s] = share * costs.weights[s]
+        # The gradients of an operator are summed while the backward passes of earlier operators run.
+        exposed = 0.0
+        for op in range(costs.first[s], costs.first[s + 1] if s + 1 < stages else operators):
+            exposed = max(exposed, costs.allreduce[op] - share * costs.backward_before[op])
+        room.stages[4, s] = exposed
+    for pair in range(len(costs.source)):
+        room.inside[pair] = share * costs.inside[pair]
+        for h in range(costs.egress.shape[1]):
+            room.loads[0, pair, h] = share * costs.egress[pair, h]
+            room.loads[1, pair, h] = share * costs.ingress[pair, h]
 
 
 def devices_of(pipeline: Pipeline, machine: Machine) -> list[Devices]:

@@ -16,7 +16,11 @@ from topoplan.arrays import F64, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
-__all__ = ["StageTimes", "busiest", "in_flight", "iteration_seconds"]
+__all__ = ["ORDERS", "Room", "StageTimes", "busiest", "in_flight", "iteration_seconds", "simulate"]
+
+#: Orders of passes that are planned for; kernels know their numbers.
+ORDERS = (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE)
+_GPIPE, _DEEP, _ONE_F_ONE_B, _ZERO_BUBBLE = range(len(ORDERS))
 
 
 class StageTimes(NamedTuple):
@@ -43,122 +47,213 @@ class StageTimes(NamedTuple):
     ingress: F64
 
 
-def in_flight(kind: ScheduleKind, stages: int, micro_batches: int) -> I64:
-    """(S,) greatest number of micro-batches that a stage has started and not ended."""
-    if kind is ScheduleKind.GPIPE:
-        return np.full(stages, micro_batches)
-    if kind is ScheduleKind.ZERO_BUBBLE:
-        return np.full(stages, min(stages, micro_batches))
-    depth = np.arange(stages, 0, -1)
-    return np.asarray(np.minimum(2 * depth - 1 if kind is ScheduleKind.DEEP else depth, micro_batches))
+class Room(NamedTuple):
+    """What a simulation writes into; its contents do not matter before.
+
+    Attributes:
+        missing: (2, S, M) number of transfers that each pass still waits for, forward and backward.
+        arrivals: (2, S, M) latest arrival of the transfers of each pass so far.
+        counts: (3, S) number of passes that have run: forward, backward, gradients of weights.
+        ends: (2, S) end of the last pass of each stage, and of its next one; infinite if that waits.
+        network: (2, H) end of the last transfer that each host sends and receives.
+        pair_ptr, pairs: (2, S+1), (2, E) compressed rows: the pairs of which each stage is the source, and those of
+            which it is the target.
+        host_count, hosts: (2, E), (2, E, H) the hosts whose sending and receiving interfaces a pair uses.
+    """
+
+    missing: I64
+    arrivals: F64
+    counts: I64
+    ends: F64
+    network: F64
+    pair_ptr: I64
+    pairs: I64
+    host_count: I64
+    hosts: I64
+
+    @classmethod
+    def of(cls, stages: int, micro_batches: int, pairs: int, hosts: int) -> Room:
+        """Return room for so many stages, micro-batches, pairs of stages and hosts."""
+        return cls(
+            np.empty((2, stages, micro_batches), dtype=np.int64),
+            np.empty((2, stages, micro_batches)),
+            np.empty((3, stages), dtype=np.int64),
+            np.empty((2, stages)),
+            np.empty((2, hosts)),
+            np.empty((2, stages + 1), dtype=np.int64),
+            np.empty((2, pairs), dtype=np.int64),
+            np.empty((2, pairs), dtype=np.int64),
+            np.empty((2, pairs, hosts), dtype=np.int64),
+        )
 
 
+@kernel  # type: ignore[untyped-decorator]
+def in_flight(order: int, stage: int, stages: int, micro_batches: int) -> int:
+    """Return the greatest number of micro-batches that a stage has started and not ended.
+
+    Args:
+        order: number in `ORDERS`.
+        stage, stages: the stage, and how many there are.
+        micro_batches: of the batch.
+    """
+    depth = stages - stage
+    if order == _GPIPE:
+        depth = micro_batches
+    elif order == _ZERO_BUBBLE:
+        depth = stages
+    elif order == _DEEP:
+        depth = 2 * depth - 1
+    return min(depth, micro_batches)
+
+
+@kernel  # type: ignore[untyped-decorator]
 def busiest(micro_batches: int, times: StageTimes) -> float:
     """Return the seconds of the busiest stage or host interface, a lower bound for every schedule."""
-    passes = times.forward + times.recompute + times.backward + times.weights
-    network = (times.egress + times.ingress).sum(axis=0)  # either way: gradients come where activations went
-    return micro_batches * float(max(passes.max(), network.max()))
+    seconds = 0.0
+    for s in range(len(times.forward)):
+        seconds = max(seconds, times.forward[s] + times.recompute[s] + times.backward[s] + times.weights[s])
+    for h in range(times.egress.shape[1]):
+        network = 0.0  # either way: gradients come where activations went
+        for pair in range(len(times.source)):
+            network += times.egress[pair, h] + times.ingress[pair, h]
+        seconds = max(seconds, network)
+    return micro_batches * seconds
 
 
 def iteration_seconds(kind: ScheduleKind, micro_batches: int, times: StageTimes) -> float:
     """Return the seconds of one iteration; interleaved schedules are not supported."""
-    stages, hosts = len(times.forward), times.egress.shape[1]
-    window = in_flight(ScheduleKind.ONE_F_ONE_B if kind is ScheduleKind.ZERO_BUBBLE else kind, stages, micro_batches)
-    missing = np.zeros((2, stages, micro_batches), dtype=np.int64)
-    missing[0] = np.bincount(times.target, minlength=stages)[:, None]
-    missing[1] = np.bincount(times.source, minlength=stages)[:, None]
-    arrivals, stage_end, network = np.zeros(missing.shape), np.zeros(stages), np.zeros((2, hosts))
-    counts = np.zeros((3, stages), dtype=np.int64)
-    _run_passes(kind is ScheduleKind.ZERO_BUBBLE, window, times, missing, arrivals, counts, stage_end, network)
-    return float((stage_end + times.allreduce_tail).max())
+    room = Room.of(len(times.forward), micro_batches, *times.egress.shape)
+    return float(simulate(ORDERS.index(kind), micro_batches, times, room))
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _run_passes(
-    defer_weights: bool,
-    window: I64,
-    times: StageTimes,
-    missing: I64,
-    arrivals: F64,
-    counts: I64,
-    stage_end: F64,
-    network: F64,
-) -> None:
-    """Run all passes; the pass that ends first is next.
+def simulate(order: int, micro_batches: int, times: StageTimes, room: Room) -> float:
+    """Run all passes; the pass that ends first is next.  Return the seconds of one iteration.
 
     Args:
-        defer_weights: gradients of weights are deferred as in ZB-H1; otherwise they belong to the backward pass.
-        window: (S,) see `in_flight`.
+        order: number in `ORDERS`.  In ZB-H1 gradients of weights are deferred; otherwise they belong to the backward
+            pass.
+        micro_batches: of the batch.
         times: of all passes and transfers.
-        missing: (2, S, M) number of transfers that each pass still waits for, forward and backward.
-        arrivals: (2, S, M) latest arrival of the transfers of each pass so far.
-        counts: (3, S) number of passes that have run: forward, backward, gradients of weights.
-        stage_end: (S,) end of the last pass of each stage.
-        network: (2, H) end of the last transfer that each host sends and receives.
+        room: for this simulation.
     """
-    source, target, inside, egress, ingress = times.source, times.target, times.inside, times.egress, times.ingress
-    stages, count = arrivals.shape[1], arrivals.shape[2]
-    for _ in range(2 * stages * count):
-        stage, first, is_forward = _next_pass(defer_weights, window, times, missing, arrivals, counts, stage_end)
-        stage_end[stage] = first
-        direction = 0 if is_forward else 1
+    _clear(times, room)
+    defer_weights = order == _ZERO_BUBBLE
+    window_order = _ONE_F_ONE_B if defer_weights else order
+    stages = len(times.forward)
+    stage_end, ends, counts = room.ends[0], room.ends[1], room.counts
+    for stage in range(stages):
+        ends[stage] = _next_end(stage, defer_weights, window_order, times, room)
+    for _ in range(2 * stages * micro_batches):
+        stage = 0
+        for s in range(1, stages):
+            if ends[s] < ends[stage]:
+                stage = s
+        stage_end[stage] = ends[stage]
+        direction = 0 if _goes_forward(stage, window_order, room) else 1
         number = counts[direction, stage]
         counts[direction, stage] += 1
-        for pair in range(len(source)):
-            if is_forward and source[pair] == stage:
-                arrival = _send(first, inside[pair], egress[pair], ingress[pair], network[0], network[1])
-                neighbour = target[pair]
-            elif not is_forward and target[pair] == stage:
-                arrival = _send(first, inside[pair], ingress[pair], egress[pair], network[0], network[1])
-                neighbour = source[pair]
-            else:
-                continue
-            missing[direction, neighbour, number] -= 1
-            arrivals[direction, neighbour, number] = max(arrivals[direction, neighbour, number], arrival)
-    if defer_weights:
-        for s in range(stages):
-            stage_end[s] += times.weights[s] * (count - counts[2, s])
+        for turn in range(room.pair_ptr[direction, stage], room.pair_ptr[direction, stage + 1]):
+            pair = room.pairs[direction, turn]
+            arrival = _send(pair, direction, stage_end[stage], times, room)
+            neighbour = times.source[pair] if direction else times.target[pair]
+            room.missing[direction, neighbour, number] -= 1
+            latest = room.arrivals[direction, neighbour, number]
+            room.arrivals[direction, neighbour, number] = max(latest, arrival)
+            ends[neighbour] = _next_end(neighbour, defer_weights, window_order, times, room)
+        ends[stage] = _next_end(stage, defer_weights, window_order, times, room)
+    seconds = -np.inf
+    for s in range(stages):
+        if defer_weights:
+            stage_end[s] += times.weights[s] * (micro_batches - counts[2, s])
+        seconds = max(seconds, stage_end[s] + times.allreduce_tail[s])
+    return seconds
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _next_pass(
-    defer_weights: bool, window: I64, times: StageTimes, missing: I64, arrivals: F64, counts: I64, stage_end: F64
-) -> tuple[int, float, bool]:
-    """Return the stage of the pass that ends first, its end, and whether it is a forward pass.
+def _clear(times: StageTimes, room: Room) -> None:
+    """Write what a simulation starts with."""
+    stages = len(times.forward)
+    room.arrivals[:] = 0.0
+    room.counts[:] = 0
+    room.ends[0] = 0.0
+    room.network[:] = 0.0
+    for direction in range(2):
+        senders = times.target if direction else times.source
+        receivers = times.source if direction else times.target
+        place = 0
+        for stage in range(stages):
+            room.pair_ptr[direction, stage] = place
+            awaited = 0
+            for pair in range(len(senders)):
+                awaited += receivers[pair] == stage
+                if senders[pair] == stage:
+                    room.pairs[direction, place] = pair
+                    place += 1
+            room.missing[direction, stage] = awaited
+        room.pair_ptr[direction, stages] = place
+        loads = times.ingress if direction else times.egress
+        for pair in range(len(senders)):
+            count = 0
+            for h in range(loads.shape[1]):
+                if loads[pair, h] > 0.0:
+                    room.hosts[direction, pair, count] = h
+                    count += 1
+            room.host_count[direction, pair] = count
 
-    Deferred gradients of weights that come before the next pass of their stage are run.  Arguments are those of
-    `_run_passes`.
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _goes_forward(stage: int, window_order: int, room: Room) -> bool:
+    """Whether the next pass of a stage is a forward pass."""
+    stages, micro_batches = room.arrivals.shape[1:]
+    n_forward, n_backward = room.counts[0, stage], room.counts[1, stage]
+    return bool(
+        n_forward < micro_batches and n_forward - n_backward < in_flight(window_order, stage, stages, micro_batches)
+    )
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _next_end(stage: int, defer_weights: bool, window_order: int, times: StageTimes, room: Room) -> float:
+    """Return the end of the next pass of a stage; infinite if it waits for another stage or has run all.
+
+    Deferred gradients of weights that come before this pass are run.
+
+    Args:
+        stage: the stage.
+        defer_weights: see `simulate`.
+        window_order: number of the order whose window holds.
+        times, room: of the simulation.
     """
-    count = arrivals.shape[2]
-    stage, first, is_forward = -1, np.inf, False
-    for s in range(arrivals.shape[1]):
-        n_forward, n_backward = counts[0, s], counts[1, s]
-        while defer_weights and counts[2, s] < n_backward and (n_backward - counts[2, s] > s or n_backward == count):
-            stage_end[s] += times.weights[s]
-            counts[2, s] += 1
-        if n_forward < count and n_forward - n_backward < window[s]:
-            if missing[0, s, n_forward] == 0:
-                finish = max(stage_end[s], arrivals[0, s, n_forward]) + times.forward[s]
-                if finish < first:
-                    stage, first, is_forward = s, finish, True
-        elif n_backward < count and missing[1, s, n_backward] == 0:
-            finish = max(stage_end[s] + times.recompute[s], arrivals[1, s, n_backward]) + times.backward[s]
-            if not defer_weights:
-                finish += times.weights[s]
-            if finish < first:
-                stage, first, is_forward = s, finish, False
-    return stage, first, is_forward
+    counts, arrivals, stage_end = room.counts, room.arrivals, room.ends[0]
+    micro_batches = arrivals.shape[2]
+    n_forward, n_backward = counts[0, stage], counts[1, stage]
+    while defer_weights and counts[2, stage] < n_backward:
+        if n_backward - counts[2, stage] <= stage and n_backward < micro_batches:
+            break
+        stage_end[stage] += times.weights[stage]
+        counts[2, stage] += 1
+    if _goes_forward(stage, window_order, room):
+        if room.missing[0, stage, n_forward] > 0:
+            return np.inf
+        return float(max(stage_end[stage], arrivals[0, stage, n_forward]) + times.forward[stage])
+    if n_backward == micro_batches or room.missing[1, stage, n_backward] > 0:
+        return np.inf
+    end = max(stage_end[stage] + times.recompute[stage], arrivals[1, stage, n_backward]) + times.backward[stage]
+    return float(end if defer_weights else end + times.weights[stage])
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _send(ready: float, inside: float, egress: F64, ingress: F64, sending: F64, receiving: F64) -> float:
-    """Return the arrival time of a transfer that is ready at ``ready``; update the end times of the hosts."""
-    arrival = ready + inside
-    for h in range(len(egress)):
-        if egress[h] > 0.0:
-            sending[h] = max(sending[h], ready) + egress[h]
-            arrival = max(arrival, sending[h])
-        if ingress[h] > 0.0:
-            receiving[h] = max(receiving[h], ready) + ingress[h]
-            arrival = max(arrival, receiving[h])
-    return arrival
+def _send(pair: int, direction: int, ready: float, times: StageTimes, room: Room) -> float:
+    """Return the arrival time of a transfer that is ready at ``ready``; update the end times of the hosts.
+
+    Gradients go the other way (``direction`` 1): hosts receive where they sent activations.
+    """
+    arrival = ready + times.inside[pair]
+    for way in range(2):
+        loads = times.ingress if way else times.egress
+        ends = room.network[1 - way if direction else way]
+        for turn in range(room.host_count[way, pair]):
+            h = room.hosts[way, pair, turn]
+            ends[h] = max(ends[h], ready) + loads[pair, h]
+            arrival = max(arrival, ends[h])
+    return float(arrival)
