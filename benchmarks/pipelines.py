@@ -81,6 +81,18 @@ into memory.
 - *idle*: the fraction of device time without computation.
 - *planned in*: CPU time on one core, without the simulation of tasks.
 
+`-s pipeline` and `-s hpgo` plan on the command line. HPGO's planner is also a Python call of three \
+lines, without simulation:
+
+```python
+from topoplan_frontend_torchgraph import Torchgraph
+from topoplan_searcher_hpgo import plan
+print(plan(Torchgraph(profile="bert-48"), devices=[8, 16], batch_size=64))
+```
+
+[Its README](../plugins/searchers/hpgo/README.md) says what the result holds, and how \
+`baselines=released` and `RAYON_NUM_THREADS` relate to HPGO's. The planners are offered in Python only.
+
 A tensor that several layers read is sent to each of them. This slows down pipelines of models whose first stage \
 feeds all later ones: XLNet, and BERT's attention masks.
 

@@ -3,11 +3,13 @@
     TOPOPLAN_HPGO_PYTHON=PYTHON3.7 .venv/bin/python benchmarks/planning.py [PROFILE ...]
 
 The variable names a CPython 3.7 that has the wheel HPGO 0.9.2; without it there are our seconds and no ratio.  For
-each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), three things are timed from the same file
-to the plan: HPGO, our `hpgo`, which plans as HPGO does, and our `pipeline`, which plans as DAPPLE's paper says.  They
+each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), four things are timed from the same file
+to the plan: HPGO, our `hpgo`, which plans as HPGO does, the public call `topoplan_searcher_hpgo.plan`, which does no
+more than HPGO, and our `pipeline`, which plans as DAPPLE's paper says.  They
 are timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
-command (whole), which for HPGO is a Python that imports it and plans, and for us ``topoplan optimize``, which also
-simulates what it plans.  `beside` says how.  gnmt-16 is left out unless it is named: HPGO takes minutes for it.
+command (whole), which for HPGO and `plan` is a Python that imports it and plans, and for the searchers ``topoplan
+optimize``, which also simulates what it plans.  `beside` says how.  gnmt-16 is left out unless it is named: HPGO takes
+minutes for it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from topoplan_estimator_profile import Profiled as Prices
 from topoplan_frontend_torchgraph import Torchgraph, profiles
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.planning import plan
+from topoplan_searcher_hpgo import plan as plan_model
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.search import plan_pipelines
 from topoplan_topology_bigswitch import BigSwitch
@@ -48,7 +51,7 @@ PROFILES = {
 LONG = "gnmt-16"
 MACHINES = {"H": [8, 16], "F": list(range(1, 17))}
 PEER = ("TOPOPLAN_HPGO_PYTHON", "a Python 3.7 with HPGO 0.9.2")
-OURS = ("hpgo", "pipeline")
+OURS = ("plan", "hpgo", "pipeline")
 
 
 @functools.cache
@@ -90,11 +93,27 @@ def plan_pipeline(request):
     return {}
 
 
-PLANNERS = {"hpgo": plan_hpgo, "pipeline": plan_pipeline}
+def plan_call(request):
+    """Plan as HPGO does, with the public call."""
+    model = Torchgraph(file=request["file"], profile_batch=request["profile_batch"])
+    found = plan_model(model, devices=request["devices"], batch_size=request["batch"])
+    return {"speedup": found.speedup}
+
+
+PLANNERS = {"plan": plan_call, "hpgo": plan_hpgo, "pipeline": plan_pipeline}
+
+#: A whole program with the public call, as HPGO's README has one.
+PROGRAM = """
+from topoplan_frontend_torchgraph import Torchgraph
+from topoplan_searcher_hpgo import plan
+print(plan(Torchgraph(file={file!r}, profile_batch={profile_batch}), devices={devices}, batch_size={batch}))
+"""
 
 
 def command(searcher, request):
-    """Return the words of the whole command."""
+    """Return the words of the whole command, or program."""
+    if searcher == "plan":
+        return [sys.executable, "-c", PROGRAM.format(**request)]
     return [
         sys.executable,
         "-c",
@@ -132,8 +151,8 @@ def sides(request, python):
 def main(names):
     python = beside.path_in(*PEER)
     ratios = {}
-    titles = ["profile", "layers", "machine", "call", "hpgo, s", "pipeline, s"]
-    titles += ["HPGO, s", "HPGO / hpgo", "HPGO / pipeline"] if python else []
+    titles = ["profile", "layers", "machine", "call", *(f"{name}, s" for name in OURS)]
+    titles += ["HPGO, s", *(f"HPGO / {name}" for name in OURS)] if python else []
     print(beside.table(titles, []), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
@@ -160,7 +179,7 @@ def rows(name, machine, found):
     """Print the rows of a profile on a machine; yield the ratios of each kind of call."""
     for kind in beside.KINDS:
         seconds = [getattr(one, kind) for one in found.values()]
-        times = [seconds[2] / ours for ours in seconds[:2]] if "HPGO" in found else []
+        times = [seconds[-1] / ours for ours in seconds[:-1]] if "HPGO" in found else []
         cells = [name, str(found["hpgo"].answer["layers"]), machine, kind, *map(beside.shown, seconds)]
         cells += [f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in times]
         print(markdown_row(cells), flush=True)

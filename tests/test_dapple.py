@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -10,17 +11,20 @@ import sys
 import attrs
 import numpy as np
 import pytest
+from reference.layer_files import write
 from reference.tables import rows
 
-from topoplan import Cluster
+from topoplan import Cluster, TopoplanError
 from topoplan.cli import main
 from topoplan_engine import Experiment
 from topoplan_estimator_profile import Profiled as Prices
 from topoplan_frontend_torchgraph import Torchgraph
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.machine import Machine
-from topoplan_pipeline_planning.planning import best_of, plan, shortlist
-from topoplan_pipeline_planning.plans import early_backward_speedup
+from topoplan_pipeline_planning.planning import Task, best_of, plan, shortlist, with_speedup
+from topoplan_pipeline_planning.plans import Stage, early_backward_speedup
+from topoplan_samples.graphs import layer_graph
+from topoplan_searcher_hpgo import plan as plan_model
 from topoplan_searcher_hpgo.baselines import released, released_memory
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 
@@ -90,7 +94,7 @@ def test_speedups_are_those_of_the_released_planner(layers_from):
         where = f"{row['profile']} of {batch} on {devices}"
         assert result.speedup == pytest.approx(float(row["speedup"]), rel=TIED if one_each else 1e-9), where
         compared += 1
-        # Layers of gnmt-16 that can stand in any order are numbered differently.
+        # States of gnmt-16 that can stand in any order are numbered differently; see the cuts of gnmt-16 below.
         if not one_each and row["profile"] != "gnmt-16":
             stages = [[s.start, s.end, s.replication, list(s.devices)] for s in result.stages]
             stages[-1][1] -= 1  # the release counts the last layer of the last stage, but not of the others
@@ -284,3 +288,101 @@ def test_devices_of_different_speed_are_priced_one_by_one():
     graph = Torchgraph(profile="bert-24").build(30)
     cluster = attrs.evolve(Cluster.uniform(n_hosts=2), device_speed=[1.0, 0.5])
     assert Prices().build(graph, cluster).replica_prices([1, 2]) is None
+
+
+def test_a_profile_is_planned_in_one_call(layers_from, tmp_path):
+    result = plan_model(Torchgraph(profile="bert-48"), devices=TWO_HOSTS, batch_size=64)
+    assert result == plan(layers_from("bert-48", 64), TWO_HOSTS, 64)
+    assert (result.split, round(result.speedup, 6)) == ("8|8 @30", 13.719611)
+    assert [stage.devices for stage in result.stages] == [tuple(range(8)), tuple(range(8, 16))]
+    file = write("bert-48", tmp_path)
+    assert plan_model(Torchgraph(file=str(file)), devices=TWO_HOSTS, batch_size=64).speedup == result.speedup
+    assert plan_model(Torchgraph(file=str(file)).build(64), devices=TWO_HOSTS).speedup == result.speedup
+    coarse = plan_model(Torchgraph(profile="bert-48"), devices=TWO_HOSTS, batch_size=64, micro_batch=2)
+    assert round(coarse.speedup, 4) == 12.3371
+
+
+def test_one_call_loads_little():
+    code = """
+import sys
+from topoplan_frontend_torchgraph import Torchgraph
+from topoplan_searcher_hpgo import plan
+print(plan(Torchgraph(profile="vgg-19"), devices=range(1, 17), batch_size=2048).split)
+print(sorted({"numba", "networkx", "numpy.ma", "typer", "importlib.metadata"} & set(sys.modules)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["14|2 @16", "[]"]
+
+
+def test_one_call_refuses_what_it_cannot_plan():
+    with pytest.raises(TopoplanError, match="bert-49"):
+        plan_model(Torchgraph(profile="bert-49"), devices=TWO_HOSTS, batch_size=64)
+    with pytest.raises(TopoplanError, match="was not profiled"):
+        plan_model(layer_graph([(0, 1)], [1, 1], [1, 1], 4), devices=TWO_HOSTS)
+    with pytest.raises(TopoplanError, match="the graph is for 64 samples"):
+        plan_model(Torchgraph(profile="bert-48").build(64), devices=TWO_HOSTS, batch_size=32)
+    with pytest.raises(TopoplanError, match="host 1 ends at 8"):
+        plan_model(Torchgraph(profile="bert-48"), devices=[8, 8], batch_size=64)
+
+
+@pytest.fixture(scope="session")
+def cuts_of_gnmt16(layers_from):
+    """Return the layers of gnmt-16, and on each machine HPGO's cuts in our numbering: by the operators before a cut."""
+    layers = layers_from("gnmt-16", 1024)
+    graph = Torchgraph(profile="gnmt-16").build(1024)
+    number = {op.name.partition(".")[0]: index for index, op in enumerate(graph.operators)}
+    before = np.eye(len(number), dtype=bool)
+    for producer, _, consumer, _ in graph.edges.tolist():
+        before[consumer] |= before[producer]
+    cuts = {}
+    for row in rows("hpgo_gnmt16_cuts"):
+        closed = before[[number[name] for name in row["state"].split()]].any(axis=0)
+        (layer,) = np.flatnonzero((layers.closed == closed).all(axis=1))
+        cuts.setdefault(row["machine"], []).append(int(layer) + 1)
+    return layers, cuts
+
+
+def test_both_cuts_of_gnmt16_have_the_same_operators_before_them(cuts_of_gnmt16):
+    layers, cuts = cuts_of_gnmt16
+    best = plan(layers, TWO_HOSTS, 1024)
+    assert best.split == "8|8 @1464"  # 1053 in HPGO's numbering of the states of parallel branches
+    assert cuts["two hosts"] == [best.stages[1].start]
+
+
+def test_flat_plans_of_gnmt16_tie_in_what_the_search_minimizes(cuts_of_gnmt16):
+    layers, cuts = cuts_of_gnmt16
+    task = Task(layers, Machine.split(FLAT), 1024, 1)
+    ours = plan(layers, FLAT, 1024)
+    theirs = [0, *cuts["flat"], layers.count]
+    ends = np.array([[stage.end for stage in ours.stages], theirs[1:]])
+    slowest = np.diff(layers.seconds[ends - 1], axis=1, prepend=0.0).max(axis=1)
+    crossing = 2 * layers.crossing[ends[:, :-1] - 1].max(axis=1) / 1e9
+    assert slowest[0] == slowest[1]
+    assert (crossing < slowest).all()
+    stages = tuple(Stage(start, end, 1, (device,)) for device, (start, end) in enumerate(itertools.pairwise(theirs)))
+    released_plan = with_speedup(task, stages, 1, float(slowest[1]), "one device each")
+    row = next(r for r in rows("hpgo_plans") if r["profile"] == "gnmt-16" and r["devices"] != "8 16")
+    assert released_plan.speedup == pytest.approx(float(row["speedup"]), rel=1e-12)
+    assert ours.speedup == pytest.approx(6.876449, abs=1e-6)
+
+
+#: Global batch -> HPGO's best speedup for ResNet-50 on two hosts, with micro-batches of 32 (its example).
+RESNET50 = {32: 0.9992, 64: 1.7685, 128: 3.4962, 256: 7.9517, 512: 9.7318, 1024: 12.1025, 2048: 13.7810, 4096: 14.8078}
+
+
+def test_the_example_of_resnet50(layers_from):
+    for batch, speedup in RESNET50.items():
+        result = plan_model(Torchgraph(profile="resnet50"), devices=TWO_HOSTS, batch_size=batch, micro_batch=32)
+        assert round(result.speedup, 4) == speedup
+        layers = layers_from("resnet50", batch)
+        baselines = released(layers, Machine.split(TWO_HOSTS), batch, released_memory(70e6, 2))
+        assert baselines.no_overlap > result.speedup
+
+
+def test_reports_say_which_formulas_their_baselines_follow(run):
+    options = ("--batch-size", 128, "--devices", "[8,16]", "--json")
+    searchers = ("hpgo", "hpgo:baselines=released")
+    commands = [optimize("profile=xlnet-36", *options, searcher=searcher) for searcher in searchers]
+    reports = [json.loads(run(*words)[1])["planners"]["hpgo"] for words in commands]
+    assert [report["baselines_formulas"] for report in reports] == ["corrected", "released"]
+    assert [round(report["baselines"]["p3"], 3) for report in reports] == [15.277, 15.473]

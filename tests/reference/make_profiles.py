@@ -30,6 +30,8 @@ SWEEP = {
     "folder": "simulation/scripts/fig12_13_14_15/dlrm_128_128table_batchsweep",
 }
 DAPPLE = {"repository": "AlibabaPAI/DAPPLE", "commit": "fd75dcf", "folder": "profiling_results"}
+#: Layer profiles that HPGO's repository has and DAPPLE's has not; here they lie under names with the profiled batch.
+HPGO = {"resnet50": {"repository": "LER0ever/HPGO", "commit": "e6fb689", "path": "profiles/resnet50/graph.txt"}}
 #: Samples of the only layer profile whose name does not say them: its first activations are 64 x 64 x 224 x 224 floats.
 UNNAMED_BATCH = {"vgg16": 64}
 
@@ -69,7 +71,7 @@ def layers(folder: Path, accept: bool) -> None:
         name = path.stem.partition("-pbs-")[0] + path.stem.partition("-pbs-")[2].lstrip("0123456789")
         batch = re.search(r"pbs-(\d+)", path.stem)
         about = {"batch-size": int(batch[1]) if batch else UNNAMED_BATCH[path.stem]}
-        sources[name] = about | source(path, DAPPLE)
+        sources[name] = about | source(path, DAPPLE) | HPGO.get(name, {})
         lines = [[part.strip() for part in line.split(" -- ")] for line in text if line.strip()]
         edges = [line for line in lines if len(line) == 2]
         nodes = [line for line in lines if len(line) > 2]

@@ -13,7 +13,7 @@ from topoplan import CostFunction, OperatorGraph, TopoplanError
 from topoplan.arrays import ARRAY_EQ, F64, I64, f64
 from topoplan_pipeline_planning.states import Bools, States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns"]
+__all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns", "profiled_columns"]
 
 
 @attrs.frozen(kw_only=True)
@@ -86,8 +86,33 @@ def operator_columns(graph: OperatorGraph, costs: CostFunction) -> OperatorColum
             sum(tensor.nbytes for tensor in op.outputs) if op.profile is None else op.profile.activation_bytes
             for op in graph.operators
         ],
-        parameters=[sum(tensor.nbytes for tensor in op.weights) for op in graph.operators],
+        parameters=_parameters(graph),
     )
+
+
+def profiled_columns(graph: OperatorGraph) -> OperatorColumns:
+    """Return the measured times and bytes that the operators of a graph contain.
+
+    Raises:
+        TopoplanError: an operator was not profiled.
+    """
+    profiles = [op.profile for op in graph.operators if op.profile is not None]
+    if len(profiles) < len(graph.operators):
+        name = next(op.name for op in graph.operators if op.profile is None)
+        raise TopoplanError(
+            f"searcher hpgo: model {graph.name!r}: operator {name!r} was not profiled (use a model with measured "
+            "times, such as torchgraph reads; `topoplan optimize MODEL -s hpgo` plans with estimates)"
+        )
+    return OperatorColumns(
+        forward=[profile.forward for profile in profiles],
+        backward=[profile.backward for profile in profiles],
+        activations=[profile.activation_bytes for profile in profiles],
+        parameters=_parameters(graph),
+    )
+
+
+def _parameters(graph: OperatorGraph) -> list[float]:
+    return [float(sum(tensor.nbytes for tensor in op.weights)) for op in graph.operators]
 
 
 def layers_of(graph: OperatorGraph, columns: OperatorColumns, *, limit: int, simplify: bool) -> Layers:

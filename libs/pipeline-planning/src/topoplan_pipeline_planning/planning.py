@@ -29,7 +29,7 @@ from topoplan_pipeline_planning.placing import placements
 from topoplan_pipeline_planning.plans import Family, HpgoPlan, Stage
 from topoplan_pipeline_planning.straight import straight_pipeline
 
-__all__ = ["best_of", "plan", "shortlist"]
+__all__ = ["Task", "best_of", "plan", "shortlist", "with_speedup"]
 
 
 def plan(
@@ -63,8 +63,8 @@ def shortlist(layers: Layers, machine: Machine, batch_size: int, micro_batch: in
         )
     if layers.seconds[-1] <= 0:
         raise TopoplanError("searcher hpgo: the model takes no time (its operators need prices)")
-    task = _Task(layers, machine, batch_size, micro_batch)
-    families: tuple[Callable[[_Task], Iterator[HpgoPlan]], ...] = (
+    task = Task(layers, machine, batch_size, micro_batch)
+    families: tuple[Callable[[Task], Iterator[HpgoPlan]], ...] = (
         _one_stage,
         _equal_halves,
         _one_device_each,
@@ -79,7 +79,7 @@ def best_of(plans: Sequence[HpgoPlan]) -> HpgoPlan:
 
 
 @attrs.frozen(eq=False)
-class _Task:
+class Task:
     """The input of the planner."""
 
     layers: Layers
@@ -97,26 +97,26 @@ class _Task:
         return self.batch_size // pipelines // self.micro_batch
 
 
-def _one_stage(task: _Task) -> Iterator[HpgoPlan]:
+def _one_stage(task: Task) -> Iterator[HpgoPlan]:
     count = task.machine.n_devices
     for devices in range(min(2, count), count + 1):
         pipelines = count // devices
         members = placements(task.machine, frozenset(), devices * pipelines)[0]
         stage = Stage(0, task.layers.count, devices, members)
-        yield _with_speedup(task, (stage,), pipelines, task.total / devices / pipelines, "one stage")
+        yield with_speedup(task, (stage,), pipelines, task.total / devices / pipelines, "one stage")
 
 
-def _equal_halves(task: _Task) -> Iterator[HpgoPlan]:
+def _equal_halves(task: Task) -> Iterator[HpgoPlan]:
     if task.machine.n_devices > 2 and task.machine.n_devices % 2 == 0:
         yield from _straight(task, 2, "equal halves")
 
 
-def _one_device_each(task: _Task) -> Iterator[HpgoPlan]:
+def _one_device_each(task: Task) -> Iterator[HpgoPlan]:
     if task.machine.n_devices > 1:
         yield from _straight(task, task.machine.n_devices, "one device each")
 
 
-def _straight(task: _Task, stages: int, family: Family) -> Iterator[HpgoPlan]:
+def _straight(task: Task, stages: int, family: Family) -> Iterator[HpgoPlan]:
     pipelines = task.machine.n_devices // stages
     pipeline = straight_pipeline(task.layers, task.machine, stages, pipelines)
     if pipeline is not None:
@@ -124,12 +124,10 @@ def _straight(task: _Task, stages: int, family: Family) -> Iterator[HpgoPlan]:
         result = tuple(
             Stage(a, b, 1, members) for a, b, members in zip(pipeline.starts, ends, pipeline.devices, strict=True)
         )
-        yield _with_speedup(task, result, pipelines, pipeline.bottleneck, family)
+        yield with_speedup(task, result, pipelines, pipeline.bottleneck, family)
 
 
-def _with_speedup(
-    task: _Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: float, family: Family
-) -> HpgoPlan:
+def with_speedup(task: Task, stages: tuple[Stage, ...], pipelines: int, bottleneck: float, family: Family) -> HpgoPlan:
     """Return one plan with its speedup."""
     micro_batches = task.micro_batches(pipelines)
     speedup = 0.0
@@ -151,7 +149,7 @@ def _with_speedup(
     return HpgoPlan(speedup=speedup, stages=stages, pipelines=pipelines, micro_batches=micro_batches, family=family)
 
 
-def _two_stages(task: _Task) -> Iterator[HpgoPlan]:
+def _two_stages(task: Task) -> Iterator[HpgoPlan]:
     """Yield the best plan over all cuts, sizes and placements; as in HPGO, of equal plans the last cut wins."""
     layers, machine, count = task.layers, task.machine, task.machine.n_devices
     ways = [
@@ -174,7 +172,7 @@ def _two_stages(task: _Task) -> Iterator[HpgoPlan]:
     )
 
 
-def _cut_anywhere(task: _Task, front: Devices, back: Devices) -> F64:
+def _cut_anywhere(task: Task, front: Devices, back: Devices) -> F64:
     """Return (L-1,) speedups of two stages on the given devices, for a cut after each layer except the last."""
     layers, machine, micro_batches = task.layers, task.machine, task.micro_batches(1)
     start = np.arange(1, layers.count)  # of the second stage

@@ -107,7 +107,7 @@ def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, com
 def _transfers(layers: Layers, machine: Machine, step: _Step, row: _Row, target: Devices) -> F64:
     """Return (L,) seconds of the transfer from the last stage of every cell; twice the bytes, for both directions."""
     seconds = np.zeros(layers.count)
-    for turn in np.unique(row.turn):
+    for turn in set(row.turn.tolist()):
         sending = machine.transfer(step.turns[turn].devices, target, 2 * layers.crossing)
         seconds = np.where(row.turn == turn, sending, seconds)
     return seconds

@@ -12,6 +12,7 @@ import pytest
 
 from topoplan import Host
 from topoplan.cli import main
+from topoplan_command_sweep import command
 from topoplan_command_sweep.plot import plot
 from topoplan_command_sweep.results import BatchSizeResult, plan_batch_size, plan_batch_sizes
 from topoplan_command_sweep.table import as_json, baselines_of, sweep_table
@@ -167,3 +168,20 @@ def test_what_does_not_fit_is_marked(here, run):
     status, _, err = run(*words[:-1], 0.1, "--batch-sizes", "64,128")
     assert status == 1
     assert "no plan fits" in err
+
+
+@pytest.mark.parametrize(("given", "jobs"), [("3", 3), ("0", os.cpu_count()), ("", os.cpu_count())])
+def test_rayons_variable_limits_processes_unless_jobs_are_given(run, monkeypatch, given, jobs):
+    monkeypatch.setenv("RAYON_NUM_THREADS", given)
+    used = []
+    monkeypatch.setattr(command, "plan_batch_sizes", lambda _, jobs, __: (used.append(jobs) or [], True))
+    run("alexnet", "--servers", 2)
+    run("alexnet", "--servers", 2, "--jobs", 5)
+    assert used == [jobs, 5]
+
+
+def test_a_variable_without_a_number_is_refused(run, monkeypatch):
+    monkeypatch.setenv("RAYON_NUM_THREADS", "many")
+    status, _, err = run("alexnet", "--servers", 2)
+    assert status == 2
+    assert "RAYON_NUM_THREADS=many: is not a number" in err

@@ -42,7 +42,9 @@ class SweepOptions:
         maximum=LARGEST_BATCH,
         metavar="N,...",
     )
-    jobs: int | None = option(None, help="worker processes; unset: one for each core", minimum=1, short="-j")
+    jobs: int | None = option(
+        None, help="worker processes; unset: RAYON_NUM_THREADS, as HPGO, or one for each core", minimum=1, short="-j"
+    )
     plot: Path | None = option(None, help="draw what the table shows; SVG, PDF or PNG", metavar="FILE.svg")
 
     def __attrs_post_init__(self) -> None:
@@ -80,7 +82,7 @@ def sweep(
     with parts_shown("planning", len(experiments), quiet=as_json) as report:
         rows, interrupted = plan_batch_sizes(
             experiments,
-            sweep.jobs or os.cpu_count() or 1,
+            sweep.jobs or _default_jobs(),
             lambda row: report(next(finished), f"batch size {row.batch_size}"),
         )
     _show(rows, interrupted, as_json=as_json)
@@ -89,6 +91,18 @@ def sweep(
     if interrupted:
         typer.echo(f"interrupted: {len(rows)} of {len(experiments)} batch sizes are finished", err=True)
         raise typer.Exit(130)
+
+
+def _default_jobs() -> int:
+    """Return how many processes to use: ``RAYON_NUM_THREADS``, by which HPGO is limited, or one for each core.
+
+    Raises:
+        TopoplanError: the variable has no number.
+    """
+    given = os.environ.get("RAYON_NUM_THREADS", "")
+    if given and not given.isdecimal():
+        raise TopoplanError(f"RAYON_NUM_THREADS={given}: is not a number (worker processes; 0: one for each core)")
+    return int(given or 0) or os.cpu_count() or 1
 
 
 def _show(rows: Sequence[BatchSizeResult], interrupted: bool, *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Layer profiles as a topoplan frontend: its options and its registration.
 
-`profiles` holds those that DAPPLE published, `reading` parses the text of one; `model` makes an operator graph
+`profiles` holds those that DAPPLE and HPGO published, `reading` parses the text of one; `model` makes an operator graph
 of either.
 """
 

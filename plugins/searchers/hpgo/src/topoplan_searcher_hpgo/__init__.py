@@ -6,18 +6,20 @@ same way.  `search` converts plans into candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Searcher, hookimpl, option
+from topoplan import Frontend, Searcher, TopoplanError, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from topoplan import Problem, Search
+    from topoplan import OperatorGraph, Problem, Search
+    from topoplan_pipeline_planning.plans import HpgoPlan
 
-__all__ = ["Hpgo", "topoplan_searchers"]
+__all__ = ["Hpgo", "plan", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
@@ -52,6 +54,34 @@ class Hpgo(Searcher):
         from topoplan_searcher_hpgo.search import HpgoSearch
 
         return HpgoSearch(self, problem)
+
+
+def plan(
+    model: Frontend | OperatorGraph, *, devices: Sequence[int], batch_size: int | None = None, micro_batch: int = 1
+) -> HpgoPlan:
+    """Plan a model with measured times as HPGO does, without simulation.
+
+    Args:
+        model: a frontend such as ``Torchgraph(profile="bert-48")``, or its graph.
+        devices: where each host's devices end, as in ``--devices``: ``[8, 16]`` means two hosts of eight.
+        batch_size: samples of one iteration, on all devices; unset, the batch of the profile or of the graph.
+        micro_batch: samples of the smallest micro-batch.
+
+    Returns:
+        The plan of the greatest speedup, with ``speedup``, ``stages`` and ``split``.
+
+    Raises:
+        TopoplanError: no measured times, a wrong profile, ends that do not ascend, or a micro-batch larger than the
+            batch.
+    """
+    from topoplan_pipeline_planning.layers import layers_of, profiled_columns
+    from topoplan_pipeline_planning.planning import plan as plan_layers
+
+    graph = model.build(batch_size) if isinstance(model, Frontend) else model
+    if batch_size is not None and batch_size != graph.batch_size:
+        raise TopoplanError(f"hpgo: the graph is for {graph.batch_size} samples, batch_size is {batch_size}")
+    layers = layers_of(graph, profiled_columns(graph), limit=Hpgo().max_states, simplify=False)
+    return plan_layers(layers, devices, graph.batch_size, micro_batch=micro_batch)
 
 
 @hookimpl

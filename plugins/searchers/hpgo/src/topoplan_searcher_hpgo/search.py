@@ -44,6 +44,7 @@ class HpgoSearch(Search):
         plans = shortlist(self._layers, self._machine, graph.batch_size, options.micro_batch)
         self._plan = best_of(plans)
         self._queue = [self._plan, *(plan for plan in plans if plan is not self._plan)]
+        self._baselines_formulas = options.baselines
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
 
     def ask(self) -> Sequence[Candidate]:
@@ -89,6 +90,7 @@ class HpgoSearch(Search):
                 }
                 for stage, members in zip(self._plan.stages, _members(self._plan, self._layers), strict=True)
             ],
+            "baselines_formulas": self._baselines_formulas,
             "baselines": attrs.asdict(self._baselines),
         }
 

@@ -1,4 +1,4 @@
-"""Layer profiles that DAPPLE's authors published, as tables of this package.
+"""Layer profiles that the authors of DAPPLE and HPGO published, as tables of this package.
 
 ``profiles.csv`` has a row for each layer (milliseconds and bytes of the profiled batch, positions of its parents),
 ``sources.toml`` says for each profile which batch was profiled, where it was published, and the SHA-256 of the file
