@@ -122,11 +122,17 @@ class _Row(NamedTuple):
 
 
 class _Costs(NamedTuple):
-    """The columns of `Columns` that the kernel reads, and the ``backward`` seconds of a micro-batch."""
+    """The columns of `Columns` that the kernel reads.
+
+    Attributes:
+        backward_share: (R, C) ``backward`` of a micro-batch.
+        seconds: (C,) forward and backward on one device.
+    """
 
     forward: F64
     backward: F64
     backward_share: F64
+    seconds: F64
     weight_gradient: F64
     kept: F64
     activations: F64
@@ -139,8 +145,11 @@ class _Costs(NamedTuple):
     @classmethod
     def of(cls, columns: Columns, micro_batches: int) -> _Costs:
         """Pick the columns."""
-        picked = {name: getattr(columns, name) for name in cls._fields if name != "backward_share"}
-        return cls(**picked, backward_share=columns.backward / micro_batches)
+        derived = {
+            "backward_share": columns.backward / micro_batches,
+            "seconds": columns.forward[0] + columns.backward[0],
+        }
+        return cls(**derived, **{name: getattr(columns, name) for name in cls._fields if name not in derived})
 
 
 class _MoveColumns(NamedTuple):
@@ -233,35 +242,60 @@ def pipelines(task: Task, best: float, most_stages: int) -> Iterator[PipelineEst
     table = _Table.empty(most_stages, occupancies, columns.n_cuts)
     loads = np.empty((2, len(moves.outside)))
     n_rows = _add_stages(table, np.array([best * _SLACK]), costs, move_columns, task.pairs, limits, loads)
-    for row in np.flatnonzero(table.whole[:n_rows].min(axis=1) < np.inf).tolist():
-        whole, limit = table.whole[row], float(table.limit[row])
-        for place, occupancy in enumerate(np.argsort(whole, kind="stable")[:_PIPELINES].tolist()):
-            worst = limit if place == 0 else limit / _SLACK * _NEARLY
-            if np.isfinite(whole[occupancy]) and whole[occupancy] <= worst:
-                yield _trace(table, row, occupancy, source, moves)
+    fastest = np.argsort(table.whole[:n_rows], axis=1, kind="stable")[:, :_PIPELINES]
+    seconds = np.take_along_axis(table.whole[:n_rows], fastest, axis=1)
+    worst = np.repeat(table.limit[:n_rows, None], fastest.shape[1], axis=1)
+    worst[:, 1:] = worst[:, 1:] / _SLACK * _NEARLY
+    for row, place in np.argwhere(np.isfinite(seconds) & (seconds <= worst)).tolist():
+        yield _trace(table, row, int(fastest[row, place]), source, moves)
 
 
 def _trace(table: _Table, row: int, occupancy: int, source: I64, moves: Moves) -> PipelineEstimate:
     """Follow the moves back from a whole pipeline; number hosts as the machine does."""
-    steps = np.empty((2, row + 1), dtype=np.int64)  # cuts, moves
-    _follow(table.move, table.end, row, occupancy, source, steps)
-    counts, hosts = np.zeros((row + 1, len(moves.first)), dtype=np.int64), moves.first
-    for step in range(row, -1, -1):
-        move = steps[1, step]
-        counts[step, hosts] = moves.before[move]
-        hosts = hosts[moves.renumbered[move]]
+    cuts, counts = np.empty(row + 1, dtype=np.int64), np.zeros((row + 1, len(moves.first)), dtype=np.int64)
+    hosts = np.empty((2, len(moves.first)), dtype=np.int64)
+    columns = (moves.before, moves.renumbered, moves.first)
+    _follow(table.move, table.end, row, occupancy, source, columns, cuts, counts, hosts)
     seconds = float(table.whole[row, occupancy])
-    return PipelineEstimate(seconds, tuple(steps[0].tolist()), tuple(map(tuple, counts.tolist())))
+    return PipelineEstimate(seconds, tuple(cuts.tolist()), tuple(map(tuple, counts.tolist())))
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _follow(moves: I32, ends: I32, row: int, occupancy: int, source: I64, steps: I64) -> None:
-    """Write the cuts and moves of a pipeline, (2, row + 1), from the moves and ends of a `_Table`."""
+def _follow(
+    steps: I32,
+    ends: I32,
+    row: int,
+    occupancy: int,
+    source: I64,
+    moves: tuple[I32, I32, I32],
+    cuts: I64,
+    counts: I64,
+    hosts: I64,
+) -> None:
+    """Write the cuts of a pipeline, and its devices in the numbering of the machine.
+
+    Args:
+        steps, ends: ``move`` and ``end`` of a `_Table`.
+        row, occupancy: of the whole pipeline.
+        source: (E,) the occupancy from which each move leads.
+        moves: ``before``, ``renumbered`` and ``first`` of `Moves`.
+        cuts, counts: (row + 1,), (row + 1, H) output; counts are zero.
+        hosts: (2, H) room.
+    """
+    before, renumbered, first = moves
     cut = 0
     for step in range(row + 1):
-        move = moves[row - step, occupancy, cut]
-        steps[0, step], steps[1, step] = cut, move
+        cuts[step] = cut
+        counts[step, 0] = move = steps[row - step, occupancy, cut]
         occupancy, cut = source[move], ends[row - step, occupancy, cut]
+    for h in range(len(first)):
+        hosts[0, h] = first[h]
+    for step in range(row, -1, -1):
+        move = counts[step, 0]
+        now, ahead = hosts[(row - step) % 2], hosts[(row - step + 1) % 2]
+        for h in range(len(first)):
+            counts[step, now[h]] = before[move, h]
+            ahead[h] = now[renumbered[move, h]]
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -379,17 +413,15 @@ def _write_cells(
     shorter_latency = 2.0 * stage.transfer + max(
         shorter.latency[at_end], shorter.around[at_end] + (micro_batches - 1) * max(stage.transfer, stage.network)
     )
+    # The operators before the stage keep all unused devices busy for at least these seconds.
+    most = limit[0] * min(unused, limits.widest * 64)
     # All-reduces of what is before a cut are left to do when the backward pass has come to it.
     after, undone = end, -np.inf
     for k in range(costs.before_ptr[end], costs.before_ptr[end + 1]):
         start = costs.before[k]
         undone = max(undone, stage.rate * costs.gradients[after] - costs.backward_share[row, start])
         after = start
-        # The operators before the stage keep all unused devices busy for longer than the limit.
-        if start and (
-            unused == 0
-            or costs.forward[0, start] + costs.backward[0, start] > limit[0] * min(unused, limits.widest * 64)
-        ):
+        if start and (unused == 0 or costs.seconds[start] > most):
             continue
         ahead = costs.forward[row, end] - costs.forward[row, start]
         back = costs.backward[row, end] - costs.backward[row, start]
@@ -423,6 +455,7 @@ def _write_cells(
         written += 1
         if start == 0:
             limit[0] = min(limit[0], cell.total * _SLACK)
+            most = limit[0] * min(unused, limits.widest * 64)
     return written
 
 

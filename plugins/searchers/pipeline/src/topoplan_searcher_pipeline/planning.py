@@ -25,7 +25,14 @@ from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.dynamic import PipelineEstimate, Task, pipelines
 from topoplan_searcher_pipeline.machine import Devices, Machine, MovePairs, Moves, paired_moves
-from topoplan_searcher_pipeline.plans import Pipeline, PipelineCosts, PipelinePlan, pipeline_costs, schedule_pipeline
+from topoplan_searcher_pipeline.plans import (
+    Pipeline,
+    PipelineCosts,
+    PipelinePlan,
+    ScheduleRoom,
+    pipeline_costs,
+    schedule_pipeline,
+)
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
 __all__ = ["Planner", "baselines", "orders_of"]
@@ -61,6 +68,7 @@ class Planner:
     micro_batch: int
     recompute: bool
     _cost_cache: dict[Pipeline, PipelineCosts | None] = attrs.field(factory=dict, init=False)
+    _rooms: dict[tuple[int, ...], ScheduleRoom] = attrs.field(factory=dict, init=False)
 
     @functools.cached_property
     def micro_batches(self) -> list[int]:
@@ -81,8 +89,9 @@ class Planner:
         costs = self.costs_of(pipeline)
         if costs is None or count * max(pipeline.sizes) > self.columns.samples:
             return None
+        memory, recompute = self.machine.memory, self.recompute
         return schedule_pipeline(
-            pipeline, costs, kind, count, self.machine.memory, recompute=self.recompute, cutoff=cutoff
+            pipeline, costs, kind, count, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
         )
 
     def shape(self, pipeline: Pipeline) -> tuple[object, ...]:

@@ -22,6 +22,7 @@ __all__ = [
     "Pipeline",
     "PipelineCosts",
     "PipelinePlan",
+    "ScheduleRoom",
     "devices_of",
     "members_of",
     "memory_of",
@@ -112,8 +113,10 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     if rows.min() < 0:
         return None
     counts = np.array(pipeline.counts, dtype=np.int32)
-    nbytes = columns.sent(pipeline.cuts)
-    pairs, hosts, n = int(np.count_nonzero(nbytes)), counts.shape[1], columns.closed.shape[1]
+    cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
+    nbytes, stage_of = np.zeros((len(rows), len(rows))), np.zeros(columns.closed.shape[1], dtype=np.int64)
+    pairs = _send_bytes(cuts, columns.closed, columns.edge, columns.edge_bytes, stage_of, nbytes)
+    hosts, n = counts.shape[1], columns.closed.shape[1]
     stages, operators, loads = np.empty((6, len(rows))), np.empty((2, n)), np.empty((2, pairs, hosts))
     costs = PipelineCosts(
         replicated=True,
@@ -132,10 +135,35 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
         backward_before=operators[0],
         allreduce=operators[1],
     )
-    cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
     placed = _Hosts(counts, machine.allreduce(counts), machine.outside, machine.inside, np.empty((2, hosts)))
     replicated = _sum_stages(cuts, rows, nbytes, placed, _StageColumns.of(columns), costs)
     return costs._replace(replicated=bool(replicated))
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _send_bytes(cuts: I64, closed: NDArray[np.bool_], edge: I64, edge_bytes: F64, stage_of: I64, nbytes: F64) -> int:
+    """Write the bytes of `Columns.sent`; return how many pairs of stages send any.
+
+    Args:
+        cuts: (S+1,) starts of the stages, and the last cut.
+        closed, edge, edge_bytes: see `Columns`.
+        stage_of: (n,) room for the stage of each operator; zero.
+        nbytes: (S, S) output; zero.
+    """
+    stages = len(nbytes)
+    for stage in range(1, stages):
+        for op in range(len(stage_of)):
+            if not closed[cuts[stage], op]:
+                stage_of[op] = stage
+    for row in range(len(edge)):
+        source, target = stage_of[edge[row, 0]], stage_of[edge[row, 1]]
+        if source != target:
+            nbytes[source, target] += edge_bytes[row]
+    pairs = 0
+    for source in range(stages):
+        for target in range(stages):
+            pairs += nbytes[source, target] != 0.0
+    return pairs
 
 
 class _StageColumns(NamedTuple):
@@ -231,6 +259,7 @@ def schedule_pipeline(
     *,
     recompute: bool,
     cutoff: float = np.inf,
+    rooms: dict[tuple[int, ...], ScheduleRoom] | None = None,
 ) -> PipelinePlan | None:
     """Return a pipeline's plan under a schedule, timed by stage simulation.
 
@@ -242,10 +271,11 @@ def schedule_pipeline(
         memory: bytes of a device.
         recompute: stages that do not fit may run their forward passes twice.
         cutoff: only a plan that takes fewer seconds is useful.
+        rooms: what earlier calls wrote into, to use again.
     """
     if not costs.replicated or costs.busiest >= cutoff:
         return None
-    room = _Room.of(costs, micro_batches)
+    room = _room(costs, micro_batches, {} if rooms is None else rooms)
     seconds = _schedule(costs, ORDERS.index(kind), micro_batches, memory, recompute, cutoff, room)
     if seconds < 0:
         return None
@@ -259,7 +289,7 @@ def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F
     return peaks
 
 
-class _Room(NamedTuple):
+class ScheduleRoom(NamedTuple):
     """What a schedule writes into.
 
     Attributes:
@@ -277,11 +307,13 @@ class _Room(NamedTuple):
     loads: F64
     simulation: Room
 
-    @classmethod
-    def of(cls, costs: PipelineCosts, micro_batches: int) -> _Room:
-        """Return room for a pipeline with so many micro-batches."""
-        stages, (pairs, hosts) = len(costs.forward), costs.egress.shape
-        return cls(
+
+def _room(costs: PipelineCosts, micro_batches: int, rooms: dict[tuple[int, ...], ScheduleRoom]) -> ScheduleRoom:
+    """Return room for a pipeline with so many micro-batches, one of ``rooms`` if there is one of that size."""
+    stages, (pairs, hosts) = len(costs.forward), costs.egress.shape
+    size = (stages, micro_batches, pairs, hosts)
+    if size not in rooms:
+        rooms[size] = ScheduleRoom(
             np.empty(stages, dtype=np.bool_),
             np.empty((2, stages)),
             np.empty((5, stages)),
@@ -289,11 +321,18 @@ class _Room(NamedTuple):
             np.empty((2, pairs, hosts)),
             Room.of(stages, micro_batches, pairs, hosts),
         )
+    return rooms[size]
 
 
 @kernel  # type: ignore[untyped-decorator]
 def _schedule(
-    costs: PipelineCosts, order: int, micro_batches: int, memory: float, recompute: bool, cutoff: float, room: _Room
+    costs: PipelineCosts,
+    order: int,
+    micro_batches: int,
+    memory: float,
+    recompute: bool,
+    cutoff: float,
+    room: ScheduleRoom,
 ) -> float:
     """Return the seconds of a pipeline under a schedule; -1 if it does not fit or a lower bound reaches ``cutoff``.
 
@@ -331,7 +370,7 @@ def _fill_peaks(costs: PipelineCosts, order: int, micro_batches: int, peaks: F64
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _fill_times(costs: PipelineCosts, micro_batches: int, room: _Room) -> None:
+def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) -> None:
     """Write the `StageTimes` of a micro-batch, with recomputation where ``room`` says so."""
     share = 1.0 / micro_batches
     stages, operators = len(costs.forward), len(costs.allreduce)
