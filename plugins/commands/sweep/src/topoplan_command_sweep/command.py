@@ -99,10 +99,10 @@ def _default_jobs() -> int:
     Raises:
         TopoplanError: the variable has no number.
     """
-    given = os.environ.get("RAYON_NUM_THREADS", "")
-    if given and not given.isdecimal():
-        raise TopoplanError(f"RAYON_NUM_THREADS={given}: is not a number (worker processes; 0: one for each core)")
-    return int(given or 0) or os.cpu_count() or 1
+    threads = os.environ.get("RAYON_NUM_THREADS", "")
+    if threads and not threads.isdecimal():
+        raise TopoplanError(f"RAYON_NUM_THREADS={threads}: is not a number (worker processes; 0: one for each core)")
+    return int(threads or 0) or os.cpu_count() or 1
 
 
 def _show(rows: Sequence[BatchSizeResult], interrupted: bool, *, as_json: bool) -> None:

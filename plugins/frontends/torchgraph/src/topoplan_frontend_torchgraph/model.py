@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
-from topoplan_frontend_torchgraph import Torchgraph, profiles
+from topoplan_frontend_torchgraph import Torchgraph
 from topoplan_frontend_torchgraph.reading import LayerProfile, Node, read
 
 __all__ = ["build", "graph_of"]
@@ -36,9 +36,13 @@ def build(options: Torchgraph, batch_size: int | None) -> OperatorGraph:
         profile, name, context = read(path), path.stem, str(path)
         profiled = options.profile_batch or _batch_in_name(path)
     elif options.profile:
+        from topoplan_frontend_torchgraph import profiles  # a reader of files does without
+
         profile, name, context = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
         profiled = options.profile_batch or profiles.batch_size(name)
     else:
+        from topoplan_frontend_torchgraph import profiles
+
         raise TopoplanError(
             "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
             f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"

@@ -186,8 +186,8 @@ def _prices(
         (5, R, n) forward, backward, gradients of weights (seconds), persistent bytes and activations of each operator,
         and (R, n) 1 for an operator that cannot be cut into so many parts.
     """
-    if isinstance(costs, ReplicaCosts) and (known := costs.replica_prices(replicas)) is not None:
-        return known
+    if isinstance(costs, ReplicaCosts) and (all_prices := costs.replica_prices(replicas)) is not None:
+        return all_prices
     prices = np.zeros((5, len(replicas), len(graph.operators)))
     unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
     slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)

@@ -431,8 +431,8 @@ def _write_cells(
         summing = undone - stage.rate * costs.gradients[start] + costs.backward_share[row, start]
         # Without divisions, a lower bound on what `_cell` returns; the margin is for rounding.
         tail = max(0.0, summing, shorter_tail - (ahead + back) * share)
-        least = (max(ahead + back, shorter_latency + ahead * share) + tail) * (1.0 - _ROUNDING)
-        if least >= limit[0] or least >= longer.total[target, start]:
+        bound = (max(ahead + back, shorter_latency + ahead * share) + tail) * (1.0 - _ROUNDING)
+        if bound >= limit[0] or bound >= longer.total[target, start]:
             continue
         if costs.unpriced[row, end] != costs.unpriced[row, start]:
             continue

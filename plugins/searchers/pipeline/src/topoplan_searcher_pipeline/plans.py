@@ -344,7 +344,7 @@ def _schedule(
         if room.recomputes[s] and (not recompute or room.peaks[1, s] > memory):
             return -1.0
     _fill_times(costs, micro_batches, room)
-    forward, again, backward, weights, tail = (
+    forward, recomputation, backward, weights, tail = (
         room.stages[0],
         room.stages[1],
         room.stages[2],
@@ -352,7 +352,16 @@ def _schedule(
         room.stages[4],
     )
     times = StageTimes(
-        forward, again, backward, weights, tail, costs.source, costs.target, room.inside, room.loads[0], room.loads[1]
+        forward,
+        recomputation,
+        backward,
+        weights,
+        tail,
+        costs.source,
+        costs.target,
+        room.inside,
+        room.loads[0],
+        room.loads[1],
     )
     if busiest(micro_batches, times) >= cutoff:
         return -1.0
