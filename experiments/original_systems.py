@@ -324,12 +324,12 @@ def rows_of(page: str) -> dict[str, list[str]]:
 
 
 def earlier(rows: tuple[Row, ...]) -> dict[str, Finding]:
-    """Read from the page what became of rows whose commands have not changed."""
+    """Read from the page what became of rows whose commands and outcomes have not changed."""
     cells = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     findings = {}
     for row in rows:
         _, command, outcome, shown = cells.get(row.id, ["", "", "", ""])
-        if outcome and command == command_cell(row.command):
+        if row.command and (command, outcome) == (command_cell(row.command), row.declared):
             findings[row.id] = Finding(outcome, shown.replace("\\|", "|").replace("&lt;", "<"))
     return findings
 
