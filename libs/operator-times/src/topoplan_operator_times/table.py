@@ -37,7 +37,8 @@ class Bench:
     precision: str
 
     def __str__(self) -> str:
-        threads = f", {self.threads} threads" if self.threads else ""
+        count = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        threads = f", {count}" if self.threads else ""
         return f"{self.device}{threads}, {self.precision}, torch {self.torch}"
 
 

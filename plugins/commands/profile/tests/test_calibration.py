@@ -8,12 +8,13 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import Host, TopoplanError
 from topoplan.cli import main
 from topoplan_command_profile.calibration import Rates, errors, errors_by_kind, fit_rates, held_out, passes_of
 from topoplan_command_profile.device_command import hidup_flops
 from topoplan_operator_times.parts import PartShape
 from topoplan_operator_times.table import Bench, PartTimes, Table, Times, Work, write
+from topoplan_operators import GraphBuilder
 
 TRUE = Rates(flops=2e12, bandwidth=3e11, overhead=5e-6)
 
@@ -97,9 +98,6 @@ def test_the_command_prints_options_and_errors(tmp_path, capsys):
 
 
 def test_flops_of_hidup_are_those_of_its_estimator():
-    from topoplan import Host
-    from topoplan_operators import GraphBuilder
-
     builder = GraphBuilder("m", 4)
     builder.relu(builder.linear(builder.input((8,)), 16))
     assert hidup_flops(Host.discover(), builder.build()) == 3 * 4 * 8 * 16 + 4 * 16

@@ -155,6 +155,19 @@ def test_operators_writes_a_table_and_flexnets_file(run, tmp_path):
     assert json.loads((tmp_path / "other.json").read_text()) == content
 
 
+def test_ctrl_c_ends_the_command_and_the_same_one_goes_on(run, monkeypatch, tmp_path):
+    words = ("profile", "operators", *ALEXNET, "-o", "dialect=flexnet", "--servers", 4)
+    monkeypatch.setattr(operators_command, "TorchTimer", lambda *options: FakeTimer(stop_after=7))
+    status, out, _ = run(*words)
+    assert (status, out) == (130, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["operators.json"]
+    monkeypatch.setattr(operators_command, "TorchTimer", FakeTimer)
+    status, out, err = run(*words)
+    assert status == 0
+    assert "7 of them in operators.json already" in err
+    assert "39 parts, 32 of them timed now" in out
+
+
 def test_a_model_that_flexnet_lacks_gets_a_table_alone(run, tmp_path):
     options = (f"-o{key}={value}" for key, value in Host.discover().get(Frontend, "bert-sgmoe").example.items())
     words = ("profile", "operators", "bert-sgmoe", *options, "--servers", 2)

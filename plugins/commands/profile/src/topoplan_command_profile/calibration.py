@@ -3,11 +3,14 @@
 Model: seconds = max(FLOPs / rate, bytes / bandwidth) + kernels x overhead (Williams, Waterman, Patterson: Roofline,
 CACM 52(4), 2009; plus a constant time per kernel), as the estimator ``roofline`` has it.  The fit minimizes the mean of
 |log(model / measured)|, so that short and long operators count alike and outliers count little.  It is a pattern search
-over the logarithms of the three constants, which has no randomness.
+over the logarithms of the three constants, from several starts, which has no randomness.
+
+Reshapes are left out: PyTorch moves no data for them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import attrs
@@ -21,6 +24,10 @@ __all__ = ["Errors", "Passes", "Rates", "errors", "errors_by_kind", "fit_rates",
 
 #: Least number of passes that three constants can be fitted to.
 _LEAST = 6
+#: Kinds of operator that only look at data in another shape.
+_RESHAPES = ("flat", "flatten", "view")
+#: Percentiles of rates and of times at which the search starts.
+_STARTS = (10, 90)
 #: Factors of the pattern search: from a factor of four down to a thousandth.
 _STEPS = tuple(4.0 ** (0.5**k) for k in range(11))
 _ROUNDS = 60
@@ -68,13 +75,15 @@ class Errors:
 
 
 def passes_of(rows: Iterable[PartTimes]) -> Passes:
-    """Return the passes of all rows that have times; those without work are left out.
+    """Return the passes of all rows that have times; those without kernels are left out.
 
     Raises:
         TopoplanError: there are too few.
     """
     table = []
     for row in rows:
+        if row.shape.kind in _RESHAPES:
+            continue
         flops, traffic, kernels = row.work.backward
         name = (row.operator, row.shape.kind)
         if row.forward is not None and row.forward.median > 0:
@@ -110,20 +119,21 @@ def fit_rates(passes: Passes) -> Rates:
     def loss(logs: F64) -> float:
         return float(np.abs(np.log(Rates(*map(float, np.exp(logs))).seconds(passes) / passes.seconds)).mean())
 
-    def rate(work: F64) -> float:
-        """Return the rate of all work together, which is a start."""
-        return max(float(work.sum() / passes.seconds.sum()), 1.0)
+    def search(start: F64) -> tuple[float, F64]:
+        best, lowest = start, loss(start)
+        for step in _STEPS:
+            for _ in range(_ROUNDS):
+                moves = [best + sign * np.log(step) * axis for axis in np.eye(3) for sign in (1, -1)]
+                losses = [loss(move) for move in moves]
+                if min(losses) >= lowest - 1e-12:
+                    break
+                lowest, best = min(losses), moves[int(np.argmin(losses))]
+        return lowest, best
 
-    start = (rate(passes.flops), rate(passes.traffic), float(passes.seconds.min()))
-    best = np.log(start)
-    lowest = loss(best)
-    for step in _STEPS:
-        for _ in range(_ROUNDS):
-            moves = [best + sign * np.log(step) * axis for axis in np.eye(3) for sign in (1, -1)]
-            losses = [loss(move) for move in moves]
-            if min(losses) >= lowest - 1e-12:
-                break
-            lowest, best = min(losses), moves[int(np.argmin(losses))]
+    rates = [np.percentile(work / passes.seconds, _STARTS).clip(1) for work in (passes.flops, passes.traffic)]
+    overheads = np.percentile(passes.seconds, _STARTS)
+    starts = itertools.product(*rates, overheads)
+    _, best = min((search(np.log(start)) for start in starts), key=lambda outcome: outcome[0])
     return Rates(*map(float, np.exp(best)))
 
 

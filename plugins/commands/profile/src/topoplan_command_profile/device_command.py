@@ -70,7 +70,8 @@ def device(
 def hidup_flops(host: Host, graph: OperatorGraph) -> int:
     """Return the FLOPs of one forward pass as HiDup counts them: those that its estimator prices."""
     cluster = Cluster.uniform(n_hosts=1)
-    costs = host.make(Estimator, "hidup", {"device_flops": _ONE}).build(graph, cluster)
+    # With the released preset the rate is that of the forward pass alone.
+    costs = host.make(Estimator, "hidup", {"device_flops": _ONE, "preset": "released"}).build(graph, cluster)
     device_number = np.zeros(1, dtype=np.int32)
     prices = (costs.price(v, (1,) * len(op.dims), device_number).forward[0] for v, op in enumerate(graph.operators))
     return round(sum(map(float, prices)) * _ONE)
