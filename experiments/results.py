@@ -92,8 +92,8 @@ What the sections show:
   each section counts such rows). Either more than the measured 9.71 Gbps was available to NCCL, or less was sent.
 - With small batches HiDup is slower than the others in print, and not here (figure 10): operators of half a batch run
   at half the time in the cost model, and slower on a GPU, as the publication says.
-- Memory is less than the published peaks for BERT and close to them for ViT; replicated experts (DDP, Horovod) cost what
-  the publication says. Peaks there hold temporary tensors of kernels, and DDP's second copy of the gradients.
+- Memory is less than the published peaks for BERT and close to them for ViT. Replicated experts (DDP, Horovod) need
+  the most, as published. Peaks there hold temporary tensors of kernels, and DDP's second copy of the gradients.
 - One rule for DeepSpeed and FastMoE cannot be right for both: in print, FastMoE computes less and communicates more.
 """
 
