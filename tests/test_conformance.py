@@ -12,8 +12,9 @@ from topoplan.testing import _common, checks_for
 
 HOST = Host.discover()
 
-#: What components excuse themselves from in their own tests, too: stages cut samples only, the landscape outputs.
-EXCUSED = {(planner, "check_beats_chance") for planner in ("hpgo", "pipeline")}
+#: What components excuse themselves from in their own tests, too: stages cut samples only, the landscape outputs; and
+#: a baseline does not search.
+EXCUSED = {(planner, "check_beats_chance") for planner in ("baseline", "hpgo", "pipeline")}
 
 
 def marks(name, check):

@@ -225,17 +225,22 @@ def measured(beside, seconds):
 
 def test_planning_divides_by_what_ran_beside_it_alone(load, monkeypatch, capsys):
     planning = load("planning")
-    seconds = {"hpgo": (0.01, 0.02, 2.0), "pipeline": (0.1, 0.2, 4.0), "HPGO": (1.0, 1.0, 1.0)}
+    seconds = {
+        "plan": (0.005, 0.01, 0.5),
+        "hpgo": (0.01, 0.02, 2.0),
+        "pipeline": (0.1, 0.2, 4.0),
+        "HPGO": (1.0, 1.0, 1.0),
+    }
     monkeypatch.setattr(planning.beside, "measure", measured(planning.beside, seconds))
     planning.main(["vgg-19"])
     alone = capsys.readouterr().out
     assert "HPGO" not in alone
-    assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 |" in alone
+    assert "| vgg-19 | 3 | H | warm | 0.00500 | 0.0100 | 0.100 |" in alone
     monkeypatch.setenv("TOPOPLAN_HPGO_PYTHON", sys.executable)
     planning.main(["vgg-19"])
     together = capsys.readouterr().out
-    assert "| vgg-19 | 3 | H | warm | 0.0100 | 0.100 | 1.00 | 100 | 10 |" in together
-    assert "| F | whole | 0.5 | 0.25 |" in together
+    assert "| vgg-19 | 3 | H | warm | 0.00500 | 0.0100 | 0.100 | 1.00 | 200 | 100 | 10 |" in together
+    assert "| F | whole | 2 | 0.5 | 0.25 |" in together
 
 
 def test_planning_plans_from_the_text_that_hpgo_reads(load, tmp_path):
