@@ -188,6 +188,7 @@ def studied(run, *words):
     return json.loads(out)
 
 
+@pytest.mark.slow  # the command of the README runs by default
 def test_hidups_study_by_its_own_objective(run):
     """Plans of the released search under its noise: 0.8 to 2.3 % worse; communication x 1.5: 1.7 %, x 1.2: 0.01 %."""
     assert run(*HIDUP, "-e", FAST, "-x", "json=p.json")[0] == 0
