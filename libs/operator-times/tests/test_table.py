@@ -43,7 +43,7 @@ def test_a_table_is_read_as_it_was_written(table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"format": "other"}, "format: is no table of operator times"),
         ({"version": 2}, "version: 2 cannot be read (expected 1)"),
@@ -62,7 +62,7 @@ def test_a_table_is_read_as_it_was_written(table, tmp_path):
         ({"forward_s": [1, 2, float("inf")]}, "parts[0]: forward_s: expected a number, 0 or more"),
     ],
 )
-def test_what_is_wrong_is_named(table, tmp_path, change, told):
+def test_what_is_wrong_is_named(table, tmp_path, change, message):
     path = tmp_path / "times.json"
     write(path, table)
     content = json.loads(path.read_text())
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named(table, tmp_path, change, told):
     path.write_text(json.dumps(content))
     with pytest.raises(TopoplanError) as error:
         read(path)
-    assert str(error.value).startswith(f"{path}: {told}")
+    assert str(error.value).startswith(f"{path}: {message}")
 
 
 def test_what_is_not_json_is_named(tmp_path):

@@ -93,8 +93,10 @@ def test_an_interrupted_run_keeps_what_it_timed_and_the_next_one_goes_on(tmp_pat
 def test_a_table_of_another_device_is_refused(tmp_path):
     graph, path = small_graph(), tmp_path / "t.json"
     time_parts(graph, parts_of(graph, all_cuts(graph, CLUSTER)), load(path, BENCH), path, FakeTimer())
-    told = r"was measured on some processor, 2 threads, fp32, torch 2.9; this is other, bf16, torch 2.9 \(name another"
-    with pytest.raises(TopoplanError, match=told):
+    message = (
+        r"was measured on some processor, 2 threads, fp32, torch 2.9; this is other, bf16, torch 2.9 \(name another"
+    )
+    with pytest.raises(TopoplanError, match=message):
         load(path, Bench("other", "2.9", 0, "bf16"))
 
 
@@ -191,7 +193,7 @@ def test_layers_writes_a_profile_with_its_batch_in_its_name(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--repeats", 0), "--repeats: 0 is too small"),
         (("--table", "t.json", "--flexnet", "t.json"), "both write to it"),
@@ -199,10 +201,10 @@ def test_layers_writes_a_profile_with_its_batch_in_its_name(run, tmp_path):
         (("--batch-size", 8, "-o", "nonsense=1"), "nonsense"),
     ],
 )
-def test_bad_words_are_named_and_nothing_is_written(run, tmp_path, words, told):
+def test_bad_words_are_named_and_nothing_is_written(run, tmp_path, words, message):
     status, out, err = run("profile", "operators", "alexnet", *words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert not list(tmp_path.iterdir())
 
 
