@@ -20,6 +20,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
+from topoplan_spmd_planning.hints import Hints, sharding_of
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Verb, write_down
@@ -317,3 +318,25 @@ def test_every_searcher_says_how_long_it_planned(capsys):
         with pytest.raises(SystemExit):
             main([*words, "-s", searcher, "--json"])
         assert json.loads(capsys.readouterr().out)["planning_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "allowed", "stages", "states", "entries"),
+    [
+        ("bert-sgmoe", 2, {"embedding": "gather_2"}, 14, 22605, 41205),  # HiDup's own hint
+        ("vit-sgmoe", 2, {"patches": "gather_1"}, 14, 15483, 27869),  # HiDup's own hint
+        ("bert-sgmoe", 2, {"embedding": "gather_0"}, 15, 22605, 41399),
+        ("bert-sgmoe", 8, {"embedding": "gather_0", "decoder": "gather_2"}, 48, 87453, 154053),
+    ],
+)
+def test_hints_leave_what_they_leave_the_release(name, layers, allowed, stages, states, entries):
+    """Counts are those of the released search module (ylxdzsw/hidup at 5cbb5c4), given the same hints."""
+    problem = problem_on(
+        model(name, 8, layers=layers),
+        cluster := Cluster.uniform(n_hosts=1, devices_per_host=8),
+        Hidup(preset="released").build(model(name, 8, layers=layers), cluster),
+        BigSwitch(),
+    )
+    hints = Hints("hints", {key: (sharding_of(text),) for key, text in allowed.items()})
+    _, found = plan_of(problem, "released", 4_000_000, hints)
+    assert (len(found.stages), found.outcome.states, found.outcome.entries) == (stages, states, entries)

@@ -31,12 +31,19 @@ from topoplan_engine.options import HostGroup
 from topoplan_engine.replay import simulate_file
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_engine.wordlists import listed, pairs
+from topoplan_spmd_planning.hints import read_hints
+from topoplan_spmd_planning.program import write_down
+from topoplan_spmd_planning.released import released
 from topoplan_studies.prices import read_prices
 from topoplan_studies.store import Store
 from topoplan_studies.study import study_from
 
 __all__ = ["readers"]
 
+_HINTS = """embedding = ["gather_2"]
+"embedding.table" = ["replicate", "gather_1"]
+"layer*_linear1*" = ["full", "gather_0", "replicate", "reduce"]
+"""
 KINDS = ("frontend", "topology", "estimator", "simulator", "searcher", "exporter")
 
 
@@ -132,6 +139,12 @@ def read_comparison(text: str) -> None:
 def read_share(text: str) -> None:
     """Read a shared cluster."""
     shared_cluster_from(read_toml(stored("share.toml", text)), "share", "share.toml")
+
+
+def read_hint_file(text: str) -> None:
+    """Read hints, and restrict a program with them."""
+    graph = graph_of("bert-sgmoe", 8)
+    read_hints(stored("hints.toml", text)).restricted(write_down(graph, released))
 
 
 def read_price_file(text: str) -> None:
@@ -249,6 +262,7 @@ def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
     return (
         Reader("experiment", "experiment TOML", 12, drawn("examples/*.toml"), read_experiment),
         Reader("figure", "figure TOML", 10, studies, read_comparison),
+        Reader("hints", "hints TOML", 8, lambda rng: text_of(rng, [_HINTS], words), read_hint_file),
         Reader("share", "share TOML", 8, drawn("experiments/shared-cluster.toml"), read_share),
         Reader(
             "prices", "price TOML", 10, drawn("libs/studies/src/topoplan_studies/prices/default.toml"), read_price_file

@@ -3,7 +3,7 @@
 Data flows through the modules in this order:
 
 * `program` converts an operator graph into one SPMD program, with the signatures of every instruction;
-  `released` has the signatures of HiDup's table.
+  `released` has the signatures of HiDup's table; `hints` omits those that the user's hints do not allow.
 * `prices` prices instructions and reshardings ("conversions") with the estimator, as HiDup does.
 * `columns` encodes both as integer columns; `counting` bounds the number of states before the search.
 * `kernel` searches, in the tables of `tables`; `planning` runs it and reads the plan.

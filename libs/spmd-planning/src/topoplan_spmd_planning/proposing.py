@@ -7,6 +7,7 @@ from typing import Literal
 from topoplan import Candidate, Placement, Problem, State
 from topoplan.model.sharding import Signature
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_spmd_planning.hints import Hints
 from topoplan_spmd_planning.planning import HidupPlan, plan
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, write_down
@@ -15,19 +16,22 @@ from topoplan_spmd_planning.strategy import strategy_of
 
 __all__ = ["candidate_of", "placements_of", "plan_of"]
 
+_NO_HINTS = Hints()
+
 
 def plan_of(
-    problem: Problem, kind: Literal["released", "derived"], max_states: int
+    problem: Problem, kind: Literal["released", "derived"], max_states: int, hints: Hints = _NO_HINTS
 ) -> tuple[Program[Signature], HidupPlan]:
-    """Return a model as a program with the signatures of a ``kind``, and HiDup's plan of it.
+    """Return a model as a program with the signatures of a ``kind`` that ``hints`` allow, and HiDup's plan of it.
 
     Raises:
-        TopoplanError: too many states, or no plan at all.
+        TopoplanError: hints that the program cannot follow, too many states, or no plan at all.
     """
     if kind == "released":
         program = write_down(problem.graph, released)
     else:
         program = write_down(problem.graph, signatures, problem.cluster.n_devices)
+    program = hints.restricted(program)
     return program, plan(program, Prices(problem), max_states=max_states, model=problem.graph.name)
 
 

@@ -32,6 +32,9 @@ class Hidup(Searcher):
     signatures: Literal["released", "derived"] = option(
         "released", help="released: HiDup's table, with its wrong rules; derived: all sound signatures"
     )
+    hints: str = option(
+        "", help="TOML file with the shardings that named operators and tensors may have (HiDup's use_hints)"
+    )
     max_states: int = option(4_000_000, help="refuse models that need more states than this at a time", minimum=1)
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:

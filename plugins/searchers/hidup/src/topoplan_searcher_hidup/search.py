@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from topoplan import Candidate, Problem, Search, Strategy
 from topoplan_engine.sharding.resharding import convert
 from topoplan_searcher_hidup import Hidup
+from topoplan_spmd_planning.hints import read_hints
 from topoplan_spmd_planning.objective import objective
 from topoplan_spmd_planning.planning import HidupPlan
 from topoplan_spmd_planning.prices import Prices
@@ -22,7 +24,8 @@ class HidupSearch(Search):
 
     def __init__(self, options: Hidup, problem: Problem) -> None:
         self._problem = problem
-        self._program, self._plan = plan_of(problem, options.signatures, options.max_states)
+        hints = read_hints(Path(options.hints))
+        self._program, self._plan = plan_of(problem, options.signatures, options.max_states, hints)
         self._asked = False
 
     def ask(self) -> Sequence[Candidate]:
