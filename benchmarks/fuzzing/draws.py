@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import re
 import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -80,6 +82,13 @@ def texts(*names: str) -> list[str]:
     """Return files of the repository."""
     found = [path for name in names for path in sorted(ROOT.glob(name))]
     return [path.read_text(encoding="utf-8") for path in found]
+
+
+def models() -> tuple[list[str], list[dict[str, Any]]]:
+    """Return models of layers, as TOML and as what JSON says: the example, and those of the README."""
+    readme, example = texts("plugins/frontends/layers/README.md", "examples/models/transformer.toml")
+    found = [example, *re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)]
+    return found, [tomllib.loads(text) for text in found]
 
 
 @functools.cache

@@ -111,6 +111,11 @@ def read_profile(text: str) -> None:
     _finite(plan.timeline.finish)
 
 
+def read_model(suffix: str, data: str | bytes) -> None:
+    """Read a model of layers."""
+    HOST.make("frontend", "layers", {"file": str(stored(f"model{suffix}", data))}).build(None)
+
+
 def readcollectives(data: bytes) -> None:
     """Read measured collectives, and price an operator with them."""
     path = stored("collectives.json", data)
@@ -272,6 +277,7 @@ def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
 
 def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
     """Return the readers of finished runs, of measurements and of strategies; ``words`` are put into texts."""
+    models, documents = draws.models()
     profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
     strategy = [data.decode() for data in written("strategy", plans()[2:3])]
     measured, collectives = draws.measured(), draws.collectives()
@@ -281,6 +287,8 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
         Reader("collectives", "collectives JSON", 20, lambda rng: json_of(rng, collectives), readcollectives),
         Reader("measured", "measurement JSON", 6, lambda rng: json_of(rng, measured), read_measurements),
         Reader("strategy", "strategy text", 60, lambda rng: text_of(rng, strategy, words), as_strategy),
+        Reader("layers", "models in TOML", 20, lambda rng: text_of(rng, models, words), partial(read_model, ".toml")),
+        Reader("layers-json", "models in JSON", 20, lambda rng: json_of(rng, documents), partial(read_model, ".json")),
         Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
     )
 
