@@ -13,7 +13,7 @@ import pytest
 
 from topoplan import Estimator, Searcher, Topology, TopoplanError, hookimpl, option
 from topoplan.cli import main
-from topoplan.cli._doctor import remedy
+from topoplan.cli._plugins import remedy
 from topoplan.options import describe
 from topoplan.plugin.host import Broken, Conflict, Host, Provider
 from topoplan.testing import reference

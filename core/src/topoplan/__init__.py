@@ -14,8 +14,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_LINES = re.findall(r"^from (\S+) import (.+)", _STUB, re.MULTILINE)
 #: Public name -> the module that it is in.
-_PUBLIC = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.MULTILINE)}
+_PUBLIC = {name: module for module, names in _LINES for name in re.findall(r"(\w+) as", names)}
 
 __all__ = ["__version__", *sorted(_PUBLIC)]
 

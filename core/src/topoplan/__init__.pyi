@@ -2,11 +2,8 @@
 
 from topoplan.errors import TopoplanError as TopoplanError
 from topoplan.model.cluster import Cluster as Cluster
-from topoplan.model.costs import CostFunction as CostFunction
-from topoplan.model.costs import PartCosts as PartCosts
-from topoplan.model.fabric import Fabric as Fabric
-from topoplan.model.fabric import LinkKind as LinkKind
-from topoplan.model.fabric import Routes as Routes
+from topoplan.model.costs import CostFunction as CostFunction, PartCosts as PartCosts
+from topoplan.model.fabric import Fabric as Fabric, LinkKind as LinkKind, Routes as Routes
 from topoplan.model.graph import Axis as Axis
 from topoplan.model.graph import Dimension as Dimension
 from topoplan.model.graph import Operator as Operator
@@ -15,27 +12,19 @@ from topoplan.model.graph import Profile as Profile
 from topoplan.model.graph import Role as Role
 from topoplan.model.graph import Tensor as Tensor
 from topoplan.model.graph import Term as Term
-from topoplan.model.machine import Device as Device
-from topoplan.model.machine import HostLink as HostLink
-from topoplan.model.machine import HostModel as HostModel
-from topoplan.model.machine import HostNode as HostNode
+from topoplan.model.machine import Device as Device, HostLink as HostLink, HostModel as HostModel, HostNode as HostNode
 from topoplan.model.placement import Placement as Placement
 from topoplan.model.plan import Plan as Plan
-from topoplan.model.problem import Demand as Demand
-from topoplan.model.problem import Problem as Problem
-from topoplan.model.reconfigurable import AnyFabric as AnyFabric
-from topoplan.model.reconfigurable import ReconfigurableFabric as ReconfigurableFabric
+from topoplan.model.problem import Demand as Demand, Problem as Problem
+from topoplan.model.reconfigurable import AnyFabric as AnyFabric, ReconfigurableFabric as ReconfigurableFabric
 from topoplan.model.schedule import Schedule as Schedule
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
 from topoplan.model.strategy import PipelineStrategy as PipelineStrategy
 from topoplan.model.strategy import PlacedStrategy as PlacedStrategy
 from topoplan.model.strategy import SpmdStrategy as SpmdStrategy
 from topoplan.model.strategy import Strategy as Strategy
-from topoplan.model.taskgraph import Collective as Collective
-from topoplan.model.taskgraph import TaskGraph as TaskGraph
-from topoplan.model.taskgraph import TaskKind as TaskKind
-from topoplan.model.timeline import Bounds as Bounds
-from topoplan.model.timeline import Timeline as Timeline
+from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind
+from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option
 from topoplan.plugin.components import Command as Command
 from topoplan.plugin.components import Estimator as Estimator
@@ -49,9 +38,6 @@ from topoplan.plugin.components import TopologyContext as TopologyContext
 from topoplan.plugin.hookspecs import hookimpl as hookimpl
 from topoplan.plugin.host import Host as Host
 from topoplan.plugin.simulate import Simulate as Simulate
-from topoplan.search.protocol import Candidate as Candidate
-from topoplan.search.protocol import Search as Search
-from topoplan.search.protocol import State as State
-from topoplan.search.protocol import Trial as Trial
+from topoplan.search.protocol import Candidate as Candidate, Search as Search, State as State, Trial as Trial
 
 __version__: str

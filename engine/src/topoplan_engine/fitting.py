@@ -18,8 +18,8 @@ from topoplan.errors import NoPlanFitsError
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Problem
+from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import SpmdStrategy, Strategy
 
 __all__ = [

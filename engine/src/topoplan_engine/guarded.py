@@ -59,8 +59,8 @@ class _GuardedSimulate(Simulate):
 
     def __init__(self, simulate: Simulate, who: str) -> None:
         self._simulate, self._who = simulate, who
-        for name, default in vars(Simulate).items():
-            if not name.startswith("_") and getattr(type(simulate), name) is not default:
+        for name in dir(type(simulate)):
+            if not name.startswith("_") and getattr(type(simulate), name) is not getattr(Simulate, name, None):
                 setattr(self, name, getattr(simulate, name))
 
     def __call__(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> Timeline:

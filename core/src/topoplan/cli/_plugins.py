@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from topoplan.errors import TopoplanError, nearest
+from topoplan.errors import PluginError, TopoplanError, nearest
 
 if TYPE_CHECKING:
-    from topoplan.plugin.components import Registered
-    from topoplan.plugin.host import Host
+    from topoplan.plugin.components import Component, Registered
+    from topoplan.plugin.host import Host, Provider
 
 #: Columns that a text gets at the least, however narrow the terminal is.
 _LEAST_TEXT = 24
@@ -75,7 +75,6 @@ def _show(name: str = typer.Argument(help="A component, e.g. `fattree`, or `topo
 
 def _doctor() -> None:
     """Load every plugin, build the examples; tell what is wrong, exit 1.  topoplan.testing checks how they behave."""
-    from topoplan.cli._doctor import failures, remedy
     from topoplan.plugin.host import Host
 
     host = Host.discover()
@@ -88,7 +87,7 @@ def _doctor() -> None:
         names = " or ".join(p.dist or p.name for p in conflict.providers)
         fix = f"uninstall {names}, or set TOPOPLAN_DISABLE_PLUGINS to the one not wanted"
         problems.append((f"CONFLICT {conflict}", "", fix))
-    for provider, error in failures(host):
+    for provider, error in _failures(host):
         details = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
         problems.append((f"BROKEN {error}", details, remedy(provider.dist, provider.name)))
     for problem, details, fix in problems:
@@ -155,3 +154,43 @@ def _table(rows: list[tuple[str, ...]], columns: float) -> str:
         text = [row[-1]] if len(row[-1]) <= width else textwrap.wrap(row[-1], int(width)) or [""]
         lines += [(head + text[0]).rstrip(), *(" " * indent + more for more in text[1:])]
     return "\n".join(lines)
+
+
+def _failures(host: Host) -> list[tuple[Provider, PluginError]]:
+    """Build the example of every component; return what raised anything but a `TopoplanError`, which a kit judges."""
+    from topoplan.testing import build_example
+
+    problems = []
+    components: list[type[Component]] = host.components()
+    for component in components:
+        try:
+            build_example(component)
+        except PluginError as error:
+            problems.append((host.provider(component), error))
+        except TopoplanError:
+            continue
+    return problems
+
+
+def remedy(dist: str, name: str) -> str:
+    """Say what to do about a plugin of a distribution; of one under development, where its source is."""
+    if not dist:
+        return f"install the plugin, or take {name!r} out of TOPOPLAN_PLUGINS"
+    if source := _source(dist):
+        return f"correct it in {source}, where {dist} is being developed, or set TOPOPLAN_DISABLE_PLUGINS={name}"
+    return (
+        f"upgrade it (pip install -U {dist}), remove it (pip uninstall {dist}), or set TOPOPLAN_DISABLE_PLUGINS={name}"
+    )
+
+
+def _source(dist: str) -> str:
+    """Return the folder of a distribution that is installed as editable; empty for others."""
+    import importlib.metadata
+
+    try:
+        text = importlib.metadata.distribution(dist).read_text("direct_url.json")
+        origin = json.loads(text or "{}")
+        editable = origin.get("dir_info", {}).get("editable", False)
+        return str(origin["url"]).removeprefix("file://") if editable else ""
+    except (importlib.metadata.PackageNotFoundError, ValueError, KeyError, AttributeError):
+        return ""

@@ -12,8 +12,8 @@ import attrs
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.memory import MemoryUse
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.recording import MemoryUse, Recording, SearchHistory
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -30,6 +30,7 @@ class Plan:
         graph, strategy: absent where only a task graph was imported.
         timeline: absent before a simulation.
         memory: what devices keep; absent where only a task graph was imported.
+        recording, history: of the timeline and of the search; absent unless asked for.
         provenance: versions, seed, options and hashes of the inputs: all that is needed to repeat it.
             JSON values only; nothing in it depends on time or place.
     """
@@ -41,6 +42,8 @@ class Plan:
     strategy: Strategy | None = None
     timeline: Timeline | None = None
     memory: MemoryUse | None = None
+    recording: Recording | None = None
+    history: SearchHistory | None = None
     provenance: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property

@@ -258,10 +258,12 @@ class Exporter(Component):
 
     Attributes:
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
+        records: it shows a plan's recording and history, so that a run which it is asked of makes them.
     """
 
     kind = Kind.EXPORTER
     suffix: ClassVar[str]
+    records: ClassVar[bool] = False
 
     @abstractmethod
     def write(self, plan: Plan) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -66,17 +66,3 @@ class Simulate(ABC):
         differ = self.draws(taskgraph, fabric, cluster)
         times = [self.with_seed(seed).makespan(taskgraph, fabric, cluster) for seed in (seeds if differ else seeds[:1])]
         return np.full(len(seeds), times, dtype=np.float64)
-
-    def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
-        return False
-
-    def keeps_symmetry(self, symmetry: Any) -> bool:
-        """Say whether parts that nothing tells apart run at the same time, so that one of them stands for all."""
-        return True
-
-    def quotient_makespan(
-        self, quotient: Any, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = np.inf
-    ) -> float:
-        """Return the seconds of an iteration from its quotient (`topoplan_engine.lowering.symmetry`), as `makespan`."""
-        raise NotImplementedError

@@ -127,18 +127,10 @@ class Search(ABC):
         return None
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
-        """Return JSON values that say what a searcher that constructs its answer estimated for a strategy.
+        """Return JSON values: what a searcher that constructs its answer estimated for a strategy; None: it has not.
 
-        They stand in the plan's provenance, and apart from the figures of the simulation in what the command line
-        prints.  ``speedup`` there is its own estimate over one device, ``one_device_s`` what that device takes, from
-        which the simulated one follows.
-
-        Args:
-            strategy: one that it proposed; None asks for its best one, because nothing that it proposed could be
-                simulated.
-
-        Returns:
-            None for a strategy that it does not know.
+        They stand in the plan's provenance and beside simulated figures: ``speedup`` over one device, which takes
+        ``one_device_s``, for example.  None asks for its best strategy, because none of its could be simulated.
         """
         return None
 

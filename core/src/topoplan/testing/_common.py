@@ -1,21 +1,24 @@
-"""Promises of every component, whatever its kind, and of commands."""
+"""Promises of every component, whatever its kind, and of machines and commands."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
+import io
+import math
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
+import typer
 
 from topoplan.options import describe, structure
-from topoplan.plugin.components import CONTRACTS, Component, Kind, Registered
+from topoplan.plugin.components import CONTRACTS, Command, Component, Kind, Machine, Registered
 
 C = TypeVar("C", bound=Component)
 
@@ -107,7 +110,7 @@ def check_import_is_light(component: type[Registered]) -> None:
     assert not loaded, f"importing {module} loads {loaded}; import it inside build or app"
 
 
-@contextmanager
+@contextlib.contextmanager
 def global_randomness_untouched() -> Iterator[None]:
     """Raise `AssertionError` if numpy's own generator is used meanwhile."""
     import numpy as np
@@ -150,3 +153,39 @@ def heavy_after_import(module: str) -> str:
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert process.returncode == 0, f"import {module} fails: {process.stderr.strip().splitlines()[-1:]}"
     return process.stdout.strip()
+
+
+def check_device_is_called_as_its_machine(component: type[Machine]) -> None:
+    """Plans write the device's name, and read it as the machine's: both are the same but for their case."""
+    name = example(component).build().device.name
+    assert name.lower() == component.name, f"the device is called {name!r}, and its machine {component.name!r}"
+
+
+def check_figures_can_be_true(component: type[Machine]) -> None:
+    """Figures are positive and finite, peaks are known in fp32, and shares of a peak are those of a known one."""
+    device = example(component).build().device
+    figures = {
+        **{field: getattr(device, field) for field in ("memory_bandwidth", "memory", "kernel_overhead")},
+        **{f"peak_flops[{precision}]": peak for precision, peak in device.peak_flops.items()},
+    }
+    for field, value in figures.items():
+        assert 0 < value < math.inf, f"{field} is {value}"
+    assert "fp32" in device.peak_flops, "no peak in fp32, which models are in unless users say otherwise"
+    for precision, share in device.matmul_efficiency.items():
+        assert precision in device.peak_flops, f"a share of the peak in {precision}, which is not known"
+        assert 0 < share <= 1, f"{share} of the peak in {precision}"
+
+
+def check_same_machine_twice(component: type[Machine]) -> None:
+    """The same options give the same machine."""
+    assert example(component).build() == example(component).build()
+
+
+def check_app_shows_its_help(component: type[Command]) -> None:
+    """The application can be made, more than once, and ``--help`` says something and ends well."""
+    for _ in range(2):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            status = typer.main.get_command(component().app()).main(["--help"], component.name, standalone_mode=False)
+        assert not status, f"--help ends with status {status}"
+        assert "--help" in output.getvalue(), "--help does not list options"

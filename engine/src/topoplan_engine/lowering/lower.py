@@ -9,8 +9,8 @@ from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
+from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache

@@ -16,8 +16,8 @@ import numpy as np
 from topoplan.arrays import F64, I32
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
-from topoplan.model.memory import MemoryUse
 from topoplan.model.placement import Placement
+from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph

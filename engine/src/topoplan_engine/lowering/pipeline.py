@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
-from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
+from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import PipelineStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind

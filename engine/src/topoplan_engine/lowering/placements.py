@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
+from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.csr import indptr

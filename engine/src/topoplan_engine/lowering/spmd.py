@@ -33,8 +33,8 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.memory import MemoryUse
 from topoplan.model.problem import Demand
+from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram

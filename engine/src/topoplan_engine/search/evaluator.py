@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.model.memory import MemoryUse
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
+from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.simulate import Simulate
@@ -25,6 +25,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.simulation.quotients import NoQuotients, Quotients
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -73,6 +74,7 @@ class Evaluator:
         self.first_draw = first_draw
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
+        self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
         self._memory_policy = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._lower_bound: IncrementalLowerBound | None = None
@@ -141,16 +143,16 @@ class Evaluator:
         """
         fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # a quotient pays if more are to come
-        whole = once or not self._simulate.has_quotient(fabric, cluster)
+        whole = once or not self._quotients.has_quotient(fabric, cluster)
         symmetry = None if whole else self._lowering.symmetry(state.strategy)
-        if symmetry is None or not self._simulate.keeps_symmetry(symmetry):
+        if symmetry is None or not self._quotients.keeps_symmetry(symmetry):
             return self._whole_seconds(state, cutoff, bound)
         key = (fabric.key, symmetry.classes.key)
         class_seconds = self._class_seconds.find(key)
         if class_seconds is not None and class_seconds * (1 - _ROUNDING) >= cutoff:
             return float("inf")
         if symmetry.worthwhile:
-            seconds = self._simulate.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, cutoff)
+            seconds = self._quotients.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, cutoff)
         else:
             seconds = self._whole_seconds(state, cutoff, bound)
         self._class_seconds.put(key, min(seconds, cutoff))
@@ -209,7 +211,7 @@ class Evaluator:
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
         fabric, cluster = state.fabric, self.problem.cluster
-        if self._simulate.has_quotient(fabric, cluster):  # on a star there is one path each
+        if self._quotients.has_quotient(fabric, cluster):  # on a star there is one path each
             return False
         return self._simulate.draws(self._lower(state.strategy), fabric, cluster)
 

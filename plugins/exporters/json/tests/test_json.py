@@ -26,6 +26,15 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.model.graph import Slices
+from topoplan.model.recording import (
+    Cause,
+    CriticalPath,
+    LinkUse,
+    MemoryKind,
+    MemoryLevels,
+    Recording,
+    SearchHistory,
+)
 from topoplan.testing import reference
 from topoplan_exporter_json import Json
 
@@ -107,6 +116,49 @@ def test_damaged_tags_are_named(field, value, message):
 
 def test_a_plan_of_only_a_task_graph_survives():
     survives(attrs.evolve(reference.plan(), graph=None, strategy=None, timeline=None))
+
+
+def recorded(plan):
+    """Give a plan some rows of everything that can be recorded."""
+    links = LinkUse(link=[0, 1], task=[2, 2], start=[0.0, 0.5], finish=[0.25, 1.0], nbytes=[1e6, 1 / 3])
+    critical = CriticalPath(task=[0, 2], cause=[Cause.START, Cause.LINK], by=[-1, 1])
+    memory = MemoryLevels(time=[0.0, 1.0], device=[0, 0], kind=[MemoryKind.WEIGHTS] * 2, nbytes=[3.0, 4.0])
+    history = SearchHistory(
+        chain=[0, 0], evaluation=[1, 2], seconds=[0.1, 0.2], current=[2.0, math.inf], best=[2.0, 2.0], accepted=[1, 0]
+    )
+    return attrs.evolve(plan, recording=Recording(links=links, critical=critical, memory=memory), history=history)
+
+
+def test_recordings_survive_and_leave_no_trace_where_there_are_none():
+    assert {"recording", "history"} <= survives(recorded(reference.plan())).keys()
+    assert not {"recording", "history"} & survives(reference.plan()).keys()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("recording", "links", "task"), [2], r"\$\.recording\.links\.task: 1 values \(expected 2\)"),
+        (("recording", "links", "link"), [0, 99], r"\$\.recording\.links\.link: 99 \(expected 0 to 7\)"),
+        (
+            ("recording", "links", "nbytes"),
+            [1.0, -1.0],
+            r"links\.nbytes: -1\.0 \(must not be negative\)",
+        ),
+        (("recording", "critical", "cause"), [0, 9], r"\$\.recording\.critical\.cause: 9 \(expected 0 to 4\)"),
+        (("recording", "memory", "device"), [0, 4], r"\$\.recording\.memory\.device: 4 \(expected 0 to 3\)"),
+        (("recording", "memory", "time"), [0.0, "x"], r"\$\.recording\.memory\.time\[1\]: expected a number"),
+        (("history", "seconds"), [0.0], r"\$\.history\.seconds: 1 values \(expected 2\)"),
+        (("history", "best"), "x", r"\$\.history\.best: expected a list of numbers"),
+    ],
+)
+def test_damaged_recordings_are_named(place, value, message):
+    document = json.loads(WRITE(recorded(reference.plan())))
+    part = document
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    with pytest.raises(TopoplanError, match=message):
+        read(json.dumps(document).encode(), "x")
 
 
 def test_routes_and_rings_survive():

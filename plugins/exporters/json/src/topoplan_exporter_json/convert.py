@@ -26,6 +26,7 @@ from topoplan import (
     Fabric,
     Operator,
     OperatorGraph,
+    Plan,
     ReconfigurableFabric,
     Role,
     TaskGraph,
@@ -46,6 +47,8 @@ __all__ = ["converter", "expectation", "place"]
 _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
 #: Fields of a value that the document lacks: data of machines and of the price of links belong to plugins.
 _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricFields: ("switching",)}
+#: Fields of a value that the document lacks where there is nothing in them.
+_UNLESS_NONE: Mapping[type, tuple[str, ...]] = {Plan: ("recording", "history")}
 #: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow
 #: under ``tags``, where there are any.
 _TAGS: Mapping[type, tuple[str, str, str]] = {
@@ -103,7 +106,7 @@ def converter() -> cattrs.Converter:
     conv.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(conv, value, kind))
     conv.register_structure_hook_factory(attrs.has, _object_in)
     conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
-    conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT, _special_out)
+    conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT or kind in _UNLESS_NONE, _special_out)
     conv.register_unstructure_hook_factory(lambda kind: kind is Placement, _placement_out)
     conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
     conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
@@ -179,6 +182,7 @@ def _special(kind: type[Any]) -> dict[str, Any]:
     return {
         **{name: override(rename=key) for name, key in _KEYS.get(kind, {}).items()},
         **{name: override(omit=True) for name in _LEFT_OUT.get(kind, ())},
+        **{name: override(omit_if_default=True) for name in _UNLESS_NONE.get(kind, ())},
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from topoplan import Collective, Fabric, Plan, Routes, TaskGraph, TopoplanError
 from topoplan_exporter_json.convert import converter, expectation, place
+from topoplan_exporter_json.recordings import check_recordings
 
 __all__ = ["FORMAT", "VERSION", "read", "write"]
 
@@ -94,6 +95,7 @@ def _check(plan: Plan, name: str) -> None:
     taskgraph.check(f"{name}: $.taskgraph")
     _check_strategy(plan, name)
     _check_timeline(plan, name)
+    check_recordings(plan, name)
 
 
 def _check_strategy(plan: Plan, name: str) -> None:
