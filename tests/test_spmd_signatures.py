@@ -14,7 +14,17 @@ import pytest
 from topoplan.model.graph import Role
 from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature, arguments
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
+from topoplan_operators import (
+    Handle,
+    dense,
+    experts,
+    losses,
+    normalization,
+    pointwise,
+    products,
+    shaping,
+    spatial,
+)
 from topoplan_spmd_planning.released import released, unsound
 
 #: Devices, and heads of attention.
@@ -127,7 +137,7 @@ OPERATORS = {
     "softmax": (pointwise.softmax(X, 2), moves(lambda x: softmax(x, 2))),
     "log_softmax": (pointwise.softmax(X, 1, log=True), moves(lambda x: np.log(softmax(x, 1)))),
     "dropout": (pointwise.elementwise("dropout", [X]), elementwise(lambda x: x * (x > 0.1))),
-    "layer_norm": (pointwise.layer_norm(X), layer_norm),
+    "layer_norm": (normalization.layer_norm(X), layer_norm),
     "gating": (experts.gating(X, 4, 4, 1), gating),
     "append the class token": (
         shaping.append_token(X),

@@ -8,8 +8,20 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, Role
-from topoplan_engine.partition import slice_elements
-from topoplan_operators import GraphBuilder, Handle, dense, experts, losses, pointwise, products, shaping
+from topoplan_engine.partition import multiplies, slice_elements
+from topoplan_operator_times.work import backward_factors
+from topoplan_operators import (
+    GraphBuilder,
+    Handle,
+    attention,
+    dense,
+    experts,
+    losses,
+    normalization,
+    pointwise,
+    products,
+    shaping,
+)
 
 X = Handle((4, 6, 8))
 
@@ -77,7 +89,7 @@ class TestMoves:
             (lambda: shaping.view(X, (4, 47)), "differ in elements"),
             (lambda: shaping.flatten(X, 3), "axis 3 is none of 0..2"),
             (lambda: shaping.chunk(X, 4, 1), "4 parts do not divide 6"),
-            (lambda: pointwise.layer_norm(X, 3), "3 axes of 3"),
+            (lambda: normalization.layer_norm(X, 3), "3 axes of 3"),
             (lambda: pointwise.elementwise("add", [X, Handle((4, 6))]), "differ"),
             (lambda: pointwise.elementwise("add", [X, Handle((4, 2, 8))]), "differ"),
             (lambda: losses.nll_loss(X, Handle((4, 6))), "do not fit"),
@@ -120,10 +132,99 @@ class TestCosts:
         assert slice_elements(op, op.inputs[0], (2, 3, 1)).tolist() == [32] * 6
 
 
+class TestAttentionWithoutWeights:
+    def test_flops_are_those_of_two_products_in_full(self) -> None:
+        # torch 2.13's FlopCounterMode says 75,497,472 for these shapes, causal or not, with enable_gqa.
+        q, k, v = Handle((2, 128, 8, 32)), Handle((2, 192, 2, 32)), Handle((2, 192, 2, 64))
+        for causal in (False, True):
+            op = attention.scaled_dot_product(q, k, v, causal=causal)
+            assert flops(op) == 2 * 2 * 8 * 128 * 192 * (32 + 64) == 75_497_472
+            assert op.outputs[0].shape == (2, 128, 8, 64)
+
+    def test_the_backward_pass_has_two_products_for_each(self) -> None:
+        x = Handle((2, 4, 3, 2))
+        assert multiplies(attention.scaled_dot_product(x, x, x))
+        factors = backward_factors(attention.scaled_dot_product(x, x, x), 3)
+        assert (factors.flops, factors.traffic, factors.kernels) == (2, 2, 2)
+        assert not multiplies(experts.top_k(Handle((4, 6)), 2))
+
+    def test_heads_are_cut_as_keys_and_values_have_them(self) -> None:
+        q, kv = Handle((2, 16, 8, 4)), Handle((2, 16, 2, 4))
+        op = attention.scaled_dot_product(q, kv, kv)
+        assert {d.name: d.size for d in op.dims if d.role is not None} == {"n": 2, "q": 16, "h": 2}
+        assert [slice_elements(op, t, (1, 1, 2, 1, 1, 1, 1))[0] for t in (*op.inputs, *op.outputs)] == [
+            512,
+            128,
+            128,
+            512,
+        ]
+        split = attention.scaled_dot_product(Handle((2, 16, 2, 4, 4)), kv, kv)
+        assert {d.name: d.size for d in split.dims if d.role is not None} == {"n": 2, "q": 16, "h": 2, "g": 4}
+
+    @pytest.mark.parametrize(
+        ("shapes", "options", "message"),
+        [
+            (((2, 5, 6, 2), (2, 4, 4, 2), (2, 4, 4, 2)), {}, "do not fit"),
+            (((2, 5, 6, 2), (2, 4, 3, 4), (2, 4, 3, 4)), {}, "do not fit"),
+            (((2, 5, 6, 2), (2, 4, 3, 2), (2, 5, 3, 2)), {}, "do not fit"),
+            (((2, 5, 6, 2), (3, 4, 3, 2), (3, 4, 3, 2)), {}, "do not fit"),
+            (((2, 5, 12), (2, 4, 6), (2, 4, 6)), {}, "need the numbers of heads"),
+            (((2, 5, 12), (2, 4, 6), (2, 4, 6)), {"heads": (4, 3)}, "no multiple of 3"),
+            (((2, 5, 12), (2, 4, 7), (2, 4, 6)), {"heads": (4, 2)}, "do not fit"),
+            (((2, 5, 6, 2), (2, 4, 3, 2), (2, 4, 3, 2)), {"heads": (6, 3)}, "need the numbers of heads"),
+            (((2, 5), (2, 4), (2, 4)), {}, "is not samples"),
+        ],
+    )
+    def test_shapes_that_do_not_fit(self, shapes, options, message) -> None:
+        with pytest.raises(TopoplanError, match=message) as caught:
+            attention.scaled_dot_product(*map(Handle, shapes), **options)
+        assert "\n" not in str(caught.value)
+
+    def test_rotary_channels_stay_together(self) -> None:
+        op = attention.rotary(Handle((2, 5, 3, 8)), rotated=4)
+        assert roles(op) == {"n": Role.SAMPLE, "a1": Role.ATTRIBUTE, "a2": Role.ATTRIBUTE, "a3": None}
+        assert flops(op) == 3 * 2 * 5 * 3 * 4
+        with pytest.raises(TopoplanError, match="3 of 8 channels"):
+            attention.rotary(Handle((2, 5, 3, 8)), rotated=3)
+
+
+class TestViews:
+    def test_an_axis_that_is_split_is_cut_as_its_first_part(self) -> None:
+        op = shaping.view(Handle((8, 6, 20)), (8, 6, 4, 5))
+        assert [(d.name, d.size) for d in op.dims] == [("n", 8), ("a1", 6), ("a2", 4)]
+        assert slice_elements(op, op.inputs[0], (1, 1, 4)).tolist() == [240] * 4
+
+    def test_what_cannot_be_followed_is_whole(self) -> None:
+        op = shaping.view(Handle((8, 6, 5)), (8, 5, 6))
+        assert [d.name for d in op.dims] == ["n"]
+        assert [axis.dim for axis in op.outputs[0].axes] == [0, -1, -1]
+
+    def test_samples_inside_another_axis_are_no_samples(self) -> None:
+        op = shaping.view(Handle((6, 8, 5)), (48, 5), sample=1)
+        assert op.sample_dim == -1
+        assert shaping.view(Handle((8, 6, 5)), (48, 5)).sample_dim == 0
+
+
+def test_rms_norm_has_weights_alone() -> None:
+    op = normalization.rms_norm(X)
+    assert [w.shape for w in op.weights] == [(8,)]
+    assert roles(op) == {"n": Role.SAMPLE, "a1": Role.ATTRIBUTE, "a2": None}
+
+
+def test_a_block_of_a_language_model_joins() -> None:
+    b = GraphBuilder("block", 4)
+    x = b.rms_norm(b.linear(b.input((16, 32)), 32))
+    q, k, v = (b.view(b.linear(x, heads * 8, bias=False), (16, heads, 8)) for heads in (4, 2, 2))
+    y = b.scaled_dot_product_attention(b.rotary(q), b.rotary(k), v, causal=True)
+    assert b.linear(b.view(y, (16, 32)), 32, bias=False).shape == (4, 16, 32)
+    names = [op.name for op in b.build().operators]
+    assert names[-3:] == ["attention1", "view4", "linear5"]
+
+
 def test_the_builder_takes_operators_of_any_kind() -> None:
     b = GraphBuilder("small", 4)
     x = b.input((6, 8))
-    norm = b.append(pointwise.layer_norm(x), [x])[0]
+    norm = b.append(normalization.layer_norm(x), [x])[0]
     b.append(losses.total(norm), [norm], "loss")
     graph = b.build()
     assert [op.name for op in graph.operators] == ["layer_norm1", "loss"]

@@ -22,10 +22,19 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64
-from topoplan.model.graph import Axis, Operator, Slices, Tensor
+from topoplan.model.graph import Axis, Operator, Role, Slices, Tensor
 from topoplan_engine.csr import expand
 
-__all__ = ["Transfers", "degree_of", "part_bounds", "part_sizes", "replica_groups", "slice_elements", "transfers"]
+__all__ = [
+    "Transfers",
+    "degree_of",
+    "multiplies",
+    "part_bounds",
+    "part_sizes",
+    "replica_groups",
+    "slice_elements",
+    "transfers",
+]
 
 
 @attrs.frozen(eq=False)
@@ -90,6 +99,19 @@ def replica_groups(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I6
     order = sorted(cut) + [d for d in range(len(degrees)) if d not in cut]
     groups = int(np.prod([degrees[d] for d in cut], dtype=np.int64))
     return parts.transpose(order).reshape(groups, -1)
+
+
+def multiplies(op: Operator) -> bool:
+    """Return whether ``op`` sums products of tensors that it is given, over loops that none of its outputs follows.
+
+    Such a loop is a reduction, or one that cannot be cut, as the keys of attention.
+    """
+    if len(op.inputs) < 2:
+        return False
+    output_dims = {axis.dim for tensor in op.outputs for axis in tensor.axes}
+    worked = {dim for term in op.work for dim in term.dims if op.dims[dim].role is None}
+    summed = {index for index, dim in enumerate(op.dims) if dim.role is Role.REDUCTION} | worked
+    return bool(summed - output_dims)
 
 
 def transfers(

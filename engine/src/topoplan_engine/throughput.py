@@ -12,7 +12,8 @@ from math import prod
 import attrs
 
 from topoplan.model.cluster import Cluster
-from topoplan.model.graph import Operator, OperatorGraph, Role
+from topoplan.model.graph import Operator, OperatorGraph
+from topoplan_engine.partition import multiplies
 
 __all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput"]
 
@@ -90,7 +91,8 @@ def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | No
 
 def sequence_length(graph: OperatorGraph) -> int | None:
     """Return the positions of a sample: the most that attention asks from, or else that tokens are embedded at."""
-    for kinds, dim in ((("attention", "multihead_attention"), "q"), (("token_embedding",), "t")):
+    attentions = ("attention", "multihead_attention", "scaled_dot_product_attention")
+    for kinds, dim in ((attentions, "q"), (("token_embedding",), "t")):
         lengths = [d.size for op in graph.operators if op.kind in kinds for d in op.dims if d.name == dim]
         if lengths:
             return max(lengths)
@@ -99,4 +101,4 @@ def sequence_length(graph: OperatorGraph) -> int | None:
 
 def _multiplies(op: Operator) -> bool:
     """Whether an operator is a matrix product, or holds one: of weights, or of two tensors that are summed over."""
-    return bool(op.weights) or (len(op.inputs) > 1 and any(dim.role is Role.REDUCTION for dim in op.dims))
+    return bool(op.weights) or multiplies(op)

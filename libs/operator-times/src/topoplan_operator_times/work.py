@@ -20,7 +20,7 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Role, Tensor, Term
-from topoplan_engine.partition import part_sizes, slice_elements
+from topoplan_engine.partition import multiplies, part_sizes, slice_elements
 
 __all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
 
@@ -50,7 +50,7 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
     if op.weights:
         # Inside attention, products of projections need gradients even where all inputs are data.
         products = 1 + (produced > 0 or op.kind == "attention")
-    elif any(dim.role is Role.REDUCTION for dim in op.dims):
+    elif multiplies(op) or any(dim.role is Role.REDUCTION for dim in op.dims):
         products = min(produced, 2)
     if products or not produced:
         return BackwardFactors(products, products, products)

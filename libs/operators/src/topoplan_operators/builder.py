@@ -22,7 +22,7 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Role, Tensor
-from topoplan_operators import dense, experts, pointwise, spatial
+from topoplan_operators import attention, dense, experts, normalization, pointwise, shaping, spatial
 from topoplan_operators.handle import Handle
 from topoplan_operators.spatial import Pair
 
@@ -47,6 +47,7 @@ WORDS = {
     "multiply": ("multiply", "Mul"),
     "pool2d": ("pool", "Pool2D"),
     "relu": ("relu", "ReLU"),
+    "scaled_dot_product_attention": ("attention", "ScaledDotProductAttention"),
     "softmax": ("softmax", "Softmax"),
     "top_k": ("topk", "TopK"),
 }
@@ -126,6 +127,37 @@ class GraphBuilder:
         operator = dense.attention(q, k, v, embed, heads, merge=self.dialect == "standard")
         sources = {1: [q], 2: [q, k], 3: [q, k, v]}[len(operator.inputs)]
         return self.append(operator, sources, name)[0]
+
+    def scaled_dot_product_attention(
+        self,
+        q: Handle,
+        k: Handle,
+        v: Handle,
+        *,
+        heads: tuple[int, int] | None = None,
+        heads_axis: int = 2,
+        causal: bool = False,
+        name: str | None = None,
+    ) -> Handle:
+        """Attend without weights from ``q`` to ``k`` and ``v``; see `attention.scaled_dot_product` for their shapes."""
+        operator = attention.scaled_dot_product(q, k, v, heads=heads, heads_axis=heads_axis, causal=causal)
+        return self.append(operator, [q, k, v], name)[0]
+
+    def rotary(self, x: Handle, *, rotated: int | None = None, name: str | None = None) -> Handle:
+        """Rotate pairs of channels, the last axis of ``x``, by their position; ``rotated`` channels, or all."""
+        return self.append(attention.rotary(x, rotated=rotated), [x], name)[0]
+
+    def layer_norm(self, x: Handle, normalized: int = 1, *, name: str | None = None) -> Handle:
+        """Normalize the last ``normalized`` axes of ``x`` to mean 0 and variance 1, with weights and biases."""
+        return self.append(normalization.layer_norm(x, normalized), [x], name)[0]
+
+    def rms_norm(self, x: Handle, normalized: int = 1, *, name: str | None = None) -> Handle:
+        """Normalize the last ``normalized`` axes of ``x`` to mean square 1, with weights."""
+        return self.append(normalization.rms_norm(x, normalized), [x], name)[0]
+
+    def view(self, x: Handle, shape: Sequence[int], *, name: str | None = None) -> Handle:
+        """Give each sample of ``x`` another shape; axes that are split or joined are cut where both sides allow it."""
+        return self.append(shaping.view(x, (x.shape[0], *shape)), [x], name)[0]
 
     def softmax(self, x: Handle, *, name: str | None = None) -> Handle:
         """Normalize the last axis of ``x``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
-from topoplan.model.graph import Axis, Tensor
+from topoplan.model.graph import Axis, Dimension, Role, Tensor
 
-__all__ = ["Handle", "plain", "whole"]
+__all__ = ["Handle", "every_axis", "plain", "whole"]
 
 
 @attrs.frozen
@@ -35,3 +37,9 @@ def plain(name: str, x: Handle, *dims: int) -> Tensor:
 def whole(name: str, x: Handle, sample: int = -1) -> Tensor:
     """Return ``x`` as a tensor that every part reads as a whole, except that samples follow ``sample``."""
     return plain(name, x, sample, *[-1] * (len(x.shape) - 1))
+
+
+def every_axis(shape: Sequence[int]) -> tuple[Dimension, ...]:
+    """Return one dimension per axis: samples ``n`` first, then attributes ``a1``, ``a2``, ..."""
+    dimensions = (Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape[1:], 1))
+    return (Dimension("n", shape[0], Role.SAMPLE), *dimensions)

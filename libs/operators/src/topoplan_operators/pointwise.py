@@ -1,15 +1,15 @@
-"""Operators that look at one element, or one row, at a time: arithmetic, softmax, normalization, concatenation."""
+"""Operators that look at one element, or one row, at a time: arithmetic, softmax, concatenation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
+from topoplan.model.graph import Axis, Dimension, Operator, Tensor, Term
 from topoplan_operators.dense import SOFTMAX_FLOPS
-from topoplan_operators.handle import Handle, plain
+from topoplan_operators.handle import Handle, every_axis, plain
 
-__all__ = ["FUNCTIONS", "batch_norm", "concat", "elementwise", "layer_norm", "softmax"]
+__all__ = ["FUNCTIONS", "concat", "elementwise", "softmax"]
 
 #: Numbers of FlexNet's operator types, which are part of the names under which it measures.
 FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
@@ -27,15 +27,6 @@ _LINEAR = {
     ("divide", 1): ((0,),),
     ("divide", 2): ((0,),),
 }
-
-#: FLOPs that normalization spends on one element: mean, variance, scale, weight, bias.
-NORM_FLOPS = 8
-
-
-def _every_axis(shape: Sequence[int]) -> tuple[Dimension, ...]:
-    """Return one dimension per axis: samples ``n`` first, then attributes ``a1``, ``a2``, ..."""
-    dimensions = (Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape[1:], 1))
-    return (Dimension("n", shape[0], Role.SAMPLE), *dimensions)
 
 
 def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] = ()) -> Operator:
@@ -58,7 +49,7 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
     shape = tuple(map(max, sizes))
     if len({*map(len, shapes)}) > 1 or any({*extents} - {1, most} for extents, most in zip(sizes, shape, strict=True)):
         raise TopoplanError(f"{kind}: shapes {' and '.join(str(x.shape) for x in operands)} differ")
-    dims = _every_axis(shape)
+    dims = every_axis(shape)
     axes = tuple(range(len(dims)))
     tensors = [
         plain(f"x{k}", x, *(d if size == shape[d] else -1 for d, size in enumerate(x.shape)))
@@ -80,7 +71,7 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
 
 def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
     """Return softmax, or its logarithm, over one axis, which therefore cannot be cut."""
-    dims = list(_every_axis(x.shape))
+    dims = list(every_axis(x.shape))
     dims[axis] = Dimension(dims[axis].name, dims[axis].size)
     axes = tuple(range(len(dims)))
     return Operator(
@@ -91,52 +82,6 @@ def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
         outputs=(plain("y", x, *axes),),
         work=(Term(SOFTMAX_FLOPS, axes),),
         tags={} if log else {"flexnet": "Softmax"},
-    )
-
-
-def layer_norm(x: Handle, normalized: int = 1) -> Operator:
-    """Return ``x`` with mean 0 and variance 1 over its last ``normalized`` axes, times a weight, plus a bias."""
-    rank = len(x.shape)
-    if not 0 < normalized < rank:
-        raise TopoplanError(f"layer_norm: {normalized} axes of {rank} (choose 1..{rank - 1})")
-    dims = tuple(
-        Dimension(dim.name, dim.size, dim.role if k < rank - normalized else None)
-        for k, dim in enumerate(_every_axis(x.shape))
-    )
-    axes = tuple(range(rank))
-    scale = Handle(x.shape[rank - normalized :])
-    return Operator(
-        name="",
-        kind="layer_norm",
-        dims=dims,
-        inputs=(plain("x", x, *axes),),
-        weights=tuple(plain(name, scale, *axes[rank - normalized :]) for name in ("weight", "bias")),
-        outputs=(plain("y", x, *axes),),
-        work=(Term(NORM_FLOPS, axes),),
-    )
-
-
-def batch_norm(x: Handle) -> Operator:
-    """Return ``x`` (samples, channels, ...) with mean 0 and variance 1 in every channel, times a weight, plus a bias.
-
-    Every part takes the mean over its own samples, as data parallelism usually does; positions stay together.
-    """
-    if len(x.shape) < 2:
-        raise TopoplanError(f"batch_norm: input of shape {x.shape} is not (samples, channels, ...)")
-    samples, channels, *positions = x.shape
-    axes = tuple(range(len(x.shape)))
-    return Operator(
-        name="",
-        kind="batch_norm",
-        dims=(
-            Dimension("n", samples, Role.SAMPLE),
-            Dimension("c", channels, Role.PARAMETER),
-            *(Dimension(f"a{k}", size) for k, size in enumerate(positions, 2)),
-        ),
-        inputs=(plain("x", x, *axes),),
-        weights=tuple(plain(name, Handle((channels,)), 1) for name in ("weight", "bias")),
-        outputs=(plain("y", x, *axes),),
-        work=(Term(NORM_FLOPS, axes),),
     )
 
 
@@ -154,7 +99,7 @@ def concat(inputs: Sequence[Handle], axis: int) -> Operator:
         tensors.append(Tensor(f"x{k}", tuple(axes), x.itemsize))
         start += x.shape[axis]
     shape[axis] = start
-    dims = _every_axis(shape)
+    dims = every_axis(shape)
     return Operator(
         name="",
         kind="concat",

@@ -40,26 +40,60 @@ def permute(x: Handle, order: Sequence[int], *, sample: int = 0, kind: str = "pe
     )
 
 
-def view(x: Handle, shape: Sequence[int]) -> Operator:
-    """Give ``x`` another shape of as many elements; the leading axes that both have can be cut."""
-    if math.prod(shape) != math.prod(x.shape):
+def view(x: Handle, shape: Sequence[int], *, sample: int = 0) -> Operator:
+    """Give ``x``, whose samples lie along axis ``sample``, another shape of as many elements.
+
+    Axes fall into runs that hold the same elements before and after, as short as can be: in (8, 6, 20) to (8, 6, 4, 5)
+    these are 8 to 8, 6 to 6, and 20 to 4 x 5.  Of a run, the first axis before and the first after can be cut together,
+    into as many slices as divide both; here 4, each of which is 5 elements before.  All other axes of a run are
+    undivided: slices of them are no slices on the other side.
+
+    Raises:
+        TopoplanError: the shapes differ in elements.
+    """
+    if math.prod(shape) != math.prod(x.shape) or min((*shape, *x.shape), default=1) < 1:
         raise TopoplanError(f"view: {x.shape} and {tuple(shape)} differ in elements")
-    same = 0
-    while same < min(len(shape), len(x.shape)) and shape[same] == x.shape[same]:
-        same += 1
-    output = Handle(tuple(shape), x.itemsize)
-
-    def leading(name: str, tensor: Handle) -> Tensor:
-        return plain(name, tensor, *range(same), *[-1] * (len(tensor.shape) - same))
-
+    dims: list[Dimension] = []
+    before, after = [Axis(size) for size in x.shape], [Axis(size) for size in shape]
+    for run, new in _runs(x.shape, shape):
+        first, second = _leading(run, x.shape), _leading(new, shape)
+        size = math.gcd(x.shape[first], shape[second]) if first >= 0 and second >= 0 else 1
+        if size == 1 and (len(run), len(new)) != (1, 1):
+            continue
+        for axes, place in ((before, first), (after, second)):
+            inner = axes[place].size // size
+            axes[place] = Axis(axes[place].size, len(dims), scale=inner, extent=inner)
+        samples = first == sample
+        dims.append(Dimension("n" if samples else f"a{first}", size, Role.SAMPLE if samples else Role.ATTRIBUTE))
     return Operator(
         name="",
         kind="view",
-        dims=_dimensions(x.shape[:same]),
-        inputs=(leading("x", x),),
-        outputs=(leading("y", output),),
+        dims=tuple(dims),
+        inputs=(Tensor("x", tuple(before), x.itemsize),),
+        outputs=(Tensor("y", tuple(after), x.itemsize),),
         linear_in=((0,),),
     )
+
+
+def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Return the axes of both shapes that hold the same elements, run by run; one side of the last may be empty."""
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        run, new = [i], [j]
+        while (had := math.prod(before[k] for k in run)) != (has := math.prod(after[k] for k in new)):
+            if had < has:
+                run.append(run[-1] + 1)
+            else:
+                new.append(new[-1] + 1)
+        runs.append((run, new))
+        i, j = run[-1] + 1, new[-1] + 1
+    return [*runs, ([*range(i, len(before))], [*range(j, len(after))])]
+
+
+def _leading(axes: Sequence[int], shape: Sequence[int]) -> int:
+    """Return the first of these axes that has more than one element; the first if none has, and -1 if there is none."""
+    return next((k for k in axes if shape[k] > 1), axes[0] if axes else -1)
 
 
 def flatten(x: Handle, start: int) -> Operator:

@@ -10,7 +10,18 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import CollectiveCosts
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
-from topoplan_operators import GraphBuilder, Handle, dense, experts, losses, pointwise, products, shaping, spatial
+from topoplan_operators import (
+    GraphBuilder,
+    Handle,
+    dense,
+    experts,
+    losses,
+    normalization,
+    pointwise,
+    products,
+    shaping,
+    spatial,
+)
 
 X = Handle((4, 6, 8))
 COUNTS = {
@@ -30,7 +41,7 @@ COUNTS = {
     "softmax": (pointwise.softmax(X), 5 * 192),
     "log_softmax": (pointwise.softmax(X, log=True), 15 * 192),
     "dropout": (pointwise.elementwise("dropout", [X]), 20 * 192),
-    "layer_norm": (pointwise.layer_norm(X), 10 * 192),
+    "layer_norm": (normalization.layer_norm(X), 10 * 192),
     "gating": (experts.gating(X, 3, 5, 2), 10 * 192 * 3 * 5),
     "append_token": (shaping.append_token(X), 4 * 8),
     "take_token": (shaping.take_token(X), 4 * 8),

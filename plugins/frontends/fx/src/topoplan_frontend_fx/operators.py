@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from topoplan import Operator, TopoplanError
 from topoplan_frontend_fx.reading import Node
-from topoplan_operators import Handle, dense, pointwise, products, shaping, spatial
+from topoplan_operators import Handle, dense, normalization, pointwise, products, shaping, spatial
 
 __all__ = ["ACTIVATIONS", "ARITIES", "OPERATORS", "UNCHANGED", "Make"]
 
@@ -154,8 +154,8 @@ OPERATORS: Mapping[str, Make] = {
     "BATCH_MATMUL": _batch_matmul,
     "EMBEDDING": _embedding,
     "SOFTMAX": lambda _, inputs, __: pointwise.softmax(inputs[0]),
-    "BATCH_NORM": lambda _, inputs, __: pointwise.batch_norm(inputs[0]),
-    "LAYER_NORM": lambda _, inputs, __: pointwise.layer_norm(inputs[0]),
+    "BATCH_NORM": lambda _, inputs, __: normalization.batch_norm(inputs[0]),
+    "LAYER_NORM": lambda _, inputs, __: normalization.layer_norm(inputs[0]),
     **{
         name: _elementwise(name.lower())
         for name in (*ACTIVATIONS, "DROPOUT", "EXP", "POW", "RSQRT", "ADD", "SUBTRACT", "MULTIPLY", "DIVIDE")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from topoplan_frontend_hidup import BertSgmoe, VitSgmoe
-from topoplan_operators import GraphBuilder, Handle, dense, experts, pointwise, products, shaping
+from topoplan_operators import GraphBuilder, Handle, dense, experts, normalization, pointwise, products, shaping
 
 __all__ = ["SAMPLES_PER_DEVICE", "encoder"]
 
@@ -85,4 +85,4 @@ def _dropout(b: GraphBuilder, x: Handle, name: str) -> Handle:
 def _residual(b: GraphBuilder, x: Handle, y: Handle, name: str) -> Handle:
     """Return ``x + y``, normalized."""
     y = b.add(x, y, name=f"{name}_add")
-    return b.append(pointwise.layer_norm(y), [y], name)[0]
+    return b.append(normalization.layer_norm(y), [y], name)[0]

@@ -16,7 +16,7 @@ import attrs
 
 from topoplan import Operator, TopoplanError, option
 from topoplan.errors import shown
-from topoplan_operators import Handle, dense, experts, losses, pointwise, products, shaping, spatial
+from topoplan_operators import Handle, dense, experts, losses, normalization, pointwise, products, shaping, spatial
 
 __all__ = ["FUNCTIONS", "KINDS", "Kind"]
 
@@ -232,7 +232,7 @@ class LayerNorm(Kind):
 
     def operator(self, xs: Sequence[Handle]) -> Operator:
         """Return the operator."""
-        return pointwise.layer_norm(xs[0], self.last)
+        return normalization.layer_norm(xs[0], self.last)
 
 
 @attrs.frozen(kw_only=True)
@@ -244,7 +244,7 @@ class BatchNorm(Kind):
 
     def operator(self, xs: Sequence[Handle]) -> Operator:
         """Return the operator."""
-        return pointwise.batch_norm(xs[0])
+        return normalization.batch_norm(xs[0])
 
 
 @attrs.frozen(kw_only=True)
