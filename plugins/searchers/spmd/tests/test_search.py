@@ -155,6 +155,13 @@ def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
     json.dumps(report)
 
 
+def test_the_whole_batch_at_once_if_so_asked():
+    trials, report = searched(problem_of(), schedule="whole-batch")
+    assert not [name for name in report["simulated_s"] if "duplex" in name]
+    assert "8 whole batch" in report["simulated_s"]
+    assert all(trial.state.strategy.whole_batch for trial in trials)
+
+
 def test_samples_that_cannot_be_halved_go_through_at_once():
     _, report = searched(problem_of(batch=9, hosts=3, each=1), meshes="flat")
     assert set(report["simulated_s"]) == {"initial strategy", "3 whole batch", "hidup", "data parallelism"}

@@ -40,6 +40,11 @@ class Spmd(Searcher):
         "auto",
         help="gradients and optimizer state: sharded over equal parameters (ZeRO), whole, or sharded if they must be",
     )
+    schedule: Literal["any", "whole-batch"] = option(
+        "any",
+        help="any: two micro-batches take turns where that is faster; whole-batch: never, as trainers other than HiDup "
+        "run programs",
+    )
     finalists: int = option(
         3,
         help="drop a mesh if so many are estimated to be faster; for so many, also plan with compute counted for less",

@@ -127,7 +127,7 @@ class SpmdSearch(Search):
     def _plan_rounds(self, trial: Trial) -> Iterator[list[_Proposal]]:
         """Yield the proposals of each round."""
         fabric, shortlist = trial.state.fabric, []
-        if (hidup := self._hidup(trial)) is not None:
+        if (hidup := self._hidup(trial)) is not None and (hidup.state().strategy.whole_batch or self._overlapping):
             shortlist.append(_Proposal("hidup", hidup))
         if (plain := self._data_parallel()) is not None:
             state = State(plain, fabric)
@@ -154,7 +154,7 @@ class SpmdSearch(Search):
                 continue
             self._plans.append(plan)
             named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
-            if not plan.strategy.whole_batch:
+            if self._overlaps(plan.strategy):
                 named[f"{mesh} duplex"] = plan.strategy
             simulated[mesh] = [
                 _Proposal(name, Candidate(base=State(strategy, fabric))) for name, strategy in named.items()
@@ -167,8 +167,17 @@ class SpmdSearch(Search):
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
         for mesh in best[: self._options.finalists]:
             overlap_plan = self._plan(mesh, fabric, AHEAD)
-            if overlap_plan is not None and not overlap_plan.strategy.whole_batch:
+            if overlap_plan is not None and self._overlaps(overlap_plan.strategy):
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
+
+    @property
+    def _overlapping(self) -> bool:
+        """Whether micro-batches may take turns."""
+        return self._options.schedule == "any"
+
+    def _overlaps(self, strategy: Strategy) -> bool:
+        """Say whether a plan overlaps micro-batches, and may."""
+        return self._overlapping and not strategy.whole_batch
 
     def _too_large(self, mesh: Mesh, refused: PlanTooLargeError) -> NoPlanFitsError:
         """Return an error that states the missing memory of the nearest plan, and what would help."""

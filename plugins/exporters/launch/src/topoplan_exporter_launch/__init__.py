@@ -1,0 +1,84 @@
+"""Exporters of what starts training under a plan: launch scripts, flags and configurations of trainers.
+
+`grid` reads a strategy as degrees of parallelism on a grid of devices, and refuses what is none.  `tensor` says how an
+SPMD program cuts operators along its tensor axis, `layers` which layer of the model an operator belongs to.  `ranks`
+gives every device a rank of torchrun.  Each target has a module of its own: `torchrun`, `megatron`, `torchtitan`,
+`deepspeed`, `schedules`.
+"""
+
+from __future__ import annotations
+
+from topoplan import Exporter, Plan, hookimpl
+
+__all__ = ["DeepSpeed", "Megatron", "TorchSchedule", "Torchrun", "Torchtitan", "topoplan_exporters"]
+
+
+class Torchrun(Exporter):
+    """Shell script that starts torchrun on every host, with the ranks where the plan has its devices."""
+
+    name = "torchrun"
+    suffix = ".sh"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the script of a plan; see `torchrun.write`."""
+        from topoplan_exporter_launch.torchrun import write
+
+        return write(plan)
+
+
+class Megatron(Exporter):
+    """Shell script that starts Megatron-LM with the plan's parallel degrees and pipeline layout."""
+
+    name = "megatron"
+    suffix = ".sh"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the script of a plan; see `megatron.write`."""
+        from topoplan_exporter_launch.megatron import write
+
+        return write(plan)
+
+
+class Torchtitan(Exporter):
+    """Recipe of torchtitan: a Python module that sets the plan's parallel degrees, modules of stages and schedule."""
+
+    name = "torchtitan"
+    suffix = ".py"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the recipe of a plan; see `torchtitan.write`."""
+        from topoplan_exporter_launch.torchtitan import write
+
+        return write(plan)
+
+
+class DeepSpeed(Exporter):
+    """Configuration of DeepSpeed: batch sizes, ZeRO stage, tensor and expert parallelism."""
+
+    name = "deepspeed"
+    suffix = ".deepspeed"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the configuration of a plan; see `deepspeed.write`."""
+        from topoplan_exporter_launch.deepspeed import write
+
+        return write(plan)
+
+
+class TorchSchedule(Exporter):
+    """Order of the passes of a pipeline, as the CSV that torch.distributed.pipelining loads."""
+
+    name = "torch-schedule"
+    suffix = ".csv"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the order of passes of a plan; see `schedules.write`."""
+        from topoplan_exporter_launch.schedules import write
+
+        return write(plan)
+
+
+@hookimpl
+def topoplan_exporters() -> list[type[Exporter]]:
+    """Register the exporters."""
+    return [DeepSpeed, Megatron, TorchSchedule, Torchrun, Torchtitan]

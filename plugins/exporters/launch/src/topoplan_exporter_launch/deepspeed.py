@@ -1,0 +1,83 @@
+"""Exporter ``deepspeed``: the JSON configuration of DeepSpeed.
+
+Keys are those of DeepSpeed 0.19.6 (edaa722): docs/_pages/config-json.md, deepspeed/module_inject/autotp_config.py.
+Tensor parallelism (AutoTP) is one pattern for each parameter name; parameter names are operator names of the plan, with
+numbers of layers left open.  DeepSpeed's pipelines are Python code (``PipelineModule``), so this file cannot say them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from topoplan import Plan
+from topoplan_exporter_launch.grid import Grid, Kept, grid_of
+from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.tensor import Cut, cuts_of, has_matrix
+
+__all__ = ["write"]
+
+TARGET = Target(
+    "deepspeed",
+    "a DeepSpeed configuration",
+    "data parallelism with or without ZeRO, and tensor or expert parallelism; its pipelines are Python code",
+)
+_STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
+
+
+def write(plan: Plan) -> bytes:
+    """Write the configuration; equal plans give equal bytes.
+
+    Raises:
+        TopoplanError: a configuration of DeepSpeed cannot say the plan.
+    """
+    graph, _ = TARGET.searched(plan)
+    grid = grid_of(plan, TARGET)
+    if grid.pipeline > 1:
+        raise TARGET.refusal(graph.operators[grid.stage.index(1)], "begins stage 1 of a pipeline")
+    if grid.recompute:
+        raise TARGET.refusal(graph.operators[0], "recomputes its forward pass, which the program asks for by a call")
+    document: dict[str, Any] = {
+        "train_batch_size": graph.batch_size,
+        "train_micro_batch_size_per_gpu": grid.samples,
+        "gradient_accumulation_steps": grid.micro_batches,
+        "zero_optimization": {"stage": _STAGES[grid.kept]},
+    }
+    if grid.tensor > 1 and grid.experts > 1:
+        raise TARGET.unsuited("the plan has tensor and expert parallelism, which AutoEP does not combine")
+    if grid.tensor > 1:
+        document["tensor_parallel"] = {"autotp_size": grid.tensor, "partition_config": _partition(plan, grid)}
+    if grid.experts > 1:
+        document["expert_parallel"] = {"enabled": True, "autoep_size": grid.experts}
+    if graph.precision != "fp32":
+        document[graph.precision] = {"enabled": True}
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _partition(plan: Plan, grid: Grid) -> dict[str, Any]:
+    """Return which parameters are cut by columns and by rows.
+
+    Raises:
+        TopoplanError: a matrix is cut otherwise, or between matrices more than sums is sent.
+    """
+    graph, _ = TARGET.searched(plan)
+    cuts = cuts_of(plan, grid, TARGET)
+    patterns: dict[Cut, dict[str, str]] = {Cut.COLUMN: {}, Cut.ROW: {}, Cut.WHOLE: {}}
+    for op, cut in zip(graph.operators, cuts, strict=True):
+        if cut is Cut.POSITIONS:
+            raise TARGET.refusal(op, "is cut by positions")
+        if not has_matrix(op):
+            continue
+        pattern = rf"(.*\.)?{re.sub(r'[0-9]+', '[0-9]+', re.escape(op.name))}\.weight$"
+        for kind, names in patterns.items():
+            if kind is not cut and pattern in names:
+                raise TARGET.refusal(op, f"is cut as {cut.value}, but {names[pattern]!r} as {kind.value}")
+        patterns[cut].setdefault(pattern, op.name)
+    words = {Cut.COLUMN: "column", Cut.ROW: "row", Cut.WHOLE: "skip"}
+    return {
+        "use_default_specs": False,
+        "layer_specs": [
+            {"patterns": [*names], "partition_type": words[cut]} for cut, names in patterns.items() if names
+        ],
+    }

@@ -1,0 +1,107 @@
+"""How an SPMD program cuts operators along its tensor axis, and whether trainers send what it sends.
+
+Trainers cut matrices as Megatron-LM does (Shoeybi et al., 2019): by *columns*, so that every device makes its slice of
+the output channels of a whole input, or by *rows*, so that every device makes a term of the output from its slice of
+the input.  Between two matrices nothing but sums of terms is sent.  With sequence parallelism (Korthikanti et al.,
+2022) operators between them are cut by positions: sums are reduce-scattered, and gathered before the next columns.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from topoplan import Operator, OperatorGraph, Plan, SpmdStrategy
+from topoplan.model.graph import Role
+from topoplan.model.sharding import Holding, Sharding
+from topoplan.model.spmd import SpmdProgram
+from topoplan_exporter_launch.grid import Grid
+from topoplan_exporter_launch.targets import Target
+
+__all__ = ["Cut", "check_matrices", "cuts_of", "has_matrix"]
+
+#: Axis of positions in a tensor of (samples, positions, channels).
+_POSITIONS = 1
+
+
+class Cut(StrEnum):
+    """How the weights of an operator are cut."""
+
+    WHOLE = "whole"
+    COLUMN = "column"
+    ROW = "row"
+    POSITIONS = "positions"
+    """Weights are whole, and every device has its positions of the input."""
+
+
+def cuts_of(plan: Plan, grid: Grid, target: Target) -> tuple[Cut, ...]:
+    """Return how each operator's weights are cut along the tensor axis; `Cut.WHOLE` where there are none.
+
+    Raises:
+        TopoplanError: an operator is cut in another way, or wants a tensor in a form that trainers do not bring it to.
+    """
+    graph, strategy = target.searched(plan)
+    if not isinstance(strategy, SpmdStrategy) or grid.tensor_axis < 0:
+        return (Cut.WHOLE,) * len(graph.operators)
+    program, axis = strategy.program, grid.tensor_axis
+    cuts = tuple(_cut(op, rules[axis].dim, target) for op, rules in zip(graph.operators, program.rules, strict=True))
+    _check_messages(graph, program, axis, Cut.POSITIONS in cuts, target)
+    return cuts
+
+
+def check_matrices(plan: Plan, grid: Grid, cuts: tuple[Cut, ...], target: Target) -> None:
+    """Check that every matrix is cut along the tensor axis, if there is one.
+
+    Raises:
+        TopoplanError: a matrix is whole.
+    """
+    graph, _ = target.searched(plan)
+    for cut, op in zip(cuts, graph.operators, strict=True):
+        if grid.tensor > 1 and cut is Cut.WHOLE and has_matrix(op):
+            raise target.refusal(op, f"is whole on {grid.tensor} devices that share the tensors of others")
+
+
+def _cut(op: Operator, dim: int, target: Target) -> Cut:
+    if dim < 0 or not op.weights:
+        return Cut.WHOLE
+    role = op.dims[dim].role
+    if role is Role.REDUCTION:
+        return Cut.ROW
+    if role is Role.PARAMETER and len(op.weights[0].axes) > 1:
+        return Cut.COLUMN
+    if role is Role.ATTRIBUTE and not any(axis.dim == dim for weight in op.weights for axis in weight.axes):
+        return Cut.POSITIONS
+    raise target.refusal(op, f"is cut along {op.dims[dim].name!r}, neither by columns nor by rows of a matrix")
+
+
+def has_matrix(op: Operator) -> bool:
+    """Say whether an operator has a matrix."""
+    return any(len(weight.axes) > 1 for weight in op.weights)
+
+
+def _check_messages(graph: OperatorGraph, program: SpmdProgram, axis: int, sequence: bool, target: Target) -> None:
+    """Check that along an axis only sums are sent, and with sequence parallelism slices of positions."""
+    for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
+        output, target_form = program.made(u, out)[axis], program.wanted(v, into)[axis]
+        if output == target_form or _sent(output, target_form, sequence):
+            continue
+        raise target.refusal(
+            graph.operators[v],
+            f"wants input {graph.operators[v].inputs[into].name!r} as {_form(target_form)}, "
+            f"but {graph.operators[u].name!r} makes {_form(output)}",
+        )
+
+
+def _sent(output: Sharding, target_form: Sharding, sequence: bool) -> bool:
+    """Say whether trainers bring a tensor from one form to the other."""
+    from_sum, to_whole = output.holding is Holding.PARTIAL, target_form.holding is Holding.REPLICATED
+    if not sequence:
+        return from_sum and to_whole
+    if target_form.axis == _POSITIONS:
+        return from_sum or output.holding is Holding.REPLICATED
+    return output.axis == _POSITIONS and to_whole
+
+
+def _form(sharding: Sharding) -> str:
+    if sharding.sliced:
+        return f"slices of axis {sharding.axis}"
+    return "terms of a sum" if sharding.holding is Holding.PARTIAL else "a whole tensor"
