@@ -7,16 +7,20 @@ README run with all of them where slow tests do.  `SMALLER` and `LEFT_OUT` say w
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from topoplan.cli import main
+from topoplan.plugin.components import Registered
+from topoplan.testing import check_component
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -25,7 +29,7 @@ PAGES = sorted(
         "README.md",
         "ARCHITECTURE.md",
         "docs/*.md",
-        "docs/decisions/*.md",
+        "docs/*/*.md",
         "libs/*/README.md",
         "plugins/*/*/README.md",
     )
@@ -54,6 +58,8 @@ LEFT_OUT = {
     "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",
 }
+#: Components of documents that break a promise, as the document says.
+UNFIT = ("unlimited",)
 #: Files that a command reads, and the command of ours that writes it first.
 NEEDS = {
     "path_to_strategy": [
@@ -211,7 +217,15 @@ PYTHON = [
 @pytest.mark.parametrize(("path", "number", "body"), PYTHON, ids=[f"{p.relative_to(ROOT)}-{n}" for p, n, _ in PYTHON])
 def test_a_python_block_runs(path, number, body, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    exec(compile(body, str(path), "exec"), {"__name__": "block"})
+    # A module of its own, so that the classes in it can be pickled.
+    name = re.sub(r"\W", "_", f"{path.relative_to(ROOT).with_suffix('')}_{number}").lower()
+    (tmp_path / f"{name}.py").write_text(body, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(name)
+    for cls in vars(module).values() if path.parent.name == "plugins" else ():
+        if isinstance(cls, type) and issubclass(cls, Registered) and cls.__module__ == name:
+            with pytest.raises(AssertionError) if cls.name in UNFIT else nullcontext():
+                check_component(cls)
 
 
 @pytest.mark.slow
