@@ -29,6 +29,7 @@ from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import check_strategy_of
 from topoplan_engine.interrupt import Stop, interruptible
+from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
@@ -103,6 +104,7 @@ class SearchRun:
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
         """
+        keep_freed_memory()
         self._started = self._reported = clock()
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
         self._patience, self._idle = patience, 0
