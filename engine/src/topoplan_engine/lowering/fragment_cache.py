@@ -54,6 +54,7 @@ class FragmentCache:
             self._edges_at[u].append(edge)
             self._edges_at[v].append(edge)
         self._op_fragments: LruCache[FragmentKey, OperatorFragment] = LruCache(_ENTRIES)
+        self._group_hosts: LruCache[FragmentKey, list[bytes]] = LruCache(_ENTRIES)
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
 
@@ -84,6 +85,15 @@ class FragmentCache:
                 key, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part
             )
             return self._op_fragments.put(key, fragment)
+
+    def hosts_of_groups(self, fragment: OperatorFragment) -> list[bytes]:
+        """Return the hosts of each all-reduce group of an operator, ascending, each once, as bytes of int32."""
+        cached = self._group_hosts.find(fragment.key)
+        if cached is not None:
+            return cached
+        host, ends = self.cluster.device_host, np.cumsum(fragment.device_counts).tolist()
+        groups = np.split(host[fragment.group_devices], ends[:-1]) if ends else []
+        return self._group_hosts.put(fragment.key, [np.unique(hosts).astype(np.int32).tobytes() for hosts in groups])
 
     def edge(self, edge: int, placements: Sequence[Placement]) -> EdgeFragment:
         """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""

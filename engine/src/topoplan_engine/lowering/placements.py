@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
@@ -15,12 +15,16 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_engine.lowering.fragments import EdgeFragment
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["PlacementLowering", "placement_demand"]
+
+#: Bytes of the number of a host, as `FragmentCache.hosts_of_groups` writes it.
+_HOST_BYTES = 4
 
 
 class PlacementLowering:
@@ -73,27 +77,15 @@ class PlacementLowering:
 
 def placement_demand(fragments: FragmentCache, strategy: Strategy, repeated: Collection[int]) -> Demand:
     """Return what parts and the edges between them ask of the network; ``repeated`` edges send their messages twice."""
-    ops, edges = fragments.operators(strategy.placements), fragments.all_edges(strategy.placements)
-    host, n_hosts = fragments.cluster.device_host, fragments.cluster.n_hosts
+    edges, n_hosts = fragments.all_edges(strategy.placements), fragments.cluster.n_hosts
     group_bytes: dict[bytes, float] = {}  # by the hosts of the group
-    for op in ops:
-        ends = np.cumsum(op.device_counts).tolist()
-        for count, end, size in zip(op.device_counts.tolist(), ends, op.group_bytes.tolist(), strict=True):
-            members = np.unique(host[op.group_devices[end - count : end]])
-            if len(members) > 1:
-                key = members.astype(np.int32).tobytes()
-                group_bytes[key] = group_bytes.get(key, 0.0) + size
-    groups = [np.frombuffer(key, dtype=np.int32) for key in group_bytes]
-    once, repeats = np.zeros((2, n_hosts * n_hosts))
-    for number, edge in enumerate(edges):
-        source, target = host[edge.devices].astype(np.int64)
-        remote = source != target
-        source, target, size = source[remote], target[remote], edge.size[remote].astype(np.float64)
-        traffic = np.bincount(source * n_hosts + target, weights=size, minlength=n_hosts * n_hosts)
-        once += traffic
-        if number in repeated:
-            repeats += traffic
-    forward, second = once.reshape(n_hosts, n_hosts), repeats.reshape(n_hosts, n_hosts)
+    for op in fragments.operators(strategy.placements):
+        for hosts, size in zip(fragments.hosts_of_groups(op), op.group_bytes.tolist(), strict=True):
+            if len(hosts) > _HOST_BYTES:
+                group_bytes[hosts] = group_bytes.get(hosts, 0.0) + size
+    groups = [np.frombuffer(hosts, dtype=np.int32) for hosts in group_bytes]
+    forward = _traffic(edges, fragments.cluster.device_host, n_hosts)
+    second = _traffic([edges[number] for number in sorted(repeated)], fragments.cluster.device_host, n_hosts)
     return Demand(
         group_ptr=indptr([len(group) for group in groups]),
         group_members=np.concatenate(groups) if groups else [],
@@ -101,3 +93,14 @@ def placement_demand(fragments: FragmentCache, strategy: Strategy, repeated: Col
         matrix=forward + second + forward.T,  # gradients go back the same way
         forward=forward,  # repeated messages are sent again in the backward pass
     )
+
+
+def _traffic(edges: Sequence[EdgeFragment], host: I32, n_hosts: int) -> F64:
+    """(n_hosts, n_hosts) bytes from host to host over all edges, once; those within a host do not count."""
+    if not edges:
+        return np.zeros((n_hosts, n_hosts))
+    source, target = host[np.concatenate([edge.devices for edge in edges], axis=1)].astype(np.int64)
+    nbytes = np.concatenate([edge.size for edge in edges]).astype(np.float64)
+    traffic = np.bincount(source * n_hosts + target, nbytes, n_hosts * n_hosts).astype(np.float64, copy=False)
+    np.fill_diagonal(matrix := traffic.reshape(n_hosts, n_hosts), 0.0)
+    return matrix

@@ -32,6 +32,8 @@ __all__ = ["STEPS", "LinkUses", "critical_path_bound"]
 
 #: Times that heads are compared with.
 STEPS = 32
+#: Columns of the tasks of a machine in a step.
+_SECONDS, _HEAD, _TAIL = range(3)
 _TRANSFER = int(TaskKind.TRANSFER)
 
 
@@ -69,19 +71,6 @@ class _Times(NamedTuple):
     time_to_end: F64
 
 
-class _Machines(NamedTuple):
-    """(links + devices, STEPS) of the tasks of each machine whose heads are in each step.
-
-    Attributes:
-        seconds: sum.
-        head, tail: least; infinite if there is no task.
-    """
-
-    seconds: F64
-    head: F64
-    tail: F64
-
-
 class _Scratch(NamedTuple):
     """Room of `_shared_link`, which leaves links as it finds them.
 
@@ -113,13 +102,13 @@ def critical_path_bound(
     graph = _Graph(tasks, processing_time, uses, order, pred_ptr, pred)
     times = _Times(np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks))
     scratch = _Scratch(np.zeros(n_links), np.full(n_links, np.inf), np.full(n_tasks, -1, np.int64))
-    steps = (n_machines, STEPS)
-    machines = _Machines(np.zeros(steps), np.full(steps, np.inf), np.full(steps, np.inf))
+    machines = np.full((n_machines, STEPS, 3), np.inf)
+    machines[:, :, _SECONDS] = 0.0
     return _bound(graph, waits, times, scratch, machines, n_links), times.time_to_end
 
 
 @kernel
-def _bound(graph: _Graph, waits: I32, times: _Times, scratch: _Scratch, machines: _Machines, n_links: int) -> float:
+def _bound(graph: _Graph, waits: I32, times: _Times, scratch: _Scratch, machines: F64, n_links: int) -> float:
     """Fill the times of all tasks, and return the lower bound on the makespan."""
     n_sorted = sort_tasks(graph.tasks, waits, graph.pred_ptr, graph.pred, graph.order)
     _chains(graph, n_sorted, times, scratch)
@@ -153,8 +142,12 @@ def _chains(graph: _Graph, n_sorted: int, times: _Times, scratch: _Scratch) -> N
 
 
 @inline_kernel
-def _one_machine(graph: _Graph, n_sorted: int, times: _Times, n_links: int, machines: _Machines) -> float:
-    """Lower bound on the makespan over all chains, links and devices."""
+def _one_machine(graph: _Graph, n_sorted: int, times: _Times, n_links: int, machines: F64) -> float:
+    """Lower bound on the makespan over all chains, links and devices.
+
+    ``machines`` (links + devices, STEPS, 3) has of the tasks of each machine whose heads are in each step the sum of
+    the seconds, the least head and the least tail; infinite if there is no task.
+    """
     tasks, uses, head, tail = graph.tasks, graph.uses, times.head, times.tail
     bound, latest = 0.0, 0.0
     for i in range(n_sorted):
@@ -168,23 +161,23 @@ def _one_machine(graph: _Graph, n_sorted: int, times: _Times, n_links: int, mach
             _add_task(machines, n_links + tasks.device[t], step, tasks.seconds[t], head[t], tail[t])
         for k in range(uses.ptr[t], uses.ptr[t + 1]):
             _add_task(machines, uses.link[k], step, uses.seconds[k], head[t], tail[t])
-    for machine in range(len(machines.seconds)):
+    for machine in range(len(machines)):
         # Over the tasks of this step and all later ones.
         seconds, least_head, least_tail = 0.0, np.inf, np.inf
         for step in range(STEPS - 1, -1, -1):
-            if machines.head[machine, step] < np.inf:
-                seconds += machines.seconds[machine, step]
-                least_head = min(least_head, machines.head[machine, step])
-                least_tail = min(least_tail, machines.tail[machine, step])
+            if machines[machine, step, _HEAD] < np.inf:
+                seconds += machines[machine, step, _SECONDS]
+                least_head = min(least_head, machines[machine, step, _HEAD])
+                least_tail = min(least_tail, machines[machine, step, _TAIL])
                 bound = max(bound, least_head + seconds + least_tail)
     return bound
 
 
 @inline_kernel
-def _add_task(machines: _Machines, machine: int, step: int, seconds: float, head: float, tail: float) -> None:
-    machines.seconds[machine, step] += seconds
-    machines.head[machine, step] = min(machines.head[machine, step], head)
-    machines.tail[machine, step] = min(machines.tail[machine, step], tail)
+def _add_task(machines: F64, machine: int, step: int, seconds: float, head: float, tail: float) -> None:
+    machines[machine, step, _SECONDS] += seconds
+    machines[machine, step, _HEAD] = min(machines[machine, step, _HEAD], head)
+    machines[machine, step, _TAIL] = min(machines[machine, step, _TAIL], tail)
 
 
 @inline_kernel
