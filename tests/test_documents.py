@@ -90,6 +90,8 @@ NEEDS = {
         "-x",
         "json=plan.json",
     ],
+    "a.json": ["optimize", "ncf", "--batch-size", "64", "--servers", "2", "--budget", "0", "-x", "json=a.json"],
+    "b.json": ["optimize", "ncf", "--batch-size", "64", "--servers", "4", "--budget", "0", "-x", "json=b.json"],
     "dlrm.fbuf": [
         "optimize",
         "dlrm",

@@ -37,6 +37,7 @@ __all__ = [
     "experiment_from_options",
     "experiment_from_toml",
     "interfaces_unless_given",
+    "known_machines",
     "outputs_from",
 ]
 
@@ -221,6 +222,11 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
             if name in chosen:
                 raise TopoplanError(f"cluster.device: {error}") from error.__cause__
     return machines
+
+
+def known_machines(host: Host) -> Mapping[str, HostModel]:
+    """Return all machines of a host by name; broken ones are left out.  A plan that was read does not have them."""
+    return _machines(host, ())
 
 
 def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:

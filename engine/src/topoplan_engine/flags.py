@@ -21,13 +21,15 @@ from topoplan.options import OptionInfo, describe, structure
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
 
-__all__ = ["AsJson", "Exports", "Flags", "one_command", "typed_command", "with_flags"]
+__all__ = ["AsJson", "Exports", "Flags", "Open", "one_command", "typed_command", "with_flags"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Exports = Annotated[
     list[str] | None,
     typer.Option("-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."),
 ]
+
+Open = Annotated[bool, typer.Option("--open", help="Open the HTML file that -x html=FILE writes in a browser.")]
 
 
 @attrs.frozen(kw_only=True)

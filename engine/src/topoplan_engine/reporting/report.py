@@ -10,6 +10,7 @@ import typer
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
+from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, write_outputs
 from topoplan_engine.network.building import host_links, used_interfaces
@@ -29,7 +30,7 @@ from topoplan_engine.simulation.reconfiguration import BreakEven
 __all__ = ["run_and_report"]
 
 
-def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
+def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = False) -> None:
     """Run an experiment, write its outputs, and print what was found.
 
     An interrupted search (Ctrl-C) keeps what it found so far: outputs are written all the same, and the
@@ -40,6 +41,8 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
     topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     check_outputs(host, experiment.outputs, cluster, topology)
+    if open_page:
+        check_pages(host, experiment.outputs)
     with (
         compilation_announced(),
         progress_shown(
@@ -56,6 +59,8 @@ def run_and_report(experiment: Experiment, *, as_json: bool) -> None:
             typer.echo(hint, err=True)
     if outcome.result.interrupted:
         typer.echo("interrupted: this is the best of what was priced", err=True)
+    if open_page:
+        open_pages(host, outputs)
     exit_after(outputs, interrupted=outcome.result.interrupted)
     if not outcome.fits and not outcome.memory_ignored:
         raise typer.Exit(1)

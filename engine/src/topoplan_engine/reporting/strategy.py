@@ -15,7 +15,7 @@ from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
 from topoplan_engine.reporting.tables import Column, RowTable, print_line
 
-__all__ = ["print_strategy", "strategy_json"]
+__all__ = ["print_strategy", "ranges", "strategy_columns", "strategy_json", "strategy_legend"]
 
 #: Groups that a table shows; of more the smallest ones are counted in one line.
 _SHOWN = 12
@@ -54,6 +54,21 @@ def print_strategy(plan: Plan) -> None:
     """Print a table of the groups; columns that say the same of all are left out or said in the title."""
     if plan.strategy is None or plan.graph is None:
         return
+    groups, columns, title = strategy_columns(plan)
+    pipelined = any(group.stage >= 0 for group in groups)
+    largest = groups if pipelined else sorted(groups, key=lambda group: -len(group.operators))[:_SHOWN]
+    RowTable(columns, sorted(largest, key=lambda group: (group.stage, group.operators))).print(title)
+    if len(largest) < len(groups):
+        remaining = len(plan.graph.operators) - sum(len(group.operators) for group in largest)
+        print_line(f"... and {len(groups) - len(largest)} more ways to cut, of {remaining} operators (--json has all)")
+    for line in strategy_legend(plan):
+        print_line(line)
+
+
+def strategy_columns(plan: Plan) -> tuple[list[Group], list[Column[Group]], str]:
+    """Return the groups of a plan with a strategy, the columns that tell them apart, and a title for the rest."""
+    assert plan.strategy is not None
+    assert plan.graph is not None
     strategy, graph, count = plan.strategy, plan.graph, plan.cluster.n_devices
     groups = groups_of(strategy, graph)
     pipelined = any(group.stage >= 0 for group in groups)
@@ -73,13 +88,7 @@ def print_strategy(plan: Plan) -> None:
     left_out = [*in_title, *(name for name in ("tensor", "expert", "attribute", "copies") if values[name] == ["1"])]
     columns = [column for column in columns if column.header not in left_out and values[column.header]]
     title = ["strategy", *_mesh(strategy), *(f"{name} {values[name][0]}" for name in in_title)]
-    largest = groups if pipelined else sorted(groups, key=lambda group: -len(group.operators))[:_SHOWN]
-    RowTable(columns, sorted(largest, key=lambda group: (group.stage, group.operators))).print(", ".join(title))
-    if len(largest) < len(groups):
-        remaining = len(graph.operators) - sum(len(group.operators) for group in largest)
-        print_line(f"... and {len(groups) - len(largest)} more ways to cut, of {remaining} operators (--json has all)")
-    for line in _legend(groups, plan):
-        print_line(line)
+    return groups, columns, ", ".join(title)
 
 
 def _mesh(strategy: Strategy) -> list[str]:
@@ -149,9 +158,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _legend(groups: Sequence[Group], plan: Plan) -> list[str]:
-    """Explain the words that the table uses."""
-    lines = []
+def strategy_legend(plan: Plan) -> list[str]:
+    """Explain the words that the table uses of a plan with a strategy."""
+    assert plan.strategy is not None
+    assert plan.graph is not None
+    groups, lines = groups_of(plan.strategy, plan.graph), []
     where = {name for group in groups for name, _ in group.cuts.tensor}
     words = {
         "out": "out: channels that an operator makes",

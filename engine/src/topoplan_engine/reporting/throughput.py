@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from topoplan.model.plan import Plan
 from topoplan_engine.search.optimize import Outcome
+from topoplan_engine.throughput import Throughput, throughput
 
-__all__ = ["throughput_json", "throughput_rows"]
+__all__ = ["plan_throughput_rows", "throughput_json", "throughput_rows"]
 
 
 def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the rows of a table."""
-    throughput = outcome.throughput
+    return _rows(outcome.throughput, outcome.plan)
+
+
+def plan_throughput_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the same rows of a plan that was read: its time is the mean over draws that its provenance has, if any."""
+    if plan.graph is None or plan.timeline is None:
+        return []
+    record, assumptions = plan.provenance.get("iteration_time", {}), plan.provenance.get("assumptions", {})
+    seconds = record.get("mean_s") if isinstance(record, Mapping) else None
+    costs = assumptions if isinstance(assumptions, Mapping) else {}
+    values = throughput(
+        plan.graph,
+        plan.cluster,
+        seconds if isinstance(seconds, float) and seconds > 0 else plan.timeline.makespan,
+        precision=str(costs.get("precision", "unknown")),
+        device=str(costs.get("device", "")),
+    )
+    return _rows(values, plan)
+
+
+def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     if throughput is None:
         return []
     rows = [("samples a second", f"{throughput.samples_per_s:,.{0 if throughput.samples_per_s >= 1000 else 2}f}")]
@@ -20,7 +43,7 @@ def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
     if throughput.mfu is not None:
         rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
         rows.append(("  (MFU)", throughput.assumption))
-    assumptions = outcome.plan.provenance.get("assumptions", {})
+    assumptions = plan.provenance.get("assumptions", {})
     efficiencies = assumptions.get("compute_efficiency", {})
     if efficiencies:
         rows.append(

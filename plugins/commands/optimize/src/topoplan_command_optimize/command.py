@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Exports
+from topoplan_engine.flags import AsJson, Exports, Open
 from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
 
 __all__ = ["optimize"]
@@ -19,9 +19,12 @@ def optimize(
     run: RunOptions,
     export: Exports = None,
     as_json: AsJson = False,
+    open_page: Open = False,
 ) -> None:
     """Search the best strategy (and network) for a model on a cluster."""
     from topoplan_engine.experiment import experiment_from_options
     from topoplan_engine.reporting.report import run_and_report
 
-    run_and_report(experiment_from_options(model, components, cluster, run, export or ()), as_json=as_json)
+    run_and_report(
+        experiment_from_options(model, components, cluster, run, export or ()), as_json=as_json, open_page=open_page
+    )

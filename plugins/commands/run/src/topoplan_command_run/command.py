@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson
+from topoplan_engine.flags import AsJson, Open
 
 __all__ = ["run"]
 
@@ -19,9 +19,10 @@ def run(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key, e.g. cluster.degree=8."),
     ] = None,
     as_json: AsJson = False,
+    open_page: Open = False,
 ) -> None:
     """Run an experiment that a TOML file describes."""
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.reporting.report import run_and_report
 
-    run_and_report(experiment_from_toml(Path(file), change or ()), as_json=as_json)
+    run_and_report(experiment_from_toml(Path(file), change or ()), as_json=as_json, open_page=open_page)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 
-from topoplan_engine.flags import AsJson, Exports, Flags
+from topoplan_engine.flags import AsJson, Exports, Flags, Open
 from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
 from topoplan_engine.simulation.idle import exposed_communication
 
@@ -30,6 +30,7 @@ def simulate(
     run: Annotated[RunOptions, Flags(only=("seed",))],
     export: Exports = None,
     as_json: AsJson = False,
+    open_page: Open = False,
 ) -> None:
     """Simulate one iteration of a task graph.
 
@@ -37,6 +38,7 @@ def simulate(
     its links.  Where it names no simulator, fluid simulates.
     """
     from topoplan.plugin.host import Host
+    from topoplan_engine.browser import check_pages, open_pages
     from topoplan_engine.experiment import outputs_from
     from topoplan_engine.exporting import check_outputs, write_outputs
     from topoplan_engine.network.building import host_links
@@ -49,6 +51,8 @@ def simulate(
     host = Host.discover()
     outputs = outputs_from(export or ())
     check_outputs(host, outputs)
+    if open_page:
+        check_pages(host, outputs)
     with compilation_announced():
         plan = simulate_file(file, **components, **cluster, seed=run.seed, host=host)
     simulator = components.get("simulator") or simulator_of(plan).name
@@ -67,6 +71,8 @@ def simulate(
             ("tasks", str(plan.taskgraph.n_tasks)),
         ]
         table(f"{Path(file).name} on {plan.fabric.name}, {simulator}", rows)
+    if open_page:
+        open_pages(host, written)
     exit_after(written)
 
 

@@ -1,0 +1,140 @@
+"use strict";
+// The fabric as a picture: hosts and switches where the layout put them, lines in the colour of their load.
+
+class FabricPicture {
+  constructor(plan) {
+    this.plan = plan;
+    this.data = plan.fabric;
+    this.wide = this.data.layout === "tiers";
+    this.size = this.wide ? [160, 78] : [100, 100];
+    this.box = element("div", { class: "picture" });
+  }
+
+  /** Where a node stands, in the units of the picture. */
+  place(node) {
+    const [width, height] = this.size;
+    const side = this.data.layout === "circle" ? 9 : 7;
+    return [side + this.data.x[node] * (width - 2 * side), side + this.data.y[node] * (height - 2 * side)];
+  }
+
+  draw() {
+    const { data } = this;
+    const [width, height] = this.size;
+    const lines = element("g", { svg: true, fill: "none" });
+    const carried = this.carried();
+    const crowd = Math.min(1, 90 / Math.max(1, data.from.length));
+    this.spans = this.spansOf();
+    for (let line = 0; line < data.from.length; line++) {
+      const load = data.load[line];
+      const fades = carried !== null && !carried.has(line);
+      lines.append(element("path", {
+        svg: true,
+        d: this.path(line),
+        stroke: load > 0 ? loadColour(load) : colour("line"),
+        "stroke-width": (load > 0 ? 0.22 + 0.55 * load : 0.2) * (0.55 + 0.45 * crowd) * (carried?.has(line) ? 1.8 : 1),
+        "stroke-dasharray": load > 0 ? null : "0.8 0.8",
+        "stroke-opacity": fades ? 0.07 : Math.min(1, 0.45 + 0.55 * crowd + 0.3 * load),
+        "data-line": line,
+      }));
+    }
+    lines.addEventListener("pointermove", (event) => {
+      const line = event.target.dataset.line;
+      if (line !== undefined) tooltip.show(event, this.describe(Number(line)));
+    });
+    lines.addEventListener("pointerleave", () => tooltip.hide());
+    const label = `${data.name}: ${data.said}`;
+    this.box.replaceChildren(
+      element("svg", { svg: true, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, lines, ...this.nodes()),
+      this.legend(),
+    );
+  }
+
+  /** The lines that carry bytes of the chosen operator; null where none is chosen, or nobody recorded it. */
+  carried() {
+    const operator = chosen.in(this.plan);
+    const rows = this.plan.links?.byOperator;
+    if (operator === -1 || !rows) return null;
+    const found = new Set();
+    for (let i = 0; i < rows.operator.length; i++) if (rows.operator[i] === operator) found.add(rows.line[i]);
+    return found;
+  }
+
+  nameOf(node) {
+    return node < this.data.hosts ? `host ${node}` : `switch ${node - this.data.hosts}`;
+  }
+
+  describe(line) {
+    const { data } = this;
+    const gbps = digits((data.bandwidth[line] * 8e-9) / 2);
+    return `${this.nameOf(data.from[line])} – ${this.nameOf(data.to[line])}\n${percent(data.load[line])} of the iteration, ${gbps} Gbps each way`;
+  }
+
+  /** How far apart hosts on a circle are that a line joins, each distance with its rank: near ones bow inwards less. */
+  spansOf() {
+    const count = this.data.hosts;
+    const spans = new Set();
+    for (let line = 0; line < this.data.from.length; line++) {
+      const step = Math.abs(this.data.from[line] - this.data.to[line]);
+      spans.add(Math.min(step, count - step));
+    }
+    return new Map([...spans].sort((a, b) => a - b).map((span, rank) => [span, rank]));
+  }
+
+  /** The way of a line: straight, but on a circle and a grid bent so that lines on top of each other come apart. */
+  path(line) {
+    const [from, to] = [this.data.from[line], this.data.to[line]];
+    const [ax, ay] = this.place(from);
+    const [bx, by] = this.place(to);
+    const start = `M${ax.toFixed(2)} ${ay.toFixed(2)}`;
+    if (this.data.layout === "grid" && Math.hypot(ax - bx, ay - by) > 0.55 * Math.min(...this.size)) {
+      const [nx, ny] = [(by - ay) * 0.09, (ax - bx) * 0.09];
+      return `${start}Q${((ax + bx) / 2 + nx).toFixed(2)} ${((ay + by) / 2 + ny).toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`;
+    }
+    if (this.data.layout !== "circle" || this.data.hosts < 3) return `${start}L${bx.toFixed(2)} ${by.toFixed(2)}`;
+    const count = this.data.hosts;
+    const step = Math.abs(from - to);
+    const span = Math.min(step, count - step);
+    const straight = Math.cos((Math.PI * span) / count);
+    const bowed = this.spans.size <= 8 ? 1 - 0.17 * this.spans.get(span) : 1;
+    const depth = span === 1 && this.spans.size > 1 ? 1 : Math.min(straight, bowed);
+    const middle = (from + to) / 2 + (step > count / 2 ? count / 2 : 0);
+    const angle = (2 * Math.PI * middle) / count;
+    // A curve comes half as near to its handle as its ends are away from it.
+    const reach = 41 * (2 * depth - straight);
+    const [hx, hy] = [50 + reach * Math.sin(angle), 50 - reach * Math.cos(angle)];
+    return `${start}Q${hx.toFixed(2)} ${hy.toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`;
+  }
+
+  nodes() {
+    const { data } = this;
+    const all = data.hosts + data.switches;
+    const radius = this.wide ? Math.min(1.6, 50 / data.hosts) : Math.min(1.7, 60 / data.hosts);
+    const every = Math.max(1, Math.ceil(data.hosts / (this.wide ? 40 : 48)));
+    const made = [];
+    for (let node = 0; node < all; node++) {
+      const [x, y] = this.place(node);
+      const host = node < data.hosts;
+      made.push(host
+        ? element("circle", { svg: true, cx: x, cy: y, r: radius, fill: colour("ink") })
+        : element("rect", { svg: true, x: x - 1.3, y: y - 0.9, width: 2.6, height: 1.8, rx: 0.4, fill: colour("accent") }));
+      if (host && node % every === 0) made.push(this.labelOf(node, x, y, radius));
+    }
+    return made;
+  }
+
+  labelOf(node, x, y, radius) {
+    const away = radius + 2.4;
+    if (this.data.layout === "circle") {
+      const angle = (2 * Math.PI * node) / this.data.hosts;
+      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, `${node}`);
+    }
+    return element("text", { svg: true, x, y: y + away }, `${node}`);
+  }
+
+  legend() {
+    const { least, mean, most } = this.data.loads;
+    const found = most === undefined ? "" : `Links here: ${percent(least)} to ${percent(most)}, on average ${percent(mean)}.`;
+    const meaning = `100 % = a link sends at its full bandwidth for the whole iteration (${timeText(this.plan.iteration.seconds)}). ${found}`;
+    return element("div", { class: "scale" }, element("b", {}, "0 %"), element("span", { class: "ramp" }), element("b", {}, "100 %"), element("span", {}, meaning));
+  }
+}

@@ -1,0 +1,177 @@
+"""The fabric as a picture: where hosts and switches stand, and how loaded the links between them are.
+
+Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid, hosts and switches in
+tiers.  Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.fabric import Fabric
+from topoplan.model.plan import Plan
+from topoplan.model.reconfigurable import ReconfigurableFabric
+from topoplan_engine.network.building import host_links
+from topoplan_html_report.columns import packed
+
+__all__ = ["fabric_picture"]
+
+#: Most lines of a picture; of more the busiest are drawn.
+_LINES = 4000
+
+
+@attrs.frozen
+class _Layout:
+    """Where nodes stand: (N, 2) from 0 to 1, and the sentence that says why."""
+
+    name: str
+    position: F64
+    said: str
+
+
+def fabric_picture(plan: Plan) -> dict[str, Any]:
+    """Return positions of nodes, and lines with their loads: seconds at full speed over those of the iteration."""
+    links = plan.fabric.links
+    layout = _layout(links)
+    timeline = plan.timeline
+    busy = np.zeros(links.n_links) if timeline is None else timeline.link_busy[: links.n_links]
+    load = busy / timeline.makespan if timeline is not None and timeline.makespan > 0 else busy
+    low, high = np.minimum(links.link_src, links.link_dst), np.maximum(links.link_src, links.link_dst)
+    line, row = np.unique(np.stack([low, high]).astype(np.int64), axis=1, return_inverse=True)
+    most, total = np.zeros(line.shape[1]), np.zeros(line.shape[1])
+    np.maximum.at(most, row.ravel(), load)
+    np.add.at(total, row.ravel(), links.link_bandwidth)
+    order = np.lexsort((np.arange(line.shape[1]), most))[-_LINES:]  # the busiest are drawn last, on top
+    place = np.full(line.shape[1], -1)
+    place[order] = np.arange(len(order))
+    left_out = line.shape[1] - len(order)
+    sentences = [layout.said]
+    if isinstance(plan.fabric, ReconfigurableFabric):
+        sentences.append("rebuilt between the phases of the iteration: the links of all phases are drawn")
+    if left_out:
+        sentences.append(f"the {len(order):,} busiest of {line.shape[1]:,} lines are drawn")
+    return {
+        "name": plan.fabric.name,
+        "layout": layout.name,
+        "said": "; ".join(sentences),
+        "interfaces": host_links(plan.fabric, plan.cluster),
+        "hosts": links.n_hosts,
+        "switches": links.n_switches,
+        "links": int(links.n_links),
+        "x": packed(layout.position[:, 0], "float32"),
+        "y": packed(layout.position[:, 1], "float32"),
+        "from": packed(line[0][order], "int32"),
+        "to": packed(line[1][order], "int32"),
+        "load": packed(most[order], "float32"),
+        "bandwidth": packed(total[order], "float64"),
+        "lineOfLink": place[row.ravel()],
+        "loads": _distribution(load),
+    }
+
+
+def _distribution(load: F64) -> dict[str, float]:
+    """Return the least, the mean and the greatest load of links."""
+    if not len(load):
+        return {}
+    return {"least": float(load.min()), "mean": float(load.mean()), "most": float(load.max())}
+
+
+def _layout(links: Fabric) -> _Layout:
+    if links.n_switches:
+        return _tiers(links)
+    offsets = _offsets(links)
+    if offsets is None:
+        grid = _torus(links)
+        if grid is not None:
+            return _grid(grid)
+        return _Layout("circle", _circle(links.n_hosts), "hosts on a circle, in the order of their numbers")
+    if len(offsets) >= links.n_hosts - 1 > 2:
+        return _Layout("circle", _circle(links.n_hosts), "every host is wired to every other one")
+    steps = ", ".join(f"{step:+d}" for step in offsets)
+    return _Layout("circle", _circle(links.n_hosts), f"every host is wired to those {steps} places ahead")
+
+
+def _circle(count: int) -> F64:
+    angle = 2 * np.pi * np.arange(count) / max(count, 1)
+    return np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)
+
+
+def _offsets(links: Fabric) -> list[int] | None:
+    """Return how far ahead the links of a host lead, if they do the same at every host (a circulant)."""
+    n = links.n_hosts
+    step = (links.link_dst - links.link_src) % max(n, 1)
+    values, counts = np.unique(step, return_counts=True)
+    if not len(values) or (counts != n).any():
+        return None
+    return sorted((int(value) if value <= n // 2 else int(value) - n for value in values), key=lambda s: (abs(s), -s))
+
+
+def _torus(links: Fabric) -> tuple[int, ...] | None:
+    """Return the sides of the torus or mesh of two or three dimensions that the links are, row by row, if any."""
+    n = links.n_hosts
+    pairs = [(a, n // a) for a in range(2, n) if n % a == 0 and n // a >= 2]
+    shapes: list[tuple[int, ...]] = [*pairs]
+    shapes += [
+        (a, b, quotient // b)
+        for a, quotient in pairs
+        for b in range(2, quotient)
+        if quotient % b == 0 and quotient // b >= 2
+    ]
+    for shape in sorted(shapes, key=lambda sides: (len(sides), max(sides) - min(sides), sides)):
+        ends = [np.array(np.unravel_index(end, shape)) for end in (links.link_src, links.link_dst)]
+        apart = np.abs(ends[0] - ends[1])
+        sides = np.array(shape)[:, None]
+        apart = np.minimum(apart, sides - apart)
+        if len(apart.T) and (apart.sum(axis=0) == 1).all():
+            return shape
+    return None
+
+
+def _grid(shape: tuple[int, ...]) -> _Layout:
+    """Return the positions of a grid; planes of three dimensions stand behind each other, a little aside."""
+    place = np.array(np.unravel_index(np.arange(int(np.prod(shape))), shape), dtype=np.float64)
+    depth = place[0] / shape[0] if len(shape) == 3 else np.zeros(place.shape[1])
+    rows, columns = place[-2], place[-1]
+    room = 0.75 if len(shape) == 3 else 1.0
+    x = room * columns / (shape[-1] - 1) + (1 - room) * depth
+    y = room * rows / (shape[-2] - 1) + (1 - room) * depth
+    return _Layout("grid", np.stack([x, y], axis=1), f"a grid of {' x '.join(map(str, shape))} hosts")
+
+
+def _tiers(links: Fabric) -> _Layout:
+    """Return hosts below and switches above, each as many tiers up as links away from the nearest host."""
+    tier = np.full(links.n_nodes, -1)
+    tier[: links.n_hosts] = 0
+    level = 0
+    while True:
+        nodes_above = np.zeros(links.n_nodes, dtype=bool)
+        nodes_above[links.link_dst[tier[links.link_src] == level]] = True
+        nodes_above &= tier < 0
+        if not nodes_above.any():
+            break
+        level += 1
+        tier[nodes_above] = level
+    tier[tier < 0] = level + 1
+    top = max(int(tier.max()), 1)
+    position = np.zeros((links.n_nodes, 2))
+    position[:, 1] = 1 - tier / top
+    for height in range(top + 1):
+        nodes = np.flatnonzero(tier == height)
+        if height:
+            nodes = nodes[np.lexsort((nodes, _below(links, nodes, tier, position)))]
+        position[nodes, 0] = (np.arange(len(nodes)) + 0.5) / max(len(nodes), 1)
+    counts = [int((tier == height).sum()) for height in range(top + 1)]
+    sentence = ", ".join([f"{counts[0]} hosts", *(f"{count} switches above" for count in counts[1:])])
+    return _Layout("tiers", position, sentence.replace("1 switches", "1 switch"))
+
+
+def _below(links: Fabric, nodes: I64, tier: Any, position: F64) -> F64:
+    """Return the mean place of the neighbours of nodes in the tier below."""
+    down = tier[links.link_dst] == tier[links.link_src] - 1
+    total = np.bincount(links.link_src[down], position[links.link_dst[down], 0], links.n_nodes)
+    count = np.bincount(links.link_src[down], minlength=links.n_nodes)
+    return np.asarray((total / np.maximum(count, 1))[nodes])

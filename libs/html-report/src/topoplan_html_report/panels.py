@@ -1,0 +1,242 @@
+"""The panels beside the iteration and the network: bounds, memory, search, strategy, provenance, the first table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.plan import Plan
+from topoplan_engine.layout import names_of
+from topoplan_engine.network.building import host_links
+from topoplan_engine.reporting.explanations import explanation
+from topoplan_engine.reporting.memory import memory_rows
+from topoplan_engine.reporting.model import model_rows
+from topoplan_engine.reporting.strategy import strategy_columns, strategy_json, strategy_legend
+from topoplan_engine.reporting.throughput import plan_throughput_rows
+from topoplan_engine.reporting.timeline import simulation_rows
+from topoplan_html_report.alike import classes_of, named
+from topoplan_html_report.columns import packed
+
+__all__ = ["bounds", "links_over_time", "memory", "provenance", "search", "strategy", "summary"]
+
+#: What memory is used for, as `topoplan.model.memory.MemoryUse` and the levels of a recording number it.
+_PURPOSES = ("weights", "gradients", "optimizer state", "activations", "not divided by the estimator")
+_FIELDS = ("weights", "gradients", "optimizer", "activations", "undivided")
+#: Times at which the picture of memory and of links has a value; links that it has a row for.
+_TIMES, _LINKS = 800, 12
+
+
+def summary(plan: Plan) -> list[dict[str, str]]:
+    """Return the rows of the first table, each with what `topoplan explain` says of it."""
+    rows = [
+        *simulation_rows(plan),
+        *model_rows(plan),
+        ("network of a host", host_links(plan.fabric, plan.cluster)),
+        *plan_throughput_rows(plan),
+        *memory_rows(plan),
+    ]
+    return [{"label": label, "text": text, "meaning": explanation(label) or ""} for label, text in rows]
+
+
+def bounds(plan: Plan) -> list[dict[str, Any]]:
+    """Return the lower bounds and the iteration's time, in seconds."""
+    assert plan.timeline is not None
+    lower = plan.timeline.bounds
+    return [
+        {"label": "busiest device", "seconds": lower.device},
+        {"label": "busiest link", "seconds": lower.link},
+        {"label": "longest chain", "seconds": lower.chain},
+        {"label": "collectives", "seconds": lower.collective},
+        {"label": "iteration", "seconds": plan.timeline.makespan},
+    ]
+
+
+def memory(plan: Plan) -> dict[str, Any] | None:
+    """Return what devices hold when they hold the most, alike ones once; over time where that was recorded."""
+    use, capacity = plan.memory, plan.cluster.device_memory
+    if use is None:
+        return None
+    columns = np.stack([getattr(use, field) for field in _FIELDS])
+    keys = [(columns[:, device].tobytes(), float(capacity[device])) for device in range(len(capacity))]
+    return {
+        "purposes": list(_PURPOSES),
+        "classes": [
+            {
+                "label": named("device", members),
+                "bytes": columns[:, members[0]].tolist(),
+                "capacity": float(capacity[members[0]]),
+                "overTime": _memory_over_time(plan, members[0]),
+            }
+            for members in classes_of(keys)
+        ],
+        "fits": plan.fits,
+    }
+
+
+def _memory_over_time(plan: Plan, device: int) -> dict[str, Any] | None:
+    """Return the levels of a device at so many times at most; None where they were not recorded."""
+    recording: Any = getattr(plan, "recording", None)
+    levels = None if recording is None else recording.memory
+    if levels is None or not len(levels.time) or plan.timeline is None:
+        return None
+    rows_of_device = levels.device == device
+    if not rows_of_device.any():
+        return None
+    times = np.unique(levels.time[rows_of_device])
+    if len(times) > _TIMES:
+        times = times[np.linspace(0, len(times) - 1, _TIMES).astype(np.int64)]
+    rows = []
+    for kind in range(len(_PURPOSES)):
+        chosen = rows_of_device & (levels.kind == kind)
+        time, nbytes = levels.time[chosen], levels.nbytes[chosen]
+        order = np.argsort(time, kind="stable")
+        place = np.searchsorted(time[order], times, side="right") - 1
+        rows.append(np.where(place >= 0, np.append(nbytes[order], 0.0)[place], 0.0).tolist())
+    return {"seconds": times.tolist(), "bytes": rows}
+
+
+def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:
+    """Return how busy the busiest links are over time, alike ones once, and bytes of each line by operator.
+
+    Args:
+        plan: with a timeline.
+        line_of_link: (L,) line of the fabric's picture of each link, or -1.
+    """
+    recording: Any = getattr(plan, "recording", None)
+    if recording is None or plan.timeline is None or not len(recording.links.link):
+        return None
+    use, links, seconds = recording.links, plan.fabric.links, plan.timeline.makespan
+    inside = use.link < links.n_links
+    link, operator = use.link[inside], plan.taskgraph.op[use.task[inside]]
+    nbytes, start, finish = use.nbytes[inside], use.start[inside], use.finish[inside]
+    busy = plan.timeline.link_busy[: links.n_links]
+    shares = _binned(link, start, finish, nbytes, links.n_links, seconds)
+    shares /= links.link_bandwidth[:, None] * (seconds / shares.shape[1])
+    levels = np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
+    used = np.flatnonzero(busy > 0)
+    classes = classes_of([levels[number].tobytes() for number in used.tolist()])
+    classes.sort(key=lambda members: (-busy[used[members[0]]], members[0]))
+    return {
+        "bins": int(levels.shape[1]),
+        "rows": [_link_row(plan, used[members], levels) for members in classes[:_LINKS]],
+        "leftOut": max(0, len(classes) - _LINKS),
+        "byOperator": _lines_by_operator(operator, line_of_link[link], nbytes),
+    }
+
+
+def _link_row(plan: Plan, members: I64, levels: Any) -> dict[str, Any]:
+    links, first = plan.fabric.links, int(members[0])
+    ends = [
+        f"host {node}" if node < links.n_hosts else f"switch {node - links.n_hosts}"
+        for node in (int(links.link_src[first]), int(links.link_dst[first]))
+    ]
+    more = f" and {len(members) - 1} more, alike" if len(members) > 1 else ""
+    return {"label": f"{ends[0]} to {ends[1]}{more}", "levels": packed(levels[first], "uint8")}
+
+
+def _binned(link: Any, start: F64, finish: F64, nbytes: F64, n_links: int, seconds: float) -> F64:
+    """Return (L, B) bytes that cross each link in each of B equal stretches of time."""
+    edges = np.linspace(0.0, seconds, _TIMES + 1)
+    total = np.zeros((n_links, _TIMES + 1))
+    # Bytes that have crossed a link by an edge are a sum of ramps: two corners for each row.
+    length = np.maximum(finish - start, 1e-15)
+    for time, sign in ((start, 1.0), (finish, -1.0)):
+        place = np.searchsorted(edges, time, side="left")
+        rate = np.zeros((n_links, _TIMES + 2))
+        offset = np.zeros((n_links, _TIMES + 2))
+        np.add.at(rate, (link, place), nbytes / length)
+        np.add.at(offset, (link, place), nbytes / length * time)
+        crossed = np.cumsum(rate, axis=1)[:, :-1] * edges - np.cumsum(offset, axis=1)[:, :-1]
+        total += sign * crossed
+    return np.asarray(np.maximum(np.diff(total, axis=1), 0.0))
+
+
+def _lines_by_operator(operator: Any, line: I64, nbytes: F64) -> dict[str, Any]:
+    on_lines = (line >= 0) & (operator >= 0)
+    keys = operator[on_lines].astype(np.int64) * (int(line.max(initial=0)) + 1) + line[on_lines]
+    cells, row = np.unique(keys, return_inverse=True)
+    lines = int(line.max(initial=0)) + 1
+    return {
+        "operator": packed(cells // lines, "int32"),
+        "line": packed(cells % lines, "int32"),
+        "bytes": packed(np.bincount(row.ravel(), nbytes[on_lines], len(cells)), "float32"),
+    }
+
+
+def search(plan: Plan) -> dict[str, Any] | None:
+    """Return the search, chain by chain; None where it was not recorded."""
+    history: Any = getattr(plan, "history", None)
+    if history is None or not len(history.evaluation):
+        return None
+    chains = []
+    for chain in np.unique(history.chain).tolist():
+        chosen = np.flatnonzero(history.chain == chain)
+        chains.append(
+            {
+                "evaluation": history.evaluation[chosen].tolist(),
+                "current": _finite(history.current[chosen]),
+                "best": _finite(history.best[chosen]),
+                "seconds": np.round(history.seconds[chosen], 3).tolist(),
+            }
+        )
+    return {"chains": chains}
+
+
+def _finite(values: F64) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def strategy(plan: Plan) -> dict[str, Any] | None:
+    """Return the groups of operators that run alike, as the table of `topoplan optimize` has them."""
+    if plan.strategy is None or plan.graph is None:
+        return None
+    groups, columns, title = strategy_columns(plan)
+    number = {name: index for index, name in enumerate(plan.taskgraph.op_names)}
+    return {
+        "title": title,
+        "columns": [column.header for column in columns],
+        "groups": [
+            {
+                "cells": [column.text(group) for column in columns],
+                "kinds": dict(names_of(group.operators, plan.graph)),
+                "operators": [number.get(plan.graph.operators[op].name, -1) for op in group.operators],
+                "names": [plan.graph.operators[op].name for op in group.operators],
+            }
+            for group in groups
+        ],
+        "legend": strategy_legend(plan),
+        "mesh": strategy_json(plan)["strategy"]["mesh"],
+    }
+
+
+def provenance(plan: Plan) -> list[list[str]]:
+    """Return what the plan says of where it comes from, as names and values."""
+    rows: list[list[str]] = []
+    for key, value in plan.provenance.items():
+        if key == "components" and isinstance(value, list | tuple):
+            rows += [_component(part) for part in value]
+        elif isinstance(value, Mapping):
+            rows += [[f"{key}: {name}", _said(part)] for name, part in value.items()]
+        else:
+            rows.append([str(key), _said(value)])
+    return rows
+
+
+def _component(part: Any) -> list[str]:
+    if not isinstance(part, Mapping):
+        return ["component", _said(part)]
+    options = part.get("options")
+    pairs = ", ".join(f"{key}={_said(value)}" for key, value in options.items()) if isinstance(options, Mapping) else ""
+    version = f" ({part.get('distribution')} {part.get('version')})" if part.get("distribution") else ""
+    return [str(part.get("kind", "component")), f"{part.get('name')}{version}{f': {pairs}' if pairs else ''}"]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(attrs.asdict(value) if attrs.has(type(value)) else value, ensure_ascii=False, default=str)

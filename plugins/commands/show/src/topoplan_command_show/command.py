@@ -1,0 +1,77 @@
+"""``topoplan show``: a plan in eighty columns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+import typer
+
+if TYPE_CHECKING:
+    from topoplan.model.plan import Plan
+
+__all__ = ["show"]
+
+#: Columns of a terminal that nobody told to be narrower.
+_WIDTH = 80
+
+
+def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (.fbuf).")]) -> None:
+    """Show a plan: times, critical path, fabric, memory, throughput, and the strategy in groups.
+
+    topoplan explain LABEL says what a row means.
+    """
+    from topoplan.plugin.host import Host
+    from topoplan_engine.experiment import known_machines
+    from topoplan_engine.reading import simulated_plan
+    from topoplan_engine.reporting.notice import compilation_announced
+    from topoplan_engine.reporting.printing import table
+    from topoplan_engine.reporting.strategy import print_strategy
+
+    os.environ.setdefault("COLUMNS", str(_WIDTH))
+    host = Host.discover()
+    with compilation_announced():
+        plan = simulated_plan(Path(file), host)
+    cluster = attrs.evolve(plan.cluster, machines=known_machines(host))
+    plan = attrs.evolve(plan, cluster=cluster)
+    table(_title(plan, file), _rows(plan))
+    print_strategy(plan)
+
+
+def _title(plan: Plan, file: str) -> str:
+    name = Path(file).name if plan.graph is None else plan.graph.name
+    return f"{name} on {plan.fabric.name}"
+
+
+def _rows(plan: Plan) -> list[tuple[str, str]]:
+    from topoplan_engine.network.building import host_links
+    from topoplan_engine.reporting.critical_path import critical_path_rows
+    from topoplan_engine.reporting.memory import memory_rows
+    from topoplan_engine.reporting.model import model_rows
+    from topoplan_engine.reporting.throughput import plan_throughput_rows
+    from topoplan_engine.reporting.timeline import simulation_rows
+
+    return [
+        *model_rows(plan),
+        ("cluster", _cluster(plan)),
+        ("fabric", _fabric(plan)),
+        ("network of a host", host_links(plan.fabric, plan.cluster)),
+        *simulation_rows(plan),
+        *critical_path_rows(plan),
+        *plan_throughput_rows(plan),
+        *memory_rows(plan),
+    ]
+
+
+def _cluster(plan: Plan) -> str:
+    cluster = plan.cluster
+    kinds = ", ".join(f"{cluster.device_preset.count(kind)} x {kind}" for kind in sorted(set(cluster.device_preset)))
+    return f"{cluster.n_hosts} hosts, {kinds}"
+
+
+def _fabric(plan: Plan) -> str:
+    links = plan.fabric.links
+    switches = f", {links.n_switches} switches" if links.n_switches else ""
+    return f"{plan.fabric.name}: {links.n_links} links{switches}"
