@@ -8,7 +8,8 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, Role
-from topoplan_engine.partition import multiplies, slice_elements
+from topoplan_engine.partition import multiplies, replica_groups, slice_elements, transfers
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_operator_times.work import backward_factors
 from topoplan_operators import (
     GraphBuilder,
@@ -20,7 +21,10 @@ from topoplan_operators import (
     normalization,
     pointwise,
     products,
+    reductions,
     shaping,
+    spatial,
+    tokens,
 )
 
 X = Handle((4, 6, 8))
@@ -93,6 +97,29 @@ class TestMoves:
             (lambda: pointwise.elementwise("add", [X, Handle((4, 6))]), "differ"),
             (lambda: pointwise.elementwise("add", [X, Handle((4, 2, 8))]), "differ"),
             (lambda: losses.nll_loss(X, Handle((4, 6))), "do not fit"),
+            (lambda: shaping.split(X, (3, 4), 1), "sizes 3, 4 along axis 1"),
+            (lambda: shaping.sliced(X, 1, 2, 7), "2 to 7 by 1 along axis 1"),
+            (lambda: shaping.select(X, 1, 6), "position 6 of axis 1"),
+            (lambda: reductions.reduced("mean", X, (1, -2)), "axes 1, -2 of a tensor of 3"),
+            (lambda: reductions.reduced("mean", X, (3,)), "axes 3 of a tensor of 3"),
+            (lambda: normalization.local_response_norm(X, 0), "size 0"),
+            (lambda: normalization.batch_scale(X, Handle((5,)), Handle((6,))), "are not those of 6 channels"),
+            (lambda: tokens.gather(X, Handle(()), 0), "axis 0 of"),
+            (lambda: tokens.scatter_add(X, Handle((5,)), 3), "do not send"),
+            (lambda: tokens.dispatch(X, Handle((4, 5, 2)), 3, 2), "by choices"),
+            (lambda: tokens.combine(X, X, X), "do not fit"),
+            (
+                lambda: spatial.conv2d(
+                    Handle((1, 8, 4, 4)), 6, 3, stride=1, padding=1, bias=True, activation=False, groups=4
+                ),
+                "4 groups do not divide 8 and 6 channels",
+            ),
+            (
+                lambda: spatial.conv2d(
+                    Handle((1, 8, 4, 4)), 8, 3, stride=1, padding=0, bias=True, activation=False, dilation=2
+                ),
+                "kernel 3, stride 1, padding 0, dilation 2 do not fit an input of 4",
+            ),
             (lambda: experts.gating(X, 2, 0, 1), "0 slots"),
             (lambda: dense.multihead_attention(X, X, X, 3), "3 heads do not divide 8"),
             (lambda: dense.multihead_attention(X, X, Handle((5, 6, 8)), 2), "do not fit"),
@@ -203,6 +230,94 @@ class TestViews:
         op = shaping.view(Handle((6, 8, 5)), (48, 5), sample=1)
         assert op.sample_dim == -1
         assert shaping.view(Handle((8, 6, 5)), (48, 5)).sample_dim == 0
+
+
+class TestConvolutions:
+    def test_groups_and_dilation(self) -> None:
+        # torch 2.13's FlopCounterMode says these for (2, 8, 14, 14): to 16 channels, 3 x 3, one zero on each side.
+        x = Handle((2, 8, 14, 14))
+        options = {"stride": 1, "padding": 1, "bias": True, "activation": False}
+        counted = {1: 903_168, 4: 225_792, 8: 112_896}
+        for groups, known in counted.items():
+            op = spatial.conv2d(x, 16, 3, groups=groups, **options)
+            assert op.work[0].coefficient * math.prod(op.sizes) == known
+            assert [w.shape for w in op.weights] == [(16, 8 // groups, 3, 3), (16,)]
+        dilated = spatial.conv2d(x, 16, 3, dilation=2, **{**options, "padding": 2})
+        assert dilated.outputs[0].shape == (2, 16, 14, 14)
+        assert slice_elements(dilated, dilated.inputs[0], (1, 1, 14, 1, 1)).max() == 2 * 8 * 5 * 14
+
+    def test_channels_are_cut_as_their_groups(self) -> None:
+        op = spatial.conv2d(Handle((2, 8, 4, 4)), 16, 3, stride=1, padding=1, bias=True, activation=False, groups=4)
+        assert roles(op) == {
+            "n": Role.SAMPLE,
+            "g": Role.PARAMETER,
+            "h": Role.ATTRIBUTE,
+            "w": Role.ATTRIBUTE,
+            "o": None,
+            "i": None,
+        }
+        assert slice_elements(op, op.weights[0], (1, 4, 1, 1, 1, 1)).tolist() == [4 * 2 * 9] * 4
+
+    def test_one_axis_of_positions_and_three(self) -> None:
+        options = {"bias": False, "activation": False}
+        sound = spatial.convolution(Handle((2, 3, 16)), 4, (5,), stride=(2,), padding=[(4, 0)], **options)
+        assert (sound.kind, sound.outputs[0].shape) == ("conv1d", (2, 4, 8))
+        volume = spatial.convolution(
+            Handle((2, 3, 4, 8, 8)), 4, (2, 2, 2), stride=(2,) * 3, padding=[(0, 0)] * 3, **options
+        )
+        assert (volume.kind, volume.outputs[0].shape) == ("conv3d", (2, 4, 2, 4, 4))
+
+
+class TestStatisticsOfAllSamples:
+    def test_parts_hold_partial_sums(self) -> None:
+        rules = [str(rule) for rule in signatures(normalization.batch_statistics(Handle((8, 4, 6))))]
+        assert "(gather_0, gather_0) -> (reduce, reduce)" in rules
+        assert "(gather_1, gather_1) -> (gather_0, gather_0)" in rules
+
+    def test_every_part_gets_the_sums_of_all_others(self) -> None:
+        b = GraphBuilder("norm", 8)
+        b.batch_norm(b.relu(b.input((4, 6))), synchronized=True)
+        graph = b.build()
+        assert [op.kind for op in graph.operators] == ["relu", "batch_statistics", "batch_scale"]
+        _, sums, scale = graph.operators
+        moved = transfers(sums, sums.outputs[0], (4, 1, 1), scale, scale.inputs[1], (4, 1, 1))
+        assert moved.elements.tolist() == [4] * 16
+        assert [w.shape for w in scale.weights] == [(4,), (4,)]
+        assert replica_groups(scale, scale.weights[0], (4, 1, 1)).tolist() == [[0, 1, 2, 3]]
+
+
+class TestTokens:
+    def test_experts_get_what_they_have_slots_for(self) -> None:
+        b = GraphBuilder("moe", 4)
+        x = b.linear(b.input((16, 8)), 8)
+        gates, experts_of = b.top_k(b.softmax(b.linear(x, 4)), 2)
+        slots = experts.capacity(1.0, 2, 16, 4)
+        hidden = b.einsum("becd,edh->bech", [b.dispatch(x, experts_of, 4, slots)], [(4, 8, 32)])
+        y = b.combine(b.einsum("bech,ehd->becd", [hidden], [(4, 32, 8)]), gates, experts_of)
+        assert y.shape == (4, 16, 8)
+        graph = b.build()
+        products_of_experts = [op for op in graph.operators if op.kind == "einsum"]
+        # Each of 16 positions is seen by two experts, no more.
+        assert [flops(op) for op in products_of_experts] == [2 * 4 * 16 * 2 * 8 * 32] * 2
+        assert flops(next(op for op in graph.operators if op.kind == "combine")) == pytest.approx(2 * 2 * 4 * 16 * 8)
+
+    def test_only_the_chosen_rows_move(self) -> None:
+        op = tokens.gather(Handle((1000, 8)), Handle((6,)))
+        assert op.outputs[0].shape == (6, 8)
+        moved = math.fsum(t.coefficient * math.prod(op.sizes[d] for d in t.dims) for t in op.traffic)
+        assert moved == 2 * 4 * 6 * 8 + 4 * 6
+
+
+def test_a_part_of_a_split_has_what_falls_into_its_stretch() -> None:
+    op = shaping.split(Handle((4, 12)), (6, 4, 2), -1)
+    assert [slice_elements(op, t, (1, 3)).tolist() for t in op.outputs] == [[16, 8, 0], [0, 8, 8], [0, 0, 8]]
+
+
+def test_numbers_and_rows_meet_every_element() -> None:
+    op = pointwise.elementwise("add", [X, Handle((8,))])
+    assert op.outputs[0].shape == (4, 6, 8)
+    assert slice_elements(op, op.inputs[1], (4, 1, 2)).tolist() == [4] * 8
+    assert pointwise.elementwise("pow", [X, Handle(())]).outputs[0].shape == (4, 6, 8)
 
 
 def test_rms_norm_has_weights_alone() -> None:

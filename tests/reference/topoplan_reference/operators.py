@@ -6,6 +6,7 @@ Windows are slices, with what lies beyond a tensor filled in, so that a part nei
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +16,19 @@ import numpy as np
 
 from topoplan.model.graph import Operator
 from topoplan.model.sharding import arguments
-from topoplan_operators import Handle, attention, dense, normalization, products, shaping
+from topoplan_operators import (
+    Handle,
+    attention,
+    dense,
+    experts,
+    normalization,
+    pointwise,
+    products,
+    reductions,
+    shaping,
+    spatial,
+    tokens,
+)
 
 __all__ = ["CASES", "Case"]
 
@@ -35,6 +48,7 @@ class Case:
         fill: what a window reads beyond the tensor.
         integers: name of a tensor of indices -> how many there are to choose from.
         differentiable: gradients are compared, too.
+        uncut: dimensions whose cut changes what is computed.
     """
 
     op: Operator
@@ -43,6 +57,7 @@ class Case:
     fill: float = 0.0
     integers: Mapping[str, int] = MappingProxyType({})
     differentiable: bool = True
+    uncut: tuple[str, ...] = ()
 
     def function(self, bounds: Bounds, *arrays: np.ndarray) -> tuple[Any, ...]:
         """Compute a part."""
@@ -179,9 +194,28 @@ def norm_cases() -> dict[str, Case]:
     }
 
 
+def looked_up(bounds: Bounds, indices: np.ndarray, table: np.ndarray) -> tuple[np.ndarray]:
+    """Rows of a table; zeros for those of other parts."""
+    start, stop = bounds["r"]
+    mine = (indices >= start) & (indices < stop)
+    return (table[np.where(mine, indices - start, 0).astype(int)] * mine[..., None],)
+
+
+def summed_up(bounds: Bounds, indices: np.ndarray, table: np.ndarray) -> tuple[np.ndarray]:
+    return (looked_up(bounds, indices, table)[0].sum(1),)
+
+
 def product_cases() -> dict[str, Case]:
     x = Handle((3, 4, 5))
+    table, bag = dense.token_embedding(Handle((3, 4)), 6, 2), dense.embedding(Handle((3, 4)), 6, 2, itemsize=4)
+    rows = {"indices": 6}
     return {
+        "token_embedding": Case(table, whole_of(looked_up, table), looked_up, integers=rows),
+        "embedding": Case(bag, whole_of(summed_up, bag), summed_up, integers=rows),
+        "layers of experts": Case(
+            products.einsum("becd,edh->bech", [Handle((2, 3, 2, 4))], [Handle((3, 4, 2))]),
+            lambda x, w: (np.einsum("becd,edh->bech", x, w),),
+        ),
         "linear": Case(dense.linear(x, 3, bias=False, activation=False), lambda x, w: (x @ w.T,)),
         "matrix product": Case(
             products.einsum("bnm,bmp->bnp", [x, Handle((3, 5, 2))]),
@@ -190,5 +224,264 @@ def product_cases() -> dict[str, Case]:
     }
 
 
+def convolved(
+    x: np.ndarray, w: np.ndarray, b: np.ndarray, *, stride: int, pads: tuple[int, int], dilation: int, groups: int
+) -> np.ndarray:
+    """A convolution, position by position."""
+    x = np.pad(x, ((0, 0), (0, 0), pads, pads))
+    kernel = w.shape[2]
+    reach = (kernel - 1) * dilation + 1
+    sizes = [(size - reach) // stride + 1 for size in x.shape[2:]]
+    inputs, outputs = x.shape[1] // groups, len(w) // groups
+    y = np.empty((len(x), len(w), *sizes))
+    for g, i, j in itertools.product(range(groups), *map(range, sizes)):
+        rows, columns = (slice(k * stride, k * stride + reach, dilation) for k in (i, j))
+        patch = x[:, g * inputs : (g + 1) * inputs, rows, columns]
+        made = slice(g * outputs, (g + 1) * outputs)
+        y[:, made, i, j] = np.einsum("nchw,ochw->no", patch, w[made]) + b[made]
+    return y
+
+
+def convolution_case(channels: int, out: int, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Case:
+    """3 x 3, with one zero before and two behind."""
+    x = Handle((2, channels, 7, 7))
+    sizes: dict[str, Any] = {"stride": stride, "dilation": dilation, "groups": groups}
+    bias = groups > 1
+    op = spatial.convolution(
+        x,
+        out,
+        (3, 3),
+        stride=(stride, stride),
+        padding=[(1, 2)] * 2,
+        bias=bias,
+        activation=False,
+        groups=groups,
+        dilation=(dilation, dilation),
+    )
+
+    def whole(x: np.ndarray, w: np.ndarray, b: Any = None) -> tuple[np.ndarray]:
+        return (convolved(x, w, np.zeros(len(w)) if b is None else b, pads=(1, 2), **sizes),)
+
+    def part(bounds: Bounds, x: np.ndarray, w: np.ndarray, b: Any = None) -> tuple[np.ndarray]:
+        start, stop = bounds["g"] if bias else (0, 1)
+        b = np.zeros(len(w)) if b is None else b
+        return (convolved(x, w, b, pads=(0, 0), stride=stride, dilation=dilation, groups=stop - start),)
+
+    return Case(op, whole, part, differentiable=groups == out)
+
+
+def pooled(reduce: Callable[..., Any], fill: float) -> tuple[Function, Function]:
+    """Windows of 3 x 3 by steps of 2 with a border of 1: of the whole, and of a part, which has its border."""
+
+    def inner(x: np.ndarray) -> np.ndarray:
+        sizes = [(size - 3) // 2 + 1 for size in x.shape[2:]]
+        y = np.empty((*x.shape[:2], *sizes))
+        for i, j in itertools.product(*map(range, sizes)):
+            y[:, :, i, j] = reduce(x[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3], axis=(2, 3))
+        return y
+
+    def whole(x: np.ndarray) -> tuple[np.ndarray]:
+        return (inner(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=fill)),)
+
+    return whole, lambda bounds, x: (inner(x),)
+
+
+def image_cases() -> dict[str, Case]:
+    x = Handle((2, 3, 7, 7))
+    most, mean = pooled(np.max, -np.inf), pooled(np.mean, 0.0)
+    return {
+        "convolution": convolution_case(3, 4, stride=2),
+        "dilated convolution": convolution_case(2, 3, dilation=2),
+        "grouped convolution": convolution_case(4, 6, groups=2),
+        "depthwise convolution": convolution_case(4, 4, groups=4, stride=2),
+        "depthwise convolution with two outputs each": convolution_case(3, 6, groups=3),
+        "maximum pooling": Case(spatial.pool2d(x, 3, stride=2, padding=1), *most, fill=-np.inf),
+        "average pooling": Case(spatial.pool2d(x, 3, stride=2, padding=1, average=True), *mean),
+        "flat": Case(spatial.flat(Handle((2, 5, 3, 2))), lambda x: (x.reshape(len(x), -1),)),
+    }
+
+
+def response_norm(x: np.ndarray) -> tuple[np.ndarray]:
+    """Over 4 neighbours: one before, two behind."""
+    squares = np.pad(x**2, ((0, 0), (1, 2), (0, 0)))
+    return (x / (2 + sum(squares[:, k : k + x.shape[1]] for k in range(4))) ** 0.75,)
+
+
+def response_norm_part(bounds: Bounds, x: np.ndarray) -> tuple[np.ndarray]:
+    channels = x.shape[1] - 3
+    return (x[:, 1 : 1 + channels] / (2 + sum(x[:, k : k + channels] ** 2 for k in range(4))) ** 0.75,)
+
+
+def channels_normalized(
+    x: np.ndarray, sums: np.ndarray, squares: np.ndarray, w: np.ndarray, b: np.ndarray, count: int = 12
+) -> tuple[np.ndarray]:
+    mean = sums / count
+    scale = w / np.sqrt(abs(squares / count - mean**2) + 1e-5)
+    return ((x - mean[:, None]) * scale[:, None] + b[:, None],)
+
+
+def batch_norm(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> tuple[np.ndarray]:
+    return channels_normalized(x, x.sum((0, 2)), (x**2).sum((0, 2)), w, b, len(x) * x.shape[2])
+
+
+def statistic_cases() -> dict[str, Case]:
+    x, channels = Handle((3, 5, 4)), Handle((5,))
+    return {
+        "batch_norm by its own samples": Case(normalization.batch_norm(x), batch_norm, uncut=("n",)),
+        "sums of all samples": Case(
+            normalization.batch_statistics(x), lambda x, y: (x.sum((0, 2)), (x * y).sum((0, 2)))
+        ),
+        "batch_norm by these sums": Case(normalization.batch_scale(x, channels, channels), channels_normalized),
+        "local_response_norm": Case(normalization.local_response_norm(x, 4), response_norm, response_norm_part),
+        "mean of positions": Case(
+            reductions.reduced("mean", x, (2,)), lambda x: (x.mean(2),), lambda _, x: (x.sum(2) / 4,)
+        ),
+        "mean that keeps axes": Case(
+            reductions.reduced("mean", x, (-1, 1), keep=True),
+            lambda x: (x.mean((1, 2), keepdims=True),),
+            lambda _, x: (x.sum((1, 2), keepdims=True) / 20,),
+        ),
+        "sum of samples": Case(reductions.reduced("sum", x, (0, 2)), lambda x: (x.sum((0, 2)),)),
+    }
+
+
+def extended(bounds: Bounds, *xs: np.ndarray) -> tuple[np.ndarray]:
+    """A concatenation: what a part reads of each tensor is zero where others stand."""
+    return (np.sum(xs, axis=0),)
+
+
+def move_cases() -> dict[str, Case]:
+    x = Handle((3, 7, 4))
+    return {
+        "concat": Case(
+            pointwise.concat([Handle((3, 2, 4)), Handle((3, 5, 4))], 1), lambda *xs: (np.concatenate(xs, 1),), extended
+        ),
+        "split into uneven sizes": Case(
+            shaping.split(x, (4, 1, 2), 1), lambda x: tuple(np.split(x, (4, 5), 1)), lambda _, x: (x, x, x)
+        ),
+        "chunk": Case(shaping.chunk(x, 2, 2), lambda x: tuple(np.split(x, 2, 2))),
+        "slice": Case(shaping.sliced(x, 1, 1, 7, 3), lambda x: (x[:, 1:7:3],), every_third),
+        "select": Case(shaping.select(x, 1, 4), lambda x: (x[:, 4],), lambda _, x: (x[:, 0],)),
+        "permute": Case(shaping.permute(x, (0, 2, 1)), lambda x: (x.transpose(0, 2, 1),)),
+        "take_token": Case(shaping.take_token(x), lambda x: (x[:, 0],)),
+    }
+
+
+def every_third(bounds: Bounds, x: np.ndarray) -> tuple[np.ndarray]:
+    return (x[:, ::3],)
+
+
+def elementwise_cases() -> dict[str, Case]:
+    x = Handle((3, 5, 4))
+    functions: dict[str, Callable[[np.ndarray], Any]] = {
+        "exp": np.exp,
+        "neg": np.negative,
+        "pow": lambda x: x**2,
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "tanh": np.tanh,
+    }
+
+    def case(function: Callable[..., Any]) -> Function:
+        return lambda *xs: (function(*xs),)
+
+    return {
+        **{name: Case(pointwise.elementwise(name, [x]), case(f)) for name, f in functions.items()},
+        "subtract": Case(pointwise.elementwise("subtract", [x, x]), case(np.subtract)),
+        "multiply by channels": Case(pointwise.elementwise("multiply", [x], [Handle((4,))]), case(np.multiply)),
+        "add a column": Case(pointwise.elementwise("add", [Handle((5, 1)), x]), case(np.add)),
+        "softmax": Case(pointwise.softmax(x), case(softmax)),
+    }
+
+
+def chosen_rows(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray]:
+    """Rows along axis 1; zeros for those of other parts."""
+    start, stop = bounds["r"]
+    mine = (indices >= start) & (indices < stop)
+    rows = x[:, np.where(mine, indices - start, 0).astype(int)]
+    return (rows * mine[:, :, None],)
+
+
+def chosen_samples(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray]:
+    start, stop = bounds["r"]
+    mine = (indices >= start) & (indices < stop)
+    return (x[np.where(mine, indices - start, 0).astype(int)] * mine[:, None],)
+
+
+def added_rows(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray]:
+    start, stop = bounds["r"]
+    y = np.zeros((stop - start, x.shape[1]))
+    for row, index in zip(x, indices.astype(int), strict=True):
+        if start <= index < stop:
+            y[index - start] += row
+    return (y,)
+
+
+def slots_of(experts: np.ndarray, count: int) -> np.ndarray:
+    """Slot of every choice (samples, positions, choices): how many before it chose the same expert."""
+    slots = np.empty(experts.shape, dtype=int)
+    for b, sample in enumerate(experts.astype(int)):
+        used = np.zeros(count, dtype=int)
+        for place in np.ndindex(*sample.shape):
+            slots[b][place] = used[sample[place]]
+            used[sample[place]] += 1
+    return slots
+
+
+def dispatched(bounds: Bounds, x: np.ndarray, experts: np.ndarray) -> tuple[np.ndarray]:
+    (e, e_stop), (c, c_stop), (s, s_stop) = bounds["e"], bounds["c"], bounds["s"]
+    y = np.zeros((len(x), e_stop - e, c_stop - c, x.shape[2]))
+    slots = slots_of(experts, 3)
+    for b, position, k in np.ndindex(*experts.shape):
+        expert, slot = int(experts[b, position, k]), slots[b, position, k]
+        if s <= position < s_stop and e <= expert < e_stop and c <= slot < c_stop:
+            y[b, expert - e, slot - c] += x[b, position - s]
+    return (y,)
+
+
+def combined(bounds: Bounds, y: np.ndarray, gates: np.ndarray, experts: np.ndarray) -> tuple[np.ndarray]:
+    (e, e_stop), (c, c_stop), (s, s_stop) = bounds["e"], bounds["c"], bounds["s"]
+    x = np.zeros((len(y), s_stop - s, y.shape[3]))
+    slots = slots_of(experts, 3)
+    for b, position, k in np.ndindex(*experts.shape):
+        expert, slot = int(experts[b, position, k]), slots[b, position, k]
+        if s <= position < s_stop and e <= expert < e_stop and c <= slot < c_stop:
+            x[b, position - s] += gates[b, position - s, k] * y[b, expert - e, slot - c]
+    return (x,)
+
+
+def largest(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(-x, axis=-1)[..., :2]
+    return np.take_along_axis(x, order, -1), order
+
+
+def token_cases() -> dict[str, Case]:
+    x, choices = Handle((2, 5, 3)), Handle((2, 5, 2))
+    operators: dict[str, tuple[Operator, Function, dict[str, int]]] = {
+        "gather positions": (tokens.gather(x, Handle((2, 4)), 1), chosen_rows, {"indices": 5}),
+        "gather samples": (tokens.gather(Handle((5, 3)), Handle((7,))), chosen_samples, {"indices": 5}),
+        "scatter_add": (tokens.scatter_add(Handle((7, 3)), Handle((7,)), 4), added_rows, {"indices": 4}),
+        "dispatch to experts": (tokens.dispatch(x, choices, 3, 4), dispatched, {"experts": 3}),
+        "combine answers of experts": (
+            tokens.combine(Handle((2, 3, 4, 3)), choices, choices),
+            combined,
+            {"experts": 3},
+        ),
+    }
+    cases = {
+        name: Case(op, whole_of(part, op), part, integers=integers) for name, (op, part, integers) in operators.items()
+    }
+    return {**cases, "top_k": Case(experts.top_k(Handle((2, 3, 5)), 2), largest, differentiable=False)}
+
+
 #: Name -> case; every kind of operator, and every way in which tensors follow dimensions, has one.
-CASES: Mapping[str, Case] = {**attention_cases(), **view_cases(), **norm_cases(), **product_cases()}
+CASES: Mapping[str, Case] = {
+    **attention_cases(),
+    **view_cases(),
+    **norm_cases(),
+    **product_cases(),
+    **image_cases(),
+    **statistic_cases(),
+    **move_cases(),
+    **elementwise_cases(),
+    **token_cases(),
+}

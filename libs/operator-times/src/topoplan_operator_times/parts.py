@@ -184,6 +184,9 @@ def _windows(op: Operator, cut: list[bool]) -> dict[str, int]:
         else:
             kernel = op.weights[0].shape[2 + k] if op.weights else int(op.tags["flexnet"].split("_")[1 + k])
             stride, padding = _stride(axis.size, output, kernel)
+        steps = op.weights[0].shape[2 + k] - 1 if op.weights else 0
+        if axis.dim >= 0 and steps and kernel > steps + 1:
+            constants[f"dilation_{word}"] = (kernel - 1) // steps
         constants |= {f"kernel_{word}": kernel, f"stride_{word}": stride, f"padding_{word}": 0 if cut[k] else padding}
     return constants
 

@@ -22,7 +22,18 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Role, Tensor
-from topoplan_operators import attention, dense, experts, normalization, pointwise, shaping, spatial
+from topoplan_operators import (
+    attention,
+    dense,
+    experts,
+    normalization,
+    pointwise,
+    products,
+    reductions,
+    shaping,
+    spatial,
+    tokens,
+)
 from topoplan_operators.handle import Handle
 from topoplan_operators.spatial import Pair
 
@@ -92,11 +103,21 @@ class GraphBuilder:
         padding: Pair = 0,
         activation: Activation = "none",
         bias: bool = True,
+        groups: int = 1,
+        dilation: Pair = 1,
         name: str | None = None,
     ) -> Handle:
-        """Convolve ``x`` (samples, channels, height, width) to ``out`` channels."""
+        """Convolve ``x`` (samples, channels, height, width) to ``out`` channels; depthwise with a group for each."""
         operator = spatial.conv2d(
-            x, out, kernel, stride=stride, padding=padding, bias=bias, activation=activation != "none"
+            x,
+            out,
+            kernel,
+            stride=stride,
+            padding=padding,
+            bias=bias,
+            activation=activation != "none",
+            groups=groups,
+            dilation=dilation,
         )
         return self.append(operator, [x], name)[0]
 
@@ -105,6 +126,20 @@ class GraphBuilder:
     ) -> Handle:
         """Pool ``x`` (samples, channels, height, width)."""
         return self.append(spatial.pool2d(x, kernel, stride=stride, padding=padding), [x], name)[0]
+
+    def average_pool2d(
+        self, x: Handle, kernel: Pair, *, stride: Pair = 1, padding: Pair = 0, name: str | None = None
+    ) -> Handle:
+        """Average ``x`` (samples, channels, height, width) over windows."""
+        return self.append(spatial.pool2d(x, kernel, stride=stride, padding=padding, average=True), [x], name)[0]
+
+    def mean(self, x: Handle, axes: Sequence[int], *, keep: bool = False, name: str | None = None) -> Handle:
+        """Average ``x`` over axes; over all positions, this is global average pooling."""
+        return self.append(reductions.reduced("mean", x, axes, keep=keep), [x], name)[0]
+
+    def sum(self, x: Handle, axes: Sequence[int], *, keep: bool = False, name: str | None = None) -> Handle:
+        """Sum ``x`` over axes."""
+        return self.append(reductions.reduced("sum", x, axes, keep=keep), [x], name)[0]
 
     def flat(self, x: Handle, *, name: str | None = None) -> Handle:
         """Flatten all axes of ``x`` except the samples."""
@@ -155,6 +190,65 @@ class GraphBuilder:
         """Normalize the last ``normalized`` axes of ``x`` to mean square 1, with weights."""
         return self.append(normalization.rms_norm(x, normalized), [x], name)[0]
 
+    def batch_norm(self, x: Handle, *, synchronized: bool = False, name: str | None = None) -> Handle:
+        """Normalize every channel of ``x`` (samples, channels, ...) to mean 0 and variance 1, with weights and biases.
+
+        Statistics are those of the samples of each part, as in data parallelism; or, if synchronized, of all samples:
+        then an operator ``batch_statistics`` sums them, across parts too.
+        """
+        if not synchronized:
+            return self.append(normalization.batch_norm(x), [x], name)[0]
+        sums = self.append(normalization.batch_statistics(x), [x, x], name and f"{name}_statistics")
+        return self.append(normalization.batch_scale(x, *sums), [x, *sums], name)[0]
+
+    def local_response_norm(self, x: Handle, size: int, *, name: str | None = None) -> Handle:
+        """Divide ``x`` (samples, channels, ...) by a power of the squares of ``size`` neighbouring channels."""
+        return self.append(normalization.local_response_norm(x, size), [x], name)[0]
+
+    def split(self, x: Handle, sizes: Sequence[int], axis: int = -1, *, name: str | None = None) -> list[Handle]:
+        """Split ``x`` along ``axis`` into tensors of these sizes."""
+        return self.append(shaping.split(x, sizes, axis), [x], name)
+
+    def slice(self, x: Handle, axis: int, start: int, stop: int, step: int = 1, *, name: str | None = None) -> Handle:
+        """Return every ``step``-th element of ``x`` along ``axis``, from ``start`` to before ``stop``."""
+        return self.append(shaping.sliced(x, axis, start, stop, step), [x], name)[0]
+
+    def select(self, x: Handle, axis: int, index: int, *, name: str | None = None) -> Handle:
+        """Return the elements of ``x`` at one position of ``axis``, which the result lacks."""
+        return self.append(shaping.select(x, axis, index), [x], name)[0]
+
+    def gather(self, x: Handle, indices: Handle, axis: int = 0, *, name: str | None = None) -> Handle:
+        """Return the slices of ``x`` along ``axis`` that ``indices`` name."""
+        return self.append(tokens.gather(x, indices, axis), [x, indices], name)[0]
+
+    def scatter_add(self, x: Handle, indices: Handle, rows: int, *, name: str | None = None) -> Handle:
+        """Add each row of ``x`` to the one of ``rows`` rows that ``indices`` name."""
+        return self.append(tokens.scatter_add(x, indices, rows), [x, indices], name)[0]
+
+    def dispatch(self, x: Handle, experts_of: Handle, experts: int, slots: int, *, name: str | None = None) -> Handle:
+        """Send each position of ``x`` to the experts of its choice: (samples, experts, slots, channels)."""
+        return self.append(tokens.dispatch(x, experts_of, experts, slots), [x, experts_of], name)[0]
+
+    def combine(self, answers: Handle, gates: Handle, experts_of: Handle, *, name: str | None = None) -> Handle:
+        """Return for each position its experts' answers (samples, experts, slots, channels), weighted by its gates."""
+        return self.append(tokens.combine(answers, gates, experts_of), [answers, gates, experts_of], name)[0]
+
+    def einsum(
+        self,
+        expression: str,
+        inputs: Sequence[Handle],
+        weights: Sequence[Sequence[int]] = (),
+        *,
+        name: str | None = None,
+    ) -> Handle:
+        """Sum products of tensors and weights of these shapes, e.g. ``"becd,edh->bech"``; ``b`` are samples."""
+        operator = products.einsum(expression, inputs, [Handle(tuple(shape)) for shape in weights])
+        return self.append(operator, inputs, name)[0]
+
+    def elementwise(self, kind: str, *inputs: Handle, name: str | None = None) -> Handle:
+        """Apply a function of `pointwise.FUNCTIONS` to every element, or arithmetic to those of two tensors."""
+        return self.append(pointwise.elementwise(kind, inputs), inputs, name)[0]
+
     def view(self, x: Handle, shape: Sequence[int], *, name: str | None = None) -> Handle:
         """Give each sample of ``x`` another shape; axes that are split or joined are cut where both sides allow it."""
         return self.append(shaping.view(x, (x.shape[0], *shape)), [x], name)[0]
@@ -176,7 +270,7 @@ class GraphBuilder:
         return self.append(pointwise.elementwise("multiply", [x, y]), [x, y], name, flexnet_name)[0]
 
     def top_k(self, x: Handle, k: int, *, name: str | None = None) -> tuple[Handle, Handle]:
-        """Return values and indices of the ``k`` largest of each sample of ``x`` (samples, classes)."""
+        """Return values and indices of the ``k`` largest along the last axis of ``x``."""
         values, indices = self.append(experts.top_k(x, k), [x], name)
         return values, indices
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
-from topoplan_operators.handle import Handle, plain, whole
+from topoplan_operators.handle import Handle, every_axis, plain, whole
 
 __all__ = ["aggregate", "cache", "capacity", "gating", "group_by", "top_k"]
 
@@ -26,21 +26,21 @@ def capacity(alpha: float, chosen: int, samples: int, experts: int) -> int:
 
 
 def top_k(x: Handle, k: int) -> Operator:
-    """Return the ``k`` largest of the last axis of ``x`` (samples, classes): their values, and their indices."""
-    samples, classes = x.shape
-    if not 0 < k <= classes:
+    """Return the ``k`` largest of the last axis of ``x`` (samples, ..., classes): their values, and their indices."""
+    *leading, classes = x.shape
+    if not 0 < k <= classes or not leading:
         raise TopoplanError(f"top_k: {k} of {classes} classes (choose 1..{classes})")
-    shape = (samples, k)
+    shape, axes = (*leading, k), tuple(range(len(leading)))
     return Operator(
         name="",
         kind="top_k",
-        dims=(Dimension("n", samples, Role.SAMPLE), Dimension("e", classes)),
-        inputs=(plain("x", x, 0, 1),),
+        dims=(*every_axis(leading), Dimension("e", classes)),
+        inputs=(plain("x", x, *axes, len(axes)),),
         outputs=(
-            plain("values", Handle(shape, x.itemsize), 0, -1),
-            plain("indices", Handle(shape, INDEX_BYTES), 0, -1),
+            plain("values", Handle(shape, x.itemsize), *axes, -1),
+            plain("indices", Handle(shape, INDEX_BYTES), *axes, -1),
         ),
-        work=(Term(k, (0, 1)),),
+        work=(Term(k, (*axes, len(axes))),),
         tags={"flexnet": "TopK"},
     )
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import attrs
 
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Dimension, Operator, Role, Term
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, every_axis, plain
 
-__all__ = ["batch_norm", "layer_norm", "rms_norm"]
+__all__ = ["batch_norm", "batch_scale", "batch_statistics", "layer_norm", "local_response_norm", "rms_norm"]
 
 #: FLOPs that normalization spends on one element: mean, variance, scale, weight, bias.
 NORM_FLOPS = 8
+#: Of these, what the sums of `batch_statistics` need: an addition, a square, another addition.
+STATISTICS_FLOPS = 3
 #: Of one element in RMS normalization: square, sum, scale, weight.
 RMS_NORM_FLOPS = 4
 
@@ -52,7 +54,8 @@ def rms_norm(x: Handle, normalized: int = 1) -> Operator:
 def batch_norm(x: Handle) -> Operator:
     """Return ``x`` (samples, channels, ...) with mean 0 and variance 1 in every channel, times a weight, plus a bias.
 
-    Every part takes the mean over its own samples, as data parallelism usually does; positions stay together.
+    Every part takes the mean over its own samples, as data parallelism usually does; positions stay together.  Where
+    the statistics are to be those of all samples, `batch_statistics` and `batch_scale` are.
     """
     if len(x.shape) < 2:
         raise TopoplanError(f"batch_norm: input of shape {x.shape} is not (samples, channels, ...)")
@@ -70,4 +73,71 @@ def batch_norm(x: Handle) -> Operator:
         weights=tuple(plain(name, Handle((channels,)), 1) for name in ("weight", "bias")),
         outputs=(plain("y", x, *axes),),
         work=(Term(NORM_FLOPS, axes),),
+    )
+
+
+def batch_statistics(x: Handle) -> Operator:
+    """Return for every channel of ``x`` (samples, channels, ...) the sum of its elements, and of their squares.
+
+    Samples and positions are summed over, so that parts hold partial sums.  The operator has ``x`` as two inputs, the
+    factors of the squares: in the first alone it is linear, and so a sum over slices of both is exact.
+    """
+    if len(x.shape) < 2:
+        raise TopoplanError(f"batch_statistics: input of shape {x.shape} is not (samples, channels, ...)")
+    samples, channels, *positions = x.shape
+    axes = tuple(range(len(x.shape)))
+    return Operator(
+        name="",
+        kind="batch_statistics",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("c", channels, Role.ATTRIBUTE),
+            *(Dimension(f"a{k}", size, Role.REDUCTION) for k, size in enumerate(positions, 2)),
+        ),
+        inputs=(plain("x", x, *axes), plain("factor", x, *axes)),
+        outputs=tuple(plain(name, Handle((channels,)), 1) for name in ("sum", "squares")),
+        work=(Term(STATISTICS_FLOPS, axes),),
+        traffic=(Term(x.itemsize, axes),),
+        linear_in=((0,),),
+    )
+
+
+def batch_scale(x: Handle, sums: Handle, squares: Handle) -> Operator:
+    """Return ``x`` normalized by the sums of `batch_statistics`, times a weight, plus a bias."""
+    samples, channels, *positions = x.shape
+    if sums.shape != (channels,) or squares.shape != (channels,):
+        raise TopoplanError(f"batch_scale: sums {sums.shape} and {squares.shape} are not those of {channels} channels")
+    axes = tuple(range(len(x.shape)))
+    return Operator(
+        name="",
+        kind="batch_scale",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("c", channels, Role.PARAMETER),
+            *(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(positions, 2)),
+        ),
+        inputs=(plain("x", x, *axes), plain("sum", sums, 1), plain("squares", squares, 1)),
+        weights=tuple(plain(name, Handle((channels,)), 1) for name in ("weight", "bias")),
+        outputs=(plain("y", x, *axes),),
+        work=(Term(NORM_FLOPS - STATISTICS_FLOPS, axes),),
+    )
+
+
+def local_response_norm(x: Handle, size: int) -> Operator:
+    """Return ``x`` (samples, channels, ...) divided by a power of the squares of ``size`` neighbouring channels.
+
+    Source: Krizhevsky et al., AlexNet, 2012.  A part with some channels reads their neighbours, too.
+    """
+    if len(x.shape) < 2 or size < 1:
+        raise TopoplanError(f"local_response_norm: size {size} does not fit an input of shape {x.shape}")
+    axes = tuple(range(len(x.shape)))
+    neighbours = Axis(x.shape[1], 1, offset=-((size - 1) // 2), extent=size)
+    read = (Axis(x.shape[0], 0), neighbours, *(Axis(length, k) for k, length in enumerate(x.shape[2:], 2)))
+    return Operator(
+        name="",
+        kind="local_response_norm",
+        dims=every_axis(x.shape),
+        inputs=(Tensor("x", read, x.itemsize),),
+        outputs=(plain("y", x, *axes),),
+        work=(Term(2 * size + 3, axes),),
     )

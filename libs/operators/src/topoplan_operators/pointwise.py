@@ -15,13 +15,18 @@ __all__ = ["FUNCTIONS", "concat", "elementwise", "softmax"]
 FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
 
 #: Functions of one element.  Dropout draws what it drops: as many draws as parts, so it is linear in none of them.
-FUNCTIONS = ("clone", "contiguous", "dropout", "relu", "sigmoid", "sqrt", "tanh")
+FUNCTIONS = (
+    *("abs", "clone", "contiguous", "dropout", "erf", "exp", "gelu", "log", "neg", "pow", "relu", "rsqrt", "sigmoid"),
+    *("silu", "sqrt", "tanh"),
+)
 
 #: Kind and number of tensors -> `Operator.linear_in`; a number added or a quotient rounded is not linear.
 _LINEAR = {
     ("clone", 1): ((0,),),
     ("contiguous", 1): ((0,),),
+    ("neg", 1): ((0,),),
     ("add", 2): ((0, 1),),
+    ("subtract", 2): ((0, 1),),
     ("multiply", 1): ((0,),),
     ("multiply", 2): ((0,), (1,)),
     ("divide", 1): ((0,),),
@@ -32,8 +37,9 @@ _LINEAR = {
 def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] = ()) -> Operator:
     """Return one of `FUNCTIONS` of one tensor, or arithmetic of two tensors, or of one and a number.
 
-    Arithmetic is ``add``, ``multiply``, ``divide`` and ``floor_divide``.  An axis of size 1 meets every element
-    of the other tensor's, and so does a second tensor without axes.
+    Arithmetic is ``add``, ``subtract``, ``multiply``, ``divide``, ``floor_divide`` and ``pow``.  An axis of size 1
+    meets every element of the other tensor's, and so does an axis that only the other tensor has, which stands before
+    all of this one's.
 
     Args:
         kind: see above.
@@ -44,15 +50,15 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
         TopoplanError: the shapes do not fit.
     """
     operands = [*inputs, *weights]
-    shapes = [operands[0].shape, *(x.shape for x in operands[1:] if x.shape)]
-    sizes = [*zip(*shapes, strict=False)]
+    rank = max(len(x.shape) for x in operands)
+    sizes = [*zip(*((1,) * (rank - len(x.shape)) + x.shape for x in operands), strict=True)]
     shape = tuple(map(max, sizes))
-    if len({*map(len, shapes)}) > 1 or any({*extents} - {1, most} for extents, most in zip(sizes, shape, strict=True)):
+    if any({*extents} - {1, most} for extents, most in zip(sizes, shape, strict=True)):
         raise TopoplanError(f"{kind}: shapes {' and '.join(str(x.shape) for x in operands)} differ")
-    dims = every_axis(shape)
-    axes = tuple(range(len(dims)))
+    dims = every_axis(shape) if shape else ()
+    axes = tuple(range(rank))
     tensors = [
-        plain(f"x{k}", x, *(d if size == shape[d] else -1 for d, size in enumerate(x.shape)))
+        plain(f"x{k}", x, *(d if size == shape[d] else -1 for d, size in enumerate(x.shape, rank - len(x.shape))))
         for k, x in enumerate(operands)
     ]
     arity = "Unary" if len(operands) == 1 else "Binary"

@@ -1,4 +1,4 @@
-"""Operators that only move elements: transpose, view, flatten, chunk, append and take tokens."""
+"""Operators that only move elements: transpose, view, flatten, slice, split, append and take tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["append_token", "chunk", "flatten", "permute", "take_token", "transpose", "view"]
+__all__ = [
+    "append_token",
+    "chunk",
+    "flatten",
+    "permute",
+    "select",
+    "sliced",
+    "split",
+    "take_token",
+    "transpose",
+    "view",
+]
 
 
 def _dimensions(shape: Sequence[int], sample: int = 0) -> tuple[Dimension, ...]:
@@ -129,6 +140,70 @@ def chunk(x: Handle, parts: int, axis: int) -> Operator:
         dims=tuple(dims),
         inputs=(plain("x", x, *follow),),
         outputs=tuple(plain(f"y{k}", piece, *follow) for k in range(parts)),
+        linear_in=((0,),),
+    )
+
+
+def split(x: Handle, sizes: Sequence[int], axis: int) -> Operator:
+    """Split ``x`` along ``axis`` into outputs of these sizes.
+
+    Each output is a stretch of the axis, which a part may have as a whole, in part or not at all; so the axis can be
+    cut, other than that of `chunk`.
+    """
+    rank = len(x.shape)
+    if not -rank <= axis < rank or not sizes or min(sizes) < 1 or sum(sizes) != x.shape[axis]:
+        raise TopoplanError(f"split: sizes {', '.join(map(str, sizes))} along axis {axis} of {x.shape}")
+    axis %= rank
+    outputs, start = [], 0
+    for k, size in enumerate(sizes):
+        axes = [Axis(length, dim) for dim, length in enumerate(x.shape)]
+        axes[axis] = Axis(size, axis, offset=-start)
+        outputs.append(Tensor(f"y{k}", tuple(axes), x.itemsize))
+        start += size
+    return Operator(
+        name="",
+        kind="split",
+        dims=_dimensions(x.shape),
+        inputs=(plain("x", x, *range(rank)),),
+        outputs=tuple(outputs),
+        linear_in=((0,),),
+    )
+
+
+def sliced(x: Handle, axis: int, start: int, stop: int, step: int = 1) -> Operator:
+    """Return every ``step``-th element of ``x`` along ``axis``, from ``start`` to before ``stop``."""
+    rank = len(x.shape)
+    if not -rank <= axis < rank or step < 1 or not 0 <= start < stop <= x.shape[axis]:
+        raise TopoplanError(f"slice: {start} to {stop} by {step} along axis {axis} of {x.shape}")
+    axis %= rank
+    shape = list(x.shape)
+    shape[axis] = len(range(start, stop, step))
+    read = [Axis(length, dim) for dim, length in enumerate(x.shape)]
+    read[axis] = Axis(x.shape[axis], axis, scale=step, offset=start)
+    return Operator(
+        name="",
+        kind="slice",
+        dims=_dimensions(shape),
+        inputs=(Tensor("x", tuple(read), x.itemsize),),
+        outputs=(plain("y", Handle(tuple(shape), x.itemsize), *range(rank)),),
+        linear_in=((0,),),
+    )
+
+
+def select(x: Handle, axis: int, index: int) -> Operator:
+    """Return the elements of ``x`` at one position of ``axis``, which the output lacks."""
+    rank = len(x.shape)
+    if not 0 < axis < rank or not 0 <= index < x.shape[axis]:
+        raise TopoplanError(f"select: position {index} of axis {axis} of {x.shape}")
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    read = [Axis(length, k - (k > axis)) for k, length in enumerate(x.shape)]
+    read[axis] = Axis(x.shape[axis], rank - 1, offset=index)
+    return Operator(
+        name="",
+        kind="select",
+        dims=(*_dimensions(shape), Dimension("position", 1)),
+        inputs=(Tensor("x", tuple(read), x.itemsize),),
+        outputs=(plain("y", Handle(shape, x.itemsize), *range(rank - 1)),),
         linear_in=((0,),),
     )
 

@@ -43,7 +43,10 @@ def _pair(part: PartShape, word: str) -> tuple[int, int]:
 
 
 def _conv2d(torch: Any, part: PartShape, x: Sequence[Any], w: Sequence[Any]) -> Any:
-    y = torch.nn.functional.conv2d(x[0], *w, stride=_pair(part, "stride"), padding=_pair(part, "padding"))
+    dilation = tuple(step or 1 for step in _pair(part, "dilation"))
+    groups = x[0].shape[1] // w[0].shape[1]
+    windows = {"stride": _pair(part, "stride"), "padding": _pair(part, "padding"), "dilation": dilation}
+    y = torch.nn.functional.conv2d(x[0], *w, groups=groups, **windows)
     return torch.relu(y) if part.constant("activation") else y
 
 
