@@ -7,7 +7,7 @@ import numpy as np
 
 from topoplan import Cluster, PipelineStrategy, PlacedStrategy, Placement, SpmdStrategy
 from topoplan.model.schedule import Schedule
-from topoplan.model.sharding import PENDING_GRADIENT, shard
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.sharding.programs import why_invalid
@@ -76,7 +76,9 @@ def program(graph, mesh, cuts, *, stored=None, sharded_state=False):
         for cut in cuts:
             name = cut(op)
             dim = -1 if name is None else name if isinstance(name, int) else [d.name for d in op.dims].index(name)
-            found.append(next(rule for rule in signatures(op) if rule.dim == dim))
+            rules_of_dim = [rule for rule in signatures(op) if rule.dim == dim]
+            whole = [rule for rule in rules_of_dim if all(form == REPLICATED for form in rule.outputs)]
+            found.append((whole if name is None else rules_of_dim)[0])
         rules.append(tuple(found))
     fed = {(v, into) for _, _, v, into in graph.edges.tolist()}
     forms = []

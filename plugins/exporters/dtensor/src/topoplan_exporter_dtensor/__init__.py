@@ -1,8 +1,11 @@
 """Exporter ``dtensor``: the placements of every operator's tensors on a mesh, in the terms of PyTorch's DTensor.
 
 `layouts` finds meshes for the devices of all operators.  `document` has the placements of every tensor on its mesh:
-`Shard(d)`, `Replicate()`, `Partial()`.  A reader calls `distribute_tensor` for parameters and `DTensor.redistribute`
-for inputs.  DTensor derives the collectives between operators.
+`Shard(d)`, `Replicate()`, `Partial()`.
+
+The way back, for programs that train: `reader` reads the document, `matching` finds the module of each operator.
+`modules` places a PyTorch module as the document says, and `pipelines` runs one as a pipeline; only these two need
+torch.
 """
 
 from __future__ import annotations

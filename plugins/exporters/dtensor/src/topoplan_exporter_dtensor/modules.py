@@ -1,0 +1,223 @@
+"""Applies a plan to a PyTorch module: parameters become DTensors, and activations are placed as the plan says.
+
+    document = read("plan.dtensor")
+    parallelize(model, document, mesh_of(document, "cuda"))
+    loss = model(tokens).…
+
+Every process has the whole module and the whole batch at first.  `parallelize` leaves each process its slices of the
+parameters, and hooks that bring inputs of modules to the placements of their operators, and outputs to what the next
+operators want.  Operators without a module (additions, activation functions in a forward method) follow the placements
+of their inputs, as DTensor derives it.  Gradients have the placements of their parameters.
+
+This module needs torch; nothing else of the exporter does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from topoplan import TopoplanError
+from topoplan_exporter_dtensor.matching import Match, match_modules
+from topoplan_exporter_dtensor.reader import Document, MeshLayout, OperatorLayout
+
+try:
+    import torch
+    from torch import distributed
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from torch.nn.utils import parametrize
+except ImportError:
+    raise TopoplanError("dtensor: applying a plan to a module needs PyTorch (pip install torch)") from None
+
+__all__ = ["mesh_of", "parallelize", "placements_of", "rank_of_devices"]
+
+_ATTENTION = "scaled_dot_product_attention"
+
+
+def rank_of_devices() -> dict[int, int]:
+    """Return the rank of every device of the plan: ``TOPOPLAN_DEVICES`` of exporter torchrun, or equal numbers."""
+    text = os.environ.get("TOPOPLAN_DEVICES", "")
+    world = distributed.get_world_size()
+    devices = text.split(",") if text else [str(rank) for rank in range(world)]
+    if len(devices) != world or not all(device.isdecimal() for device in devices):
+        raise TopoplanError(f"TOPOPLAN_DEVICES={text} does not name a device for each of {world} ranks")
+    return {int(device): rank for rank, device in enumerate(devices)}
+
+
+def mesh_of(document: Document, device_type: str = "cuda") -> Any:
+    """Return the ``DeviceMesh`` of a plan; every process of the job calls this.
+
+    Args:
+        document: a plan on one mesh.
+        device_type: ``cuda``, or ``cpu`` for gloo.
+
+    Raises:
+        TopoplanError: operators are on several meshes, or devices of the plan have no rank.
+    """
+    layout = _single_mesh(document)
+    ranks = rank_of_devices()
+    if missing := [device for device in layout.devices if device not in ranks]:
+        raise TopoplanError(f"the plan uses device {missing[0]}, but the job has {len(ranks)} ranks")
+    grid = torch.tensor([ranks[device] for device in layout.devices]).reshape(layout.shape)
+    return DeviceMesh(device_type, grid, mesh_dim_names=layout.dim_names)
+
+
+def _single_mesh(document: Document) -> MeshLayout:
+    first = document.operators[0]
+    if document.stages is not None:
+        raise TopoplanError(
+            f"the plan for {document.model!r} has micro-batches (topoplan_exporter_dtensor.pipelines runs them)"
+        )
+    for operator in document.operators:
+        if operator.mesh != first.mesh:
+            raise TopoplanError(
+                f"operator {operator.name!r} is on {operator.mesh.name}, but {first.name!r} on {first.mesh.name} "
+                "(a module runs on one mesh)"
+            )
+    return first.mesh
+
+
+def placements_of(words: Sequence[str]) -> list[Any]:
+    """Return DTensor's placements of their texts."""
+    kinds = {"Replicate()": Replicate, "Partial()": Partial}
+    return [kinds[word]() if word in kinds else Shard(int(word[6:-1])) for word in words]
+
+
+def parallelize(model: Any, document: Document, mesh: Any, names: Mapping[str, str] | None = None) -> Any:
+    """Place a module as a plan says, in place, and return it.
+
+    Args:
+        model: a ``torch.nn.Module`` with equal parameters in every process.
+        document: placements, by `reader.read`.
+        mesh: by `mesh_of`.
+        names: name of a module -> name of its operator, where these differ.
+
+    Raises:
+        TopoplanError: a parameter belongs to no operator, or an operator cannot run as a module.
+    """
+    targets = _targets(document)
+    matches = match_modules(model, document, names or {})
+    for match in matches:
+        if match.operator.kind == _ATTENTION:
+            _check_heads(match.operator)
+    placed: dict[int, tuple[Any, Match]] = {}
+    for match in matches:
+        for key, parameter, weight in match.parameters:
+            stored, used = placements_of(weight.stored), placements_of(weight.placements)
+            if id(parameter) in placed and placed[id(parameter)][0].placements != tuple(stored):
+                owner = placed[id(parameter)][1].operator.name
+                raise TopoplanError(
+                    f"operators {owner!r} and {match.operator.name!r} share a weight, placed differently"
+                )
+            leaf = placed[id(parameter)][0] if id(parameter) in placed else _leaf(parameter, mesh, stored)
+            placed[id(parameter)] = leaf, match
+            setattr(match.module, key, leaf)
+            if stored != used:
+                parametrize.register_parametrization(match.module, key, _Redistributed(used), unsafe=True)
+        inside = _by_itself(match, mesh) if match.operator.kind == _ATTENTION else None
+        _hook(match, mesh, targets, inside)
+    for module in model.modules():
+        for key, buffer in module.named_buffers(recurse=False):
+            setattr(module, key, distribute_tensor(buffer, mesh, [Replicate()] * mesh.ndim))
+    return model
+
+
+def _leaf(parameter: Any, mesh: Any, stored: list[Any]) -> Any:
+    """Return a parameter as a DTensor whose gradient has the same placements."""
+    leaf = torch.nn.Parameter(distribute_tensor(parameter.detach(), mesh, stored), parameter.requires_grad)
+    if leaf.requires_grad:
+        leaf.register_hook(lambda gradient: gradient.redistribute(placements=stored))
+    return leaf
+
+
+class _Redistributed(torch.nn.Module):  # type: ignore[misc]
+    """Brings a stored parameter to the placements in which it is used."""
+
+    def __init__(self, used: list[Any]) -> None:
+        super().__init__()
+        self.used = used
+
+    def forward(self, stored: Any) -> Any:
+        return stored.redistribute(placements=self.used)
+
+
+def _targets(document: Document) -> dict[int, list[Any]]:
+    """Return what the next operators want of first outputs, by number of operator, where all want the same."""
+    forms_of: dict[int, set[tuple[str, ...]]] = {}
+    for u, out, v, into in document.edges:
+        if out == 0 and document.operators[u].mesh == document.operators[v].mesh:
+            forms_of.setdefault(u, set()).add(document.operators[v].inputs[into].placements)
+    return {
+        number: placements_of(next(iter(forms)))
+        for number, forms in forms_of.items()
+        if len(forms) == 1 and document.operators[number].outputs[0].placements != next(iter(forms))
+    }
+
+
+def _hook(match: Match, mesh: Any, targets: dict[int, list[Any]], inside: Callable[..., Any] | None) -> None:
+    """Add hooks to a module that place its inputs and its output."""
+    operator = match.operator
+    inputs = [(tensor.shape, placements_of(tensor.placements)) for tensor in operator.inputs]
+
+    def before(_: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        placed = list(values)
+        tensors = [k for k, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        for k, (shape, placements) in zip(tensors, inputs, strict=False):
+            if tuple(values[k].shape) != shape:
+                raise TopoplanError(
+                    f"module {match.name!r}: input of shape {tuple(values[k].shape)}, operator {operator.name!r} has "
+                    f"{shape}"
+                )
+            placed[k] = _dtensor(values[k], mesh).redistribute(placements=placements)
+        return tuple(placed)
+
+    def after(_: Any, __: Any, output: Any) -> Any:
+        if not isinstance(output, DTensor):
+            return output
+        forms = targets.get(match.number, output.placements)
+        return output.redistribute(placements=list(map(_reduced, output.placements, forms)))
+
+    if inside is not None:
+        match.module.forward = inside
+    match.module.register_forward_pre_hook(before)
+    match.module.register_forward_hook(after)
+
+
+def _reduced(placement: Any, target: Any) -> Any:
+    """Return what to bring a tensor to; terms of DTensor's embeddings have a mask that no other operator takes."""
+    return Replicate() if isinstance(target, Partial) and type(placement) is not Partial else target
+
+
+def _dtensor(value: Any, mesh: Any) -> Any:
+    """Return a tensor that is whole in every process as a DTensor."""
+    if isinstance(value, DTensor):
+        return value
+    return DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _check_heads(operator: OperatorLayout) -> None:
+    """Check that attention is cut by samples and heads, so that every process can attend by itself.
+
+    Raises:
+        TopoplanError: positions of the query are cut.
+    """
+    query, keys = operator.inputs[0], operator.inputs[1]
+    for axis, (mine, theirs) in enumerate(zip(query.placements, keys.placements, strict=True)):
+        if mine.startswith("Shard") and mine != theirs:
+            raise TopoplanError(
+                f"operator {operator.name!r} cuts positions of its query along axis {axis} of the mesh (attention runs "
+                "in every process by itself, so cut samples and heads)"
+            )
+
+
+def _by_itself(match: Match, mesh: Any) -> Callable[..., Any]:
+    """Return the forward method of a module, run in every process on its slices: samples and heads are independent."""
+    forward, placements = match.module.forward, placements_of(match.operator.outputs[0].placements)
+
+    def run(*values: Any, **more: Any) -> Any:
+        local = [value.to_local() if isinstance(value, DTensor) else value for value in values]
+        return DTensor.from_local(forward(*local, **more), mesh, placements, run_check=False)
+
+    return run
