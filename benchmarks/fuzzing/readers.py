@@ -5,6 +5,7 @@ What can be simulated is simulated, by both simulators, and what was read is wri
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,7 @@ from topoplan_engine.options import HostGroup
 from topoplan_engine.replay import simulate_file
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_engine.wordlists import listed, pairs
+from topoplan_exporter_dtensor.reader import parse as parse_placements
 from topoplan_spmd_planning.hints import read_hints
 from topoplan_spmd_planning.program import write_down
 from topoplan_spmd_planning.released import released
@@ -83,6 +85,11 @@ def read_as_strategy(name: str, data: bytes) -> None:
     """Read a strategy, alone or out of a plan, and check it."""
     graph = plans()[2].graph
     read_strategy(HOST, str(stored(name, data)), graph).check(graph, 4)
+
+
+def read_placements(data: bytes) -> None:
+    """Read the placements of a plan."""
+    parse_placements(data, "a.dtensor")
 
 
 def read_measurements(data: bytes) -> None:
@@ -282,11 +289,13 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
     strategy = [data.decode() for data in written("strategy", plans()[2:3])]
     measured, collectives = draws.measured(), draws.collectives()
     as_strategy = partial(read_as_strategy, "a.strategy")
+    placements = [json.loads(data) for data in written("dtensor", plans())]
     return (
         Reader("kept", "kept runs", 30, draws.draw_kept, read_kept),
         Reader("collectives", "collectives JSON", 20, lambda rng: json_of(rng, collectives), readcollectives),
         Reader("measured", "measurement JSON", 6, lambda rng: json_of(rng, measured), read_measurements),
         Reader("strategy", "strategy text", 60, lambda rng: text_of(rng, strategy, words), as_strategy),
+        Reader("dtensor", "placements JSON", 20, lambda rng: json_of(rng, placements), read_placements),
         Reader("layers", "models in TOML", 20, lambda rng: text_of(rng, models, words), partial(read_model, ".toml")),
         Reader("layers-json", "models in JSON", 20, lambda rng: json_of(rng, documents), partial(read_model, ".json")),
         Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
