@@ -28,6 +28,7 @@ from topoplan_exporter_launch.schedules import TARGET, actions_of
 from topoplan_operators import GraphBuilder
 from topoplan_operators.losses import total
 from topoplan_operators.products import einsum
+from topoplan_samples import llama
 from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, planned, program, samples, stages_of
 
 ALL = (DeepSpeed, Megatron, TorchSchedule, Torchrun, Torchtitan)
@@ -129,6 +130,18 @@ def test_deepspeeds_patterns_name_each_matrix_once_and_its_cut():
                 if any(re.match(pattern, f"{prefix}{name}.weight") for pattern in spec["patterns"])
             ]
             assert kinds == [cut], name
+
+
+def test_numbers_other_than_the_layers_stay_in_patterns():
+    graph = llama.graph()
+    document = json.loads(DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, llama.megatron]))))
+    column, row = document["tensor_parallel"]["partition_config"]["layer_specs"]
+    ends = [pattern.rpartition(r"[0-9]+\.")[2] for pattern in (*column["patterns"], *row["patterns"])]
+    assert [end for end in ends if "feed_forward" in end] == [
+        r"feed_forward\.w1\.weight$",
+        r"feed_forward\.w3\.weight$",
+        r"feed_forward\.w2\.weight$",
+    ]
 
 
 @pytest.mark.parametrize(("mesh", "cuts"), [((2, 2), [samples, megatron]), ((2, 2), [megatron, samples])])

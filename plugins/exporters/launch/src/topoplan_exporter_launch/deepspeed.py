@@ -8,11 +8,11 @@ numbers of layers left open.  DeepSpeed's pipelines are Python code (``PipelineM
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from topoplan import Plan
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
+from topoplan_exporter_launch.layers import name_pattern
 from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, cuts_of, has_matrix
 
@@ -69,7 +69,7 @@ def _partition(plan: Plan, grid: Grid) -> dict[str, Any]:
             raise TARGET.refusal(op, "is cut by positions")
         if not has_matrix(op):
             continue
-        pattern = rf"(.*\.)?{re.sub(r'[0-9]+', '[0-9]+', re.escape(op.name))}\.weight$"
+        pattern = rf"(.*\.)?{name_pattern(op.name)}\.weight$"
         for kind, names in patterns.items():
             if kind is not cut and pattern in names:
                 raise TARGET.refusal(op, f"is cut as {cut.value}, but {names[pattern]!r} as {kind.value}")

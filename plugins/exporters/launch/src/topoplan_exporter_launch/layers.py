@@ -14,7 +14,7 @@ import attrs
 from topoplan import OperatorGraph
 from topoplan_exporter_launch.targets import Target
 
-__all__ = ["StageLayers", "layer_of", "layers_of_stages"]
+__all__ = ["StageLayers", "layer_of", "layers_of_stages", "name_pattern"]
 
 _LAYER = re.compile(r"(?:^|[._/])(?:layers?|blocks?|h|enc|dec|encoder|decoder|resblocks)[._/]?(\d+)(?=[._/]|$)")
 
@@ -33,6 +33,14 @@ def layer_of(name: str) -> int | None:
     """Return the number in an operator's name that says its layer; None if there is none."""
     match = _LAYER.search(name)
     return int(match[1]) if match else None
+
+
+def name_pattern(name: str) -> str:
+    """Return a regular expression for an operator's name with any number in place of its layer's."""
+    match = _LAYER.search(name)
+    if match is None:
+        return re.escape(name)
+    return f"{re.escape(name[: match.start(1)])}[0-9]+{re.escape(name[match.end(1) :])}"
 
 
 def layers_of_stages(graph: OperatorGraph, stage: tuple[int, ...], target: Target) -> list[StageLayers]:
