@@ -26,12 +26,17 @@ def placements(machine: Machine, occupied: frozenset[int], need: int) -> tuple[D
 
 def replicated_placements(machine: Machine, occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
     """Place ``need`` devices once for each replica, in all combinations of policies; return the different unions."""
+    return _replicated(machine.host, occupied, need, replicas)
+
+
+@functools.lru_cache(maxsize=4096)
+def _replicated(host: tuple[int, ...], occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
     unions: dict[Devices, None] = {(): None}
     for _ in range(replicas):
         unions = {
             tuple(sorted((*union, *members))): None
             for union in unions
-            for members in placements(machine, occupied | frozenset(union), need)
+            for members in _placements(host, occupied | frozenset(union), need)
         }
     return tuple(unions)
 

@@ -8,6 +8,7 @@ batch, and prices that are not proportional to the number of replicas, are exact
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -21,10 +22,12 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["Columns", "ReplicaCosts", "columns_of", "states_of"]
+__all__ = ["KEPT", "Columns", "ReplicaCosts", "columns_of", "states_of"]
 
 Bools = NDArray[np.bool_]
 
+#: Row of the bytes that persist in what `ReplicaCosts.replica_prices` returns.
+KEPT = 3
 #: On at most so many devices a stage may have any number of them.
 _ANY_SIZE = 32
 
@@ -91,10 +94,10 @@ class Columns:
         """Forward and backward pass of the whole batch on one device."""
         return float(self.forward[0, -1] + self.backward[0, -1])
 
-    def rows(self, replicas: Sequence[int]) -> I64:
-        """Return the rows of the given numbers of replicas; -1 for one without a row."""
-        position = np.searchsorted(self.replicas, replicas)
-        return np.where(self.replicas[np.minimum(position, len(self.replicas) - 1)] == replicas, position, -1)
+    @functools.cached_property
+    def row_of_replicas(self) -> dict[int, int]:
+        """The row of each number of replicas that has one."""
+        return {count: row for row, count in enumerate(self.replicas.tolist())}
 
     def sent(self, cuts: Sequence[int]) -> F64:
         """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages."""

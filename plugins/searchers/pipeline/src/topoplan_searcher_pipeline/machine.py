@@ -79,10 +79,23 @@ class Machine:
 
     def allreduce(self, counts: I32) -> F64:
         """Return the (n,) seconds to all-reduce one byte, for (n, H) numbers of devices on each host."""
-        members, size = counts > 0, counts.sum(axis=1)
-        outside = np.where(members, self.outside, np.inf).min(axis=1)
-        inside = np.where(members, self.inside, np.inf).min(axis=1)
-        return np.asarray(2 * (size - 1) / size / np.where(members.sum(axis=1) > 1, outside, inside))
+        seconds = np.empty(len(counts))
+        _allreduce(np.ascontiguousarray(counts, dtype=np.int32), self.outside, self.inside, seconds)
+        return seconds
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _allreduce(counts: I32, outside: F64, inside: F64, seconds: F64) -> None:
+    """Write what `Machine.allreduce` returns: a ring is as slow as the slowest link that it needs."""
+    for stage in range(len(counts)):
+        size, hosts, slowest_outside, slowest_inside = 0, 0, np.inf, np.inf
+        for h in range(counts.shape[1]):
+            if counts[stage, h] > 0:
+                size += counts[stage, h]
+                hosts += 1
+                slowest_outside = min(slowest_outside, outside[h])
+                slowest_inside = min(slowest_inside, inside[h])
+        seconds[stage] = 2 * (size - 1) / size / (slowest_outside if hosts > 1 else slowest_inside)
 
 
 @kernel  # type: ignore[untyped-decorator]

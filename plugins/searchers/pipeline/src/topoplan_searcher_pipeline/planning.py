@@ -87,7 +87,7 @@ class Planner:
     def plan(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the plan of a pipeline under a schedule; see `schedule_pipeline`."""
         costs = self.costs_of(pipeline)
-        if costs is None or count * max(pipeline.sizes) > self.columns.samples:
+        if costs is None or count * pipeline.widest > self.columns.samples:
             return None
         memory, recompute = self.machine.memory, self.recompute
         return schedule_pipeline(
@@ -101,8 +101,7 @@ class Planner:
 
     def schedules(self, pipeline: Pipeline) -> list[tuple[ScheduleKind, int]]:
         """Return the possible schedules of a pipeline, with the most promising number of micro-batches first."""
-        widest = max(pipeline.sizes)
-        counts = [count for count in self.micro_batches if count * widest <= self.columns.samples]
+        counts = [count for count in self.micro_batches if count * pipeline.widest <= self.columns.samples]
         if len(pipeline.cuts) == 1:  # nothing to wait for: the fewer the better
             return [(self.kinds[0], count) for count in counts]
         return [(kind, count) for count in counts[::-1] for kind in self.kinds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -44,10 +45,15 @@ class Pipeline:
     cuts: tuple[int, ...]
     counts: tuple[Counts, ...]
 
-    @property
+    @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
         """Devices of each stage."""
         return tuple(map(sum, self.counts))
+
+    @functools.cached_property
+    def widest(self) -> int:
+        """Devices of the stage that has the most."""
+        return max(self.sizes)
 
     @property
     def split(self) -> str:
@@ -76,6 +82,7 @@ class PipelineCosts(NamedTuple):
 
     Attributes:
         replicated: every operator can be cut for the devices of its stage.
+        busiest: seconds of computation of the busiest stage.
         forward, backward, weights: (S,) seconds of a device; ``backward`` includes ``weights``.
         persistent, activations: (S,) bytes of a device.
         input_bytes: (S,) bytes that a device receives from other stages.
@@ -86,6 +93,7 @@ class PipelineCosts(NamedTuple):
     """
 
     replicated: bool
+    busiest: float
     forward: F64
     backward: F64
     weights: F64
@@ -101,16 +109,12 @@ class PipelineCosts(NamedTuple):
     backward_before: F64
     allreduce: F64
 
-    @property
-    def busiest(self) -> float:
-        """Seconds of computation of the busiest stage."""
-        return float((self.forward + self.backward).max())
-
 
 def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> PipelineCosts | None:
     """Sum the columns over each stage; None if the columns have no row for the size of a stage."""
-    rows = columns.rows(pipeline.sizes)
-    if rows.min() < 0:
+    row_of = columns.row_of_replicas
+    rows = np.array([row_of.get(size, -1) for size in pipeline.sizes], dtype=np.int64)
+    if (rows < 0).any():
         return None
     counts = np.array(pipeline.counts, dtype=np.int32)
     cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
@@ -120,6 +124,7 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     stages, operators, loads = np.empty((6, len(rows))), np.empty((2, n)), np.empty((2, pairs, hosts))
     costs = PipelineCosts(
         replicated=True,
+        busiest=0.0,
         forward=stages[0],
         backward=stages[1],
         weights=stages[2],
@@ -137,7 +142,7 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     )
     placed = _Hosts(counts, machine.allreduce(counts), machine.outside, machine.inside, np.empty((2, hosts)))
     replicated = _sum_stages(cuts, rows, nbytes, placed, _StageColumns.of(columns), costs)
-    return costs._replace(replicated=bool(replicated))
+    return costs._replace(replicated=bool(replicated), busiest=float((costs.forward + costs.backward).max()))
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -15,7 +15,7 @@ from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import DapplePipeline
-from topoplan_searcher_pipeline.columns import columns_of, states_of
+from topoplan_searcher_pipeline.columns import KEPT, ReplicaCosts, columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
 from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
@@ -244,6 +244,10 @@ class PipelineSearch(Search):
 def _check_operators(problem: Problem) -> None:
     """Raise if an operator with its weights fits into no device, because stages do not cut weights."""
     room = float(problem.cluster.device_memory.min())
+    if isinstance(problem.costs, ReplicaCosts) and (all_prices := problem.costs.replica_prices([1])) is not None:
+        prices, unpriced = all_prices
+        if (prices[KEPT, 0, unpriced[0] == 0] <= room).all():
+            return
     for index, op in enumerate(problem.graph.operators):
         undivided = (1,) * len(op.dims)
         if not op.weights or not problem.costs.supports(index, undivided):
