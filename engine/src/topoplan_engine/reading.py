@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import attrs
+
+from topoplan.errors import TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.plugin.host import Host
 from topoplan_engine.exporting import read_plan
@@ -13,10 +17,22 @@ __all__ = ["simulated_plan"]
 
 
 def simulated_plan(path: Path, host: Host) -> Plan:
-    """Read a plan; one without a timeline is simulated, by the simulator that it names.
+    """Read a plan with its timeline and what is recorded of it; what the file lacks is simulated.
+
+    A recording belongs to the timeline of the file: one of another time, by another version, say, is left out.
 
     Raises:
         TopoplanError: the file is not right, or its tasks cannot run.
     """
     plan = read_plan(host, path)
-    return plan if plan.timeline is not None else simulate_file(path, host=host)
+    if plan.timeline is not None and plan.recording is not None:
+        return plan
+    recording: dict[str, Any] = {"record": True} if "record" in (simulate_file.__kwdefaults__ or {}) else {}
+    if plan.timeline is None:
+        return simulate_file(path, host=host, **recording)
+    try:
+        replayed = simulate_file(path, host=host, **recording)
+    except TopoplanError:  # its simulator is not installed, say
+        return plan
+    same = replayed.timeline is not None and (replayed.timeline.finish == plan.timeline.finish).all()
+    return attrs.evolve(plan, recording=replayed.recording) if same else plan

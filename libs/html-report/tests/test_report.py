@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 
 import attrs
@@ -14,21 +13,13 @@ import pytest
 from topoplan import TaskKind, TopoplanError
 from topoplan.testing import reference
 from topoplan_html_report import NamedPlan, report
+from topoplan_samples.pages import column, data_of
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
 def page_of(host, *plans):
     return report([NamedPlan(f"plan {number}", plan) for number, plan in enumerate(plans)], host).decode()
-
-
-def data_of(page):
-    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
-
-
-def column(packed):
-    types = {"Float64Array": "<f8", "Float32Array": "<f4", "Int32Array": "<i4", "Int16Array": "<i2", "Uint8Array": "u1"}
-    return np.frombuffer(base64.b64decode(packed["base64"]), dtype=types[packed["type"]])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +44,7 @@ def test_slices_have_all_the_time_that_devices_compute(alexnet, data):
 
 def test_devices_that_do_the_same_are_one_row(data):
     rows = [row["label"] for row in data["iteration"]["rows"] if row["sort"] == "compute"]
-    assert rows == ["devices 0-7 (8 alike)"]
+    assert rows == ["devices 0-7 (8 equal)"]
 
 
 def test_slices_of_a_lane_do_not_overlap(data):

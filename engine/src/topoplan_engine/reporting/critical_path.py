@@ -6,8 +6,6 @@ from the end of the task before it to its own end.
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import numpy as np
 
@@ -43,8 +41,7 @@ class PathShare:
 
 def critical_tasks(plan: Plan) -> I64:
     """Return the (K,) tasks of the critical path, in the order of time; none where nothing was recorded."""
-    recording: Any = getattr(plan, "recording", None)
-    tasks = [] if recording is None else recording.critical.task
+    tasks = np.zeros(0) if plan.recording is None else plan.recording.critical.task
     return np.asarray(tasks, dtype=np.int64)
 
 

@@ -17,11 +17,11 @@ def classes_of(keys: Sequence[Hashable]) -> list[list[int]]:
     return list(members.values())
 
 
-def named(what: str, members: Sequence[int]) -> str:
-    """Return a label of a class: ``device 3``, or ``devices 0-127, all alike``."""
+def named(what: str, members: Sequence[int], how: str = "equal") -> str:
+    """Return a label of a class: ``device 3``, or ``devices 0-127 (128 equal)``."""
     if len(members) == 1:
         return f"{what} {members[0]}"
     numbers = ranges(members)
-    if len(numbers) > 24:
-        numbers = f"{members[0]}, {members[1]}, … {members[-1]}"
-    return f"{what}s {numbers} ({len(members)} alike)"
+    if len(numbers) > 12:
+        numbers = f"{members[0]} … {members[-1]}"
+    return f"{what}s {numbers} ({len(members)} {how})"

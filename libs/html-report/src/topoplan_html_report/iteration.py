@@ -24,6 +24,9 @@ from topoplan_html_report.columns import packed
 
 __all__ = ["iteration"]
 
+#: Most kinds of devices that are kept apart where they differ in times alone, and then the share of an iteration that
+#: they may differ by.
+_DEVICES, _NEARLY = 16, 0.01
 #: Most lanes of what a device sends, and of collectives.
 _SENT, _TOGETHER = 4, 24
 
@@ -100,12 +103,16 @@ def _device_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tuple[li
         tuple(column[part[device]].tobytes() for part in (computes, sends) for column in columns)
         for device in range(tasks.n_devices)
     ]
+    classes, how = classes_of(keys), "equal"
+    if len(classes) > _DEVICES:
+        classes, how = _nearly_alike(tasks, timeline, computes), "nearly equal"
     rows, flags = [], []
-    for devices in classes_of(keys):
-        first = devices[0]
-        if not len(computes[first]) and not len(sends[first]):
+    for devices in classes:
+        if not any(len(part[device]) for part in (computes, sends) for device in devices):
             continue
-        label = named("device", devices)
+        # The one that shows most of the critical path stands for all.
+        first = max(devices, key=lambda device: sum(int(on_path[part[device]].sum()) for part in (computes, sends)))
+        label = named("device", devices, how)
         for sort, part, lanes in (("compute", computes, 1), ("send", sends, _SENT)):
             chosen = part[first]
             if sort == "send" and not len(chosen):
@@ -120,8 +127,28 @@ def _device_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tuple[li
                     np.full(len(chosen), len(devices)),
                 )
             )
-            flags.append(np.any([on_path[part[device]] for device in devices], axis=0))
+            same = [part[device] for device in devices if len(part[device]) == len(chosen)]
+            flags.append(np.any(on_path[np.stack(same)], axis=0) if sort == "compute" else on_path[chosen])
     return rows, flags
+
+
+def _nearly_alike(tasks: TaskGraph, timeline: Timeline, computes: list[I64]) -> list[list[int]]:
+    """Return classes of devices that compute the same, none of it earlier or later than the first by `_NEARLY`."""
+    classes: dict[bytes, list[list[int]]] = {}
+    for device, chosen in enumerate(computes):
+        order = np.lexsort((chosen, timeline.start[chosen], tasks.kind[chosen], tasks.op[chosen]))
+        key = np.stack([tasks.op[chosen], tasks.kind[chosen]])[:, order].tobytes()
+        times = np.stack([timeline.start[chosen], timeline.finish[chosen]])[:, order]
+        for members in classes.setdefault(key, []):
+            first = computes[members[0]]
+            order_of_first = np.lexsort((first, timeline.start[first], tasks.kind[first], tasks.op[first]))
+            apart = np.abs(times - np.stack([timeline.start[first], timeline.finish[first]])[:, order_of_first])
+            if apart.max(initial=0.0) <= _NEARLY * timeline.makespan:
+                members.append(device)
+                break
+        else:
+            classes[key].append([device])
+    return sorted((members for same in classes.values() for members in same), key=lambda members: members[0])
 
 
 def _by_device(owner: Any, chosen: I64, timeline: Timeline, n_devices: int) -> list[I64]:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
@@ -29,6 +28,10 @@ _PURPOSES = ("weights", "gradients", "optimizer state", "activations", "not divi
 _FIELDS = ("weights", "gradients", "optimizer", "activations", "undivided")
 #: Times at which the picture of memory and of links has a value; links that it has a row for.
 _TIMES, _LINKS = 800, 12
+#: Links that are looked at for these rows: the busiest.
+_BUSIEST = 1024
+#: Characters of the longest value of a provenance that is shown in full.
+_LONGEST = 500
 
 
 def summary(plan: Plan) -> list[dict[str, str]]:
@@ -80,8 +83,7 @@ def memory(plan: Plan) -> dict[str, Any] | None:
 
 def _memory_over_time(plan: Plan, device: int) -> dict[str, Any] | None:
     """Return the levels of a device at so many times at most; None where they were not recorded."""
-    recording: Any = getattr(plan, "recording", None)
-    levels = None if recording is None else recording.memory
+    levels = None if plan.recording is None else plan.recording.memory
     if levels is None or not len(levels.time) or plan.timeline is None:
         return None
     rows_of_device = levels.device == device
@@ -107,24 +109,26 @@ def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:
         plan: with a timeline.
         line_of_link: (L,) line of the fabric's picture of each link, or -1.
     """
-    recording: Any = getattr(plan, "recording", None)
-    if recording is None or plan.timeline is None or not len(recording.links.link):
+    if plan.recording is None or plan.timeline is None or not len(plan.recording.links.link):
         return None
-    use, links, seconds = recording.links, plan.fabric.links, plan.timeline.makespan
+    use, links, seconds = plan.recording.links, plan.fabric.links, plan.timeline.makespan
     inside = use.link < links.n_links
     link, operator = use.link[inside], plan.taskgraph.op[use.task[inside]]
     nbytes, start, finish = use.nbytes[inside], use.start[inside], use.finish[inside]
     busy = plan.timeline.link_busy[: links.n_links]
-    shares = _binned(link, start, finish, nbytes, links.n_links, seconds)
-    shares /= links.link_bandwidth[:, None] * (seconds / shares.shape[1])
+    busiest = np.sort(np.argsort(-busy, kind="stable")[:_BUSIEST])
+    row = np.full(links.n_links, -1)
+    row[busiest] = np.arange(len(busiest))
+    among = row[link] >= 0
+    shares = _binned(row[link[among]], start[among], finish[among], nbytes[among], len(busiest), seconds)
+    shares /= links.link_bandwidth[busiest, None] * (seconds / shares.shape[1])
     levels = np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
-    used = np.flatnonzero(busy > 0)
-    classes = classes_of([levels[number].tobytes() for number in used.tolist()])
-    classes.sort(key=lambda members: (-busy[used[members[0]]], members[0]))
+    used = np.flatnonzero(busy[busiest] > 0)
+    classes = [used[members] for members in classes_of([levels[number].tobytes() for number in used.tolist()])]
+    classes.sort(key=lambda members: (-busy[busiest[members[0]]], members[0]))
     return {
         "bins": int(levels.shape[1]),
-        "rows": [_link_row(plan, used[members], levels) for members in classes[:_LINKS]],
-        "leftOut": max(0, len(classes) - _LINKS),
+        "rows": [_link_row(plan, busiest[members], levels[members[0]]) for members in classes[:_LINKS]],
         "byOperator": _lines_by_operator(operator, line_of_link[link], nbytes),
     }
 
@@ -135,8 +139,8 @@ def _link_row(plan: Plan, members: I64, levels: Any) -> dict[str, Any]:
         f"host {node}" if node < links.n_hosts else f"switch {node - links.n_hosts}"
         for node in (int(links.link_src[first]), int(links.link_dst[first]))
     ]
-    more = f" and {len(members) - 1} more, alike" if len(members) > 1 else ""
-    return {"label": f"{ends[0]} to {ends[1]}{more}", "levels": packed(levels[first], "uint8")}
+    more = f" and {len(members) - 1} equal ones" if len(members) > 1 else ""
+    return {"label": f"{ends[0]} to {ends[1]}{more}", "levels": packed(levels, "uint8")}
 
 
 def _binned(link: Any, start: F64, finish: F64, nbytes: F64, n_links: int, seconds: float) -> F64:
@@ -170,7 +174,7 @@ def _lines_by_operator(operator: Any, line: I64, nbytes: F64) -> dict[str, Any]:
 
 def search(plan: Plan) -> dict[str, Any] | None:
     """Return the search, chain by chain; None where it was not recorded."""
-    history: Any = getattr(plan, "history", None)
+    history = plan.history
     if history is None or not len(history.evaluation):
         return None
     chains = []
@@ -237,6 +241,5 @@ def _component(part: Any) -> list[str]:
 
 
 def _said(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(attrs.asdict(value) if attrs.has(type(value)) else value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters; -x json writes all)"

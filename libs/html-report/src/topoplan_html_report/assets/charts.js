@@ -20,13 +20,24 @@ class Chart {
     delete options.height;
     this.box.style.height = `${height}px`;
     if (this.shown) this.shown.dispose();
+    this.box.replaceChildren();
     this.shown = echarts.init(this.box, null, { renderer: "canvas", width, height });
     this.shown.setOption({
       animation: false,
       textStyle: { fontFamily: "system-ui, sans-serif", color: colour("ink") },
       ...options,
     });
-    if (this.clicked) this.shown.on("click", this.clicked);
+    if (document.body.classList.contains("printing")) this.flatten(width, height);
+  }
+
+  /** Make one picture of the chart, for paper: of canvases on top of each other, as ECharts has them, one is printed. */
+  flatten(width, height) {
+    const picture = this.shown.renderToCanvas({ pixelRatio: 2, backgroundColor: colour("panel") });
+    picture.style.width = `${width}px`;
+    picture.style.height = `${height}px`;
+    this.shown.dispose();
+    this.shown = null;
+    this.box.replaceChildren(picture);
   }
 }
 
@@ -60,21 +71,23 @@ function trafficChart(plan) {
     const logs = cells.map((cell) => cell[2]);
     const low = logs.length ? Math.floor(Math.min(...logs)) : 0;
     const high = Math.max(low + 1, logs.length ? Math.ceil(Math.max(...logs)) : 1);
-    const side = Math.min(width - 150, 460);
+    const narrow = width < 430;
+    const side = Math.max(140, Math.min(width - (narrow ? 56 : 150), 460, most * 60));
+    const every = 2 ** Math.max(0, Math.ceil(Math.log2(most / 16)));
+    const names = { color: colour("quiet"), fontSize: 10, interval: (cell) => cell % every === 0, formatter: (cell) => Number(cell) * data.hostsPerCell };
     const hostText = (cell) => hostsOfCell(data, cell);
     return {
-      height: side + 46,
+      height: side + (narrow ? 92 : 46),
       grid: { left: 44, top: 6, width: side, height: side, show: true, backgroundColor: colour("none"), borderColor: colour("line") },
-      xAxis: axis({ type: "category", data: range(most), name: "to host", nameLocation: "middle", nameGap: 24, axisTick: { show: false }, splitLine: { show: false }, axisLabel: { color: colour("quiet"), fontSize: 10, formatter: (cell) => Number(cell) * data.hostsPerCell } }),
-      yAxis: axis({ type: "category", data: range(most), inverse: true, name: "from host", nameLocation: "middle", nameGap: 30, axisTick: { show: false }, splitLine: { show: false }, axisLabel: { color: colour("quiet"), fontSize: 10, formatter: (cell) => Number(cell) * data.hostsPerCell } }),
+      xAxis: axis({ type: "category", data: range(most), name: "to host", nameLocation: "middle", nameGap: 24, axisTick: { show: false }, splitLine: { show: false }, axisLabel: names }),
+      yAxis: axis({ type: "category", data: range(most), inverse: true, name: "from host", nameLocation: "middle", nameGap: 30, axisTick: { show: false }, splitLine: { show: false }, axisLabel: names }),
       visualMap: {
         type: "continuous",
         min: low,
         max: high,
         dimension: 2,
         calculable: false,
-        right: 0,
-        top: 10,
+        ...(narrow ? { orient: "horizontal", left: "center", bottom: 0 } : { right: 0, top: 10 }),
         itemHeight: Math.min(160, side * 0.6),
         itemWidth: 12,
         text: [bytesText(10 ** high), bytesText(10 ** low)],
@@ -148,7 +161,7 @@ function searchChart(plan) {
     return {
       grid: { left: 62, right: 16, top: 12, bottom: 40 },
       xAxis: axis({ type: "value", min: 0, name: "evaluations", nameLocation: "middle", nameGap: 24, splitLine: { show: false } }),
-      yAxis: axis({ type: "value", min: Math.min(bound, best) * 0.96, max: top, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: timeText, showMinLabel: false, showMaxLabel: false } }),
+      yAxis: axis({ type: "value", min: Math.max(0, Math.min(bound, best) - 0.12 * (top - Math.min(bound, best))), max: top, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: timeText, showMinLabel: false, showMaxLabel: false } }),
       tooltip: plainTooltip((at) => `${at.seriesName} at evaluation ${at.data[0]}\n${timeText(at.data[1])}`),
       series,
     };

@@ -109,7 +109,7 @@ class FabricPicture {
     const { data } = this;
     const all = data.hosts + data.switches;
     const radius = this.wide ? Math.min(1.6, 50 / data.hosts) : Math.min(1.7, 60 / data.hosts);
-    const every = Math.max(1, Math.ceil(data.hosts / (this.wide ? 40 : 48)));
+    const every = 2 ** Math.max(0, Math.ceil(Math.log2(data.hosts / (this.wide ? 40 : 48))));
     const made = [];
     for (let node = 0; node < all; node++) {
       const [x, y] = this.place(node);

@@ -6,7 +6,7 @@ const report = document.getElementById("report");
 report.style.setProperty("--plans", plans.length);
 
 /** Add a section with a panel for each plan that has something to show in it. */
-function section(parent, title, said, make) {
+function section(parent, title, said, make, name = null) {
   const panels = plans.map((plan) => {
     const content = make(plan);
     const absent = element("p", { class: "said" }, "not part of this plan");
@@ -14,7 +14,7 @@ function section(parent, title, said, make) {
     return { found: content !== null, panel: element("div", { class: "panel" }, heading, ...(content ?? [absent])) };
   });
   if (!panels.some((each) => each.found)) return;
-  parent.append(element("section", {}, element("h2", {}, title), element("p", { class: "said" }, said), element("div", { class: "plans" }, ...panels.map((each) => each.panel))));
+  parent.append(element("section", { class: name }, element("h2", {}, title), element("p", { class: "said" }, said), element("div", { class: "plans" }, ...panels.map((each) => each.panel))));
 }
 
 function drawn(drawing) {
@@ -40,8 +40,9 @@ function numbers(plan) {
 
 /** The numbers of several plans beside each other, a row for each that any of them has. */
 function numbersOfAll() {
-  const labels = [...new Set(plans.flatMap((plan) => plan.summary.map((row) => row.label)))];
-  const found = (plan, label) => plan.summary.find((row) => row.label === label);
+  const common = (label) => label.replace(/ of device \d+$/, " of the device that computes longest");
+  const labels = [...new Set(plans.flatMap((plan) => plan.summary.map((row) => common(row.label))))];
+  const found = (plan, label) => plan.summary.find((row) => common(row.label) === label);
   const rows = labels.map((label) => {
     const meaning = plans.map((plan) => found(plan, label)?.meaning).find(Boolean);
     const cells = plans.map((plan) => element("td", {}, found(plan, label)?.text ?? "–"));
@@ -129,7 +130,7 @@ function build() {
   section(middle, "What bounds it", "No schedule of these tasks is faster than any of these bounds.", (plan) => [drawn(boundsChart(plan))]);
   section(middle, "Search", "The best cost so far, and the cost of what each chain stood at.", (plan) => (plan.search ? [drawn(searchChart(plan))] : null));
   section(report, "Memory", "Devices when they hold the most; those that hold the same are one bar.", memoryPanel);
-  section(report, "Provenance", "Components, options and versions: what is needed to repeat the plan.", provenancePanel);
+  section(report, "Provenance", "Components, options and versions: what is needed to repeat the plan.", provenancePanel, "long");
 }
 
 function redraw() {

@@ -3,8 +3,9 @@
 // What is narrower than a pixel is drawn once for each pixel, so that the time to draw follows the pixels.
 
 const KINDS = ["forward", "backward", "update", "barrier", "transfer", "collective"];
+// Behind two batches of rectangles for each kind, faded and bright ones, that of the marks of the critical path.
+const CRITICAL = 2 * KINDS.length;
 const COLLECTIVES = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "join"];
-const GUTTER = 200;
 const AXIS = 22;
 const TALLEST = 720;
 
@@ -86,17 +87,18 @@ class Timeline {
   }
 
   x(seconds) {
-    return GUTTER + ((seconds - stretch.begin) / (stretch.end - stretch.begin)) * (this.width - GUTTER);
+    return this.gutter + ((seconds - stretch.begin) / (stretch.end - stretch.begin)) * (this.width - this.gutter);
   }
 
   secondsAt(x) {
-    return stretch.begin + ((x - GUTTER) / (this.width - GUTTER)) * (stretch.end - stretch.begin);
+    return stretch.begin + ((x - this.gutter) / (this.width - this.gutter)) * (stretch.end - stretch.begin);
   }
 
   /** Fit the canvas to the panel, then draw. */
   resize() {
     const printing = document.body.classList.contains("printing");
     this.width = this.scroller.clientWidth || 800;
+    this.gutter = this.width < 760 ? 130 : 200;
     this.shown = Math.min(this.height + AXIS, printing ? 900 : TALLEST);
     const scale = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * scale);
@@ -124,13 +126,15 @@ class Timeline {
     pen.translate(0, AXIS - this.top);
     this.drawLabels(pen);
     pen.beginPath();
-    pen.rect(GUTTER, 0, this.width - GUTTER, this.height);
+    pen.rect(this.gutter, 0, this.width - this.gutter, this.height);
     pen.clip();
     this.drawGrid(pen);
+    const batches = Array.from({ length: CRITICAL + 1 }, () => []);
+    const texts = [];
     for (const lane of this.lanes) {
-      if (lane.y + lane.height >= this.top && lane.y <= this.top + this.shown) this.drawLane(pen, lane);
+      if (lane.y + lane.height >= this.top && lane.y <= this.top + this.shown) this.drawLane(lane, batches, texts);
     }
-    pen.globalAlpha = 1;
+    this.drawBatches(pen, batches, texts);
     for (const row of this.linkRows) this.drawLink(pen, row);
     pen.restore();
     this.drawAxis(pen);
@@ -139,7 +143,7 @@ class Timeline {
 
   ticks() {
     const length = stretch.end - stretch.begin;
-    const rough = length / Math.max(2, (this.width - GUTTER) / 110);
+    const rough = length / Math.max(2, (this.width - this.gutter) / 110);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const ticks = [];
@@ -170,7 +174,7 @@ class Timeline {
       const text = timeText(tick);
       const half = pen.measureText(text).width / 2;
       pen.textAlign = "left";
-      pen.fillText(text, Math.min(Math.max(x - half, GUTTER), this.width - 2 * half - 2), AXIS / 2);
+      pen.fillText(text, Math.min(Math.max(x - half, this.gutter), this.width - 2 * half - 2), AXIS / 2);
     }
   }
 
@@ -185,57 +189,57 @@ class Timeline {
       if (label.sort === "send" && label.height < 9) continue;
       pen.font = `${label.sort === "title" ? "italic " : ""}${size}px system-ui, sans-serif`;
       pen.fillStyle = label.sort === "compute" || label.sort === "collective" ? this.colours.ink : this.colours.quiet;
-      pen.fillText(fitted(pen, label.text, GUTTER - 16), GUTTER - 8, middle);
+      pen.fillText(fitted(pen, label.text, this.gutter - 16), this.gutter - 8, middle);
       below = middle;
     }
   }
 
-  /** Draw the slices of a lane; one that ends left of what is drawn already, in the same pixel, is merged with it. */
-  drawLane(pen, lane) {
-    const { start, finish, colours, width } = this;
+  /** Collect the slices of a lane; one that ends left of what is drawn already, in the same pixel, is merged with it. */
+  drawLane(lane, batches, texts) {
+    const { start, finish, width } = this;
     const { slices, ends, y, height } = lane;
     const { kind, operator, critical } = this.data;
     const selected = chosen.in(this.plan);
-    const perSecond = (width - GUTTER) / (stretch.end - stretch.begin);
-    const shift = GUTTER - stretch.begin * perSecond;
+    const perSecond = (width - this.gutter) / (stretch.end - stretch.begin);
+    const shift = this.gutter - stretch.begin * perSecond;
     const fading = selected !== -1 || this.criticalOnly;
-    const names = height >= 10;
     let painted = -1;
     let marked = -1;
-    let last = -1;
     for (let place = firstEndingAfter(ends, stretch.begin); place < slices.length; place++) {
       const slice = slices[place];
       if (start[slice] > stretch.end) break;
       let left = start[slice] * perSecond + shift;
       let right = finish[slice] * perSecond + shift;
-      if (left < GUTTER) left = GUTTER;
+      if (left < this.gutter) left = this.gutter;
       if (right > width) right = width;
       const bright = !fading || (selected === -1 ? critical[slice] === 1 : operator[slice] === selected);
       if (right <= painted && (!fading || !bright || right <= marked)) continue;
       if (right < left + 1) right = left + 1;
-      const code = kind[slice] * 2 + (bright ? 1 : 0);
-      if (code !== last) {
-        pen.fillStyle = colours[KINDS[kind[slice]]];
-        pen.globalAlpha = bright ? 1 : 0.16;
-        last = code;
-      }
-      const gap = right - left > 3 ? 0.6 : 0;
-      pen.fillRect(left, y, right - left - gap, height);
+      const length = right - left - (right - left > 3 ? 0.6 : 0);
+      batches[kind[slice] * 2 + (bright ? 1 : 0)].push(left, y, length, height);
       painted = Math.ceil(right - 1e-6);
       if (bright) marked = painted;
       if (critical[slice] === 1 && !this.criticalOnly && bright) {
-        pen.fillStyle = colours.critical;
-        pen.fillRect(left, y + height - Math.min(3, height / 2), right - left - gap, Math.min(3, height / 2));
-        last = -1;
+        const strip = Math.min(2.5, height / 3);
+        batches[CRITICAL].push(left, y + height - strip, length, strip);
       }
-      if (names && bright && right - left > 26) {
-        pen.fillStyle = "#ffffff";
-        pen.font = `${Math.min(11, height - 1)}px system-ui, sans-serif`;
-        pen.textAlign = "left";
-        const text = fitted(pen, this.plan.operators[operator[slice]] ?? "", right - left - 6);
-        pen.fillText(text, left + 3, y + (height - 2) / 2);
-        last = -1;
-      }
+      if (height >= 10 && bright && right - left > 26) texts.push([slice, left + 3, y + height / 2, right - left - 6, height]);
+    }
+  }
+
+  /** Draw what `drawLane` collected, one colour after the other: changing colours takes longer than a rectangle. */
+  drawBatches(pen, batches, texts) {
+    batches.forEach((batch, code) => {
+      pen.fillStyle = code === CRITICAL ? this.colours.critical : this.colours[KINDS[code >> 1]];
+      pen.globalAlpha = code === CRITICAL || code & 1 ? 1 : 0.16;
+      for (let i = 0; i < batch.length; i += 4) pen.fillRect(batch[i], batch[i + 1], batch[i + 2], batch[i + 3]);
+    });
+    pen.globalAlpha = 1;
+    pen.fillStyle = "#ffffff";
+    pen.textAlign = "left";
+    for (const [slice, x, y, room, height] of texts) {
+      pen.font = `${Math.min(11, height - 1)}px system-ui, sans-serif`;
+      pen.fillText(fitted(pen, this.plan.operators[this.data.operator[slice]] ?? "", room), x, y);
     }
   }
 
@@ -249,9 +253,9 @@ class Timeline {
     for (let bin = 0; bin < bins; bin++) {
       const share = row.levels[bin] / 255;
       if (share === 0) continue;
-      const left = this.x(bin * each);
+      const left = Math.floor(this.x(bin * each));
       pen.fillStyle = (this.shades ??= {})[`${colour.theme}${row.levels[bin]}`] ??= loadColour(share);
-      pen.fillRect(left, row.y + row.height * (1 - share), this.x((bin + 1) * each) - left + 0.3, row.height * share);
+      pen.fillRect(left, row.y + row.height * (1 - share), Math.max(1, Math.floor(this.x((bin + 1) * each)) - left), row.height * share);
     }
     pen.globalAlpha = 1;
   }
@@ -260,10 +264,10 @@ class Timeline {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
     const y = event.clientY - box.top - AXIS + this.top;
-    if (x < GUTTER || event.clientY - box.top < AXIS) return -1;
+    if (x < this.gutter || event.clientY - box.top < AXIS) return -1;
     const lane = this.lanes.find((each) => y >= each.y && y <= each.y + each.height);
     if (!lane) return -1;
-    const room = ((stretch.end - stretch.begin) / (this.width - GUTTER)) * 2;
+    const room = ((stretch.end - stretch.begin) / (this.width - this.gutter)) * 2;
     const seconds = this.secondsAt(x);
     for (let place = firstEndingAfter(lane.ends, seconds - room); place < lane.slices.length; place++) {
       const slice = lane.slices[place];
@@ -284,7 +288,7 @@ class Timeline {
     }
     if (data.kind[slice] === 5) lines.push(`${bytesText(data.bytes[slice])}, ${data.members[slice]} devices`);
     if (data.microBatch && data.microBatch[slice] >= 0) lines.push(`micro-batch ${data.microBatch[slice]}`);
-    if (data.count[slice] > 1) lines.push(`${data.count[slice]} of them, alike`);
+    if (data.count[slice] > 1) lines.push(`${data.count[slice]} of them, equal`);
     if (data.critical[slice]) lines.push("on the critical path");
     return lines.join("\n");
   }
@@ -299,7 +303,7 @@ class Timeline {
     this.canvas.addEventListener("pointermove", (event) => {
       if (grip && Math.abs(event.clientX - grip.x) > 3) {
         grip.moved = true;
-        const shift = ((grip.x - event.clientX) / (this.width - GUTTER)) * (grip.end - grip.begin);
+        const shift = ((grip.x - event.clientX) / (this.width - this.gutter)) * (grip.end - grip.begin);
         showStretch(grip.begin + shift, grip.end + shift);
         return;
       }
