@@ -46,7 +46,7 @@ def row_labels(path):
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(function, ast.FunctionDef) or "row" not in ast.unparse(function):
             continue
-        for node in ast.walk(function):
+        for node in (node for statement in function.body for node in ast.walk(statement)):
             if isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.ctx, ast.Load):
                 label = template(node.elts[0])
                 if label is not None and re.match(r"\s*[*(a-z]", label):
