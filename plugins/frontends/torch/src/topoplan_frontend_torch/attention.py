@@ -1,0 +1,81 @@
+"""Attention without weights, and rotary embedding, as ATen has them: heads before positions, views on flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_operators import Handle, attention
+
+__all__ = ["ATTENTION"]
+
+
+def _scaled_dot_product(call: Call) -> Sequence[Layout]:
+    """Return attention of (samples, heads, positions, channels).
+
+    Where all three are views on tensors (samples, positions, heads x channels), these are used as they are; otherwise
+    they are put into the order samples, positions, heads, channels.  Heads of keys and values that are repeated for the
+    query (`repeat_kv`) are taken once.
+    """
+    q, k, v = (call.view(name) for name in ("query", "key", "value"))
+    if len(q.shape) == 3:
+        q, k, v = (x.unsqueezed(1) for x in (q, k, v))
+    if len(q.shape) != 4 or len(k.shape) != 4 or len(v.shape) != 4:
+        raise Untranslated(f"a query of {len(q.shape)} axes")
+    k, v = _once(k), _once(v)
+    if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
+        raise Untranslated(f"{q.shape[1]} heads of the query and {k.shape[1]} of the keys")
+    heads, kv_heads, causal = q.shape[1], k.shape[1], bool(call.argument("is_causal"))
+    causal = causal or call.has("attn_mask") and _is_square(call)
+    if all(_is_flat(x) for x in (q, k, v)):
+        operator = attention.scaled_dot_product(q.handle, k.handle, v.handle, heads=(heads, kv_heads), causal=causal)
+        inputs = [Layout.of(x.handle, x.sample) for x in (q, k, v)]
+    else:
+        inputs = [call.made_plain(x.permuted((0, 2, 1, 3))) for x in (q, k, v)]
+        operator = attention.scaled_dot_product(*(x.handle for x in inputs), causal=causal)
+    made = call.emit(operator, inputs)[0]
+    samples, positions, channels = q.shape[0], q.shape[2], v.shape[3]
+    seen = made.reshaped((samples, positions, heads, channels))
+    if seen is None:
+        raise Untranslated(f"an answer of shape {made.shape}")
+    answer = seen.permuted((0, 2, 1, 3)).reshaped(call.shape)
+    return [answer] if answer is not None else [call.made_plain(seen.permuted((0, 2, 1, 3)))]
+
+
+def _once(x: Layout) -> Layout:
+    """Return keys or values without the repetition of their heads."""
+    repeated = any(atom.axis < 0 for atom in x.axes[1])
+    return x.without_repeats() if repeated and not any(atom.axis < 0 for axis in (x.axes[0], *x.axes[2:]) for atom in axis) else x
+
+
+def _is_square(call: Call) -> bool:
+    """Whether a constant mask is one of positions by positions, as causal ones are."""
+    mask = call.view("attn_mask")
+    return mask.constant and len(mask.shape) > 1 and mask.shape[-1] == mask.shape[-2] > 1
+
+
+def _is_flat(x: Layout) -> bool:
+    """Whether a view is on a tensor (samples, positions, heads x channels)."""
+    samples, heads, positions, channels = x.shape
+    if x.handle.shape != (samples, positions, heads * channels):
+        return False
+    seen = Layout.of(x.handle).reshaped((samples, positions, heads, channels))
+    return seen is not None and seen.permuted((0, 2, 1, 3)).axes == x.axes
+
+
+def _rotary(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    x = call.graph.unmerged(call.node, x) if x.split() is not None and not x.repeats else call.made_plain(x)
+    if not x.ends_plainly(1):
+        x = call.made_plain(x)
+    base = x.handle
+    operator = attention.rotary(Handle(base.shape, base.itemsize), rotated=call.integer("rotated"))
+    made = call.emit(operator, [Layout.of(base, x.sample)])[0]
+    return [x.on(made.handle, made.sample)]
+
+
+ATTENTION: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
+    "scaled_dot_product_attention": _scaled_dot_product,
+    "topoplan.rotary": _rotary,
+}

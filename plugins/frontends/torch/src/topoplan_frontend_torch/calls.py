@@ -1,0 +1,364 @@
+"""The graph under construction, and what a translation of one call may ask of it.
+
+`Construction` emits operators: it lets views on tensors become operators only where one is needed, sets which
+dimension holds the samples, and names operators by the modules that call them.  `Call` gives a translation its
+arguments, in the forms that it needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from topoplan import Operator, OperatorGraph, Tensor, TopoplanError
+from topoplan.errors import shown
+from topoplan.model.graph import Role
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_frontend_torch.program import Argument, Node, Program, Ref
+from topoplan_frontend_torch.simplify import operator_of
+from topoplan_operators import GraphBuilder, Handle, shaping
+
+__all__ = ["Call", "Construction", "Untranslated"]
+
+#: Bytes of an activation or weight: graphs are in fp32, and the user's precision halves them.
+_ELEMENT = 4
+
+
+class Untranslated(Exception):
+    """A call of a form that no operator of the algebra has; the message says what of it."""
+
+
+class Construction:
+    """An operator graph under construction: operators, and where each value of the program lies."""
+
+    def __init__(self, program: Program, batch_size: int) -> None:
+        self._program = program
+        self._builder = GraphBuilder(program.name, batch_size)
+        self._places: list[tuple[str, str, bool]] = []
+        self._plain: dict[Layout, Layout] = {}
+        self._viewed_as: dict[tuple[Layout, tuple[int, ...]], Layout] = {}
+        self.layouts: dict[str, Layout] = {}
+        self.used: Counter[str] = Counter()
+        self._declare(batch_size)
+
+    def _declare(self, batch_size: int) -> None:
+        """Take note of what no node makes: parameters, inputs, constants."""
+        values = self._program.values
+        for name, parameter in self._program.parameters.items():
+            self.layouts[name] = Layout.of(Handle(values[name].shape, _ELEMENT), parameter=parameter)
+        for name in (*self._program.inputs, *self._program.constants):
+            if name in values:
+                shape, is_constant = values[name].shape, name in self._program.constants or not values[name].floating
+                itemsize = _ELEMENT if values[name].floating else values[name].itemsize
+                has_samples = name in self._program.inputs or name in self._program.data
+                sample = 0 if has_samples and shape and shape[0] % batch_size == 0 else None
+                self.layouts[name] = Layout.of(Handle(shape, itemsize), sample, constant=is_constant)
+
+    def emit(
+        self,
+        node: Node,
+        operator: Operator,
+        inputs: Sequence[Layout],
+        weights: Sequence[Layout] = (),
+        *,
+        moves: bool = False,
+        slots: int | None = None,
+    ) -> list[Layout]:
+        """Add an operator.
+
+        Args:
+            node: whose module names it.
+            operator: of the algebra; its roles are set by where its inputs have their samples.
+            inputs: plain layouts, one for each of its inputs.
+            weights: plain layouts, one for each of its weights.
+            moves: it only puts a view into order for the node.
+            slots: dimension that holds places for samples, where samples themselves are summed over.
+
+        Returns:
+            Its outputs, as they are.
+        """
+        operator, samples = _with_samples(operator, [layout.sample for layout in inputs], slots)
+        operator = self._with_weights(operator, weights)
+        self._places.append((node.path, operator.kind, moves))
+        name = f"{len(self._places)}"
+        handles = self._builder.append(operator, [layout.handle for layout in inputs], name)
+        return [Layout.of(handle, sample) for handle, sample in zip(handles, samples, strict=True)]
+
+    def _with_weights(self, operator: Operator, weights: Sequence[Layout]) -> Operator:
+        """Let a parameter that an earlier operator holds be data of this one: it is kept and reduced once."""
+        own, shared = [], []
+        for tensor, layout in zip(operator.weights, weights, strict=True):
+            (shared if layout.parameter and self.used[layout.parameter] else own).append(tensor)
+            self.used[layout.parameter] += 1
+        return attrs.evolve(operator, weights=tuple(own), inputs=(*operator.inputs, *shared)) if shared else operator
+
+    def plain(self, node: Node, layout: Layout) -> Layout:
+        """Return a view as a tensor of its own, made by operators where it is none, once for all that read it."""
+        if layout.is_plain:
+            return layout
+        if layout not in self._plain:
+            self._plain[layout] = self._made_plain(node, layout)
+        return self._plain[layout]
+
+    def _made_plain(self, node: Node, layout: Layout) -> Layout:
+        if layout.parameter or layout.constant or layout.handle.producer < 0:
+            return _rearranged_data(layout)
+        if layout.repeats:
+            return self._repeated(node, layout)
+        direct = attrs.evolve(Layout.of(layout.handle), sample=layout.sample).reshaped(layout.shape)
+        if direct is None or direct.axes != layout.axes:
+            layout = self.unmerged(node, layout)
+            order = [atom.axis for axis in layout.axes for atom in axis]
+            if order != sorted(order):
+                handle, sample = layout.handle, layout.sample
+                operator = shaping.permute(handle, order, sample=-1 if sample is None else sample)
+                moved = self.emit(node, operator, [Layout.of(handle, sample)], moves=True)[0]
+                back = {axis: k for k, axis in enumerate(order)}
+                axes = tuple(tuple(attrs.evolve(a, axis=back[a.axis]) for a in axis) for axis in layout.axes)
+                layout = Layout(moved.handle, axes, moved.sample)
+        return self._viewed(node, layout, layout.shape)
+
+    def unmerged(self, node: Node, layout: Layout) -> Layout:
+        """Return a view each of whose axes holds whole axes of a tensor, so that it exchanges and joins them alone.
+
+        Raises:
+            Untranslated: it shows a part of a tensor.
+        """
+        split = layout.split()
+        if split is None:
+            raise Untranslated(f"a view of shape {layout.shape} on a part of a tensor")
+        shape, view = split
+        if shape == layout.handle.shape:
+            return layout
+        if layout.parameter or layout.constant or layout.handle.producer < 0:
+            return view
+        base = self._viewed(node, Layout.of(layout.handle, layout.sample), shape)
+        return attrs.evolve(view, handle=base.handle, sample=base.sample)
+
+    def _viewed(self, node: Node, layout: Layout, shape: Sequence[int]) -> Layout:
+        """Give a tensor another shape by an operator."""
+        base = Layout.of(layout.handle, layout.sample)
+        if tuple(shape) == layout.handle.shape:
+            return base
+        if (base, tuple(shape)) not in self._viewed_as:
+            sample = -1 if layout.sample is None else layout.sample
+            operator = shaping.view(layout.handle, shape, sample=sample)
+            self._viewed_as[base, tuple(shape)] = self.emit(node, operator, [base], moves=True)[0]
+        return self._viewed_as[base, tuple(shape)]
+
+    def _repeated(self, node: Node, layout: Layout) -> Layout:
+        """Return a tensor that holds elements several times."""
+        once = self.plain(node, layout.without_repeats())
+        return self.emit(node, _expand(once.handle, layout.shape), [once], moves=True)[0]
+
+    def build(self) -> OperatorGraph:
+        """Return the graph, its operators named by their modules."""
+        try:
+            graph = self._builder.build()
+        except TopoplanError as error:
+            raise TopoplanError(f"frontend torch: {error}") from None
+        names = _names(self._places)
+        operators = [attrs.evolve(op, name=name) for op, name in zip(graph.operators, names, strict=True)]
+        return attrs.evolve(graph, operators=tuple(operators))
+
+
+def _rearranged_data(layout: Layout) -> Layout:
+    """Return data, or a parameter, in the shape of a view: it is stored so."""
+    handle = Handle(layout.shape, layout.handle.itemsize)
+    sample = next((k for k, axis in enumerate(layout.axes) if axis and axis[0].axis == layout.sample), None)
+    if layout.sample is None:
+        sample = None
+    return Layout.of(handle, sample, parameter=layout.parameter, constant=layout.constant)
+
+
+def _expand(x: Handle, shape: Sequence[int]) -> Operator:
+    """Repeat ``x`` along axes of size 1."""
+    from topoplan.model.graph import Axis, Dimension
+
+    dims = tuple(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape))
+    follows = tuple(Axis(size, k if size == shape[k] else -1) for k, size in enumerate(x.shape))
+    return Operator(
+        name="",
+        kind="expand",
+        dims=dims,
+        inputs=(Tensor("x", follows, x.itemsize),),
+        outputs=(Tensor("y", tuple(Axis(size, k) for k, size in enumerate(shape)), x.itemsize),),
+        linear_in=((0,),),
+    )
+
+
+def _with_samples(
+    operator: Operator, samples: Sequence[int | None], slots: int | None
+) -> tuple[Operator, list[int | None]]:
+    """Return an operator whose dimension of samples is the one that its inputs' samples follow, or ``slots``.
+
+    Returns:
+        The operator, and for each output the axis that holds the samples, or None.
+    """
+    kept = {axis.dim for tensor in operator.outputs for axis in tensor.axes}
+    followed = [
+        tensor.axes[axis].dim
+        for tensor, axis in zip(operator.inputs, samples, strict=True)
+        if axis is not None and axis < len(tensor.axes) and tensor.axes[axis].dim >= 0
+    ]
+    found = [dim for dim in followed if dim in kept] + followed
+    sample = slots if slots is not None else found[0] if found else -1
+    dims = []
+    for index, dim in enumerate(operator.dims):
+        role = dim.role
+        if index == sample and role in (Role.ATTRIBUTE, Role.SAMPLE):
+            role = Role.SAMPLE
+        elif role is Role.SAMPLE:
+            role = Role.ATTRIBUTE if index in kept else Role.REDUCTION
+        dims.append(attrs.evolve(dim, role=role))
+    outputs: list[int | None] = [
+        next((k for k, axis in enumerate(tensor.axes) if sample >= 0 and axis.dim == sample), None)
+        for tensor in operator.outputs
+    ]
+    return attrs.evolve(operator, dims=tuple(dims)), outputs
+
+
+def _names(places: Sequence[tuple[str, str, bool]]) -> list[str]:
+    """Name operators by the paths of their modules; several of one module get their kinds, and numbers if alike.
+
+    Args:
+        places: path, kind, and whether it is a view for another operator of the path.
+    """
+    of_path = Counter(path for path, _, moves in places if not moves)
+    of_kind = Counter((path, kind) for path, kind, _ in places)
+    numbers: Counter[tuple[str, str]] = Counter()
+    names: list[str] = []
+    taken: set[str] = set()
+    for path, kind, moves in places:
+        if path and of_path[path] == 1 and not moves:
+            name = path
+        else:
+            numbers[path, kind] += 1
+            number = str(numbers[path, kind]) if of_kind[path, kind] > 1 or not path else ""
+            name = f"{path}.{kind}{number}" if path else f"{kind}{number}"
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+@attrs.frozen
+class Call:
+    """One call: its arguments, and the graph that its operators go to."""
+
+    node: Node
+    program: Program
+    graph: Construction
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator, such as ``add``."""
+        return operator_of(self.node.target)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of what it makes."""
+        return tuple(self.program.values[name].shape for name in self.node.outputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first value that it makes."""
+        return self.shapes[0]
+
+    def argument(self, *names: str, default: Argument = None) -> Argument:
+        """Return the first of these arguments that is given."""
+        return next((self.node.arguments[name] for name in names if name in self.node.arguments), default)
+
+    def has(self, name: str) -> bool:
+        """Whether an argument is a value."""
+        return isinstance(self.node.arguments.get(name), Ref)
+
+    def view(self, *names: str) -> Layout:
+        """Return where an argument lies.
+
+        Raises:
+            Untranslated: it is no value.
+        """
+        argument = self.argument(*names)
+        if not isinstance(argument, Ref) or argument.name not in self.graph.layouts:
+            raise Untranslated(f"{names[0]} is {shown(argument)}")
+        return self.graph.layouts[argument.name]
+
+    def views(self, *names: str) -> list[Layout]:
+        """Return where the values of a list lie.
+
+        Raises:
+            Untranslated: it is no list of values.
+        """
+        argument = self.argument(*names)
+        if not isinstance(argument, tuple) or not all(isinstance(item, Ref) for item in argument):
+            raise Untranslated(f"{names[0]} is {shown(argument)}")
+        return [self.graph.layouts[item.name] for item in argument if isinstance(item, Ref)]
+
+    def plain(self, *names: str) -> Layout:
+        """Return an argument as a tensor of its own."""
+        return self.made_plain(self.view(*names))
+
+    def made_plain(self, layout: Layout) -> Layout:
+        """Return a view as a tensor of its own."""
+        return self.graph.plain(self.node, layout)
+
+    def followed(self, layout: Layout, axis: int) -> Layout:
+        """Return a view whose ``axis`` is a whole axis of its tensor."""
+        if layout.follows(axis) < 0 and not layout.repeats and layout.split() is not None:
+            layout = self.graph.unmerged(self.node, layout)
+        return layout if layout.follows(axis) >= 0 else self.made_plain(layout)
+
+    def alike(self, layouts: Sequence[Layout]) -> list[Layout]:
+        """Return views of as many axes as tensors whose axes lie in one order, that of the first if it can be."""
+        first = layouts[0]
+        if not first.repeats and first.split() is not None and not first.parameter:
+            first = self.graph.unmerged(self.node, first)
+        places = [first.follows(axis) for axis in range(len(first.axes))]
+        if sorted(places) != list(range(len(first.handle.shape))):
+            return [self.made_plain(layout) for layout in layouts]
+        order = sorted(range(len(places)), key=lambda axis: places[axis])
+        others = [self.made_plain(layout.permuted(order)).permuted(places) for layout in layouts[1:]]
+        return [first, *others]
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """Return an integer.
+
+        Raises:
+            Untranslated: it is none.
+        """
+        value = self.argument(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Untranslated(f"{names[0]} is {shown(value)}")
+        return value
+
+    def axis(self, *names: str, rank: int, default: int | None = None) -> int:
+        """Return an axis, counted from the first."""
+        axis = self.integer(*names, default=default)
+        if not -rank <= axis < rank:
+            raise Untranslated(f"axis {axis} of {rank}")
+        return axis % rank
+
+    def integers(self, *names: str, count: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Return as many integers as there should be; a single one stands for all."""
+        value = self.argument(*names)
+        value = tuple(default) if value in (None, ()) and default is not None else value
+        values = value if isinstance(value, tuple) else (value,) * count
+        values = values * count if len(values) == 1 else values
+        if len(values) != count or not all(type(each) is int for each in values):
+            raise Untranslated(f"{names[0]} is {shown(value)}")
+        return tuple(each for each in values if isinstance(each, int))
+
+    def emit(
+        self,
+        operator: Operator,
+        inputs: Sequence[Layout],
+        weights: Sequence[Layout] = (),
+        *,
+        slots: int | None = None,
+    ) -> list[Layout]:
+        """Add an operator; see `Construction.emit`."""
+        return self.graph.emit(self.node, operator, inputs, weights, slots=slots)

@@ -1,0 +1,248 @@
+"""What each ATen operator is in the algebra: functions from a call to where its values lie.
+
+A translation that finds a form that the algebra has not raises `Untranslated`; the call is then planned as a whole
+(`model`).  Views move no element: they only change how a tensor is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from topoplan_frontend_torch.attention import ATTENTION
+from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.elementwise import ELEMENTWISE
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_frontend_torch.routing import ROUTING
+from topoplan_frontend_torch.spatial import SPATIAL
+from topoplan_frontend_torch.views import VIEWS
+from topoplan_operators import Handle, dense, experts, losses, normalization, pointwise, products
+
+__all__ = ["TRANSLATIONS", "Translation"]
+
+#: Letters of axes in sums of products; the last three are those of a matrix product.
+_LETTERS = "abcdefghijklmnopqrstuvw"
+
+#: From a call to where its values lie, in their order.
+Translation = Callable[[Call], Sequence[Layout]]
+
+
+def _linear(call: Call) -> Sequence[Layout]:
+    return _product(call, call.view("input"), call.view("weight"), "bias")
+
+
+def _addmm(call: Call) -> Sequence[Layout]:
+    weight = call.view("mat2")
+    return _product(call, call.view("mat1"), weight.permuted((1, 0)), "self")
+
+
+def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layout]:
+    """Return ``x`` times a weight (out, in), plus a bias."""
+    if not weight.parameter or len(weight.shape) != 2:
+        raise Untranslated("a product with a computed weight")
+    x = x if x.ends_plainly(1) else call.made_plain(x)
+    biases = [call.made_plain(call.view(bias))] if call.has(bias) else []
+    out = weight.shape[0]
+    operator = dense.linear(x.handle, out, bias=bool(biases), activation=False)
+    base = call.emit(operator, [Layout.of(x.handle, x.sample)], [call.made_plain(weight), *biases])[0]
+    return [x.on(base.handle, base.sample)]
+
+
+def _matmul(call: Call) -> Sequence[Layout]:
+    left, right = call.view("self"), call.view("other", "mat2", "batch2", "vec")
+    if right.parameter and len(right.shape) == 2 and len(left.shape) > 1:
+        return _product(call, left, right.permuted((1, 0)), "")
+    ranks = len(left.shape), len(right.shape)
+    if min(ranks) < 2:
+        raise Untranslated(f"a product of tensors of {ranks[0]} and {ranks[1]} axes")
+    batch = _LETTERS[: max(ranks) - 2]
+    return _summed(call, [f"{batch[len(batch) - ranks[0] + 2 :]}xy", f"{batch[len(batch) - ranks[1] + 2 :]}yz"], f"{batch}xz", [left, right])
+
+
+def _einsum(call: Call) -> Sequence[Layout]:
+    equation, factors = call.argument("equation"), call.views("tensors", "operands")
+    if not isinstance(equation, str) or "->" not in equation:
+        raise Untranslated(f"equation {equation!r}")
+    terms, _, out = equation.replace(" ", "").partition("->")
+    words = [*terms.split(","), out]
+    letters = dict(zip(dict.fromkeys(c for word in words for c in word if c != "."), _LETTERS, strict=False))
+    free = [letter for letter in _LETTERS if letter not in letters.values()]
+    ranks = [len(factor.shape) for factor in factors] + [len(call.shape)]
+    renamed = []
+    for word, rank in zip(words, ranks, strict=True):
+        hidden = rank - len(word.replace("...", ""))
+        text = "".join(letters.get(c, c) for c in word).replace("...", "".join(free[len(free) - hidden :]))
+        renamed.append(text)
+    return _summed(call, renamed[:-1], renamed[-1], factors)
+
+
+def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout]) -> Sequence[Layout]:
+    """Return a sum of products: one letter for each axis; axes of size 1 meet all of a letter's elements."""
+    if len(factors) != 2:
+        raise Untranslated(f"a product of {len(factors)} tensors")
+    order = sorted(range(2), key=lambda k: bool(factors[k].parameter))  # inputs before weights
+    views, words = [], []
+    for k in order:
+        view = factors[k] if _is_permuted(factors[k]) else _permuted(call, factors[k])
+        word = [""] * len(view.handle.shape)
+        for letter, axis in zip(terms[k], view.axes, strict=True):
+            for atom in axis:
+                word[atom.axis] = letter
+        if "" in word:
+            view = Layout.of(call.made_plain(factors[k]).handle, call.made_plain(factors[k]).sample, parameter=factors[k].parameter)
+            word = list(terms[k])
+        views.append(view)
+        words.append("".join(word))
+    used = set("".join(words))
+    base = "".join(letter for letter in out if letter in used)
+    inputs = [view for view in views if not view.parameter]
+    weights = [view for view in views if view.parameter]
+    operator = products.einsum(
+        f"{','.join(words)}->{base}", [view.handle for view in inputs], [view.handle for view in weights], sample=" "
+    )
+    kind = call.operator if call.operator in ("bmm", "matmul", "einsum") else "matmul"
+    plain = [Layout.of(view.handle, view.sample) for view in inputs]
+    slots = _slots(words, [view.sample for view in views], base)
+    number = {dim.name: index for index, dim in enumerate(operator.dims)}
+    made = call.emit(attrs.evolve(operator, kind=kind), plain, weights, slots=number.get(slots))[0]
+    shape = made.reshaped(call.shape)
+    if shape is None:
+        raise Untranslated(f"a product of shape {call.shape}")
+    return [shape]
+
+
+def _slots(words: Sequence[str], samples: Sequence[int | None], out: str) -> str:
+    """Return the letter of the places for samples, where a product sums over samples to fill these; else nothing.
+
+    So experts get their tokens (GShard): the factor that has samples, experts and slots sums samples; of the axes that
+    it leaves, the last one is taken for the slots.
+    """
+    letters = [word[axis] for word, axis in zip(words, samples, strict=True) if axis is not None]
+    if not letters or any(letter in out for letter in letters):
+        return ""
+    for word in words:
+        own = [c for c in word if c in out and sum(c in other for other in words) == 1]
+        if letters[0] in word and len(own) > 1:
+            return own[-1]
+    return ""
+
+
+def _is_permuted(view: Layout) -> bool:
+    return all(len(axis) < 2 for axis in view.axes) and all(view.follows(k) >= 0 for k, axis in enumerate(view.axes) if axis)
+
+
+def _permuted(call: Call, view: Layout) -> Layout:
+    """Return a view each of whose axes is a whole axis of a tensor."""
+    if not view.repeats and all(len(axis) < 2 for axis in view.axes):
+        return call.graph.unmerged(call.node, view)
+    return call.made_plain(view)
+
+
+def _embedding(call: Call) -> Sequence[Layout]:
+    table, indices = call.view("weight"), call.plain("indices")
+    rows, channels = _table(table)
+    shape = indices.shape if indices.shape else (1,)
+    flat = Handle((shape[0], math.prod(shape[1:])), indices.handle.itemsize)
+    operator = dense.token_embedding(flat, rows, channels)
+    made = call.emit(operator, [Layout.of(flat, indices.sample)], [table])[0]
+    return [_reshaped(made, call.shape)]
+
+
+def _table(table: Layout) -> tuple[int, int]:
+    if not table.parameter or len(table.shape) != 2 or not table.is_plain:
+        raise Untranslated("an embedding whose table is computed")
+    return table.shape[0], table.shape[1]
+
+
+def _embedding_bag(call: Call) -> Sequence[Layout]:
+    rows, channels = _table(call.view("weight"))
+    bags, indices = call.shape[0], call.plain("indices")
+    flat = Handle((bags, max(1, math.prod(indices.shape) // bags)), indices.handle.itemsize)
+    operator = dense.embedding(flat, rows, channels, itemsize=4)
+    made = call.emit(operator, [Layout.of(flat, 0)], [call.view("weight")])
+    return [*made, *made * (len(call.node.outputs) - 1)]
+
+
+def _reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
+    view = layout.reshaped(shape)
+    if view is None:
+        raise Untranslated(f"shape {layout.shape} as {tuple(shape)}")
+    return view
+
+
+def _normalization(call: Call) -> Sequence[Layout]:
+    """Layer norm and RMS norm, over the last axes."""
+    x = call.view("input", "self")
+    normalized = call.argument("normalized_shape")
+    count = len(normalized) if isinstance(normalized, tuple) else call.integer("axes", default=1)
+    x = x if x.ends_plainly(count) else call.made_plain(x)
+    make = normalization.rms_norm if call.operator.endswith("rms_norm") else normalization.layer_norm
+    operator = make(x.handle, count)
+    weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
+    kept = len(weights)
+    if any(not weight.parameter for weight in weights):
+        raise Untranslated("a normalization whose weights are computed")
+    operator = attrs.evolve(operator, weights=operator.weights[:kept])
+    made = call.emit(operator, [Layout.of(x.handle, x.sample)], weights)[0]
+    return [x.on(made.handle, made.sample)] * len(call.node.outputs)
+
+
+def _softmax(call: Call) -> Sequence[Layout]:
+    x = call.view("self", "input")
+    axis = call.axis("dim", rank=len(x.shape))
+    if x.follows(axis) < 0:
+        x = call.made_plain(x)
+    operator = pointwise.softmax(x.handle, x.follows(axis), log="log" in call.operator)
+    made = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
+    return [x.on(made.handle, made.sample)]
+
+
+def _top_k(call: Call) -> Sequence[Layout]:
+    x = call.plain("self")
+    classes = x.shape[-1]
+    rows = Handle((math.prod(x.shape[:-1]), classes), x.handle.itemsize, x.handle.producer, x.handle.output)
+    if len(x.shape) != 2:
+        raise Untranslated(f"the best of a tensor of {len(x.shape)} axes")
+    values, indices = call.emit(experts.top_k(rows, call.integer("k")), [Layout.of(rows, x.sample)])
+    return [values, attrs.evolve(indices, constant=True)][: len(call.node.outputs)]
+
+
+def _cross_entropy(call: Call) -> Sequence[Layout]:
+    scores, target = call.plain("self"), call.plain("target")
+    if target.shape != (scores.shape[0], *scores.shape[2:]):
+        raise Untranslated("a loss with probabilities as targets")
+    logs = scores
+    if call.operator == "cross_entropy_loss":
+        logs = call.emit(pointwise.softmax(scores.handle, 1, log=True), [scores])[0]
+    sample = target.sample if target.sample is not None else logs.sample
+    return call.emit(losses.nll_loss(logs.handle, target.handle), [logs, attrs.evolve(target, sample=sample)])
+
+
+TRANSLATIONS: Mapping[str, Translation] = {
+    **VIEWS,
+    **ELEMENTWISE,
+    **ATTENTION,
+    **ROUTING,
+    **SPATIAL,
+    "linear": _linear,
+    "addmm": _addmm,
+    "mm": _matmul,
+    "bmm": _matmul,
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "embedding": _embedding,
+    "embedding_bag": _embedding_bag,
+    "layer_norm": _normalization,
+    "rms_norm": _normalization,
+    "topoplan.rms_norm": _normalization,
+    "softmax": _softmax,
+    "_softmax": _softmax,
+    "log_softmax": _softmax,
+    "topk": _top_k,
+    "topoplan.top_k": _top_k,
+    "cross_entropy_loss": _cross_entropy,
+    "nll_loss": _cross_entropy,
+    "nll_loss_nd": _cross_entropy,
+}

@@ -1,0 +1,135 @@
+"""Experts that tokens are sent to without padding: gather tokens by expert, multiply group by group, put them back.
+
+transformers 5 sorts the tokens by their experts, and multiplies each group with the weights of its expert
+(`grouped_mm`).  Which token goes where depends on data.  A plan assumes that every expert gets its even share, and that
+each device routes its own samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
+from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_frontend_torch.program import Ref
+from topoplan_operators import Handle
+
+__all__ = ["ROUTING"]
+
+
+def _index(call: Call) -> Sequence[Layout]:
+    """Return elements that constant indices name: rows, as when tokens are sorted by expert, or elements of samples."""
+    indices = call.argument("indices")
+    if not isinstance(indices, tuple) or not all(item is None or isinstance(item, Ref) for item in indices):
+        raise Untranslated("indices that are no values")
+    views = [call.graph.layouts[item.name] if isinstance(item, Ref) else None for item in indices]
+    if any(view is not None and not view.constant for view in views):
+        raise Untranslated("computed indices")
+    if len(views) == 1 and views[0] is not None:
+        return _moved(call, call.plain("self"), views[0], "gather")
+    return _picked(call, call.plain("self"), [axis for axis, view in enumerate(views) if view is not None])
+
+
+def _picked(call: Call, x: Layout, axes: Sequence[int]) -> Sequence[Layout]:
+    """Return elements that indices of adjacent ``axes`` name; the axes before and after stay as they are."""
+    first, rank, after = axes[0], len(x.shape), len(x.shape) - len(axes) - axes[0]
+    if list(axes) != list(range(first, first + len(axes))):
+        raise Untranslated("indices of axes that are apart")
+    kept = [*range(first), *range(rank - after, rank)]
+    places = [*range(first), *range(len(call.shape) - after, len(call.shape))]
+    number = {axis: k for k, axis in enumerate(kept)}
+    target = {axis: k for k, axis in enumerate(places)}
+    operator = Operator(
+        name="",
+        kind="gather",
+        dims=tuple(Dimension(f"a{axis}", x.shape[axis], Role.ATTRIBUTE) for axis in kept),
+        inputs=(Tensor("x", tuple(Axis(size, number.get(k, -1)) for k, size in enumerate(x.shape)), x.handle.itemsize),),
+        outputs=(
+            Tensor("y", tuple(Axis(size, target.get(k, -1)) for k, size in enumerate(call.shape)), x.handle.itemsize),
+        ),
+        linear_in=((0,),),
+    )
+    return call.emit(operator, [x])
+
+
+def _index_select(call: Call) -> Sequence[Layout]:
+    if call.integer("dim") != 0:
+        raise Untranslated("indices of another axis than the first")
+    return _moved(call, call.plain("self"), call.view("index"), "gather")
+
+
+def _index_add(call: Call) -> Sequence[Layout]:
+    """Return rows added up where constant indices say, in a tensor that was empty."""
+    if call.argument("dim", default=0) != 0 or not call.view("self").constant:
+        raise Untranslated("rows that are added to a computed tensor")
+    return _moved(call, call.plain("source", "src"), call.view("index"), "scatter")
+
+
+def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
+    rows, made = x.shape[0], call.shape[0]
+    if not index.constant or len(index.shape) != 1 or call.shape[1:] != x.shape[1:] or x.sample != 0:
+        raise Untranslated("computed indices, or rows that are no samples")
+    groups = math.gcd(rows, made)
+    dims = (
+        Dimension("n", groups, Role.SAMPLE),
+        *(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(x.shape[1:], 1)),
+    )
+
+    def tensor(name: str, shape: Sequence[int]) -> Tensor:
+        each = shape[0] // groups
+        rest = tuple(Axis(size, k) for k, size in enumerate(shape[1:], 1))
+        return Tensor(name, (Axis(shape[0], 0, scale=each, extent=each), *rest), x.handle.itemsize)
+
+    operator = Operator(
+        name="",
+        kind=kind,
+        dims=dims,
+        inputs=(tensor("x", x.shape),),
+        outputs=(tensor("y", call.shape),),
+        linear_in=((0,),),
+    )
+    return call.emit(operator, [x])
+
+
+def _grouped_product(call: Call) -> Sequence[Layout]:
+    x, weight = call.plain("input", "self", "mat_a"), call.view("weight", "mat2", "mat_b")
+    if not weight.parameter or len(weight.shape) != 3 or len(x.shape) != 2 or weight.shape[1] != x.shape[1]:
+        raise Untranslated(f"a grouped product of {x.shape} and {weight.shape}")
+    return call.emit(_grouped(x.handle, weight.shape[0], weight.shape[2]), [x], [call.made_plain(weight)])
+
+
+def _grouped(x: Handle, experts: int, out: int) -> Operator:
+    """Return each row of ``x`` (rows, channels) times the matrix of its expert.
+
+    Dimensions: ``n`` rows, ``e`` experts, ``o`` output channels, ``i``.  A part with some experts has zeros in the rows
+    of the others, so that experts are a reduction.
+    """
+    rows, channels = x.shape
+    n, e, o, i = range(4)
+    return Operator(
+        name="",
+        kind="grouped_linear",
+        dims=(
+            Dimension("n", rows, Role.SAMPLE),
+            Dimension("e", experts, Role.REDUCTION),
+            Dimension("o", out, Role.PARAMETER),
+            Dimension("i", channels, Role.REDUCTION),
+        ),
+        inputs=(Tensor("x", (Axis(rows, n), Axis(channels, i)), x.itemsize),),
+        weights=(Tensor("kernel", (Axis(experts, e), Axis(channels, i), Axis(out, o))),),
+        outputs=(Tensor("y", (Axis(rows, n), Axis(out, o)), x.itemsize),),
+        work=(Term(2 / experts, (n, e, o, i)),),
+        linear_in=((0,), (1,)),
+    )
+
+
+ROUTING: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
+    "index": _index,
+    "index_select": _index_select,
+    "index_add": _index_add,
+    **dict.fromkeys(
+        ("_grouped_mm", "grouped_mm", "transformers.grouped_mm", "transformers.grouped_mm_fallback"), _grouped_product
+    ),
+}

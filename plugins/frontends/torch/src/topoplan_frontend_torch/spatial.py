@@ -1,0 +1,98 @@
+"""ATen operators on images: convolution, pooling, batch normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_operators import normalization, spatial
+
+__all__ = ["SPATIAL"]
+
+
+def _convolution(call: Call) -> Sequence[Layout]:
+    """Return a convolution in one or two dimensions; one has height 1."""
+    x, weight = call.plain("input"), call.view("weight")
+    if not weight.parameter or len(weight.shape) not in (3, 4):
+        raise Untranslated(f"a convolution with a weight of {len(weight.shape)} axes")
+    flat = len(weight.shape) == 3
+    count = len(weight.shape) - 2
+    stride, dilation = (call.integers(name, count=count, default=(1,) * count) for name in ("stride", "dilation"))
+    padding = _padding(call, weight.shape[2:], dilation)
+    if flat:
+        raise Untranslated("a convolution in one dimension")
+    if call.integer("groups", default=1) != 1 or dilation != (1, 1):
+        raise Untranslated("a convolution in groups, or with dilation")
+    biases = [call.made_plain(call.view("bias"))] if call.has("bias") else []
+    operator = spatial.conv2d(
+        x.handle,
+        weight.shape[0],
+        (weight.shape[2], weight.shape[3]),
+        stride=(stride[0], stride[1]),
+        padding=(padding[0], padding[1]),
+        bias=bool(biases),
+        activation=False,
+    )
+    return call.emit(operator, [x], [weight, *biases])
+
+
+def _padding(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+    """Return the padding of each side: numbers, or ``same`` and ``valid``."""
+    padding = call.argument("padding")
+    if padding == "valid":
+        return (0,) * len(kernel)
+    if padding == "same":
+        return tuple(step * (size - 1) // 2 for size, step in zip(kernel, dilation, strict=True))
+    return call.integers("padding", count=len(kernel), default=(0,) * len(kernel))
+
+
+def _pool(call: Call) -> Sequence[Layout]:
+    x = call.plain("self")
+    kernel = call.integers("kernel_size", count=2)
+    stride = call.integers("stride", count=2, default=kernel)
+    padding = call.integers("padding", count=2, default=(0, 0))
+    if call.argument("ceil_mode") or call.argument("dilation", default=1) not in (1, (1,), (1, 1)):
+        return _windows(call, x)
+    operator = spatial.pool2d(x.handle, _pair(kernel), stride=_pair(stride), padding=_pair(padding))
+    return call.emit(operator, [x]) * len(call.node.outputs)
+
+
+def _pair(values: Sequence[int]) -> tuple[int, int]:
+    return values[0], values[1]
+
+
+def _windows(call: Call, x: Layout) -> Sequence[Layout]:
+    """Return a pooling to a given height and width, in windows as even as can be."""
+    if len(x.shape) != 4 or len(call.shape) != 4:
+        raise Untranslated(f"a pooling of {len(x.shape)} axes")
+    kernels, strides = [], []
+    for size, out in zip(x.shape[2:], call.shape[2:], strict=True):
+        strides.append(max(1, size // out))
+        kernels.append(size - (out - 1) * strides[-1])
+        if kernels[-1] < 1:
+            raise Untranslated(f"a pooling of {size} to {out}")
+    operator = spatial.pool2d(x.handle, _pair(kernels), stride=_pair(strides), padding=0)
+    return call.emit(operator, [x]) * len(call.node.outputs)
+
+
+def _adaptive(call: Call) -> Sequence[Layout]:
+    return _windows(call, call.plain("self"))
+
+
+def _batch_norm(call: Call) -> Sequence[Layout]:
+    x = call.plain("input")
+    operator = normalization.batch_norm(x.handle)
+    weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
+    operator = attrs.evolve(operator, weights=operator.weights[: len(weights)])
+    return call.emit(operator, [x], weights) * len(call.node.outputs)
+
+
+SPATIAL: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
+    **dict.fromkeys(("conv1d", "conv2d", "convolution"), _convolution),
+    **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
+    **dict.fromkeys(("adaptive_avg_pool2d", "adaptive_max_pool2d"), _adaptive),
+    **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit"), _batch_norm),
+}

@@ -1,0 +1,264 @@
+"""A PyTorch module to a `Program`: `torch.export` on the meta device, without decompositions.
+
+Only this module and `loading` import torch, and late: it is no dependency of the planner.  Nothing is computed: values
+have shapes and types, and no memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topoplan import TopoplanError
+from topoplan.errors import exception_line
+from topoplan_frontend_torch.inputs import InputSpec
+from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
+
+__all__ = ["export", "import_torch", "meta_inputs", "program_of"]
+
+INSTALL = (
+    "torch is not installed (pip install torch; without a GPU, its CPU wheel is smaller: "
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+)
+
+
+def import_torch(where: str) -> Any:
+    """Return the module ``torch``.
+
+    Raises:
+        TopoplanError: it is not installed, or does not load; the message says how to install it.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise TopoplanError(f"{where}: torch does not load: {exception_line(error)}") from error
+        raise TopoplanError(f"{where}: {INSTALL}") from None
+    except (ImportError, OSError) as error:
+        raise TopoplanError(f"{where}: torch does not load: {exception_line(error)}") from error
+
+
+def meta_inputs(torch: Any, specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return tensors without memory for the inputs: those without a name, and those by name."""
+    tensors = [(spec.name, torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")) for spec in specs]
+    return tuple(tensor for name, tensor in tensors if not name), {name: tensor for name, tensor in tensors if name}
+
+
+def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Any:
+    """Return torch's exported program of a module.
+
+    Raises:
+        TopoplanError: torch cannot export it; the message has torch's cause, file and line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, dict(kwargs), strict=False)
+    except TopoplanError:
+        raise
+    except Exception as error:
+        raise TopoplanError(f"{where}: torch.export: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    """Return torch's reason in a line, the place in the user's code, and what helps where that is known."""
+    text = str(error)
+    reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    name = type(error).__name__
+    advice = ""
+    if "data-dependent" in text or "unbacked" in text or name.startswith("GuardOnDataDependent"):
+        advice = " (shapes depend on data: pad to a capacity, such as a fixed number of tokens for each expert)"
+    elif ".item()" in text or "data_ptr" in text:
+        advice = " (values of tensors are not known here: use shapes and constants alone)"
+    return f"{name}: {reason}{_place(error, text)}{advice}"
+
+
+def _place(error: BaseException, text: str) -> str:
+    """Return the innermost line of code that is none of torch's, as ``, at model.py:12``."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    frames += [(match[1], int(match[2])) for match in re.finditer(r'File "([^"]+)", line (\d+)', text)]
+    own = [(file, line) for file, line in frames if not _is_library(file)]
+    return f", at {Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+
+
+def _is_library(file: str) -> bool:
+    parts = Path(file).parts
+    return file.startswith("<") or "torch" in parts or any(part.startswith("topoplan") for part in parts)
+
+
+def program_of(torch: Any, exported: Any, name: str) -> Program:
+    """Return an exported program as plain values."""
+    return _Reader(torch, exported, name).program()
+
+
+class _Reader:
+    """Reads an exported program, graphs within it in the place of the nodes that call them."""
+
+    def __init__(self, torch: Any, exported: Any, name: str) -> None:
+        self._torch = torch
+        self._exported = exported
+        self._name = name
+        self._values: dict[str, Value] = {}
+        self._nodes: list[Node] = []
+
+    def program(self) -> Program:
+        """Read the graph and its signature."""
+        signature = self._exported.graph_signature
+        kinds = self._torch.export.graph_signature.InputKind
+        storages: dict[int, str] = {}
+        parameters: dict[str, str] = {}
+        constants, inputs = set(), []
+        for spec in signature.input_specs:
+            argument = spec.arg.name
+            if spec.kind is kinds.PARAMETER:
+                tensor = self._exported.state_dict[spec.target]
+                parameters[argument] = storages.setdefault(id(tensor), spec.target)
+            elif spec.kind is kinds.USER_INPUT:
+                inputs.append(argument)
+            else:
+                constants.add(argument)
+        outputs = self._read(self._exported.graph_module, {}, "", ())
+        return Program(
+            name=self._name,
+            nodes=tuple(self._nodes),
+            values=self._values,
+            parameters=parameters,
+            constants=frozenset(constants),
+            inputs=tuple(name for name in inputs if name in self._values),
+            outputs=tuple(outputs),
+        )
+
+    def _read(
+        self, module: Any, given: Mapping[str, Argument], prefix: str, outer: tuple[tuple[str, str], ...]
+    ) -> list[str]:
+        """Read the nodes of a graph; return the names of its outputs.
+
+        Args:
+            module: holds the graph.
+            given: its placeholders -> what the caller gives for them; empty for the program's own graph.
+            prefix: of the names of a graph within another.
+            outer: modules of the node that calls it.
+        """
+        known: dict[str, Argument] = dict(given)
+        outputs: list[str] = []
+        for node in module.graph.nodes:
+            name = f"{prefix}{node.name}"
+            if node.op == "placeholder":
+                if node.name not in known:
+                    known[node.name] = Ref(name)
+                    self._value(name, node.meta.get("val"))
+            elif node.op == "output":
+                outputs = [ref.name for ref in _flat(self._argument(node.args, known)) if isinstance(ref, Ref)]
+            elif node.op == "get_attr":
+                value = getattr(module, str(node.target), None)
+                if not isinstance(value, self._torch.nn.Module):
+                    known[node.name] = Ref(name)
+                    self._value(name, node.meta.get("val", value))
+            elif node.op == "call_function":
+                self._call(module, node, name, known, outer)
+        return outputs
+
+    def _call(
+        self, module: Any, node: Any, name: str, known: dict[str, Argument], outer: tuple[tuple[str, str], ...]
+    ) -> None:
+        """Read a call: an item of a tuple, a graph within the graph, or an operator."""
+        modules = _modules(node.meta.get("nn_module_stack")) or outer
+        graphs = [argument for argument in node.args if self._is_graph(module, argument)]
+        if getattr(node.target, "__name__", "") == "getitem":
+            items = known[node.args[0].name]
+            known[node.name] = items[node.args[1]] if isinstance(items, tuple) else items
+        elif len(graphs) == 1:
+            inner = getattr(module, str(graphs[0].target))
+            after = node.args[node.args.index(graphs[0]) + 1 :]
+            holes = [each.name for each in inner.graph.nodes if each.op == "placeholder"]
+            given = dict(zip(holes, [self._argument(each, known) for each in after], strict=False))
+            made = self._read(inner, given, f"{name}.", modules)
+            known[node.name] = tuple(Ref(each) for each in made)
+        else:
+            outputs = self._outputs(name, node.meta.get("val"))
+            known[node.name] = outputs
+            self._nodes.append(
+                Node(
+                    name=name,
+                    target=str(node.target),
+                    arguments=self._arguments(node, known),
+                    outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
+                    module=modules,
+                    where=_where(node.meta.get("stack_trace")),
+                )
+            )
+
+    def _is_graph(self, module: Any, argument: Any) -> bool:
+        is_attribute = getattr(argument, "op", "") == "get_attr"
+        return is_attribute and isinstance(getattr(module, str(argument.target), None), self._torch.fx.GraphModule)
+
+    def _outputs(self, name: str, value: Any) -> Argument:
+        """Declare what a call returns; several values get numbers."""
+        if isinstance(value, (tuple, list)):
+            return tuple(self._outputs(f"{name}.{k}", item) for k, item in enumerate(value))
+        self._value(name, value)
+        return Ref(name) if name in self._values else _number(value)
+
+    def _value(self, name: str, value: Any) -> None:
+        if isinstance(value, self._torch.Tensor):
+            shape = tuple(int(size) for size in value.shape)
+            self._values[name] = Value(shape, str(value.dtype).removeprefix("torch."))
+
+    def _arguments(self, node: Any, known: Mapping[str, Argument]) -> dict[str, Argument]:
+        """Return the arguments of a call by the names in its operator's schema."""
+        schema = getattr(node.target, "_schema", None)
+        names = [argument.name for argument in schema.arguments] if schema is not None else []
+        names += [f"arg{k}" for k in range(len(names), len(node.args))]
+        arguments = {name: self._argument(each, known) for name, each in zip(names, node.args, strict=False)}
+        return arguments | {key: self._argument(each, known) for key, each in node.kwargs.items()}
+
+    def _argument(self, argument: Any, known: Mapping[str, Argument]) -> Argument:
+        if isinstance(argument, self._torch.fx.Node):
+            return known.get(argument.name)
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._argument(item, known) for item in argument)
+        return _number(argument)
+
+
+def _number(value: Any) -> Argument:
+    """Return a number or word as it is, one of torch's symbols as its number, and the text of anything else."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
+        return int(value)
+    return str(value).removeprefix("torch.")
+
+
+def _flat(argument: Argument) -> Iterator[Argument]:
+    if isinstance(argument, tuple):
+        for item in argument:
+            yield from _flat(item)
+    else:
+        yield argument
+
+
+def _modules(stack: Any) -> tuple[tuple[str, str], ...]:
+    """Return (path, class) of the modules that a node is in, outermost first."""
+    if not isinstance(stack, Mapping):
+        return ()
+    return tuple((_path(path), str(cls)) for path, cls in stack.values())
+
+
+def _path(path: str) -> str:
+    """Return a module's path without the number of the call that torch adds to repeated ones (``norm@1``)."""
+    return re.sub(r"@\d+", "", str(path)).removeprefix("L['self'].")
+
+
+def _where(trace: Any) -> str:
+    """Return the innermost line of a trace that is none of torch's, as ``model.py:12``."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', trace) if isinstance(trace, str) else []
+    own = [(file, line) for file, line in lines if not _is_library(file)] or lines
+    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

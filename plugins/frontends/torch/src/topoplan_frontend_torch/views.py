@@ -1,0 +1,197 @@
+"""ATen operators that move no element: views, transposes, repetitions, parts, and what puts parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
+from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.layouts import Layout
+from topoplan_operators import Handle, pointwise, shaping
+
+__all__ = ["VIEWS"]
+
+#: End of a slice that goes to the last element.
+_END = 2**62
+
+
+def _view(call: Call) -> Sequence[Layout]:
+    """Return another shape; where it cannot be looked at so, the tensor is put in order first."""
+    x = call.view("self")
+    looked_at = x.reshaped(call.shape)
+    if looked_at is None:
+        looked_at = call.made_plain(x).reshaped(call.shape)
+    if looked_at is None:
+        plain = call.made_plain(x)
+        sample = -1 if plain.sample is None else plain.sample
+        return call.emit(shaping.view(plain.handle, call.shape, sample=sample), [plain])
+    return [looked_at]
+
+
+def _transpose(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    rank = len(x.shape)
+    order = list(range(rank))
+    first, second = (0, rank - 1) if rank < 2 else (call.axis(name, rank=rank, default=k) for k, name in enumerate(("dim0", "dim1")))
+    order[first], order[second] = order[second], order[first]
+    return [x.permuted(order)]
+
+
+def _permute(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    rank = len(x.shape)
+    return [x.permuted([axis % rank for axis in call.integers("dims", count=rank)])]
+
+
+def _unsqueeze(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    return [x.unsqueezed(call.axis("dim", rank=len(x.shape) + 1))]
+
+
+def _expand(call: Call) -> Sequence[Layout]:
+    return [call.view("self").expanded(call.shape)]
+
+
+def _part(call: Call, x: Layout, axis: int, start: int, length: int) -> Layout:
+    """Return ``length`` elements of an axis from ``start``."""
+    x = call.followed(x, axis)
+    base = x.follows(axis)
+    if base < 0:
+        raise Untranslated("a part of an axis of size 1")
+    made = call.emit(_slice_of(x.handle, base, start, length), [Layout.of(x.handle, x.sample)])[0]
+    return x.on(made.handle, made.sample)
+
+
+def _slice(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    axis = call.axis("dim", rank=len(x.shape), default=0)
+    if call.argument("step", default=1) != 1:
+        raise Untranslated("a slice with steps")
+    start = call.argument("start")
+    start = start if isinstance(start, int) else 0
+    size = x.shape[axis]
+    return [_part(call, x, axis, start % size if start < 0 else start, call.shape[axis])]
+
+
+def _select(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    axis = call.axis("dim", rank=len(x.shape))
+    if x.shape[axis] == 1:
+        part = x
+    else:
+        part = _part(call, x, axis, call.integer("index") % x.shape[axis], 1)
+    dropped = part.reshaped(call.shape)
+    return [dropped if dropped is not None else _must(call.made_plain(part).reshaped(call.shape))]
+
+
+def _must(layout: Layout | None) -> Layout:
+    if layout is None:
+        raise Untranslated("a view")
+    return layout
+
+
+def _split(call: Call) -> Sequence[Layout]:
+    """Return parts side by side, equal or not."""
+    x = call.view("self")
+    axis = call.axis("dim", rank=len(x.shape), default=0)
+    x = call.followed(x, axis)
+    sizes = [shape[axis] for shape in call.shapes]
+    if sum(sizes) != x.shape[axis]:
+        raise Untranslated("parts that are not all of a tensor")
+    operator = _parts(x.handle, x.follows(axis), sizes)
+    return [x.on(made.handle, made.sample) for made in call.emit(operator, [Layout.of(x.handle, x.sample)])]
+
+
+def _unbind(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    axis = call.axis("dim", rank=len(x.shape), default=0)
+    x = call.followed(x, axis)
+    operator = _parts(x.handle, x.follows(axis), [1] * x.shape[axis])
+    made = call.emit(operator, [Layout.of(x.handle, x.sample)])
+    return [_must(x.on(each.handle, each.sample).reshaped(call.shape)) for each in made]
+
+
+def _cat(call: Call) -> Sequence[Layout]:
+    views = [view for view in call.views("tensors") if 0 not in view.shape]
+    axis = call.axis("dim", rank=len(call.shape), default=0)
+    if len(views) == 1:
+        return views
+    return _side_by_side(call, views, axis)
+
+
+def _stack(call: Call) -> Sequence[Layout]:
+    """Return tensors along a new axis: side by side along the one behind it, which is then looked at as two."""
+    views = call.views("tensors")
+    axis = call.axis("dim", rank=len(call.shape), default=0)
+    if axis == len(call.shape) - 1:
+        return _side_by_side(call, [view.unsqueezed(axis) for view in views], axis)
+    joined = _side_by_side(call, [call.made_plain(view) for view in views], axis)[0]
+    return [_must(joined.reshaped(call.shape))]
+
+
+def _side_by_side(call: Call, views: Sequence[Layout], axis: int) -> Sequence[Layout]:
+    tokens = [view for view in views if view.parameter]
+    if tokens and len(views) == 2 and views[0].parameter and len(call.shape) == 3 and axis == 1 and views[0].shape[1] == 1:
+        x, token = call.made_plain(views[1]), call.made_plain(views[0].without_repeats())
+        return call.emit(shaping.append_token(x.handle), [x], [token])
+    if tokens:
+        raise Untranslated("a concatenation with a parameter")
+    views = call.alike(views)
+    base = views[0].follows(axis)
+    if base < 0:  # parts of one element each
+        views = [call.made_plain(view) for view in views]
+        base = axis
+    operator = pointwise.concat([view.handle for view in views], base)
+    made = call.emit(operator, [Layout.of(view.handle, view.sample) for view in views])[0]
+    return [views[0].on(made.handle, made.sample)]
+
+
+def _slice_of(x: Handle, axis: int, start: int, length: int) -> Operator:
+    """Return ``length`` elements of an axis of ``x`` from ``start``."""
+    shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+    dims = tuple(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape))
+    axes = tuple(Axis(size, k, offset=start if k == axis else 0) for k, size in enumerate(x.shape))
+    return Operator(
+        name="",
+        kind="slice",
+        dims=dims,
+        inputs=(Tensor("x", axes, x.itemsize),),
+        outputs=(Tensor("y", tuple(Axis(size, k) for k, size in enumerate(shape)), x.itemsize),),
+        linear_in=((0,),),
+    )
+
+
+def _parts(x: Handle, axis: int, sizes: Sequence[int]) -> Operator:
+    """Return parts of ``x`` side by side along an axis, which is undivided."""
+    dims = tuple(
+        Dimension(f"a{k}", size, None if k == axis else Role.ATTRIBUTE) for k, size in enumerate(x.shape)
+    )
+
+    def tensor(name: str, size: int) -> Tensor:
+        axes = [Axis(each, k) for k, each in enumerate(x.shape)]
+        axes[axis] = Axis(size)
+        return Tensor(name, tuple(axes), x.itemsize)
+
+    return Operator(
+        name="",
+        kind="split",
+        dims=dims,
+        inputs=(Tensor("x", tuple(Axis(size, k) for k, size in enumerate(x.shape)), x.itemsize),),
+        outputs=tuple(tensor(f"y{k}", size) for k, size in enumerate(sizes)),
+        linear_in=((0,),),
+    )
+
+
+VIEWS: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze"), _view),
+    **dict.fromkeys(("transpose", "t", "swapaxes", "numpy_T"), _transpose),
+    "permute": _permute,
+    "unsqueeze": _unsqueeze,
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
+    **dict.fromkeys(("slice", "narrow"), _slice),
+    "select": _select,
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split"), _split),
+    "unbind": _unbind,
+    **dict.fromkeys(("cat", "concat", "topoplan.cat"), _cat),
+    "stack": _stack,
+}
