@@ -54,6 +54,7 @@ LEFT_OUT = {
         "reads what the command before it measures (tests/test_profile_command.py)"
     ),
     "topoplan optimize torchgraph -o file=vgg16-pbs-2.txt": "likewise",
+    "topoplan optimize torch -o module=": "needs PyTorch, which is no dependency (plugins/frontends/torch/tests)",
     "topoplan share": "takes minutes with its 128 servers (tests/test_share_command.py runs a smaller one)",
     "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",

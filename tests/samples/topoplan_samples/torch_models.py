@@ -21,12 +21,12 @@ class Mlp(nn.Module):
 class Cnn(nn.Module):
     """Convolutions as in AlexNet, batch norm, a depthwise convolution, pooling."""
 
-    def __init__(self):
+    def __init__(self, groups=1):
         super().__init__()
         self.conv = nn.Conv2d(3, 64, 11, stride=4, padding=2)
         self.norm = nn.BatchNorm2d(64)
         self.pool = nn.MaxPool2d(3, 2)
-        self.depthwise = nn.Conv2d(64, 64, 3, padding=1, groups=64)
+        self.depthwise = nn.Conv2d(64, 64, 3, padding=1, groups=groups)
         self.pointwise = nn.Conv2d(64, 128, 1)
         self.average = nn.AdaptiveAvgPool2d(6)
         self.classifier = nn.Linear(128 * 36, 1000)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from topoplan import TopoplanError
 from topoplan.errors import shown
 from topoplan_engine.files import check_readable
+from topoplan_frontend_torch.places import own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
 from topoplan_frontend_torch.symbols import Symbols
 
@@ -240,7 +241,7 @@ class _Reader:
                 },
                 outputs=tuple(prefix + name for name in made if prefix + name in self._values),
                 module=modules,
-                where=_line(metadata.get("stack_trace")),
+                where=own_line(metadata.get("stack_trace")),
             )
         )
 
@@ -289,8 +290,8 @@ def _names(table: Any, where: str) -> Iterator[str]:
     """Yield the names in an output or hole: one, several, or none where it is a constant."""
     _, content = _one(table, where)
     for item in content if isinstance(content, list) else [content]:
-        if isinstance(item, dict) and isinstance(item.get("name", item.get("as_name")), str):
-            yield item.get("name", item.get("as_name"))
+        if isinstance(item, dict) and isinstance(name := item.get("name", item.get("as_name")), str):
+            yield name
         elif isinstance(item, dict) and len(item) == 1 and isinstance(inner := next(iter(item.values())), dict):
             yield from [inner["name"]] if isinstance(inner.get("name"), str) else []
 
@@ -307,10 +308,3 @@ def _modules(stack: Any) -> tuple[tuple[str, str], ...]:
     """Return (path, class) of ``key,path,class;...``."""
     entries = [entry.split(",") for entry in stack.split(";")] if isinstance(stack, str) and stack else []
     return tuple((re.sub(r"@\d+", "", words[1]), words[2]) for words in entries if len(words) == 3)
-
-
-def _line(trace: Any) -> str:
-    """Return the innermost line of a trace that is none of torch's, as ``model.py:12``."""
-    lines = re.findall(r'File "([^"\n]+)", line (\d+)', trace) if isinstance(trace, str) else []
-    own = [(file, line) for file, line in lines if "torch" not in Path(file).parts] or lines
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

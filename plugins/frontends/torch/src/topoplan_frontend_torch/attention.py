@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_operators import Handle, attention
 
@@ -22,12 +22,12 @@ def _scaled_dot_product(call: Call) -> Sequence[Layout]:
     if len(q.shape) == 3:
         q, k, v = (x.unsqueezed(1) for x in (q, k, v))
     if len(q.shape) != 4 or len(k.shape) != 4 or len(v.shape) != 4:
-        raise Untranslated(f"a query of {len(q.shape)} axes")
+        raise UntranslatedError(f"a query of {len(q.shape)} axes")
     k, v = _once(k), _once(v)
     if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
-        raise Untranslated(f"{q.shape[1]} heads of the query and {k.shape[1]} of the keys")
+        raise UntranslatedError(f"{q.shape[1]} heads of the query and {k.shape[1]} of the keys")
     heads, kv_heads, causal = q.shape[1], k.shape[1], bool(call.argument("is_causal"))
-    causal = causal or call.has("attn_mask") and _is_square(call)
+    causal = causal or (call.has("attn_mask") and _is_square(call))
     if all(_is_flat(x) for x in (q, k, v)):
         operator = attention.scaled_dot_product(q.handle, k.handle, v.handle, heads=(heads, kv_heads), causal=causal)
         inputs = [Layout.of(x.handle, x.sample) for x in (q, k, v)]
@@ -38,7 +38,7 @@ def _scaled_dot_product(call: Call) -> Sequence[Layout]:
     samples, positions, channels = q.shape[0], q.shape[2], v.shape[3]
     seen = made.reshaped((samples, positions, heads, channels))
     if seen is None:
-        raise Untranslated(f"an answer of shape {made.shape}")
+        raise UntranslatedError(f"an answer of shape {made.shape}")
     answer = seen.permuted((0, 2, 1, 3)).reshaped(call.shape)
     return [answer] if answer is not None else [call.made_plain(seen.permuted((0, 2, 1, 3)))]
 
@@ -46,7 +46,11 @@ def _scaled_dot_product(call: Call) -> Sequence[Layout]:
 def _once(x: Layout) -> Layout:
     """Return keys or values without the repetition of their heads."""
     repeated = any(atom.axis < 0 for atom in x.axes[1])
-    return x.without_repeats() if repeated and not any(atom.axis < 0 for axis in (x.axes[0], *x.axes[2:]) for atom in axis) else x
+    return (
+        x.without_repeats()
+        if repeated and not any(atom.axis < 0 for axis in (x.axes[0], *x.axes[2:]) for atom in axis)
+        else x
+    )
 
 
 def _is_square(call: Call) -> bool:

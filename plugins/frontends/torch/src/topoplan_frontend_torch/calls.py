@@ -20,13 +20,13 @@ from topoplan_frontend_torch.program import Argument, Node, Program, Ref
 from topoplan_frontend_torch.simplify import operator_of
 from topoplan_operators import GraphBuilder, Handle, shaping
 
-__all__ = ["Call", "Construction", "Untranslated"]
+__all__ = ["Call", "Construction", "UntranslatedError"]
 
 #: Bytes of an activation or weight: graphs are in fp32, and the user's precision halves them.
 _ELEMENT = 4
 
 
-class Untranslated(Exception):
+class UntranslatedError(Exception):
     """A call of a form that no operator of the algebra has; the message says what of it."""
 
 
@@ -88,7 +88,8 @@ class Construction:
 
     def _with_weights(self, operator: Operator, weights: Sequence[Layout]) -> Operator:
         """Let a parameter that an earlier operator holds be data of this one: it is kept and reduced once."""
-        own, shared = [], []
+        own: list[Tensor] = []
+        shared: list[Tensor] = []
         for tensor, layout in zip(operator.weights, weights, strict=True):
             (shared if layout.parameter and self.used[layout.parameter] else own).append(tensor)
             self.used[layout.parameter] += 1
@@ -124,11 +125,11 @@ class Construction:
         """Return a view each of whose axes holds whole axes of a tensor, so that it exchanges and joins them alone.
 
         Raises:
-            Untranslated: it shows a part of a tensor.
+            UntranslatedError: it shows a part of a tensor.
         """
         split = layout.split()
         if split is None:
-            raise Untranslated(f"a view of shape {layout.shape} on a part of a tensor")
+            raise UntranslatedError(f"a view of shape {layout.shape} on a part of a tensor")
         shape, view = split
         if shape == layout.handle.shape:
             return layout
@@ -280,22 +281,22 @@ class Call:
         """Return where an argument lies.
 
         Raises:
-            Untranslated: it is no value.
+            UntranslatedError: it is no value.
         """
         argument = self.argument(*names)
         if not isinstance(argument, Ref) or argument.name not in self.graph.layouts:
-            raise Untranslated(f"{names[0]} is {shown(argument)}")
+            raise UntranslatedError(f"{names[0]} is {shown(argument)}")
         return self.graph.layouts[argument.name]
 
     def views(self, *names: str) -> list[Layout]:
         """Return where the values of a list lie.
 
         Raises:
-            Untranslated: it is no list of values.
+            UntranslatedError: it is no list of values.
         """
         argument = self.argument(*names)
         if not isinstance(argument, tuple) or not all(isinstance(item, Ref) for item in argument):
-            raise Untranslated(f"{names[0]} is {shown(argument)}")
+            raise UntranslatedError(f"{names[0]} is {shown(argument)}")
         return [self.graph.layouts[item.name] for item in argument if isinstance(item, Ref)]
 
     def plain(self, *names: str) -> Layout:
@@ -328,18 +329,18 @@ class Call:
         """Return an integer.
 
         Raises:
-            Untranslated: it is none.
+            UntranslatedError: it is none.
         """
         value = self.argument(*names, default=default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Untranslated(f"{names[0]} is {shown(value)}")
+            raise UntranslatedError(f"{names[0]} is {shown(value)}")
         return value
 
     def axis(self, *names: str, rank: int, default: int | None = None) -> int:
         """Return an axis, counted from the first."""
         axis = self.integer(*names, default=default)
         if not -rank <= axis < rank:
-            raise Untranslated(f"axis {axis} of {rank}")
+            raise UntranslatedError(f"axis {axis} of {rank}")
         return axis % rank
 
     def integers(self, *names: str, count: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -349,7 +350,7 @@ class Call:
         values = value if isinstance(value, tuple) else (value,) * count
         values = values * count if len(values) == 1 else values
         if len(values) != count or not all(type(each) is int for each in values):
-            raise Untranslated(f"{names[0]} is {shown(value)}")
+            raise UntranslatedError(f"{names[0]} is {shown(value)}")
         return tuple(each for each in values if isinstance(each, int))
 
     def emit(

@@ -8,19 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_operators import Handle, pointwise
 
 __all__ = ["ELEMENTWISE"]
 
 #: ATen's names of arithmetic -> the algebra's; of a tensor and a number, where that is another one.
-_ARITHMETIC = {"add": "add", "sub": "subtract", "rsub": "subtract", "mul": "multiply", "div": "divide", "true_divide": "divide"}
+_ARITHMETIC = {
+    "add": "add",
+    "sub": "subtract",
+    "rsub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "true_divide": "divide",
+}
 _WITH_NUMBER = {"add": "scalar_add", "subtract": "scalar_subtract"}
 _FUNCTIONS = (
     "abs celu clamp clamp_max clamp_min cos dropout elu erf exp exp2 expm1 feature_dropout gelu hardsigmoid hardswish "
-    "hardtanh leaky_relu log log1p logsigmoid masked_fill mish native_dropout neg pow reciprocal relu relu6 round rsqrt "
-    "selu sigmoid silu sin softplus sqrt square tanh threshold where topoplan.gelu topoplan.silu"
+    "hardtanh leaky_relu log log1p logsigmoid masked_fill mish native_dropout neg pow reciprocal relu relu6 round "
+    "rsqrt selu sigmoid silu sin softplus sqrt square tanh threshold where topoplan.gelu topoplan.silu"
 )
 
 
@@ -55,7 +62,7 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     if not any(view.shape == call.shape for view in tensors) and len(views) == 1:  # a constant says how often to repeat
         views = tensors = [call.graph.layouts[name] for name in call.node.reads]
     if len(tensors) > 2 or not tensors:
-        raise Untranslated(f"{len(tensors)} computed operands")
+        raise UntranslatedError(f"{len(tensors)} computed operands")
     if len(views) == 2 and len(tensors) == 2 and _alike(*views):
         made = call.emit(
             pointwise.elementwise(kind, [view.handle for view in views]),
@@ -70,7 +77,7 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     weights = [call.made_plain(_of_rank(view, rank).permuted(order)) for view in views if view.parameter]
     sizes = [max(axis) for axis in zip(*(view.handle.shape for view in (*inputs, *weights)), strict=True)]
     if tuple(sizes) != tuple(call.shape[k] for k in order):
-        raise Untranslated(f"an operand that is repeated to {call.shape}")
+        raise UntranslatedError(f"an operand that is repeated to {call.shape}")
     operator = pointwise.elementwise(kind, [view.handle for view in inputs], [view.handle for view in weights])
     made = call.emit(operator, [Layout.of(view.handle, view.sample) for view in inputs], weights)[0]
     return [made.permuted([order.index(axis) for axis in range(rank)])]
@@ -101,7 +108,7 @@ def _reduction(call: Call) -> Sequence[Layout]:
     made = call.emit(_reduced(call.operator, x.handle, axes), [x])[0]
     shape = made.reshaped(call.shape)
     if shape is None:
-        raise Untranslated(f"shape {call.shape}")
+        raise UntranslatedError(f"shape {call.shape}")
     return [shape]
 
 
@@ -109,9 +116,7 @@ def _reduced(kind: str, x: Handle, axes: set[int]) -> Operator:
     """Return a sum of ``x`` over axes, which parts have partial sums of."""
     rank = len(x.shape)
     role = Role.REDUCTION if kind in ("mean", "sum") else None
-    dims = tuple(
-        Dimension(f"a{k}", size, role if k in axes else Role.ATTRIBUTE) for k, size in enumerate(x.shape)
-    )
+    dims = tuple(Dimension(f"a{k}", size, role if k in axes else Role.ATTRIBUTE) for k, size in enumerate(x.shape))
     kept = [k for k in range(rank) if k not in axes]
     return Operator(
         name="",
@@ -137,5 +142,8 @@ ELEMENTWISE: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(("maximum", "minimum", "lerp", "addcmul"), _arithmetic),
     **dict.fromkeys(("mean", "sum", "amax", "amin"), _reduction),
-    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"), _squared_error),
+    **dict.fromkeys(
+        ("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
+        _squared_error,
+    ),
 }

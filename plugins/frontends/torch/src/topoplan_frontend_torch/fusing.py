@@ -1,4 +1,4 @@
-"""Groups of ATen calls that are one operator: RMS norm, rotary embedding, GELU by hand, routing, concatenation by parts.
+"""Groups of ATen calls that are one operator: RMS norm, rotary embedding, GELU by hand, routing, copies into slices.
 
 PyTorch has no operators for these, or models do not use them: an RMS norm arrives as six calls.  Unfused, an iteration
 would have thousands of operators that no planner places one by one.  A group has one value that it begins with and one
@@ -21,11 +21,50 @@ __all__ = ["fuse"]
 #: Calls of one group, at most.
 _LARGEST = 40
 _ROTATING = frozenset(
-    "add cat chunk flatten mul neg reshape select slice split split_with_sizes squeeze stack sub transpose unbind "
-    "unflatten unsqueeze view view_as_complex view_as_real".split()
+    [
+        "add",
+        "cat",
+        "chunk",
+        "flatten",
+        "mul",
+        "neg",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "stack",
+        "sub",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "view_as_complex",
+        "view_as_real",
+    ]
 )
-_POINTWISE = frozenset("add div erf exp mul neg pow reciprocal relu rsub sigmoid sqrt square sub tanh".split())
-_ROUTING = frozenset("add div gather masked_fill mul sigmoid softmax sum topk".split())
+_POINTWISE = frozenset(
+    [
+        "add",
+        "div",
+        "erf",
+        "exp",
+        "mul",
+        "neg",
+        "pow",
+        "reciprocal",
+        "relu",
+        "rsub",
+        "sigmoid",
+        "sqrt",
+        "square",
+        "sub",
+        "tanh",
+    ]
+)
+_ROUTING = frozenset(["add", "div", "gather", "masked_fill", "mul", "sigmoid", "softmax", "sum", "topk"])
 
 
 @attrs.frozen
@@ -103,7 +142,10 @@ class _Finder:
         if operator_of(last.target) not in allowed or len(last.outputs) != 1:
             return
         inside = {last.name: last}
-        waiting = [(-self.place[self.maker[name].name], name) if name in self.maker else (1, name) for name in self.sources(last)]
+        waiting = [
+            (-self.place[self.maker[name].name], name) if name in self.maker else (1, name)
+            for name in self.sources(last)
+        ]
         heapq.heapify(waiting)
         waited = {name for _, name in waiting}
         while waiting:
@@ -179,7 +221,11 @@ def _normalized(finder: _Finder, node: Node) -> tuple[Ref, int] | None:
     for x, root in pairs:
         step = finder.made(root, inverse)
         shifted = finder.made(step.arguments.get("self"), "add") if step is not None else None
-        mean = next((found for each, _ in _both(shifted) if (found := finder.made(each, "mean"))), None) if shifted else None
+        mean = (
+            next((found for each, _ in _both(shifted) if (found := finder.made(each, "mean"))), None)
+            if shifted
+            else None
+        )
         square = finder.made(mean.arguments.get("self"), "pow", "mul", "square") if mean is not None else None
         if mean is None or square is None or not isinstance(x, Ref) or set(square.reads) != {x.name}:
             continue

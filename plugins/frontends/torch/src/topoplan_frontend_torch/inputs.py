@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -43,12 +44,14 @@ def parse_inputs(text: str, where: str) -> tuple[InputSpec, ...]:
             raise TopoplanError(f"{where}: {shown(word)} is no input ({_SYNTAX})")
         dtype = match["dtype"] if match["dtype"] is not None else "float32"
         if dtype not in ITEMSIZES:
-            raise TopoplanError(f"{where}: {shown(word)}: no type of elements {shown(dtype)}{nearest(dtype, ITEMSIZES)}")
+            raise TopoplanError(
+                f"{where}: {shown(word)}: no type of elements {shown(dtype)}{nearest(dtype, ITEMSIZES)}"
+            )
         specs.append(InputSpec(tuple(map(int, match["shape"].split("x"))), dtype, match["name"] or ""))
     names = [spec.name for spec in specs if spec.name]
     if len(set(names)) != len(names):
         raise TopoplanError(f"{where}: {shown(text)}: an input is given twice")
-    if any(not after.name for before, after in zip(specs, specs[1:], strict=False) if before.name):
+    if any(not after.name for before, after in pairwise(specs) if before.name):
         raise TopoplanError(f"{where}: {shown(text)}: inputs without a name come before those with one")
     return tuple(specs)
 

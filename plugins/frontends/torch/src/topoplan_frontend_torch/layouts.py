@@ -48,9 +48,7 @@ class Layout:
     constant: bool = False
 
     @classmethod
-    def of(
-        cls, handle: Handle, sample: int | None = None, *, parameter: str = "", constant: bool = False
-    ) -> Layout:
+    def of(cls, handle: Handle, sample: int | None = None, *, parameter: str = "", constant: bool = False) -> Layout:
         """Return the tensor as it is."""
         return cls(handle, _identity(handle.shape), sample, parameter, constant)
 
@@ -79,7 +77,9 @@ class Layout:
             if size != old
         }
         axes = tuple(
-            tuple(attrs.evolve(atom, size=sizes.get(atom.axis, atom.size)) for atom in axis if sizes.get(atom.axis) != 1)
+            tuple(
+                attrs.evolve(atom, size=sizes.get(atom.axis, atom.size)) for atom in axis if sizes.get(atom.axis) != 1
+            )
             for axis in self.axes
         )
         return Layout(handle, axes, sample)
@@ -128,9 +128,7 @@ class Layout:
 
     def without_repeats(self) -> Layout:
         """Return the view on each element once: axes have no repeating atoms."""
-        return attrs.evolve(
-            self, axes=tuple(_joined([atom for atom in axis if atom.axis >= 0]) for axis in self.axes)
-        )
+        return attrs.evolve(self, axes=tuple(_joined([atom for atom in axis if atom.axis >= 0]) for axis in self.axes))
 
     def follows(self, axis: int) -> int:
         """Return the axis of the tensor that an axis of the view is, as a whole; -1 if it is none."""

@@ -126,4 +126,3 @@ def _attribute(path: str, name: str) -> Any:
             raise TopoplanError(f"{WHERE}: module: {path} has no {shown(word)}{nearest(word, public)}")
         found = getattr(found, word)
     return found
-

@@ -14,7 +14,7 @@ import attrs
 from topoplan import Operator, OperatorGraph, TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan.model.graph import Axis, Dimension, Role, Tensor
-from topoplan_frontend_torch.calls import Call, Construction, Untranslated
+from topoplan_frontend_torch.calls import Call, Construction, UntranslatedError
 from topoplan_frontend_torch.fusing import fuse
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.operators import TRANSLATIONS
@@ -50,9 +50,9 @@ def graph_of(program: Program, *, strict: bool) -> OperatorGraph:
         try:
             translation = TRANSLATIONS.get(call.operator)
             if translation is None:
-                raise Untranslated("the algebra has no such operator")
+                raise UntranslatedError("the algebra has no such operator")
             made = translation(call)
-        except (Untranslated, TopoplanError) as error:
+        except (UntranslatedError, TopoplanError) as error:
             if strict:
                 place = " in ".join(filter(None, (node.where, node.path)))
                 raise TopoplanError(f"frontend torch: strict: {node.target} at {place or node.name}: {error}") from None
@@ -100,9 +100,7 @@ def _opaque(call: Call) -> list[Layout]:
         name="",
         kind=call.operator.replace(".", "_"),
         dims=dims,
-        inputs=tuple(
-            tensor(f"x{k}", x.shape, x.handle.itemsize, cut and x.sample == 0) for k, x in enumerate(inputs)
-        ),
+        inputs=tuple(tensor(f"x{k}", x.shape, x.handle.itemsize, cut and x.sample == 0) for k, x in enumerate(inputs)),
         weights=tuple(tensor(f"w{k}", x.shape, x.handle.itemsize, False) for k, x in enumerate(weights)),
         outputs=tuple(tensor(f"y{k}", shape, Handle(shape).itemsize, cut) for k, shape in enumerate(shapes)),
     )

@@ -1,6 +1,6 @@
 """What each ATen operator is in the algebra: functions from a call to where its values lie.
 
-A translation that finds a form that the algebra has not raises `Untranslated`; the call is then planned as a whole
+A translation that finds a form that the algebra has not raises `UntranslatedError`; the call is then planned as a whole
 (`model`).  Views move no element: they only change how a tensor is looked at.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from topoplan_frontend_torch.attention import ATTENTION
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.elementwise import ELEMENTWISE
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.routing import ROUTING
@@ -41,7 +41,7 @@ def _addmm(call: Call) -> Sequence[Layout]:
 def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layout]:
     """Return ``x`` times a weight (out, in), plus a bias."""
     if not weight.parameter or len(weight.shape) != 2:
-        raise Untranslated("a product with a computed weight")
+        raise UntranslatedError("a product with a computed weight")
     x = x if x.ends_plainly(1) else call.made_plain(x)
     biases = [call.made_plain(call.view(bias))] if call.has(bias) else []
     out = weight.shape[0]
@@ -56,15 +56,20 @@ def _matmul(call: Call) -> Sequence[Layout]:
         return _product(call, left, right.permuted((1, 0)), "")
     ranks = len(left.shape), len(right.shape)
     if min(ranks) < 2:
-        raise Untranslated(f"a product of tensors of {ranks[0]} and {ranks[1]} axes")
+        raise UntranslatedError(f"a product of tensors of {ranks[0]} and {ranks[1]} axes")
     batch = _LETTERS[: max(ranks) - 2]
-    return _summed(call, [f"{batch[len(batch) - ranks[0] + 2 :]}xy", f"{batch[len(batch) - ranks[1] + 2 :]}yz"], f"{batch}xz", [left, right])
+    return _summed(
+        call,
+        [f"{batch[len(batch) - ranks[0] + 2 :]}xy", f"{batch[len(batch) - ranks[1] + 2 :]}yz"],
+        f"{batch}xz",
+        [left, right],
+    )
 
 
 def _einsum(call: Call) -> Sequence[Layout]:
     equation, factors = call.argument("equation"), call.views("tensors", "operands")
     if not isinstance(equation, str) or "->" not in equation:
-        raise Untranslated(f"equation {equation!r}")
+        raise UntranslatedError(f"equation {equation!r}")
     terms, _, out = equation.replace(" ", "").partition("->")
     words = [*terms.split(","), out]
     letters = dict(zip(dict.fromkeys(c for word in words for c in word if c != "."), _LETTERS, strict=False))
@@ -81,7 +86,7 @@ def _einsum(call: Call) -> Sequence[Layout]:
 def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout]) -> Sequence[Layout]:
     """Return a sum of products: one letter for each axis; axes of size 1 meet all of a letter's elements."""
     if len(factors) != 2:
-        raise Untranslated(f"a product of {len(factors)} tensors")
+        raise UntranslatedError(f"a product of {len(factors)} tensors")
     order = sorted(range(2), key=lambda k: bool(factors[k].parameter))  # inputs before weights
     views, words = [], []
     for k in order:
@@ -91,7 +96,9 @@ def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout
             for atom in axis:
                 word[atom.axis] = letter
         if "" in word:
-            view = Layout.of(call.made_plain(factors[k]).handle, call.made_plain(factors[k]).sample, parameter=factors[k].parameter)
+            view = Layout.of(
+                call.made_plain(factors[k]).handle, call.made_plain(factors[k]).sample, parameter=factors[k].parameter
+            )
             word = list(terms[k])
         views.append(view)
         words.append("".join(word))
@@ -109,7 +116,7 @@ def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout
     made = call.emit(attrs.evolve(operator, kind=kind), plain, weights, slots=number.get(slots))[0]
     shape = made.reshaped(call.shape)
     if shape is None:
-        raise Untranslated(f"a product of shape {call.shape}")
+        raise UntranslatedError(f"a product of shape {call.shape}")
     return [shape]
 
 
@@ -130,7 +137,9 @@ def _slots(words: Sequence[str], samples: Sequence[int | None], out: str) -> str
 
 
 def _is_permuted(view: Layout) -> bool:
-    return all(len(axis) < 2 for axis in view.axes) and all(view.follows(k) >= 0 for k, axis in enumerate(view.axes) if axis)
+    return all(len(axis) < 2 for axis in view.axes) and all(
+        view.follows(k) >= 0 for k, axis in enumerate(view.axes) if axis
+    )
 
 
 def _permuted(call: Call, view: Layout) -> Layout:
@@ -152,7 +161,7 @@ def _embedding(call: Call) -> Sequence[Layout]:
 
 def _table(table: Layout) -> tuple[int, int]:
     if not table.parameter or len(table.shape) != 2 or not table.is_plain:
-        raise Untranslated("an embedding whose table is computed")
+        raise UntranslatedError("an embedding whose table is computed")
     return table.shape[0], table.shape[1]
 
 
@@ -168,7 +177,7 @@ def _embedding_bag(call: Call) -> Sequence[Layout]:
 def _reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
     view = layout.reshaped(shape)
     if view is None:
-        raise Untranslated(f"shape {layout.shape} as {tuple(shape)}")
+        raise UntranslatedError(f"shape {layout.shape} as {tuple(shape)}")
     return view
 
 
@@ -183,7 +192,7 @@ def _normalization(call: Call) -> Sequence[Layout]:
     weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
     kept = len(weights)
     if any(not weight.parameter for weight in weights):
-        raise Untranslated("a normalization whose weights are computed")
+        raise UntranslatedError("a normalization whose weights are computed")
     operator = attrs.evolve(operator, weights=operator.weights[:kept])
     made = call.emit(operator, [Layout.of(x.handle, x.sample)], weights)[0]
     return [x.on(made.handle, made.sample)] * len(call.node.outputs)
@@ -204,7 +213,7 @@ def _top_k(call: Call) -> Sequence[Layout]:
     classes = x.shape[-1]
     rows = Handle((math.prod(x.shape[:-1]), classes), x.handle.itemsize, x.handle.producer, x.handle.output)
     if len(x.shape) != 2:
-        raise Untranslated(f"the best of a tensor of {len(x.shape)} axes")
+        raise UntranslatedError(f"the best of a tensor of {len(x.shape)} axes")
     values, indices = call.emit(experts.top_k(rows, call.integer("k")), [Layout.of(rows, x.sample)])
     return [values, attrs.evolve(indices, constant=True)][: len(call.node.outputs)]
 
@@ -212,7 +221,7 @@ def _top_k(call: Call) -> Sequence[Layout]:
 def _cross_entropy(call: Call) -> Sequence[Layout]:
     scores, target = call.plain("self"), call.plain("target")
     if target.shape != (scores.shape[0], *scores.shape[2:]):
-        raise Untranslated("a loss with probabilities as targets")
+        raise UntranslatedError("a loss with probabilities as targets")
     logs = scores
     if call.operator == "cross_entropy_loss":
         logs = call.emit(pointwise.softmax(scores.handle, 1, log=True), [scores])[0]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.program import Ref
 from topoplan_operators import Handle
@@ -23,10 +23,10 @@ def _index(call: Call) -> Sequence[Layout]:
     """Return elements that constant indices name: rows, as when tokens are sorted by expert, or elements of samples."""
     indices = call.argument("indices")
     if not isinstance(indices, tuple) or not all(item is None or isinstance(item, Ref) for item in indices):
-        raise Untranslated("indices that are no values")
+        raise UntranslatedError("indices that are no values")
     views = [call.graph.layouts[item.name] if isinstance(item, Ref) else None for item in indices]
     if any(view is not None and not view.constant for view in views):
-        raise Untranslated("computed indices")
+        raise UntranslatedError("computed indices")
     if len(views) == 1 and views[0] is not None:
         return _moved(call, call.plain("self"), views[0], "gather")
     return _picked(call, call.plain("self"), [axis for axis, view in enumerate(views) if view is not None])
@@ -36,7 +36,7 @@ def _picked(call: Call, x: Layout, axes: Sequence[int]) -> Sequence[Layout]:
     """Return elements that indices of adjacent ``axes`` name; the axes before and after stay as they are."""
     first, rank, after = axes[0], len(x.shape), len(x.shape) - len(axes) - axes[0]
     if list(axes) != list(range(first, first + len(axes))):
-        raise Untranslated("indices of axes that are apart")
+        raise UntranslatedError("indices of axes that are apart")
     kept = [*range(first), *range(rank - after, rank)]
     places = [*range(first), *range(len(call.shape) - after, len(call.shape))]
     number = {axis: k for k, axis in enumerate(kept)}
@@ -45,7 +45,9 @@ def _picked(call: Call, x: Layout, axes: Sequence[int]) -> Sequence[Layout]:
         name="",
         kind="gather",
         dims=tuple(Dimension(f"a{axis}", x.shape[axis], Role.ATTRIBUTE) for axis in kept),
-        inputs=(Tensor("x", tuple(Axis(size, number.get(k, -1)) for k, size in enumerate(x.shape)), x.handle.itemsize),),
+        inputs=(
+            Tensor("x", tuple(Axis(size, number.get(k, -1)) for k, size in enumerate(x.shape)), x.handle.itemsize),
+        ),
         outputs=(
             Tensor("y", tuple(Axis(size, target.get(k, -1)) for k, size in enumerate(call.shape)), x.handle.itemsize),
         ),
@@ -56,21 +58,21 @@ def _picked(call: Call, x: Layout, axes: Sequence[int]) -> Sequence[Layout]:
 
 def _index_select(call: Call) -> Sequence[Layout]:
     if call.integer("dim") != 0:
-        raise Untranslated("indices of another axis than the first")
+        raise UntranslatedError("indices of another axis than the first")
     return _moved(call, call.plain("self"), call.view("index"), "gather")
 
 
 def _index_add(call: Call) -> Sequence[Layout]:
     """Return rows added up where constant indices say, in a tensor that was empty."""
     if call.argument("dim", default=0) != 0 or not call.view("self").constant:
-        raise Untranslated("rows that are added to a computed tensor")
+        raise UntranslatedError("rows that are added to a computed tensor")
     return _moved(call, call.plain("source", "src"), call.view("index"), "scatter")
 
 
 def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
     rows, made = x.shape[0], call.shape[0]
     if not index.constant or len(index.shape) != 1 or call.shape[1:] != x.shape[1:] or x.sample != 0:
-        raise Untranslated("computed indices, or rows that are no samples")
+        raise UntranslatedError("computed indices, or rows that are no samples")
     groups = math.gcd(rows, made)
     dims = (
         Dimension("n", groups, Role.SAMPLE),
@@ -96,7 +98,7 @@ def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
 def _grouped_product(call: Call) -> Sequence[Layout]:
     x, weight = call.plain("input", "self", "mat_a"), call.view("weight", "mat2", "mat_b")
     if not weight.parameter or len(weight.shape) != 3 or len(x.shape) != 2 or weight.shape[1] != x.shape[1]:
-        raise Untranslated(f"a grouped product of {x.shape} and {weight.shape}")
+        raise UntranslatedError(f"a grouped product of {x.shape} and {weight.shape}")
     return call.emit(_grouped(x.handle, weight.shape[0], weight.shape[2]), [x], [call.made_plain(weight)])
 
 

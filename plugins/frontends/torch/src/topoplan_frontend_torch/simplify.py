@@ -145,8 +145,8 @@ class _Functional:
         name = f"{part}.in.{base}"
         while name in self._values:
             name += "'"
-        arguments = {"self": Ref(base), "src": Ref(part)}
-        arguments |= {key: argument for key, argument in window.arguments.items() if key != "self"}  # type: ignore[dict-item]
+        arguments: dict[str, Argument] = {"self": Ref(base), "src": Ref(part)}
+        arguments |= {key: argument for key, argument in window.arguments.items() if key != "self"}
         self._values[name] = self._values[base]
         target = f"aten.{operator_of(window.target)}_scatter.default"
         self._add(attrs.evolve(node, name=name, target=target, arguments=arguments, outputs=(name,)))
@@ -185,5 +185,3 @@ def _active_only(program: Program) -> Program:
     live = alive(attrs.evolve(program, nodes=tuple(nodes), constants=frozenset(constants), data=frozenset(data)))
     outputs = tuple(dict.fromkeys(name for name in live.outputs if name in active))
     return alive(attrs.evolve(live, outputs=outputs))
-
-

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_operators import normalization, spatial
 
@@ -17,15 +17,15 @@ def _convolution(call: Call) -> Sequence[Layout]:
     """Return a convolution in one or two dimensions; one has height 1."""
     x, weight = call.plain("input"), call.view("weight")
     if not weight.parameter or len(weight.shape) not in (3, 4):
-        raise Untranslated(f"a convolution with a weight of {len(weight.shape)} axes")
+        raise UntranslatedError(f"a convolution with a weight of {len(weight.shape)} axes")
     flat = len(weight.shape) == 3
     count = len(weight.shape) - 2
     stride, dilation = (call.integers(name, count=count, default=(1,) * count) for name in ("stride", "dilation"))
     padding = _padding(call, weight.shape[2:], dilation)
     if flat:
-        raise Untranslated("a convolution in one dimension")
+        raise UntranslatedError("a convolution in one dimension")
     if call.integer("groups", default=1) != 1 or dilation != (1, 1):
-        raise Untranslated("a convolution in groups, or with dilation")
+        raise UntranslatedError("a convolution in groups, or with dilation")
     biases = [call.made_plain(call.view("bias"))] if call.has("bias") else []
     operator = spatial.conv2d(
         x.handle,
@@ -67,13 +67,13 @@ def _pair(values: Sequence[int]) -> tuple[int, int]:
 def _windows(call: Call, x: Layout) -> Sequence[Layout]:
     """Return a pooling to a given height and width, in windows as even as can be."""
     if len(x.shape) != 4 or len(call.shape) != 4:
-        raise Untranslated(f"a pooling of {len(x.shape)} axes")
+        raise UntranslatedError(f"a pooling of {len(x.shape)} axes")
     kernels, strides = [], []
     for size, out in zip(x.shape[2:], call.shape[2:], strict=True):
         strides.append(max(1, size // out))
         kernels.append(size - (out - 1) * strides[-1])
         if kernels[-1] < 1:
-            raise Untranslated(f"a pooling of {size} to {out}")
+            raise UntranslatedError(f"a pooling of {size} to {out}")
     operator = spatial.pool2d(x.handle, _pair(kernels), stride=_pair(strides), padding=0)
     return call.emit(operator, [x]) * len(call.node.outputs)
 

@@ -1,8 +1,12 @@
-"""Symbolic sizes of an exported program: texts such as ``2*s0 + 1`` to numbers, once each symbol has a value."""
+"""Symbolic sizes of an exported program: texts to numbers, once each symbol has a value.
+
+The texts are those of sympy: ``2*s0 + 1``, or ``Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))``.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 from typing import Any
 
 from topoplan import TopoplanError
@@ -32,8 +36,9 @@ class Symbols:
             return
         expression = size.get("as_expr") if isinstance(size, dict) else None
         text = expression.get("expr_str") if isinstance(expression, dict) else None
-        if isinstance(text, str) and text.isidentifier():
-            self._values[text] = self._batch_size
+        symbol = _symbol(text) if isinstance(text, str) else ""
+        if symbol:
+            self._values[symbol] = self._batch_size
         elif self.size(size, f"{self._where}: {name}") != self._batch_size:
             raise TopoplanError(
                 f"{self._where}: the first size of input {shown(name)} is {self.size(size, self._where)} and not a "
@@ -60,13 +65,11 @@ class Symbols:
     def _evaluated(self, text: str, hint: int | None, where: str) -> int:
         if len(text) > _LONGEST:
             raise TopoplanError(f"{where}: an expression of {len(text)} characters (at most {_LONGEST})")
-        if text.isidentifier() and text not in self._values and hint is not None:
-            self._values[text] = hint
+        if hint is not None and (symbol := _symbol(text)):
+            self._values.setdefault(symbol, hint)
         try:
             return self._value(ast.parse(text, mode="eval").body)
         except KeyError as error:
-            if hint is not None and not self._values.keys() & _names(text):
-                return hint
             raise TopoplanError(
                 f"{where}: symbol {error} of size {shown(text)} has no value (export with this size as a number)"
             ) from None
@@ -83,12 +86,16 @@ class Symbols:
             return -self._value(node.operand)
         if isinstance(node, ast.BinOp):
             return _operation(type(node.op).__name__, self._value(node.left), self._value(node.right))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if symbol := _named(node):
+                return self._values[symbol]
             values = [self._value(argument) for argument in node.args]
+            if node.func.id == "Integer" and len(values) == 1:
+                return values[0]
             if node.func.id in ("Max", "Min") and values:
                 return max(values) if node.func.id == "Max" else min(values)
-            if len(values) == 2:
-                return _operation(node.func.id, *values)
+            if len(values) > 1:
+                return functools.reduce(functools.partial(_operation, node.func.id), values)
         raise ValueError
 
 
@@ -115,5 +122,18 @@ def _operation(name: str, left: int, right: int) -> int:
     return result
 
 
-def _names(text: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+def _symbol(text: str) -> str:
+    """Return the symbol that a text is; empty if it is something else."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return node.id if isinstance(node, ast.Name) else _named(node)
+
+
+def _named(node: ast.expr) -> str:
+    """Return the name in ``Symbol('s0', integer=True)``; empty for anything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Symbol" and node.args:
+        first = node.args[0]
+        return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+    return ""

@@ -7,15 +7,18 @@ have shapes and types, and no memory.
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from topoplan import TopoplanError
 from topoplan.errors import exception_line
 from topoplan_frontend_torch.inputs import InputSpec
+from topoplan_frontend_torch.places import is_library, own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
 
 __all__ = ["export", "import_torch", "meta_inputs", "program_of"]
@@ -55,13 +58,24 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
         TopoplanError: torch cannot export it; the message has torch's cause, file and line.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _no_logging():
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
     except Exception as error:
         raise TopoplanError(f"{where}: torch.export: {_cause(error)}") from error
+
+
+@contextmanager
+def _no_logging() -> Iterator[None]:
+    """Log nothing meanwhile: torch logs tracebacks of what it then raises."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _cause(error: Exception) -> str:
@@ -85,13 +99,8 @@ def _place(error: BaseException, text: str) -> str:
         frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     frames += [(match[1], int(match[2])) for match in re.finditer(r'File "([^"]+)", line (\d+)', text)]
-    own = [(file, line) for file, line in frames if not _is_library(file)]
+    own = [(file, line) for file, line in frames if not is_library(file)]
     return f", at {Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
-
-
-def _is_library(file: str) -> bool:
-    parts = Path(file).parts
-    return file.startswith("<") or "torch" in parts or any(part.startswith("topoplan") for part in parts)
 
 
 def program_of(torch: Any, exported: Any, name: str) -> Program:
@@ -192,7 +201,7 @@ class _Reader:
                     arguments=self._arguments(node, known),
                     outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
                     module=modules,
-                    where=_where(node.meta.get("stack_trace")),
+                    where=own_line(node.meta.get("stack_trace")),
                 )
             )
 
@@ -255,10 +264,3 @@ def _modules(stack: Any) -> tuple[tuple[str, str], ...]:
 def _path(path: str) -> str:
     """Return a module's path without the number of the call that torch adds to repeated ones (``norm@1``)."""
     return re.sub(r"@\d+", "", str(path)).removeprefix("L['self'].")
-
-
-def _where(trace: Any) -> str:
-    """Return the innermost line of a trace that is none of torch's, as ``model.py:12``."""
-    lines = re.findall(r'File "([^"]+)", line (\d+)', trace) if isinstance(trace, str) else []
-    own = [(file, line) for file, line in lines if not _is_library(file)] or lines
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

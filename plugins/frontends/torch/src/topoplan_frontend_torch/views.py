@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
-from topoplan_frontend_torch.calls import Call, Untranslated
+from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_operators import Handle, pointwise, shaping
 
@@ -32,7 +32,11 @@ def _transpose(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     rank = len(x.shape)
     order = list(range(rank))
-    first, second = (0, rank - 1) if rank < 2 else (call.axis(name, rank=rank, default=k) for k, name in enumerate(("dim0", "dim1")))
+    first, second = (
+        (0, rank - 1)
+        if rank < 2
+        else (call.axis(name, rank=rank, default=k) for k, name in enumerate(("dim0", "dim1")))
+    )
     order[first], order[second] = order[second], order[first]
     return [x.permuted(order)]
 
@@ -57,7 +61,7 @@ def _part(call: Call, x: Layout, axis: int, start: int, length: int) -> Layout:
     x = call.followed(x, axis)
     base = x.follows(axis)
     if base < 0:
-        raise Untranslated("a part of an axis of size 1")
+        raise UntranslatedError("a part of an axis of size 1")
     made = call.emit(_slice_of(x.handle, base, start, length), [Layout.of(x.handle, x.sample)])[0]
     return x.on(made.handle, made.sample)
 
@@ -66,7 +70,7 @@ def _slice(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     axis = call.axis("dim", rank=len(x.shape), default=0)
     if call.argument("step", default=1) != 1:
-        raise Untranslated("a slice with steps")
+        raise UntranslatedError("a slice with steps")
     start = call.argument("start")
     start = start if isinstance(start, int) else 0
     size = x.shape[axis]
@@ -76,17 +80,14 @@ def _slice(call: Call) -> Sequence[Layout]:
 def _select(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     axis = call.axis("dim", rank=len(x.shape))
-    if x.shape[axis] == 1:
-        part = x
-    else:
-        part = _part(call, x, axis, call.integer("index") % x.shape[axis], 1)
+    part = x if x.shape[axis] == 1 else _part(call, x, axis, call.integer("index") % x.shape[axis], 1)
     dropped = part.reshaped(call.shape)
     return [dropped if dropped is not None else _must(call.made_plain(part).reshaped(call.shape))]
 
 
 def _must(layout: Layout | None) -> Layout:
     if layout is None:
-        raise Untranslated("a view")
+        raise UntranslatedError("a view")
     return layout
 
 
@@ -97,7 +98,7 @@ def _split(call: Call) -> Sequence[Layout]:
     x = call.followed(x, axis)
     sizes = [shape[axis] for shape in call.shapes]
     if sum(sizes) != x.shape[axis]:
-        raise Untranslated("parts that are not all of a tensor")
+        raise UntranslatedError("parts that are not all of a tensor")
     operator = _parts(x.handle, x.follows(axis), sizes)
     return [x.on(made.handle, made.sample) for made in call.emit(operator, [Layout.of(x.handle, x.sample)])]
 
@@ -131,11 +132,18 @@ def _stack(call: Call) -> Sequence[Layout]:
 
 def _side_by_side(call: Call, views: Sequence[Layout], axis: int) -> Sequence[Layout]:
     tokens = [view for view in views if view.parameter]
-    if tokens and len(views) == 2 and views[0].parameter and len(call.shape) == 3 and axis == 1 and views[0].shape[1] == 1:
+    if (
+        tokens
+        and len(views) == 2
+        and views[0].parameter
+        and len(call.shape) == 3
+        and axis == 1
+        and views[0].shape[1] == 1
+    ):
         x, token = call.made_plain(views[1]), call.made_plain(views[0].without_repeats())
         return call.emit(shaping.append_token(x.handle), [x], [token])
     if tokens:
-        raise Untranslated("a concatenation with a parameter")
+        raise UntranslatedError("a concatenation with a parameter")
     views = call.alike(views)
     base = views[0].follows(axis)
     if base < 0:  # parts of one element each
@@ -163,9 +171,7 @@ def _slice_of(x: Handle, axis: int, start: int, length: int) -> Operator:
 
 def _parts(x: Handle, axis: int, sizes: Sequence[int]) -> Operator:
     """Return parts of ``x`` side by side along an axis, which is undivided."""
-    dims = tuple(
-        Dimension(f"a{k}", size, None if k == axis else Role.ATTRIBUTE) for k, size in enumerate(x.shape)
-    )
+    dims = tuple(Dimension(f"a{k}", size, None if k == axis else Role.ATTRIBUTE) for k, size in enumerate(x.shape))
 
     def tensor(name: str, size: int) -> Tensor:
         axes = [Axis(each, k) for k, each in enumerate(x.shape)]
