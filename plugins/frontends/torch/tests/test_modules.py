@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -218,6 +220,18 @@ def test_a_loss_ends_the_model():
     module, args = on_meta(Loss, (4, 8))
     graph = from_torch(module, (*args, tokens(4)), strict=True)
     assert [op.kind for op in graph.operators] == ["linear", "log_softmax", "nll_loss"]
+
+
+def test_the_python_of_the_readme_runs_in_its_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[1] / "README.md"
+    blocks = re.findall(r"^```py\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) == 3
+    scope = {"module": models.Mlp(), "x": torch.empty(4, 64)}
+    for block in blocks:
+        exec(block, scope)
+    assert scope["graph"].batch_size == 64
+    assert Torch(file="model.pt2").build(16).batch_size == 16
 
 
 @pytest.mark.slow

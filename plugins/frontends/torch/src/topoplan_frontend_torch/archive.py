@@ -148,12 +148,12 @@ class _Reader:
             elif kind in ("buffer", "tensor_constant"):
                 constants.add(_get(_get(content, "arg", dict, where), "name", str, where))
         self._bind(inputs)
-        known: dict[str, Argument] = {}
-        self._declare(self._graph, known, "", self._where)
+        scope: dict[str, Argument] = {}
+        self._declare(self._graph, scope, "", self._where)
         unknown = [value for value in (*parameters, *constants, *inputs) if value not in self._values]
         if unknown:
             raise TopoplanError(f"{self._where}: {shown(unknown[0])} has no shape (expected it among tensor_values)")
-        outputs = self._read(self._graph, known, "", (), 0)
+        outputs = self._read(self._graph, scope, "", (), 0)
         return Program(
             name=name,
             nodes=tuple(self._nodes),
@@ -171,7 +171,7 @@ class _Reader:
             sizes = _get(tensors.get(name), "sizes", list, f"{self._where}: {name}")
             self._symbols.bind(sizes[0] if sizes else None, name)
 
-    def _declare(self, graph: Mapping[str, Any], known: dict[str, Argument], prefix: str, where: str) -> None:
+    def _declare(self, graph: Mapping[str, Any], scope: dict[str, Argument], prefix: str, where: str) -> None:
         """Take note of the shapes of a graph's tensors, and of its symbolic numbers."""
         for name, meta in _get(graph, "tensor_values", dict, where).items():
             place = f"{where}: {shown(name)}"
@@ -185,28 +185,28 @@ class _Reader:
             if any(not 0 <= size <= _LARGEST_SIZE for size in shape):
                 raise TopoplanError(f"{place}: shape {shown(shape)} (sizes are 0 to {_LARGEST_SIZE})")
             self._values[prefix + name] = Value(shape, _DTYPES[dtype])
-            known.setdefault(name, Ref(prefix + name))
+            scope.setdefault(name, Ref(prefix + name))
         for name, size in _get(graph, "sym_int_values", dict, where).items():
-            known.setdefault(name, self._symbols.size(size, f"{where}: {shown(name)}"))
+            scope.setdefault(name, self._symbols.size(size, f"{where}: {shown(name)}"))
 
     def _read(
         self,
         graph: Mapping[str, Any],
-        known: dict[str, Argument],
+        scope: dict[str, Argument],
         prefix: str,
         outer: tuple[tuple[str, str], ...],
         depth: int,
     ) -> tuple[Argument, ...]:
         """Read the nodes of a graph and return its outputs."""
         for k, node in enumerate(_get(graph, "nodes", list, self._where)):
-            self._call(node, known, prefix, outer, depth, f"{self._where}: {prefix}nodes[{k}]")
+            self._call(node, scope, prefix, outer, depth, f"{self._where}: {prefix}nodes[{k}]")
         outputs = _get(graph, "outputs", list, self._where)
-        return tuple(self._argument(output, known, f"{self._where}: {prefix}outputs") for output in outputs)
+        return tuple(self._argument(output, scope, f"{self._where}: {prefix}outputs") for output in outputs)
 
     def _call(
         self,
         node: Any,
-        known: dict[str, Argument],
+        scope: dict[str, Argument],
         prefix: str,
         outer: tuple[tuple[str, str], ...],
         depth: int,
@@ -215,7 +215,7 @@ class _Reader:
         """Read a node: an operator, or the call of a graph within the graph."""
         target = _get(node, "target", str, where).removeprefix("torch.ops.")
         inputs = _get(node, "inputs", list, where)
-        made = [name for output in _get(node, "outputs", list, where) for name in _names(output, where)]
+        outputs_made = [name for output in _get(node, "outputs", list, where) for name in _names(output, where)]
         metadata = node.get("metadata") if isinstance(node.get("metadata"), dict) else {}
         modules = _modules(metadata.get("nn_module_stack")) or outer
         graphs = [k for k, item in enumerate(inputs) if "as_graph" in _get(item, "arg", dict, where)]
@@ -225,42 +225,42 @@ class _Reader:
             inner = _get(_get(inputs[graphs[0]]["arg"], "as_graph", dict, where), "graph", dict, where)
             after = inputs[graphs[0] + 1 :]
             holes = [name for hole in _get(inner, "inputs", list, where) for name in _names(hole, where)]
-            given = [self._argument(item["arg"], known, where) for item in after]
-            inside: dict[str, Argument] = dict(zip(holes, given, strict=False))
-            deeper = f"{prefix}{made[0] if made else 'graph'}."
+            values_given = [self._argument(item["arg"], scope, where) for item in after]
+            inside: dict[str, Argument] = dict(zip(holes, values_given, strict=False))
+            deeper = f"{prefix}{outputs_made[0] if outputs_made else 'graph'}."
             self._declare(inner, inside, deeper, where)
             outputs = self._read(inner, inside, deeper, modules, depth + 1)
-            known.update(zip(made, _flat(outputs), strict=False))
+            scope.update(zip(outputs_made, _flat(outputs), strict=False))
             return
         self._nodes.append(
             Node(
-                name=prefix + (made[0] if made else f"{target}{len(self._nodes)}"),
+                name=prefix + (outputs_made[0] if outputs_made else f"{target}{len(self._nodes)}"),
                 target=target,
                 arguments={
-                    _get(item, "name", str, where): self._argument(item["arg"], known, where) for item in inputs
+                    _get(item, "name", str, where): self._argument(item["arg"], scope, where) for item in inputs
                 },
-                outputs=tuple(prefix + name for name in made if prefix + name in self._values),
+                outputs=tuple(prefix + name for name in outputs_made if prefix + name in self._values),
                 module=modules,
                 where=own_line(metadata.get("stack_trace")),
             )
         )
 
-    def _argument(self, table: Any, known: Mapping[str, Argument], where: str) -> Argument:
+    def _argument(self, table: Any, scope: Mapping[str, Argument], where: str) -> Argument:
         """Return an argument: numbers and words as they are, tensors by their names."""
         kind, content = _one(table, where)
         if kind in ("as_tensor", "as_sym_int", "as_sym_float", "as_sym_bool", "as_optional_tensor"):
-            return self._named(kind, content, known, where)
+            return self._named(kind, content, scope, where)
         if kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_nested_tensors"):
             if not isinstance(content, list):
                 raise TopoplanError(f"{where}: {kind}: {shown(content)} (expected list)")
-            return tuple(self._named(kind, item, known, where) for item in content)
+            return tuple(self._named(kind, item, scope, where) for item in content)
         if kind == "as_scalar_type":
             return _DTYPES.get(content, "") if isinstance(content, int) else ""
         if kind == "as_none" or kind in ("as_device", "as_layout", "as_memory_format", "as_custom_obj", "as_operator"):
             return None
         return _plain(content, where)
 
-    def _named(self, kind: str, content: Any, known: Mapping[str, Argument], where: str) -> Argument:
+    def _named(self, kind: str, content: Any, scope: Mapping[str, Argument], where: str) -> Argument:
         """Return what a table names: ``{"name": "x"}``, or one of a number or of nothing."""
         if isinstance(content, dict) and len(content) == 1 and "name" not in content:
             inner, value = _one(content, where)
@@ -269,13 +269,13 @@ class _Reader:
             elif inner in ("as_none", "as_int", "as_float", "as_bool"):
                 return _plain(None if inner == "as_none" else value, where)
             else:
-                return self._named(kind, value, known, where)
+                return self._named(kind, value, scope, where)
         if isinstance(content, list):
-            return tuple(self._named(kind, item, known, where) for item in content)
+            return tuple(self._named(kind, item, scope, where) for item in content)
         name = _get(content, "name", str, where)
-        if name not in known:
+        if name not in scope:
             raise TopoplanError(f"{where}: {shown(name)} is made by no earlier node")
-        return known[name]
+        return scope[name]
 
 
 def _plain(content: Any, where: str) -> Argument:

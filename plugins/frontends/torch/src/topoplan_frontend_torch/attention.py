@@ -34,13 +34,13 @@ def _scaled_dot_product(call: Call) -> Sequence[Layout]:
     else:
         inputs = [call.made_plain(x.permuted((0, 2, 1, 3))) for x in (q, k, v)]
         operator = attention.scaled_dot_product(*(x.handle for x in inputs), causal=causal)
-    made = call.emit(operator, inputs)[0]
+    output = call.emit(operator, inputs)[0]
     samples, positions, channels = q.shape[0], q.shape[2], v.shape[3]
-    seen = made.reshaped((samples, positions, heads, channels))
-    if seen is None:
-        raise UntranslatedError(f"an answer of shape {made.shape}")
-    answer = seen.permuted((0, 2, 1, 3)).reshaped(call.shape)
-    return [answer] if answer is not None else [call.made_plain(seen.permuted((0, 2, 1, 3)))]
+    split_heads = output.reshaped((samples, positions, heads, channels))
+    if split_heads is None:
+        raise UntranslatedError(f"an answer of shape {output.shape}")
+    answer = split_heads.permuted((0, 2, 1, 3)).reshaped(call.shape)
+    return [answer] if answer is not None else [call.made_plain(split_heads.permuted((0, 2, 1, 3)))]
 
 
 def _once(x: Layout) -> Layout:
@@ -64,8 +64,8 @@ def _is_flat(x: Layout) -> bool:
     samples, heads, positions, channels = x.shape
     if x.handle.shape != (samples, positions, heads * channels):
         return False
-    seen = Layout.of(x.handle).reshaped((samples, positions, heads, channels))
-    return seen is not None and seen.permuted((0, 2, 1, 3)).axes == x.axes
+    split_heads = Layout.of(x.handle).reshaped((samples, positions, heads, channels))
+    return split_heads is not None and split_heads.permuted((0, 2, 1, 3)).axes == x.axes
 
 
 def _rotary(call: Call) -> Sequence[Layout]:
@@ -75,8 +75,8 @@ def _rotary(call: Call) -> Sequence[Layout]:
         x = call.made_plain(x)
     base = x.handle
     operator = attention.rotary(Handle(base.shape, base.itemsize), rotated=call.integer("rotated"))
-    made = call.emit(operator, [Layout.of(base, x.sample)])[0]
-    return [x.on(made.handle, made.sample)]
+    output = call.emit(operator, [Layout.of(base, x.sample)])[0]
+    return [x.on(output.handle, output.sample)]
 
 
 ATTENTION: Mapping[str, Callable[[Call], Sequence[Layout]]] = {

@@ -88,12 +88,16 @@ class Construction:
 
     def _with_weights(self, operator: Operator, weights: Sequence[Layout]) -> Operator:
         """Let a parameter that an earlier operator holds be data of this one: it is kept and reduced once."""
-        own: list[Tensor] = []
+        own_tensors: list[Tensor] = []
         shared: list[Tensor] = []
         for tensor, layout in zip(operator.weights, weights, strict=True):
-            (shared if layout.parameter and self.used[layout.parameter] else own).append(tensor)
+            (shared if layout.parameter and self.used[layout.parameter] else own_tensors).append(tensor)
             self.used[layout.parameter] += 1
-        return attrs.evolve(operator, weights=tuple(own), inputs=(*operator.inputs, *shared)) if shared else operator
+        return (
+            attrs.evolve(operator, weights=tuple(own_tensors), inputs=(*operator.inputs, *shared))
+            if shared
+            else operator
+        )
 
     def plain(self, node: Node, layout: Layout) -> Layout:
         """Return a view as a tensor of its own, made by operators where it is none, once for all that read it."""
@@ -198,21 +202,21 @@ def _with_samples(
     Returns:
         The operator, and for each output the axis that holds the samples, or None.
     """
-    kept = {axis.dim for tensor in operator.outputs for axis in tensor.axes}
+    output_dims = {axis.dim for tensor in operator.outputs for axis in tensor.axes}
     followed = [
         tensor.axes[axis].dim
         for tensor, axis in zip(operator.inputs, samples, strict=True)
         if axis is not None and axis < len(tensor.axes) and tensor.axes[axis].dim >= 0
     ]
-    found = [dim for dim in followed if dim in kept] + followed
-    sample = slots if slots is not None else found[0] if found else -1
+    candidates = [dim for dim in followed if dim in output_dims] + followed
+    sample = slots if slots is not None else candidates[0] if candidates else -1
     dims = []
     for index, dim in enumerate(operator.dims):
         role = dim.role
         if index == sample and role in (Role.ATTRIBUTE, Role.SAMPLE):
             role = Role.SAMPLE
         elif role is Role.SAMPLE:
-            role = Role.ATTRIBUTE if index in kept else Role.REDUCTION
+            role = Role.ATTRIBUTE if index in output_dims else Role.REDUCTION
         dims.append(attrs.evolve(dim, role=role))
     outputs: list[int | None] = [
         next((k for k, axis in enumerate(tensor.axes) if sample >= 0 and axis.dim == sample), None)
@@ -222,7 +226,7 @@ def _with_samples(
 
 
 def _names(places: Sequence[tuple[str, str, bool]]) -> list[str]:
-    """Name operators by the paths of their modules; several of one module get their kinds, and numbers if alike.
+    """Name operators by the paths of their modules; several of one module get their kinds, those of a kind numbers.
 
     Args:
         places: path, kind, and whether it is a view for another operator of the path.
@@ -231,7 +235,7 @@ def _names(places: Sequence[tuple[str, str, bool]]) -> list[str]:
     of_kind = Counter((path, kind) for path, kind, _ in places)
     numbers: Counter[tuple[str, str]] = Counter()
     names: list[str] = []
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for path, kind, moves in places:
         if path and of_path[path] == 1 and not moves:
             name = path
@@ -239,9 +243,9 @@ def _names(places: Sequence[tuple[str, str, bool]]) -> list[str]:
             numbers[path, kind] += 1
             number = str(numbers[path, kind]) if of_kind[path, kind] > 1 or not path else ""
             name = f"{path}.{kind}{number}" if path else f"{kind}{number}"
-        while name in taken:
+        while name in used_names:
             name += "'"
-        taken.add(name)
+        used_names.add(name)
         names.append(name)
     return names
 
@@ -313,7 +317,7 @@ class Call:
             layout = self.graph.unmerged(self.node, layout)
         return layout if layout.follows(axis) >= 0 else self.made_plain(layout)
 
-    def alike(self, layouts: Sequence[Layout]) -> list[Layout]:
+    def in_one_order(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Return views of as many axes as tensors whose axes lie in one order, that of the first if it can be."""
         first = layouts[0]
         if not first.repeats and first.split() is not None and not first.parameter:
@@ -322,8 +326,8 @@ class Call:
         if sorted(places) != list(range(len(first.handle.shape))):
             return [self.made_plain(layout) for layout in layouts]
         order = sorted(range(len(places)), key=lambda axis: places[axis])
-        others = [self.made_plain(layout.permuted(order)).permuted(places) for layout in layouts[1:]]
-        return [first, *others]
+        followers = [self.made_plain(layout.permuted(order)).permuted(places) for layout in layouts[1:]]
+        return [first, *followers]
 
     def integer(self, *names: str, default: int | None = None) -> int:
         """Return an integer.

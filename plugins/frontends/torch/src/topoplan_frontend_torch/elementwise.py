@@ -42,8 +42,8 @@ def _function(call: Call) -> Sequence[Layout]:
 def _of_one(call: Call, kind: str, x: Layout) -> Layout:
     """Apply a function to the tensor that a view shows, and look at the result in the same way."""
     x = call.made_plain(x) if x.repeats or x.split() is None else x
-    made = call.emit(pointwise.elementwise(kind, [x.handle]), [Layout.of(x.handle, x.sample)])[0]
-    return x.on(made.handle, made.sample)
+    output = call.emit(pointwise.elementwise(kind, [x.handle]), [Layout.of(x.handle, x.sample)])[0]
+    return x.on(output.handle, output.sample)
 
 
 def _computed(call: Call) -> list[Layout]:
@@ -64,14 +64,14 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     if len(tensors) > 2 or not tensors:
         raise UntranslatedError(f"{len(tensors)} computed operands")
     if len(views) == 2 and len(tensors) == 2 and _alike(*views):
-        made = call.emit(
+        output = call.emit(
             pointwise.elementwise(kind, [view.handle for view in views]),
             [Layout.of(view.handle, view.sample) for view in views],
         )[0]
-        return [views[0].on(made.handle, made.sample)]
+        return [views[0].on(output.handle, output.sample)]
     rank = len(call.shape)
     tensors = sorted(tensors, key=lambda view: view.shape != call.shape)
-    inputs = call.alike([_of_rank(view, rank) for view in tensors])
+    inputs = call.in_one_order([_of_rank(view, rank) for view in tensors])
     places = [inputs[0].follows(axis) for axis in range(rank)]
     order = list(range(rank)) if -1 in places else sorted(range(rank), key=lambda axis: places[axis])
     weights = [call.made_plain(_of_rank(view, rank).permuted(order)) for view in views if view.parameter]
@@ -79,8 +79,8 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     if tuple(sizes) != tuple(call.shape[k] for k in order):
         raise UntranslatedError(f"an operand that is repeated to {call.shape}")
     operator = pointwise.elementwise(kind, [view.handle for view in inputs], [view.handle for view in weights])
-    made = call.emit(operator, [Layout.of(view.handle, view.sample) for view in inputs], weights)[0]
-    return [made.permuted([order.index(axis) for axis in range(rank)])]
+    output = call.emit(operator, [Layout.of(view.handle, view.sample) for view in inputs], weights)[0]
+    return [output.permuted([order.index(axis) for axis in range(rank)])]
 
 
 def _of_rank(view: Layout, rank: int) -> Layout:
@@ -105,8 +105,8 @@ def _reduction(call: Call) -> Sequence[Layout]:
     dims = call.argument("dim")
     dims = tuple(range(rank)) if dims in (None, ()) else dims if isinstance(dims, tuple) else (dims,)
     axes = {dim % rank for dim in dims if isinstance(dim, int)}
-    made = call.emit(_reduced(call.operator, x.handle, axes), [x])[0]
-    shape = made.reshaped(call.shape)
+    output = call.emit(_reduced(call.operator, x.handle, axes), [x])[0]
+    shape = output.reshaped(call.shape)
     if shape is None:
         raise UntranslatedError(f"shape {call.shape}")
     return [shape]
@@ -117,13 +117,13 @@ def _reduced(kind: str, x: Handle, axes: set[int]) -> Operator:
     rank = len(x.shape)
     role = Role.REDUCTION if kind in ("mean", "sum") else None
     dims = tuple(Dimension(f"a{k}", size, role if k in axes else Role.ATTRIBUTE) for k, size in enumerate(x.shape))
-    kept = [k for k in range(rank) if k not in axes]
+    output_axes = [k for k in range(rank) if k not in axes]
     return Operator(
         name="",
         kind=kind,
         dims=dims,
         inputs=(Tensor("x", tuple(Axis(size, k) for k, size in enumerate(x.shape)), x.itemsize),),
-        outputs=(Tensor("y", tuple(Axis(x.shape[k], k) for k in kept), x.itemsize),),
+        outputs=(Tensor("y", tuple(Axis(x.shape[k], k) for k in output_axes), x.itemsize),),
         work=(Term(1, tuple(range(rank))),),
         linear_in=((0,),) if role is not None else (),
     )

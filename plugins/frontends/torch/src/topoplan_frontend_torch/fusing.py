@@ -2,7 +2,7 @@
 
 PyTorch has no operators for these, or models do not use them: an RMS norm arrives as six calls.  Unfused, an iteration
 would have thousands of operators that no planner places one by one.  A group has one value that it begins with and one
-that it ends with, and nobody else reads what is between.  It becomes a node whose target begins with ``topoplan``.
+that it ends with, and no other call reads what is between.  It becomes a node whose target begins with ``topoplan``.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class _Finder:
 
     def _inside(self, node: Node, begins: set[str]) -> Iterator[str]:
         """Yield what the calls between ``begins`` and ``node`` make."""
-        seen: set[str] = set()
+        visited: set[str] = set()
         waiting = list(node.reads)
         while waiting:
             name = waiting.pop()
-            if name not in seen and name not in begins and name in self.maker:
-                seen.add(name)
+            if name not in visited and name not in begins and name in self.maker:
+                visited.add(name)
                 yield name
                 waiting += self.maker[name].reads
 
@@ -157,9 +157,9 @@ class _Finder:
                 return
             node = self.maker[name]
             inside[node.name] = node
-            others = [item for item in waiting if item[1] not in node.outputs]
-            if len(others) != len(waiting):
-                waiting = others
+            remainder = [item for item in waiting if item[1] not in node.outputs]
+            if len(remainder) != len(waiting):
+                waiting = remainder
                 heapq.heapify(waiting)
             read_outside = any(
                 output in self.program.outputs or any(reader.name not in inside for reader in self.readers[output])
@@ -186,8 +186,8 @@ def _rms_norm(finder: _Finder, last: Node) -> Node | None:
     if normalized is None and operator_of(last.target) == "mul":
         for scale, x in _both(last):
             product = finder.made(x, "mul", "div")
-            if product is not None and isinstance(scale, Ref) and (found := _normalized(finder, product)):
-                normalized, weight = found, _weight(finder, scale)
+            if product is not None and isinstance(scale, Ref) and (match := _normalized(finder, product)):
+                normalized, weight = match, _weight(finder, scale)
                 break
         if weight is None:
             return None
@@ -222,7 +222,7 @@ def _normalized(finder: _Finder, node: Node) -> tuple[Ref, int] | None:
         step = finder.made(root, inverse)
         shifted = finder.made(step.arguments.get("self"), "add") if step is not None else None
         mean = (
-            next((found for each, _ in _both(shifted) if (found := finder.made(each, "mean"))), None)
+            next((match for each, _ in _both(shifted) if (match := finder.made(each, "mean"))), None)
             if shifted
             else None
         )
@@ -272,31 +272,31 @@ def _linear(finder: _Finder, node: Node) -> bool:
 
 def _routing(finder: _Finder, last: Node) -> Node | None:
     """Fuse the choice of the best experts and their weights: softmax, top-k, weights that add up to one."""
-    found = None
+    match = None
     for group in finder.groups(last, _ROUTING):
         chosen = [node for node in group.nodes if operator_of(node.target) == "topk"]
-        begin, end = finder.value(group.begin).shape, finder.value(group.end).shape
+        scores, end = finder.value(group.begin).shape, finder.value(group.end).shape
         scored = any(operator_of(node.target) in ("softmax", "sigmoid") for node in group.nodes)
-        if chosen and scored and len(begin) == len(end) and end[:-1] == begin[:-1]:
-            found = group
-    if found is None:
+        if chosen and scored and len(scores) == len(end) and end[:-1] == scores[:-1]:
+            match = group
+    if match is None:
         return None
-    return _fused(last, "top_k", {"self": Ref(found.begin), "k": finder.value(found.end).shape[-1]})
+    return _fused(last, "top_k", {"self": Ref(match.begin), "k": finder.value(match.end).shape[-1]})
 
 
 def _pointwise(finder: _Finder, last: Node) -> Node | None:
     """Fuse functions of one tensor, element by element, such as GELU in its approximation by tanh."""
-    found = None
+    match = None
     for group in finder.groups(last, _POINTWISE):
         shape = finder.value(group.begin).shape
         scalars = all(finder.value(name).elements == 1 for node in group.nodes for name in _constants(finder, node))
-        alike = all(finder.value(node.outputs[0]).shape == shape for node in group.nodes)
-        if not (scalars and alike) or group.begin in finder.program.parameters:
+        same_shape = all(finder.value(node.outputs[0]).shape == shape for node in group.nodes)
+        if not (scalars and same_shape) or group.begin in finder.program.parameters:
             break
-        found = group
-    if found is None or len(found.nodes) < 2:
+        match = group
+    if match is None or len(match.nodes) < 2:
         return None
-    return _fused(last, _word([operator_of(node.target) for node in found.nodes]), {"self": Ref(found.begin)})
+    return _fused(last, _word([operator_of(node.target) for node in match.nodes]), {"self": Ref(match.begin)})
 
 
 def _constants(finder: _Finder, node: Node) -> list[str]:
@@ -327,11 +327,11 @@ def _written_parts(finder: _Finder, last: Node) -> Node | None:
         parts[start] = (stop, node.arguments.get("src"))
         base = node.arguments.get("self")
         node = finder.made(base, "slice_scatter")
-    reached = 0
+    position = 0
     for start in sorted(parts):
-        if start != reached:
+        if start != position:
             return None
-        reached = parts[start][0]
-    if reached != size or not isinstance(base, Ref) or base.name in finder.maker:
+        position = parts[start][0]
+    if position != size or not isinstance(base, Ref) or base.name in finder.maker:
         return None
     return _fused(last, "cat", {"tensors": tuple(parts[start][1] for start in sorted(parts)), "dim": axis})

@@ -89,27 +89,27 @@ class Layout:
         return attrs.evolve(self, axes=tuple(self.axes[k] for k in order))
 
     def reshaped(self, shape: Sequence[int]) -> Layout | None:
-        """Give the view another shape of as many elements; None where an axis cannot be told as atoms."""
+        """Give the view another shape of as many elements; None where an axis is no sequence of atoms."""
         waiting = [atom for axis in reversed(self.axes) for atom in reversed(axis)]
         axes: list[tuple[Atom, ...]] = []
         for size in shape:
-            taken: list[Atom] = []
+            atoms: list[Atom] = []
             missing = size
             while missing > 1:
                 if not waiting:
                     return None
                 atom = waiting.pop()
                 if missing % atom.size == 0:
-                    taken.append(atom)
+                    atoms.append(atom)
                     missing //= atom.size
                     continue
                 if atom.size % missing:
                     return None
                 inner = atom.size // missing
-                taken.append(Atom(atom.axis, atom.stride * inner, missing))
+                atoms.append(Atom(atom.axis, atom.stride * inner, missing))
                 waiting.append(Atom(atom.axis, atom.stride, inner))
                 missing = 1
-            axes.append(_joined(taken))
+            axes.append(_joined(atoms))
         return None if waiting else attrs.evolve(self, axes=tuple(axes))
 
     def unsqueezed(self, axis: int) -> Layout:

@@ -93,13 +93,15 @@ def _made(torch: Any, text: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     with torch.device("meta"):
-        made = _attribute(path, name)
-        if isinstance(made, torch.nn.Module):
-            return made
-        if not callable(made):
-            raise TopoplanError(f"{WHERE}: module: {text} is {shown(made)} (expected a function, a class or a module)")
+        factory = _attribute(path, name)
+        if isinstance(factory, torch.nn.Module):
+            return factory
+        if not callable(factory):
+            raise TopoplanError(
+                f"{WHERE}: module: {text} is {shown(factory)} (expected a function, a class or a module)"
+            )
         try:
-            module = made()
+            module = factory()
         except TopoplanError:
             raise
         except Exception as error:
@@ -111,7 +113,7 @@ def _made(torch: Any, text: str) -> Any:
 
 def _attribute(path: str, name: str) -> Any:
     try:
-        found = importlib.import_module(path)
+        target = importlib.import_module(path)
     except ModuleNotFoundError as error:
         missing = shown(error.name)
         raise TopoplanError(
@@ -121,8 +123,8 @@ def _attribute(path: str, name: str) -> Any:
     except Exception as error:
         raise TopoplanError(f"{WHERE}: module: import of {path} raised {exception_line(error)}") from error
     for word in name.split("."):
-        if not hasattr(found, word):
-            public = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
+        if not hasattr(target, word):
+            public = [each for each, value in vars(target).items() if callable(value) and not each.startswith("_")]
             raise TopoplanError(f"{WHERE}: module: {path} has no {shown(word)}{nearest(word, public)}")
-        found = getattr(found, word)
-    return found
+        target = getattr(target, word)
+    return target

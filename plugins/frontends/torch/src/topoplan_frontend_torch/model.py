@@ -51,14 +51,14 @@ def graph_of(program: Program, *, strict: bool) -> OperatorGraph:
             translation = TRANSLATIONS.get(call.operator)
             if translation is None:
                 raise UntranslatedError("the algebra has no such operator")
-            made = translation(call)
+            outputs = translation(call)
         except (UntranslatedError, TopoplanError) as error:
             if strict:
                 place = " in ".join(filter(None, (node.where, node.path)))
                 raise TopoplanError(f"frontend torch: strict: {node.target} at {place or node.name}: {error}") from None
             opaque[call.operator] += 1
-            made = _opaque(call)
-        graph.layouts.update(zip(node.outputs, made, strict=False))
+            outputs = _opaque(call)
+        graph.layouts.update(zip(node.outputs, outputs, strict=False))
     if opaque:
         _warn(program, opaque)
     return graph.build()
@@ -104,5 +104,5 @@ def _opaque(call: Call) -> list[Layout]:
         weights=tuple(tensor(f"w{k}", x.shape, x.handle.itemsize, False) for k, x in enumerate(weights)),
         outputs=tuple(tensor(f"y{k}", shape, Handle(shape).itemsize, cut) for k, shape in enumerate(shapes)),
     )
-    made = call.emit(operator, inputs, weights)
-    return [attrs.evolve(layout, sample=0 if cut else None) for layout in made]
+    outputs = call.emit(operator, inputs, weights)
+    return [attrs.evolve(layout, sample=0 if cut else None) for layout in outputs]

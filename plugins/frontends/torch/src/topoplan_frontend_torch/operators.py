@@ -51,10 +51,10 @@ def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layou
 
 
 def _matmul(call: Call) -> Sequence[Layout]:
-    left, right = call.view("self"), call.view("other", "mat2", "batch2", "vec")
-    if right.parameter and len(right.shape) == 2 and len(left.shape) > 1:
-        return _product(call, left, right.permuted((1, 0)), "")
-    ranks = len(left.shape), len(right.shape)
+    first, right = call.view("self"), call.view("other", "mat2", "batch2", "vec")
+    if right.parameter and len(right.shape) == 2 and len(first.shape) > 1:
+        return _product(call, first, right.permuted((1, 0)), "")
+    ranks = len(first.shape), len(right.shape)
     if min(ranks) < 2:
         raise UntranslatedError(f"a product of tensors of {ranks[0]} and {ranks[1]} axes")
     batch = _LETTERS[: max(ranks) - 2]
@@ -62,7 +62,7 @@ def _matmul(call: Call) -> Sequence[Layout]:
         call,
         [f"{batch[len(batch) - ranks[0] + 2 :]}xy", f"{batch[len(batch) - ranks[1] + 2 :]}yz"],
         f"{batch}xz",
-        [left, right],
+        [first, right],
     )
 
 
@@ -113,8 +113,8 @@ def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout
     plain = [Layout.of(view.handle, view.sample) for view in inputs]
     slots = _slots(words, [view.sample for view in views], base)
     number = {dim.name: index for index, dim in enumerate(operator.dims)}
-    made = call.emit(attrs.evolve(operator, kind=kind), plain, weights, slots=number.get(slots))[0]
-    shape = made.reshaped(call.shape)
+    output = call.emit(attrs.evolve(operator, kind=kind), plain, weights, slots=number.get(slots))[0]
+    shape = output.reshaped(call.shape)
     if shape is None:
         raise UntranslatedError(f"a product of shape {call.shape}")
     return [shape]
@@ -130,9 +130,9 @@ def _slots(words: Sequence[str], samples: Sequence[int | None], out: str) -> str
     if not letters or any(letter in out for letter in letters):
         return ""
     for word in words:
-        own = [c for c in word if c in out and sum(c in other for other in words) == 1]
-        if letters[0] in word and len(own) > 1:
-            return own[-1]
+        letters_of_one = [c for c in word if c in out and sum(c in each for each in words) == 1]
+        if letters[0] in word and len(letters_of_one) > 1:
+            return letters_of_one[-1]
     return ""
 
 
@@ -155,8 +155,8 @@ def _embedding(call: Call) -> Sequence[Layout]:
     shape = indices.shape if indices.shape else (1,)
     flat = Handle((shape[0], math.prod(shape[1:])), indices.handle.itemsize)
     operator = dense.token_embedding(flat, rows, channels)
-    made = call.emit(operator, [Layout.of(flat, indices.sample)], [table])[0]
-    return [_reshaped(made, call.shape)]
+    output = call.emit(operator, [Layout.of(flat, indices.sample)], [table])[0]
+    return [_reshaped(output, call.shape)]
 
 
 def _table(table: Layout) -> tuple[int, int]:
@@ -170,8 +170,8 @@ def _embedding_bag(call: Call) -> Sequence[Layout]:
     bags, indices = call.shape[0], call.plain("indices")
     flat = Handle((bags, max(1, math.prod(indices.shape) // bags)), indices.handle.itemsize)
     operator = dense.embedding(flat, rows, channels, itemsize=4)
-    made = call.emit(operator, [Layout.of(flat, 0)], [call.view("weight")])
-    return [*made, *made * (len(call.node.outputs) - 1)]
+    output = call.emit(operator, [Layout.of(flat, 0)], [call.view("weight")])
+    return [*output, *output * (len(call.node.outputs) - 1)]
 
 
 def _reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
@@ -190,12 +190,12 @@ def _normalization(call: Call) -> Sequence[Layout]:
     make = normalization.rms_norm if call.operator.endswith("rms_norm") else normalization.layer_norm
     operator = make(x.handle, count)
     weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
-    kept = len(weights)
+    count_of_weights = len(weights)
     if any(not weight.parameter for weight in weights):
         raise UntranslatedError("a normalization whose weights are computed")
-    operator = attrs.evolve(operator, weights=operator.weights[:kept])
-    made = call.emit(operator, [Layout.of(x.handle, x.sample)], weights)[0]
-    return [x.on(made.handle, made.sample)] * len(call.node.outputs)
+    operator = attrs.evolve(operator, weights=operator.weights[:count_of_weights])
+    output = call.emit(operator, [Layout.of(x.handle, x.sample)], weights)[0]
+    return [x.on(output.handle, output.sample)] * len(call.node.outputs)
 
 
 def _softmax(call: Call) -> Sequence[Layout]:
@@ -204,8 +204,8 @@ def _softmax(call: Call) -> Sequence[Layout]:
     if x.follows(axis) < 0:
         x = call.made_plain(x)
     operator = pointwise.softmax(x.handle, x.follows(axis), log="log" in call.operator)
-    made = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
-    return [x.on(made.handle, made.sample)]
+    output = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
+    return [x.on(output.handle, output.sample)]
 
 
 def _top_k(call: Call) -> Sequence[Layout]:

@@ -20,5 +20,5 @@ def is_library(file: str) -> bool:
 def own_line(trace: Any) -> str:
     """Return the innermost line of a trace that is none of torch's, as ``model.py:12``; empty where there is none."""
     lines = re.findall(r'File "([^"\n]+)", line (\d+)', trace) if isinstance(trace, str) else []
-    own = [(file, line) for file, line in lines if not is_library(file)] or lines
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    user_lines = [(file, line) for file, line in lines if not is_library(file)] or lines
+    return f"{Path(user_lines[-1][0]).name}:{user_lines[-1][1]}" if user_lines else ""

@@ -37,14 +37,14 @@ def _picked(call: Call, x: Layout, axes: Sequence[int]) -> Sequence[Layout]:
     first, rank, after = axes[0], len(x.shape), len(x.shape) - len(axes) - axes[0]
     if list(axes) != list(range(first, first + len(axes))):
         raise UntranslatedError("indices of axes that are apart")
-    kept = [*range(first), *range(rank - after, rank)]
+    axes_kept = [*range(first), *range(rank - after, rank)]
     places = [*range(first), *range(len(call.shape) - after, len(call.shape))]
-    number = {axis: k for k, axis in enumerate(kept)}
+    number = {axis: k for k, axis in enumerate(axes_kept)}
     target = {axis: k for k, axis in enumerate(places)}
     operator = Operator(
         name="",
         kind="gather",
-        dims=tuple(Dimension(f"a{axis}", x.shape[axis], Role.ATTRIBUTE) for axis in kept),
+        dims=tuple(Dimension(f"a{axis}", x.shape[axis], Role.ATTRIBUTE) for axis in axes_kept),
         inputs=(
             Tensor("x", tuple(Axis(size, number.get(k, -1)) for k, size in enumerate(x.shape)), x.handle.itemsize),
         ),
@@ -70,10 +70,10 @@ def _index_add(call: Call) -> Sequence[Layout]:
 
 
 def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
-    rows, made = x.shape[0], call.shape[0]
+    rows, output_rows = x.shape[0], call.shape[0]
     if not index.constant or len(index.shape) != 1 or call.shape[1:] != x.shape[1:] or x.sample != 0:
         raise UntranslatedError("computed indices, or rows that are no samples")
-    groups = math.gcd(rows, made)
+    groups = math.gcd(rows, output_rows)
     dims = (
         Dimension("n", groups, Role.SAMPLE),
         *(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(x.shape[1:], 1)),
@@ -81,8 +81,8 @@ def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
 
     def tensor(name: str, shape: Sequence[int]) -> Tensor:
         each = shape[0] // groups
-        rest = tuple(Axis(size, k) for k, size in enumerate(shape[1:], 1))
-        return Tensor(name, (Axis(shape[0], 0, scale=each, extent=each), *rest), x.handle.itemsize)
+        inner_axes = tuple(Axis(size, k) for k, size in enumerate(shape[1:], 1))
+        return Tensor(name, (Axis(shape[0], 0, scale=each, extent=each), *inner_axes), x.handle.itemsize)
 
     operator = Operator(
         name="",

@@ -75,14 +75,14 @@ def renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
 
 
 def alive(program: Program) -> Program:
-    """Return the program without calls whose values nobody reads."""
-    wanted = set(program.outputs)
-    kept = []
+    """Return the program without calls whose values no other call reads, nor the caller."""
+    names_read = set(program.outputs)
+    live_nodes = []
     for node in reversed(program.nodes):
-        if wanted.intersection(node.outputs):
-            kept.append(node)
-            wanted.update(node.reads)
-    return attrs.evolve(program, nodes=tuple(reversed(kept)))
+        if names_read.intersection(node.outputs):
+            live_nodes.append(node)
+            names_read.update(node.reads)
+    return attrs.evolve(program, nodes=tuple(reversed(live_nodes)))
 
 
 class _Functional:
@@ -150,7 +150,7 @@ class _Functional:
         self._values[name] = self._values[base]
         target = f"aten.{operator_of(window.target)}_scatter.default"
         self._add(attrs.evolve(node, name=name, target=target, arguments=arguments, outputs=(name,)))
-        self._now.update({known: name for known, stands in self._now.items() if stands == base})
+        self._now.update({name_known: name for name_known, stands in self._now.items() if stands == base})
         self._now[base] = name
         return name
 
@@ -174,10 +174,10 @@ def _active_only(program: Program) -> Program:
         if data.intersection(node.reads):
             data.update(node.outputs)
         reads_active = any(name in active for name in node.reads)
-        made = [name for name in node.outputs if program.values[name].floating]
-        if reads_active and made and operator_of(node.target) not in _FILLED:
-            active.update(made)
-            constants.update(name for name in node.outputs if name not in made)
+        results = [name for name in node.outputs if program.values[name].floating]
+        if reads_active and results and operator_of(node.target) not in _FILLED:
+            active.update(results)
+            constants.update(name for name in node.outputs if name not in results)
             nodes.append(node)
         else:
             constants.update(node.outputs)

@@ -58,8 +58,8 @@ class Symbols:
             expression = table.get("as_expr")
             if isinstance(expression, dict) and isinstance(text := expression.get("expr_str"), str):
                 hint = expression.get("hint")
-                known = hint.get("as_int") if isinstance(hint, dict) else None
-                return self._evaluated(text, known if type(known) is int else None, where)
+                value = hint.get("as_int") if isinstance(hint, dict) else None
+                return self._evaluated(text, value if type(value) is int else None, where)
         raise TopoplanError(f"{where}: {shown(table)} is no size (expected as_int or as_expr)")
 
     def _evaluated(self, text: str, hint: int | None, where: str) -> int:
@@ -99,22 +99,22 @@ class Symbols:
         raise ValueError
 
 
-def _operation(name: str, left: int, right: int) -> int:
+def _operation(name: str, first: int, second: int) -> int:
     """Return arithmetic of two integers, by the name that Python or torch has for it."""
     if name == "Add":
-        result = left + right
+        result = first + second
     elif name == "Sub":
-        result = left - right
+        result = first - second
     elif name in ("Mult", "Mul"):
-        result = left * right
-    elif name in ("FloorDiv", "CleanDiv", "IntTrueDiv") or (name == "Div" and left % right == 0):
-        result = left // right
+        result = first * second
+    elif name in ("FloorDiv", "CleanDiv", "IntTrueDiv") or (name == "Div" and first % second == 0):
+        result = first // second
     elif name in ("CeilDiv", "CeilToInt"):
-        result = -(-left // right)
+        result = -(-first // second)
     elif name in ("Mod", "PythonMod"):
-        result = left % right
-    elif name == "Pow" and 0 <= right <= 8:
-        result = left**right
+        result = first % second
+    elif name == "Pow" and 0 <= second <= 8:
+        result = first**second
     else:
         raise ValueError
     if abs(result) > _LARGEST:

@@ -99,8 +99,8 @@ def _place(error: BaseException, text: str) -> str:
         frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     frames += [(match[1], int(match[2])) for match in re.finditer(r'File "([^"]+)", line (\d+)', text)]
-    own = [(file, line) for file, line in frames if not is_library(file)]
-    return f", at {Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    user_frames = [(file, line) for file, line in frames if not is_library(file)]
+    return f", at {Path(user_frames[-1][0]).name}:{user_frames[-1][1]}" if user_frames else ""
 
 
 def program_of(torch: Any, exported: Any, name: str) -> Program:
@@ -146,7 +146,7 @@ class _Reader:
         )
 
     def _read(
-        self, module: Any, given: Mapping[str, Argument], prefix: str, outer: tuple[tuple[str, str], ...]
+        self, module: Any, bindings: Mapping[str, Argument], prefix: str, outer: tuple[tuple[str, str], ...]
     ) -> list[str]:
         """Read the nodes of a graph; return the names of its outputs.
 
@@ -156,49 +156,49 @@ class _Reader:
             prefix: of the names of a graph within another.
             outer: modules of the node that calls it.
         """
-        known: dict[str, Argument] = dict(given)
+        scope: dict[str, Argument] = dict(bindings)
         outputs: list[str] = []
         for node in module.graph.nodes:
             name = f"{prefix}{node.name}"
             if node.op == "placeholder":
-                if node.name not in known:
-                    known[node.name] = Ref(name)
+                if node.name not in scope:
+                    scope[node.name] = Ref(name)
                     self._value(name, node.meta.get("val"))
             elif node.op == "output":
-                outputs = [ref.name for ref in _flat(self._argument(node.args, known)) if isinstance(ref, Ref)]
+                outputs = [ref.name for ref in _flat(self._argument(node.args, scope)) if isinstance(ref, Ref)]
             elif node.op == "get_attr":
                 value = getattr(module, str(node.target), None)
                 if not isinstance(value, self._torch.nn.Module):
-                    known[node.name] = Ref(name)
+                    scope[node.name] = Ref(name)
                     self._value(name, node.meta.get("val", value))
             elif node.op == "call_function":
-                self._call(module, node, name, known, outer)
+                self._call(module, node, name, scope, outer)
         return outputs
 
     def _call(
-        self, module: Any, node: Any, name: str, known: dict[str, Argument], outer: tuple[tuple[str, str], ...]
+        self, module: Any, node: Any, name: str, scope: dict[str, Argument], outer: tuple[tuple[str, str], ...]
     ) -> None:
         """Read a call: an item of a tuple, a graph within the graph, or an operator."""
         modules = _modules(node.meta.get("nn_module_stack")) or outer
         graphs = [argument for argument in node.args if self._is_graph(module, argument)]
         if getattr(node.target, "__name__", "") == "getitem":
-            items = known[node.args[0].name]
-            known[node.name] = items[node.args[1]] if isinstance(items, tuple) else items
+            items = scope[node.args[0].name]
+            scope[node.name] = items[node.args[1]] if isinstance(items, tuple) else items
         elif len(graphs) == 1:
             inner = getattr(module, str(graphs[0].target))
             after = node.args[node.args.index(graphs[0]) + 1 :]
             holes = [each.name for each in inner.graph.nodes if each.op == "placeholder"]
-            given = dict(zip(holes, [self._argument(each, known) for each in after], strict=False))
-            made = self._read(inner, given, f"{name}.", modules)
-            known[node.name] = tuple(Ref(each) for each in made)
+            bindings = dict(zip(holes, [self._argument(each, scope) for each in after], strict=False))
+            results = self._read(inner, bindings, f"{name}.", modules)
+            scope[node.name] = tuple(Ref(each) for each in results)
         else:
             outputs = self._outputs(name, node.meta.get("val"))
-            known[node.name] = outputs
+            scope[node.name] = outputs
             self._nodes.append(
                 Node(
                     name=name,
                     target=str(node.target),
-                    arguments=self._arguments(node, known),
+                    arguments=self._arguments(node, scope),
                     outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
                     module=modules,
                     where=own_line(node.meta.get("stack_trace")),
@@ -221,19 +221,19 @@ class _Reader:
             shape = tuple(int(size) for size in value.shape)
             self._values[name] = Value(shape, str(value.dtype).removeprefix("torch."))
 
-    def _arguments(self, node: Any, known: Mapping[str, Argument]) -> dict[str, Argument]:
+    def _arguments(self, node: Any, scope: Mapping[str, Argument]) -> dict[str, Argument]:
         """Return the arguments of a call by the names in its operator's schema."""
         schema = getattr(node.target, "_schema", None)
         names = [argument.name for argument in schema.arguments] if schema is not None else []
         names += [f"arg{k}" for k in range(len(names), len(node.args))]
-        arguments = {name: self._argument(each, known) for name, each in zip(names, node.args, strict=False)}
-        return arguments | {key: self._argument(each, known) for key, each in node.kwargs.items()}
+        arguments = {name: self._argument(each, scope) for name, each in zip(names, node.args, strict=False)}
+        return arguments | {key: self._argument(each, scope) for key, each in node.kwargs.items()}
 
-    def _argument(self, argument: Any, known: Mapping[str, Argument]) -> Argument:
+    def _argument(self, argument: Any, scope: Mapping[str, Argument]) -> Argument:
         if isinstance(argument, self._torch.fx.Node):
-            return known.get(argument.name)
+            return scope.get(argument.name)
         if isinstance(argument, (tuple, list)):
-            return tuple(self._argument(item, known) for item in argument)
+            return tuple(self._argument(item, scope) for item in argument)
         return _number(argument)
 
 

@@ -62,8 +62,8 @@ def _part(call: Call, x: Layout, axis: int, start: int, length: int) -> Layout:
     base = x.follows(axis)
     if base < 0:
         raise UntranslatedError("a part of an axis of size 1")
-    made = call.emit(_slice_of(x.handle, base, start, length), [Layout.of(x.handle, x.sample)])[0]
-    return x.on(made.handle, made.sample)
+    output = call.emit(_slice_of(x.handle, base, start, length), [Layout.of(x.handle, x.sample)])[0]
+    return x.on(output.handle, output.sample)
 
 
 def _slice(call: Call) -> Sequence[Layout]:
@@ -100,7 +100,7 @@ def _split(call: Call) -> Sequence[Layout]:
     if sum(sizes) != x.shape[axis]:
         raise UntranslatedError("parts that are not all of a tensor")
     operator = _parts(x.handle, x.follows(axis), sizes)
-    return [x.on(made.handle, made.sample) for made in call.emit(operator, [Layout.of(x.handle, x.sample)])]
+    return [x.on(output.handle, output.sample) for output in call.emit(operator, [Layout.of(x.handle, x.sample)])]
 
 
 def _unbind(call: Call) -> Sequence[Layout]:
@@ -108,8 +108,8 @@ def _unbind(call: Call) -> Sequence[Layout]:
     axis = call.axis("dim", rank=len(x.shape), default=0)
     x = call.followed(x, axis)
     operator = _parts(x.handle, x.follows(axis), [1] * x.shape[axis])
-    made = call.emit(operator, [Layout.of(x.handle, x.sample)])
-    return [_must(x.on(each.handle, each.sample).reshaped(call.shape)) for each in made]
+    output = call.emit(operator, [Layout.of(x.handle, x.sample)])
+    return [_must(x.on(each.handle, each.sample).reshaped(call.shape)) for each in output]
 
 
 def _cat(call: Call) -> Sequence[Layout]:
@@ -144,14 +144,14 @@ def _side_by_side(call: Call, views: Sequence[Layout], axis: int) -> Sequence[La
         return call.emit(shaping.append_token(x.handle), [x], [token])
     if tokens:
         raise UntranslatedError("a concatenation with a parameter")
-    views = call.alike(views)
+    views = call.in_one_order(views)
     base = views[0].follows(axis)
     if base < 0:  # parts of one element each
         views = [call.made_plain(view) for view in views]
         base = axis
     operator = pointwise.concat([view.handle for view in views], base)
-    made = call.emit(operator, [Layout.of(view.handle, view.sample) for view in views])[0]
-    return [views[0].on(made.handle, made.sample)]
+    output = call.emit(operator, [Layout.of(view.handle, view.sample) for view in views])[0]
+    return [views[0].on(output.handle, output.sample)]
 
 
 def _slice_of(x: Handle, axis: int, start: int, length: int) -> Operator:
