@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -253,6 +254,17 @@ def jsons() -> list[Any]:
 def json_files() -> list[bytes]:
     """Return plans as JSON text."""
     return [json.dumps(document).encode() for document in jsons()]
+
+
+def exported() -> list[bytes]:
+    """Return PyTorch modules as torch.export.save writes them."""
+    return [(ROOT / "examples" / "models" / "transformer.pt2").read_bytes()]
+
+
+def programs() -> list[Any]:
+    """Return the graphs in these files."""
+    with zipfile.ZipFile(ROOT / "examples" / "models" / "transformer.pt2") as archive:
+        return [json.loads(archive.read("tiny/models/model.json"))]
 
 
 def measured() -> list[Any]:

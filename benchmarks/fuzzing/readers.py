@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -19,6 +21,7 @@ from fuzzing.draws import HOST, fbufs, folder, graph_of, json_files, jsons, opti
 from fuzzing.mutators import bytes_of, json_of, text_of
 from fuzzing.watch import Reader
 from topoplan import TopoplanError
+from topoplan.errors import TopoplanWarning
 from topoplan.model.plan import Plan
 from topoplan.options import parse_component, structure
 from topoplan.testing import reference
@@ -192,6 +195,21 @@ def read_values(given: tuple[str, dict[str, Any]]) -> None:
         HOST.make(kind, component, options)
 
 
+def read_exported(data: bytes) -> None:
+    """Read a module that torch.export.save wrote."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TopoplanWarning)
+        HOST.make("frontend", "torch", {"file": str(stored("model.pt2", data))}).build(None)
+
+
+def read_program(data: bytes) -> None:
+    """Read the graph of such a file."""
+    path = folder() / "graph.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("graph/models/model.json", data)
+    read_exported(path.read_bytes())
+
+
 def read_flags(words: list[str]) -> None:
     """Read a command line of FlexNet."""
     from topoplan_command_flexnet.flags import FLAGS
@@ -250,7 +268,7 @@ def _finite(*columns: Any) -> None:
 def readers() -> tuple[Reader, ...]:
     """Return all readers, with their shares of the inputs; the cheap ones have the most."""
     words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
-    return (*_of_words(), *_of_toml(words), *_of_data(words), *_of_task_graphs(), *_of_plans())
+    return (*_of_words(), *_of_toml(words), *_of_data(words), *_of_exported(), *_of_task_graphs(), *_of_plans())
 
 
 def _of_words() -> tuple[Reader, ...]:
@@ -299,6 +317,15 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
         Reader("layers", "models in TOML", 20, lambda rng: text_of(rng, models, words), partial(read_model, ".toml")),
         Reader("layers-json", "models in JSON", 20, lambda rng: json_of(rng, documents), partial(read_model, ".json")),
         Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
+    )
+
+
+def _of_exported() -> tuple[Reader, ...]:
+    """Return the readers of PyTorch modules that torch.export.save wrote."""
+    files, programs = draws.exported(), draws.programs()
+    return (
+        Reader("pt2-bytes", ".pt2 files, bytes changed", 10, lambda rng: bytes_of(rng, files), read_exported),
+        Reader("pt2", ".pt2 files, graphs changed", 20, lambda rng: json_of(rng, programs), read_program),
     )
 
 

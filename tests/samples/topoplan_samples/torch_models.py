@@ -21,7 +21,7 @@ class Mlp(nn.Module):
 class Cnn(nn.Module):
     """Convolutions as in AlexNet, batch norm, a depthwise convolution, pooling."""
 
-    def __init__(self, groups=1):
+    def __init__(self, groups=64):
         super().__init__()
         self.conv = nn.Conv2d(3, 64, 11, stride=4, padding=2)
         self.norm = nn.BatchNorm2d(64)

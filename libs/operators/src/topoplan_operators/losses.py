@@ -6,7 +6,38 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Dimension, Operator, Role, Term
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["nll_loss", "total"]
+__all__ = ["cross_entropy", "nll_loss", "total"]
+
+#: FLOPs of an element of the scores: maximum, subtract, exponential, sum, own score.
+_ENTROPY_FLOPS = 5
+
+
+def cross_entropy(scores: Handle, targets: Handle) -> Operator:
+    """Return for each position the maximum, the sum of exponentials and the own score, which make the loss.
+
+    Parts that hold some of the classes exchange these three numbers a position, not the scores (Megatron's loss over a
+    cut vocabulary).  Dimensions: ``n`` samples, ``t0``, ... positions, ``c`` classes.
+
+    Args:
+        scores: (samples, ..., classes).
+        targets: (samples, ...) class numbers.
+    """
+    *sizes, classes = scores.shape
+    if targets.shape != tuple(sizes) or not sizes:
+        raise TopoplanError(f"cross_entropy: scores {scores.shape} and targets {targets.shape} do not fit")
+    outer, c = tuple(range(len(sizes))), len(sizes)
+    return Operator(
+        name="",
+        kind="cross_entropy",
+        dims=(
+            Dimension("n", sizes[0], Role.SAMPLE),
+            *(Dimension(f"t{k}", size, Role.ATTRIBUTE) for k, size in enumerate(sizes[1:])),
+            Dimension("c", classes, Role.REDUCTION),
+        ),
+        inputs=(plain("scores", scores, *outer, c), plain("targets", targets, *outer)),
+        outputs=(plain("y", Handle((*sizes, 3)), *outer, -1),),
+        work=(Term(_ENTROPY_FLOPS, (*outer, c)),),
+    )
 
 
 def nll_loss(scores: Handle, targets: Handle) -> Operator:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
-from topoplan_operators import Handle, attention
+from topoplan_operators import attention
 
 __all__ = ["ATTENTION"]
 
@@ -69,14 +69,8 @@ def _is_flat(x: Layout) -> bool:
 
 
 def _rotary(call: Call) -> Sequence[Layout]:
-    x = call.view("self")
-    x = call.graph.unmerged(call.node, x) if x.split() is not None and not x.repeats else call.made_plain(x)
-    if not x.ends_plainly(1):
-        x = call.made_plain(x)
-    base = x.handle
-    operator = attention.rotary(Handle(base.shape, base.itemsize), rotated=call.integer("rotated"))
-    output = call.emit(operator, [Layout.of(base, x.sample)])[0]
-    return [x.on(output.handle, output.sample)]
+    rotated = call.integer("rotated")
+    return [call.on_last_axes(call.view("self"), 1, lambda x: attention.rotary(x, rotated=rotated))]
 
 
 ATTENTION: Mapping[str, Callable[[Call], Sequence[Layout]]] = {

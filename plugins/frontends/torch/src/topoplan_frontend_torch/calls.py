@@ -7,20 +7,21 @@ arguments, in the forms that it needs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor, TopoplanError
 from topoplan.errors import shown
-from topoplan.model.graph import Role
+from topoplan.model.graph import Axis, Dimension, Role
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref
 from topoplan_frontend_torch.simplify import operator_of
 from topoplan_operators import GraphBuilder, Handle, shaping
 
-__all__ = ["Call", "Construction", "UntranslatedError"]
+__all__ = ["Call", "Construction", "UntranslatedError", "joined"]
 
 #: Bytes of an activation or weight: graphs are in fp32, and the user's precision halves them.
 _ELEMENT = 4
@@ -39,6 +40,9 @@ class Construction:
         self._places: list[tuple[str, str, bool]] = []
         self._plain: dict[Layout, Layout] = {}
         self._viewed_as: dict[tuple[Layout, tuple[int, ...]], Layout] = {}
+        self.batch_size = batch_size
+        #: Numbers of the experts that were chosen last.
+        self.chosen: Layout | None = None
         self.layouts: dict[str, Layout] = {}
         self.used: Counter[str] = Counter()
         self._declare(batch_size)
@@ -169,6 +173,38 @@ class Construction:
         return attrs.evolve(graph, operators=tuple(operators))
 
 
+def joined(operator: Operator, split: Sequence[int], shape: Sequence[int]) -> Operator:
+    """Return an operator on tensors of shape ``split`` for tensors of ``shape``, which have adjacent axes in one.
+
+    The joined axis follows the first of its axes, and has all elements of the others, which cannot be cut.
+    """
+    groups: list[list[int]] = []
+    places = iter(range(len(split)))
+    for size in shape:
+        group = [next(places)] if size > 1 else []
+        while math.prod(split[k] for k in group) != size:
+            group.append(next(places))
+        groups.append(group)
+    inner = {operator.outputs[0].axes[k].dim for group in groups for k in group[1:]}
+
+    def tensor(each: Tensor) -> Tensor:
+        if each.shape != tuple(split):
+            return each
+        axes = []
+        for group in groups:
+            size = math.prod(each.axes[k].size for k in group[1:])
+            first = each.axes[group[0]] if group else Axis(1)
+            axes.append(first if size == 1 else Axis(first.size * size, first.dim, scale=size, extent=size))
+        return attrs.evolve(each, axes=tuple(axes))
+
+    return attrs.evolve(
+        operator,
+        dims=tuple(Dimension(dim.name, dim.size) if k in inner else dim for k, dim in enumerate(operator.dims)),
+        inputs=tuple(map(tensor, operator.inputs)),
+        outputs=tuple(map(tensor, operator.outputs)),
+    )
+
+
 def _rearranged_data(layout: Layout) -> Layout:
     """Return data, or a parameter, in the shape of a view: it is stored so."""
     handle = Handle(layout.shape, layout.handle.itemsize)
@@ -180,8 +216,6 @@ def _rearranged_data(layout: Layout) -> Layout:
 
 def _expand(x: Handle, shape: Sequence[int]) -> Operator:
     """Repeat ``x`` along axes of size 1."""
-    from topoplan.model.graph import Axis, Dimension
-
     dims = tuple(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape))
     follows = tuple(Axis(size, k if size == shape[k] else -1) for k, size in enumerate(x.shape))
     return Operator(
@@ -316,6 +350,25 @@ class Call:
         if layout.follows(axis) < 0 and not layout.repeats and layout.split() is not None:
             layout = self.graph.unmerged(self.node, layout)
         return layout if layout.follows(axis) >= 0 else self.made_plain(layout)
+
+    def on_last_axes(
+        self, layout: Layout, count: int, make: Callable[[Handle], Operator], weights: Sequence[Layout] = ()
+    ) -> Layout:
+        """Apply an operator that works on the last ``count`` axes, as normalization does, and look at it likewise.
+
+        Where these lie in one axis of the tensor with others, such as heads, the operator works on that axis.
+        """
+        split = layout.split()
+        if split is not None and not layout.repeats and split[1].ends_plainly(count):
+            shape = split[0]
+        else:
+            layout = self.made_plain(layout)
+            shape = layout.handle.shape
+        operator = make(Handle(shape, layout.handle.itemsize))
+        if shape != layout.handle.shape:
+            operator = joined(operator, shape, layout.handle.shape)
+        output = self.emit(operator, [Layout.of(layout.handle, layout.sample)], weights)[0]
+        return layout.on(output.handle, output.sample)
 
     def in_one_order(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Return views of as many axes as tensors whose axes lie in one order, that of the first if it can be."""

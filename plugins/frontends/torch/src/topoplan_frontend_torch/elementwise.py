@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
+from topoplan.model.graph import Dimension, Operator
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
-from topoplan_operators import Handle, pointwise
+from topoplan_operators import Handle, pointwise, reductions
 
 __all__ = ["ELEMENTWISE"]
 
@@ -113,20 +113,12 @@ def _reduction(call: Call) -> Sequence[Layout]:
 
 
 def _reduced(kind: str, x: Handle, axes: set[int]) -> Operator:
-    """Return a sum of ``x`` over axes, which parts have partial sums of."""
-    rank = len(x.shape)
-    role = Role.REDUCTION if kind in ("mean", "sum") else None
-    dims = tuple(Dimension(f"a{k}", size, role if k in axes else Role.ATTRIBUTE) for k, size in enumerate(x.shape))
-    output_axes = [k for k in range(rank) if k not in axes]
-    return Operator(
-        name="",
-        kind=kind,
-        dims=dims,
-        inputs=(Tensor("x", tuple(Axis(size, k) for k, size in enumerate(x.shape)), x.itemsize),),
-        outputs=(Tensor("y", tuple(Axis(x.shape[k], k) for k in output_axes), x.itemsize),),
-        work=(Term(1, tuple(range(rank))),),
-        linear_in=((0,),) if role is not None else (),
-    )
+    """Return a sum or mean of ``x`` over axes, or another function of them, which then cannot be cut."""
+    if kind in reductions.REDUCTIONS:
+        return reductions.reduced(kind, x, sorted(axes))
+    operator = reductions.reduced("sum", x, sorted(axes))
+    dims = tuple(Dimension(dim.name, dim.size) if k in axes else dim for k, dim in enumerate(operator.dims))
+    return attrs.evolve(operator, kind=kind, dims=dims, linear_in=())
 
 
 def _squared_error(call: Call) -> Sequence[Layout]:

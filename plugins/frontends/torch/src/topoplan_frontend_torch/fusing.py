@@ -78,7 +78,7 @@ class _Group:
 
 def fuse(program: Program) -> Program:
     """Return the program with the groups that are known as one node each."""
-    for find in (_written_parts, _rms_norm, _rotary, _routing, _pointwise):
+    for find in (_written_parts, _rms_norm, _rotary, _routing, _combination, _dispatch, _pointwise):
         program = _Finder(program).replaced(find)
     return program
 
@@ -282,6 +282,51 @@ def _routing(finder: _Finder, last: Node) -> Node | None:
     if match is None:
         return None
     return _fused(last, "top_k", {"self": Ref(match.begin), "k": finder.value(match.end).shape[-1]})
+
+
+_GROUPED = ("_grouped_mm", "grouped_mm", "transformers.grouped_mm", "transformers.grouped_mm_fallback")
+
+
+def _dispatch(finder: _Finder, last: Node) -> Node | None:
+    """Mark the call that puts tokens into the order of their experts: groups of them are multiplied next."""
+    if operator_of(last.target) != "index" or not last.outputs:
+        return None
+    readers = [node for node in finder.readers[last.outputs[0]] if operator_of(node.target) in _GROUPED]
+    indices = last.arguments.get("indices")
+    if not readers or not isinstance(indices, tuple) or len(indices) != 1:
+        return None
+    weights = [name for name in readers[0].reads if len(finder.value(name).shape) == 3]
+    if not weights:
+        return None
+    experts = finder.value(weights[0]).shape[0]
+    return _fused(last, "dispatch", {"self": last.arguments["self"], "indices": indices, "experts": experts})
+
+
+def _combination(finder: _Finder, last: Node) -> Node | None:
+    """Fuse what experts' answers go through: weighed, put back into the order of tokens, added for each token."""
+    if operator_of(last.target) != "sum" or last.arguments.get("dim") != (1,) or last.arguments.get("keepdim"):
+        return None
+    rows = _before_index(finder, last.arguments.get("self"))
+    product = finder.made(rows, "mul")
+    for answers, weights in _both(product) if product is not None else []:
+        gates = _before_index(finder, weights)
+        if isinstance(gates, Ref) and isinstance(answers, Ref):
+            tokens, chosen = finder.value(last.outputs[0]).shape[0], finder.value(gates.name).shape[-1]
+            if finder.value(gates.name).shape == (tokens, chosen):
+                return _fused(last, "combine", {"self": answers, "gates": gates})
+    return None
+
+
+def _before_index(finder: _Finder, argument: Argument) -> Argument:
+    """Return what an argument is before constant indices choose rows of it, and before views; None if none do."""
+    chooses = False
+    while (node := finder.made(argument, "index", "reshape", "unsqueeze", "view")) is not None:
+        if operator_of(node.target) == "index":
+            if len(finder.sources(node)) != 1:
+                break
+            chooses = True
+        argument = node.arguments.get("self")
+    return argument if chooses else None
 
 
 def _pointwise(finder: _Finder, last: Node) -> Node | None:

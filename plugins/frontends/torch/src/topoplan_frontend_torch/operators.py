@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from topoplan import Operator
 from topoplan_frontend_torch.attention import ATTENTION
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.elementwise import ELEMENTWISE
@@ -186,16 +187,16 @@ def _normalization(call: Call) -> Sequence[Layout]:
     x = call.view("input", "self")
     normalized = call.argument("normalized_shape")
     count = len(normalized) if isinstance(normalized, tuple) else call.integer("axes", default=1)
-    x = x if x.ends_plainly(count) else call.made_plain(x)
-    make = normalization.rms_norm if call.operator.endswith("rms_norm") else normalization.layer_norm
-    operator = make(x.handle, count)
+    norm = normalization.rms_norm if call.operator.endswith("rms_norm") else normalization.layer_norm
     weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
-    count_of_weights = len(weights)
     if any(not weight.parameter for weight in weights):
         raise UntranslatedError("a normalization whose weights are computed")
-    operator = attrs.evolve(operator, weights=operator.weights[:count_of_weights])
-    output = call.emit(operator, [Layout.of(x.handle, x.sample)], weights)[0]
-    return [x.on(output.handle, output.sample)] * len(call.node.outputs)
+
+    def make(tensor: Handle) -> Operator:
+        operator = norm(tensor, count)
+        return attrs.evolve(operator, weights=operator.weights[: len(weights)])
+
+    return [call.on_last_axes(x, count, make, weights)] * len(call.node.outputs)
 
 
 def _softmax(call: Call) -> Sequence[Layout]:
@@ -209,24 +210,31 @@ def _softmax(call: Call) -> Sequence[Layout]:
 
 
 def _top_k(call: Call) -> Sequence[Layout]:
-    x = call.plain("self")
-    classes = x.shape[-1]
-    rows = Handle((math.prod(x.shape[:-1]), classes), x.handle.itemsize, x.handle.producer, x.handle.output)
-    if len(x.shape) != 2:
-        raise UntranslatedError(f"the best of a tensor of {len(x.shape)} axes")
-    values, indices = call.emit(experts.top_k(rows, call.integer("k")), [Layout.of(rows, x.sample)])
-    return [values, attrs.evolve(indices, constant=True)][: len(call.node.outputs)]
+    x = call.view("self")
+    if call.argument("dim", default=-1) not in (-1, len(x.shape) - 1):
+        raise UntranslatedError("the best along another axis than the last")
+    x = x if x.ends_plainly(1) else call.made_plain(x)
+    values, indices = call.emit(experts.top_k(x.handle, call.integer("k")), [Layout.of(x.handle, x.sample)])
+    call.graph.chosen = indices
+    chosen = attrs.evolve(x.on(indices.handle, indices.sample), constant=True)
+    return [x.on(values.handle, values.sample), chosen][: len(call.node.outputs)]
 
 
 def _cross_entropy(call: Call) -> Sequence[Layout]:
-    scores, target = call.plain("self"), call.plain("target")
-    if target.shape != (scores.shape[0], *scores.shape[2:]):
+    """Return the loss of scores (samples, classes, ...), or of rows of scores that stand for several positions."""
+    scores, target = call.view("self"), call.view("target")
+    if target.shape != (scores.shape[0], *scores.shape[2:]) or not target.constant:
         raise UntranslatedError("a loss with probabilities as targets")
-    logs = scores
-    if call.operator == "cross_entropy_loss":
-        logs = call.emit(pointwise.softmax(scores.handle, 1, log=True), [scores])[0]
-    sample = target.sample if target.sample is not None else logs.sample
-    return call.emit(losses.nll_loss(logs.handle, target.handle), [logs, attrs.evolve(target, sample=sample)])
+    if call.operator != "cross_entropy_loss":
+        plain, classes = call.made_plain(scores), call.made_plain(target)
+        return call.emit(losses.nll_loss(plain.handle, classes.handle), [plain, classes])
+    scores = scores.permuted([0, *range(2, len(scores.shape)), 1])
+    if scores.handle.shape[-1] == scores.shape[-1] and (in_place := scores.reshaped(scores.handle.shape)) is not None:
+        scores = in_place
+    scores = call.made_plain(scores)
+    targets = Handle(scores.shape[:-1], target.handle.itemsize)
+    operator = losses.cross_entropy(scores.handle, targets)
+    return call.emit(operator, [scores, Layout.of(targets, scores.sample, constant=True)])
 
 
 TRANSLATIONS: Mapping[str, Translation] = {

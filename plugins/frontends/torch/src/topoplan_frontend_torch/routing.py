@@ -14,7 +14,8 @@ from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.program import Ref
-from topoplan_operators import Handle
+from topoplan_operators import Handle, products
+from topoplan_operators import tokens as routes
 
 __all__ = ["ROUTING"]
 
@@ -95,7 +96,49 @@ def _moved(call: Call, x: Layout, index: Layout, kind: str) -> Sequence[Layout]:
     return call.emit(operator, [x])
 
 
+def _dispatch(call: Call) -> Sequence[Layout]:
+    """Return the tokens in the slots of their experts, as many for each as its even share."""
+    x, chosen = call.view("self"), call.graph.chosen
+    rows, channels = call.shape
+    samples, experts = call.graph.batch_size, call.integer("experts")
+    tokens = x.reshaped((samples, x.shape[0] // samples, channels)) if x.shape[0] % samples == 0 else None
+    if tokens is None or not tokens.is_plain or rows % (samples * experts) or chosen is None:
+        return _index(call)
+    slots = rows // (samples * experts)
+    operator = routes.dispatch(tokens.handle, chosen.handle, experts, slots)
+    output = call.emit(operator, [tokens, chosen])[0].reshaped(call.shape)
+    return [output] if output is not None else _index(call)
+
+
+def _combine(call: Call) -> Sequence[Layout]:
+    """Return for each token the sum of the answers of its experts, weighed."""
+    answers, gates, chosen = call.view("self"), call.view("gates"), call.graph.chosen
+    slots = _in_slots(answers)
+    weights = None if chosen is None else gates.reshaped(chosen.shape)
+    if chosen is None or slots is None or weights is None or not weights.is_plain:
+        raise UntranslatedError("answers of experts that are in no slots")
+    operator = routes.combine(slots.handle, weights.handle, chosen.handle)
+    output = call.emit(operator, [slots, weights, chosen])[0].reshaped(call.shape)
+    if output is None:
+        raise UntranslatedError(f"tokens of shape {call.shape}")
+    return [output]
+
+
+def _in_slots(x: Layout) -> Layout | None:
+    """Return the tensor (samples, experts, slots, channels) that rows are a view on, if they are."""
+    view = x.reshaped(x.handle.shape) if len(x.handle.shape) == 4 else None
+    return view if view is not None and view.is_plain else None
+
+
 def _grouped_product(call: Call) -> Sequence[Layout]:
+    slots = _in_slots(call.view("input", "self", "mat_a"))
+    experts = call.view("weight", "mat2", "mat_b")
+    if slots is not None and experts.parameter and len(experts.shape) == 3 and slots.shape[1] == experts.shape[0]:
+        weight = call.made_plain(experts)
+        operator = products.einsum("beci,eio->beco", [slots.handle], [weight.handle], sample="b", kind="expert_linear")
+        output = call.emit(operator, [slots], [weight])[0].reshaped(call.shape)
+        if output is not None:
+            return [output]
     x, weight = call.plain("input", "self", "mat_a"), call.view("weight", "mat2", "mat_b")
     if not weight.parameter or len(weight.shape) != 3 or len(x.shape) != 2 or weight.shape[1] != x.shape[1]:
         raise UntranslatedError(f"a grouped product of {x.shape} and {weight.shape}")
@@ -131,6 +174,8 @@ ROUTING: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     "index": _index,
     "index_select": _index_select,
     "index_add": _index_add,
+    "topoplan.dispatch": _dispatch,
+    "topoplan.combine": _combine,
     **dict.fromkeys(
         ("_grouped_mm", "grouped_mm", "transformers.grouped_mm", "transformers.grouped_mm_fallback"), _grouped_product
     ),

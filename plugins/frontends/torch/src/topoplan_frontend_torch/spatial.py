@@ -14,27 +14,22 @@ __all__ = ["SPATIAL"]
 
 
 def _convolution(call: Call) -> Sequence[Layout]:
-    """Return a convolution in one or two dimensions; one has height 1."""
     x, weight = call.plain("input"), call.view("weight")
-    if not weight.parameter or len(weight.shape) not in (3, 4):
+    if not weight.parameter or len(weight.shape) < 3 or call.argument("transposed"):
         raise UntranslatedError(f"a convolution with a weight of {len(weight.shape)} axes")
-    flat = len(weight.shape) == 3
     count = len(weight.shape) - 2
     stride, dilation = (call.integers(name, count=count, default=(1,) * count) for name in ("stride", "dilation"))
-    padding = _padding(call, weight.shape[2:], dilation)
-    if flat:
-        raise UntranslatedError("a convolution in one dimension")
-    if call.integer("groups", default=1) != 1 or dilation != (1, 1):
-        raise UntranslatedError("a convolution in groups, or with dilation")
     biases = [call.made_plain(call.view("bias"))] if call.has("bias") else []
-    operator = spatial.conv2d(
+    operator = spatial.convolution(
         x.handle,
         weight.shape[0],
-        (weight.shape[2], weight.shape[3]),
-        stride=(stride[0], stride[1]),
-        padding=(padding[0], padding[1]),
+        weight.shape[2:],
+        stride=stride,
+        padding=[(side, side) for side in _padding(call, weight.shape[2:], dilation)],
         bias=bool(biases),
         activation=False,
+        groups=call.integer("groups", default=1),
+        dilation=dilation,
     )
     return call.emit(operator, [x], [weight, *biases])
 
@@ -50,13 +45,26 @@ def _padding(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tupl
 
 
 def _pool(call: Call) -> Sequence[Layout]:
+    """Return a pooling; where windows may reach over the end (`ceil_mode`), zeros stand behind."""
     x = call.plain("self")
     kernel = call.integers("kernel_size", count=2)
     stride = call.integers("stride", count=2, default=kernel)
     padding = call.integers("padding", count=2, default=(0, 0))
-    if call.argument("ceil_mode") or call.argument("dilation", default=1) not in (1, (1,), (1, 1)):
-        return _windows(call, x)
-    operator = spatial.pool2d(x.handle, _pair(kernel), stride=_pair(stride), padding=_pair(padding))
+    dilation = call.integers("dilation", count=2, default=(1, 1))
+    pads = [
+        (side, (out - 1) * step + (size - 1) * apart + 1 - before - side)
+        for before, out, size, step, side, apart in zip(
+            x.shape[2:], call.shape[2:], kernel, stride, padding, dilation, strict=True
+        )
+    ]
+    operator = spatial.pool2d(
+        x.handle,
+        _pair(kernel),
+        stride=_pair(stride),
+        padding=[(low, max(high, 0)) for low, high in pads],
+        average="avg" in call.operator,
+        dilation=_pair(dilation),
+    )
     return call.emit(operator, [x]) * len(call.node.outputs)
 
 
@@ -74,7 +82,8 @@ def _windows(call: Call, x: Layout) -> Sequence[Layout]:
         kernels.append(size - (out - 1) * strides[-1])
         if kernels[-1] < 1:
             raise UntranslatedError(f"a pooling of {size} to {out}")
-    operator = spatial.pool2d(x.handle, _pair(kernels), stride=_pair(strides), padding=0)
+    average = "avg" in call.operator
+    operator = spatial.pool2d(x.handle, _pair(kernels), stride=_pair(strides), padding=0, average=average)
     return call.emit(operator, [x]) * len(call.node.outputs)
 
 
@@ -91,7 +100,7 @@ def _batch_norm(call: Call) -> Sequence[Layout]:
 
 
 SPATIAL: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
-    **dict.fromkeys(("conv1d", "conv2d", "convolution"), _convolution),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
     **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
     **dict.fromkeys(("adaptive_avg_pool2d", "adaptive_max_pool2d"), _adaptive),
     **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit"), _batch_norm),

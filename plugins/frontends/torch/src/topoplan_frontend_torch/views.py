@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
-from topoplan_operators import Handle, pointwise, shaping
+from topoplan_operators import pointwise, shaping
 
 __all__ = ["VIEWS"]
-
-#: End of a slice that goes to the last element.
-_END = 2**62
 
 
 def _view(call: Call) -> Sequence[Layout]:
@@ -56,33 +52,44 @@ def _expand(call: Call) -> Sequence[Layout]:
     return [call.view("self").expanded(call.shape)]
 
 
-def _part(call: Call, x: Layout, axis: int, start: int, length: int) -> Layout:
-    """Return ``length`` elements of an axis from ``start``."""
+def _part(call: Call, x: Layout, axis: int, start: int, stop: int, step: int = 1) -> Layout:
+    """Return elements of an axis from ``start`` to before ``stop``."""
     x = call.followed(x, axis)
     base = x.follows(axis)
     if base < 0:
         raise UntranslatedError("a part of an axis of size 1")
-    output = call.emit(_slice_of(x.handle, base, start, length), [Layout.of(x.handle, x.sample)])[0]
+    operator = shaping.sliced(x.handle, base, start, stop, step)
+    output = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
     return x.on(output.handle, output.sample)
 
 
 def _slice(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     axis = call.axis("dim", rank=len(x.shape), default=0)
-    if call.argument("step", default=1) != 1:
-        raise UntranslatedError("a slice with steps")
-    start = call.argument("start")
-    start = start if isinstance(start, int) else 0
-    size = x.shape[axis]
-    return [_part(call, x, axis, start % size if start < 0 else start, call.shape[axis])]
+    size, step = x.shape[axis], call.integer("step", default=1)
+    start, stop = (call.argument(name) for name in ("start", "end"))
+    first, last, _ = slice(
+        start if isinstance(start, int) else None, stop if isinstance(stop, int) else None, step
+    ).indices(size)
+    return [_part(call, x, axis, first, last, step)]
+
+
+def _narrow(call: Call) -> Sequence[Layout]:
+    x = call.view("self")
+    axis, start = call.axis("dim", rank=len(x.shape)), call.integer("start")
+    return [_part(call, x, axis, start, start + call.integer("length"))]
 
 
 def _select(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     axis = call.axis("dim", rank=len(x.shape))
-    part = x if x.shape[axis] == 1 else _part(call, x, axis, call.integer("index") % x.shape[axis], 1)
+    part = x if x.shape[axis] == 1 else _one(call, x, axis, call.integer("index") % x.shape[axis])
     dropped = part.reshaped(call.shape)
     return [dropped if dropped is not None else _must(call.made_plain(part).reshaped(call.shape))]
+
+
+def _one(call: Call, x: Layout, axis: int, index: int) -> Layout:
+    return _part(call, x, axis, index, index + 1)
 
 
 def _must(layout: Layout | None) -> Layout:
@@ -99,7 +106,7 @@ def _split(call: Call) -> Sequence[Layout]:
     sizes = [shape[axis] for shape in call.shapes]
     if sum(sizes) != x.shape[axis]:
         raise UntranslatedError("parts that are not all of a tensor")
-    operator = _parts(x.handle, x.follows(axis), sizes)
+    operator = shaping.split(x.handle, sizes, x.follows(axis))
     return [x.on(output.handle, output.sample) for output in call.emit(operator, [Layout.of(x.handle, x.sample)])]
 
 
@@ -107,7 +114,7 @@ def _unbind(call: Call) -> Sequence[Layout]:
     x = call.view("self")
     axis = call.axis("dim", rank=len(x.shape), default=0)
     x = call.followed(x, axis)
-    operator = _parts(x.handle, x.follows(axis), [1] * x.shape[axis])
+    operator = shaping.split(x.handle, [1] * x.shape[axis], x.follows(axis))
     output = call.emit(operator, [Layout.of(x.handle, x.sample)])
     return [_must(x.on(each.handle, each.sample).reshaped(call.shape)) for each in output]
 
@@ -154,47 +161,14 @@ def _side_by_side(call: Call, views: Sequence[Layout], axis: int) -> Sequence[La
     return [views[0].on(output.handle, output.sample)]
 
 
-def _slice_of(x: Handle, axis: int, start: int, length: int) -> Operator:
-    """Return ``length`` elements of an axis of ``x`` from ``start``."""
-    shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
-    dims = tuple(Dimension(f"a{k}", size, Role.ATTRIBUTE) for k, size in enumerate(shape))
-    axes = tuple(Axis(size, k, offset=start if k == axis else 0) for k, size in enumerate(x.shape))
-    return Operator(
-        name="",
-        kind="slice",
-        dims=dims,
-        inputs=(Tensor("x", axes, x.itemsize),),
-        outputs=(Tensor("y", tuple(Axis(size, k) for k, size in enumerate(shape)), x.itemsize),),
-        linear_in=((0,),),
-    )
-
-
-def _parts(x: Handle, axis: int, sizes: Sequence[int]) -> Operator:
-    """Return parts of ``x`` side by side along an axis, which is undivided."""
-    dims = tuple(Dimension(f"a{k}", size, None if k == axis else Role.ATTRIBUTE) for k, size in enumerate(x.shape))
-
-    def tensor(name: str, size: int) -> Tensor:
-        axes = [Axis(each, k) for k, each in enumerate(x.shape)]
-        axes[axis] = Axis(size)
-        return Tensor(name, tuple(axes), x.itemsize)
-
-    return Operator(
-        name="",
-        kind="split",
-        dims=dims,
-        inputs=(Tensor("x", tuple(Axis(size, k) for k, size in enumerate(x.shape)), x.itemsize),),
-        outputs=tuple(tensor(f"y{k}", size) for k, size in enumerate(sizes)),
-        linear_in=((0,),),
-    )
-
-
 VIEWS: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze"), _view),
     **dict.fromkeys(("transpose", "t", "swapaxes", "numpy_T"), _transpose),
     "permute": _permute,
     "unsqueeze": _unsqueeze,
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
-    **dict.fromkeys(("slice", "narrow"), _slice),
+    "slice": _slice,
+    "narrow": _narrow,
     "select": _select,
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split"), _split),
     "unbind": _unbind,
