@@ -92,6 +92,13 @@ def models() -> tuple[list[str], list[dict[str, Any]]]:
     return found, [tomllib.loads(text) for text in found]
 
 
+def configs() -> list[dict[str, Any]]:
+    """Return configurations of Hugging Face: one of each family, small."""
+    sizes = {"num_hidden_layers": 2, "num_experts_per_tok": 2, "n_layer": 2}
+    families = ("llama", "mixtral", "qwen2_moe", "qwen3", "deepseek_v2", "deepseek_v3", "gpt2", "bert", "vit")
+    return [{"model_type": family, **sizes} for family in families]
+
+
 @functools.cache
 def options_of() -> dict[str, list[str]]:
     """Return the keys of all options, by the component that has them."""

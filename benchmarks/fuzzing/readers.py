@@ -126,6 +126,12 @@ def read_model(suffix: str, data: str | bytes) -> None:
     HOST.make("frontend", "layers", {"file": str(stored(f"model{suffix}", data))}).build(None)
 
 
+def read_config(data: bytes) -> None:
+    """Read a configuration of Hugging Face."""
+    options = {"config": str(stored("config.json", data)), "sequence-length": 16}
+    HOST.make("frontend", "huggingface", options).build(None)
+
+
 def readcollectives(data: bytes) -> None:
     """Read measured collectives, and price an operator with them."""
     path = stored("collectives.json", data)
@@ -303,6 +309,7 @@ def _of_toml(words: tuple[str, ...]) -> tuple[Reader, ...]:
 def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
     """Return the readers of finished runs, of measurements and of strategies; ``words`` are put into texts."""
     models, documents = draws.models()
+    configs = draws.configs()
     profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
     strategy = [data.decode() for data in written("strategy", plans()[2:3])]
     measured, collectives = draws.measured(), draws.collectives()
@@ -316,6 +323,7 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
         Reader("dtensor", "placements JSON", 20, lambda rng: json_of(rng, placements), read_placements),
         Reader("layers", "models in TOML", 20, lambda rng: text_of(rng, models, words), partial(read_model, ".toml")),
         Reader("layers-json", "models in JSON", 20, lambda rng: json_of(rng, documents), partial(read_model, ".json")),
+        Reader("huggingface", "config.json", 20, lambda rng: json_of(rng, configs), read_config),
         Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
     )
 

@@ -1,0 +1,45 @@
+"""Models that a Hugging Face ``config.json`` describes, as a topoplan frontend; transformers is not needed.
+
+`reading` reads the file, `families` has what each ``model_type`` makes of its keys, and `decoders`, `gpt2`, `bert` and
+`vit` build the graphs, of blocks that `blocks`, `attention` and `experts` have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from topoplan import Frontend, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import OperatorGraph
+
+__all__ = ["HuggingFace", "topoplan_frontends"]
+
+
+@attrs.frozen(kw_only=True)
+class HuggingFace(Frontend):
+    """Models that a config.json of Hugging Face describes."""
+
+    name = "huggingface"
+    example = {"config": str(Path(__file__).with_name("example.json")), "sequence-length": 16}
+
+    config: str = option("", help="config.json, or the folder that has it; required")
+    sequence_length: int | None = option(
+        None, minimum=1, maximum=2**24, help="positions of a sample; default 4096, or as many as the model has"
+    )
+    layers: int | None = option(None, minimum=1, maximum=2000, help="the first layers only; default: all")
+
+    def build(self, batch_size: int | None) -> OperatorGraph:
+        """Build the graph; see `model.build`."""
+        from topoplan_frontend_huggingface.model import build as build_model
+
+        return build_model(self, batch_size)
+
+
+@hookimpl
+def topoplan_frontends() -> type[Frontend]:
+    """Register the frontend."""
+    return HuggingFace

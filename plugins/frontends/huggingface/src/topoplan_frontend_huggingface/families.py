@@ -1,0 +1,396 @@
+"""What each ``model_type`` of a decoder makes of its keys: classes of keys, with the defaults of transformers 5.23.0.
+
+    config.json ─► Llama, Mixtral, … (keys) ─► Decoder (attention, feed-forward of each layer) ─► `decoders`
+
+Source: transformers 5.23.0, ``models/*/configuration_*.py`` and ``modeling_*.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import attrs
+
+from topoplan import TopoplanError
+from topoplan_frontend_huggingface.reading import key
+
+__all__ = ["DECODERS", "Decoder", "DecoderKeys", "Dense", "Experts", "Grouped", "Latent"]
+
+
+@attrs.frozen(kw_only=True)
+class Grouped:
+    """Attention with heads of keys and values that heads of queries share.
+
+    Attributes:
+        heads, kv_heads: of queries, and of keys and values.
+        channels: of a head.
+        input_bias, output_bias: whether projections to queries, keys and values, and the one of answers, have biases.
+        normalized: whether queries and keys of every head are normalized (Qwen3).
+    """
+
+    heads: int
+    kv_heads: int
+    channels: int
+    input_bias: bool
+    output_bias: bool
+    normalized: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values out of one short vector a position.
+
+    Attributes:
+        heads: of queries, keys and values.
+        query_rank: channels that queries are made of; None where they are made of the hidden ones.
+        rank: channels that keys and values are made of.
+        plain, rotated: channels of a query or key without and with position.
+        values: channels of a value.
+        bias: whether the first projections and that of answers have biases.
+    """
+
+    heads: int
+    query_rank: int | None
+    rank: int
+    plain: int
+    rotated: int
+    values: int
+    bias: bool
+
+
+@attrs.frozen(kw_only=True)
+class Dense:
+    """Two projections to ``width`` channels, one through an activation, multiplied, and one back."""
+
+    width: int
+    bias: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Experts:
+    """Feed-forward networks that each token is sent to some of.
+
+    Attributes:
+        count, chosen: of all experts, and of those of a token.
+        width: channels inside an expert.
+        shared: channels inside the network that every token goes through; 0 where there is none.
+        shared_name: of the module of that network.
+        shared_gate: whether a gate weighs its answer.
+        bias: whether that network has biases.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    shared: int = 0
+    shared_name: str = "shared_experts"
+    shared_gate: bool = False
+    bias: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Decoder:
+    """A decoder: a table of words, layers of attention and feed-forward, and a head over the words."""
+
+    hidden: int
+    words: int
+    tied: bool
+    activation: str
+    positions: int
+    attention: Grouped | Latent
+    layers: tuple[Dense | Experts, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DecoderKeys(ABC):
+    """Keys that all decoders have."""
+
+    hidden_size: int = key(4096)
+    intermediate_size: int = key(11008)
+    num_hidden_layers: int = key(32, maximum=2000)
+    num_attention_heads: int = key(32)
+    vocab_size: int = key(32000)
+    max_position_embeddings: int = key(2048)
+    hidden_act: str = key("silu")
+    tie_word_embeddings: bool = key(False)
+
+    def decoder(self, where: str) -> Decoder:
+        """Return the sizes of the model.
+
+        Raises:
+            TopoplanError: keys that do not fit each other; the message names them.
+        """
+        return Decoder(
+            hidden=self.hidden_size,
+            words=self.vocab_size,
+            tied=self.tie_word_embeddings,
+            activation=self.hidden_act,
+            positions=self.max_position_embeddings,
+            attention=self.attention(where),
+            layers=tuple(self.layer(number, where) for number in range(self.num_hidden_layers)),
+        )
+
+    @abstractmethod
+    def attention(self, where: str) -> Grouped | Latent:
+        """Return the attention of every layer."""
+
+    def layer(self, number: int, where: str) -> Dense | Experts:
+        """Return the feed-forward part of a layer."""
+        del number, where
+        return Dense(width=self.intermediate_size)
+
+
+@attrs.frozen(kw_only=True)
+class _GroupedKeys(DecoderKeys):
+    num_key_value_heads: int | None = key(None)
+    head_dim: int | None = key(None)
+
+    #: Biases of queries, keys and values that no key says.
+    input_bias: ClassVar[bool] = False
+    #: Whether queries and keys are normalized.
+    normalized: ClassVar[bool] = False
+
+    def attention(self, where: str) -> Grouped:
+        """Return the attention of every layer."""
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
+        if heads % kv_heads:
+            raise TopoplanError(f"{where}: num_key_value_heads: {kv_heads} does not divide num_attention_heads {heads}")
+        if self.head_dim is None and self.hidden_size % heads:
+            raise TopoplanError(
+                f"{where}: num_attention_heads: {heads} does not divide hidden_size {self.hidden_size} "
+                "(or head_dim must say the channels of a head)"
+            )
+        channels = self.head_dim or self.hidden_size // heads
+        if channels % 2:
+            raise TopoplanError(
+                f"{where}: head_dim: {channels} channels of a head are odd (rotary positions need pairs)"
+            )
+        bias = getattr(self, "attention_bias", False)
+        return Grouped(
+            heads=heads,
+            kv_heads=kv_heads,
+            channels=channels,
+            input_bias=bias or getattr(self, "qkv_bias", self.input_bias),
+            output_bias=bias,
+            normalized=self.normalized,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Llama(_GroupedKeys):
+    """``llama``."""
+
+    attention_bias: bool = key(False)
+    mlp_bias: bool = key(False)
+
+    def layer(self, number: int, where: str) -> Dense:
+        """Return the feed-forward part of a layer."""
+        del number, where
+        return Dense(width=self.intermediate_size, bias=self.mlp_bias)
+
+
+@attrs.frozen(kw_only=True)
+class Mistral(_GroupedKeys):
+    """``mistral``."""
+
+    intermediate_size: int = key(14336)
+    num_key_value_heads: int | None = key(8)
+    max_position_embeddings: int = key(131072)
+
+
+@attrs.frozen(kw_only=True)
+class Mixtral(Mistral):
+    """``mixtral``."""
+
+    num_local_experts: int = key(8, names=("num_experts",))
+    num_experts_per_tok: int = key(2)
+
+    def layer(self, number: int, where: str) -> Experts:
+        """Return the feed-forward part of a layer."""
+        del number
+        return _experts(where, self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)
+
+
+@attrs.frozen(kw_only=True)
+class Qwen2(_GroupedKeys):
+    """``qwen2``."""
+
+    intermediate_size: int = key(22016)
+    num_key_value_heads: int | None = key(32)
+    vocab_size: int = key(151936)
+    max_position_embeddings: int = key(32768)
+    input_bias = True
+
+
+@attrs.frozen(kw_only=True)
+class Qwen3(_GroupedKeys):
+    """``qwen3``."""
+
+    intermediate_size: int = key(22016)
+    num_key_value_heads: int | None = key(32)
+    head_dim: int | None = key(128)
+    vocab_size: int = key(151936)
+    max_position_embeddings: int = key(32768)
+    attention_bias: bool = key(False)
+    normalized = True
+
+
+@attrs.frozen(kw_only=True)
+class _SparseKeys(_GroupedKeys):
+    """Some layers have experts: every ``decoder_sparse_step``-th, but those of ``mlp_only_layers``."""
+
+    hidden_size: int = key(2048)
+    num_hidden_layers: int = key(24, maximum=2000)
+    vocab_size: int = key(151936)
+    max_position_embeddings: int = key(32768)
+    num_experts: int = key(60, minimum=0, names=("num_local_experts",))
+    num_experts_per_tok: int = key(4)
+    moe_intermediate_size: int = key(1408)
+    decoder_sparse_step: int = key(1)
+    mlp_only_layers: tuple[int, ...] | None = key(None, minimum=0)
+
+    def layer(self, number: int, where: str) -> Dense | Experts:
+        """Return the feed-forward part of a layer."""
+        is_sparse = self.num_experts > 0 and (number + 1) % self.decoder_sparse_step == 0
+        if not is_sparse or number in (self.mlp_only_layers or ()):
+            return Dense(width=self.intermediate_size)
+        return self.experts(where)
+
+    def experts(self, where: str) -> Experts:
+        """Return the experts of a layer that has some."""
+        return _experts(where, self.num_experts, self.num_experts_per_tok, self.moe_intermediate_size)
+
+
+@attrs.frozen(kw_only=True)
+class Qwen2Moe(_SparseKeys):
+    """``qwen2_moe``."""
+
+    intermediate_size: int = key(5632)
+    num_attention_heads: int = key(16)
+    num_key_value_heads: int | None = key(16)
+    qkv_bias: bool = key(True)
+    shared_expert_intermediate_size: int = key(5632, minimum=0)
+
+    def experts(self, where: str) -> Experts:
+        """Return the experts of a layer that has some."""
+        return attrs.evolve(
+            super().experts(where),
+            shared=self.shared_expert_intermediate_size,
+            shared_name="shared_expert",
+            shared_gate=True,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Qwen3Moe(_SparseKeys):
+    """``qwen3_moe``."""
+
+    intermediate_size: int = key(6144)
+    num_attention_heads: int = key(32)
+    num_key_value_heads: int | None = key(4)
+    num_experts: int = key(128, minimum=0, names=("num_local_experts",))
+    num_experts_per_tok: int = key(8)
+    moe_intermediate_size: int = key(768)
+    attention_bias: bool = key(False)
+    normalized = True
+
+
+@attrs.frozen(kw_only=True)
+class _LatentKeys(DecoderKeys):
+    """Latent attention, and experts behind the first layers."""
+
+    attention_bias: bool = key(False)
+    q_lora_rank: int | None = key(1536)
+    kv_lora_rank: int = key(512)
+    qk_nope_head_dim: int = key(128)
+    qk_rope_head_dim: int = key(64)
+    v_head_dim: int = key(128)
+    n_routed_experts: int = key(64, names=("num_local_experts",))
+    n_shared_experts: int | None = key(2, minimum=0)
+    num_experts_per_tok: int | None = key(None)
+    moe_intermediate_size: int = key(1407)
+    first_k_dense_replace: int = key(0, minimum=0)
+
+    def attention(self, where: str) -> Latent:
+        """Return the attention of every layer."""
+        if self.qk_rope_head_dim % 2:
+            raise TopoplanError(f"{where}: qk_rope_head_dim: {self.qk_rope_head_dim} is odd (channels rotate in pairs)")
+        return Latent(
+            heads=self.num_attention_heads,
+            query_rank=self.q_lora_rank,
+            rank=self.kv_lora_rank,
+            plain=self.qk_nope_head_dim,
+            rotated=self.qk_rope_head_dim,
+            values=self.v_head_dim,
+            bias=self.attention_bias,
+        )
+
+    def layer(self, number: int, where: str) -> Dense | Experts:
+        """Return the feed-forward part of a layer."""
+        if number < self.first_k_dense_replace:
+            return Dense(width=self.intermediate_size, bias=self.mlp_has_bias)
+        if self.num_experts_per_tok is None:
+            raise TopoplanError(f"{where}: num_experts_per_tok is missing (experts of a token, such as 6)")
+        experts = _experts(where, self.n_routed_experts, self.num_experts_per_tok, self.moe_intermediate_size)
+        shared = (self.n_shared_experts or 0) * self.moe_intermediate_size
+        return attrs.evolve(experts, shared=shared, bias=self.mlp_has_bias)
+
+    @property
+    def mlp_has_bias(self) -> bool:
+        """Whether dense networks have biases."""
+        return False
+
+
+@attrs.frozen(kw_only=True)
+class DeepseekV2(_LatentKeys):
+    """``deepseek_v2``."""
+
+    vocab_size: int = key(102400)
+    mlp_bias: bool = key(False)
+
+    @property
+    def mlp_has_bias(self) -> bool:
+        """Whether dense networks have biases."""
+        return self.mlp_bias
+
+
+@attrs.frozen(kw_only=True)
+class DeepseekV3(_LatentKeys):
+    """``deepseek_v3``."""
+
+    hidden_size: int = key(7168)
+    intermediate_size: int = key(18432)
+    num_hidden_layers: int = key(61, maximum=2000)
+    num_attention_heads: int = key(128)
+    vocab_size: int = key(129280)
+    max_position_embeddings: int = key(4096)
+    n_routed_experts: int = key(256, names=("num_local_experts",))
+    n_shared_experts: int | None = key(1, minimum=0)
+    num_experts_per_tok: int | None = key(8)
+    moe_intermediate_size: int = key(2048)
+    first_k_dense_replace: int = key(3, minimum=0)
+
+
+def _experts(where: str, count: int, chosen: int, width: int) -> Experts:
+    if chosen > count:
+        raise TopoplanError(f"{where}: num_experts_per_tok: {chosen} of {count} experts (at most all)")
+    return Experts(count=count, chosen=chosen, width=width)
+
+
+#: ``model_type`` -> its class of keys.
+DECODERS: Mapping[str, type[DecoderKeys]] = MappingProxyType(
+    {
+        "llama": Llama,
+        "mistral": Mistral,
+        "mixtral": Mixtral,
+        "qwen2": Qwen2,
+        "qwen2_moe": Qwen2Moe,
+        "qwen3": Qwen3,
+        "qwen3_moe": Qwen3Moe,
+        "deepseek_v2": DeepseekV2,
+        "deepseek_v3": DeepseekV3,
+    }
+)

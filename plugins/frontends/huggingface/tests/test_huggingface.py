@@ -1,0 +1,342 @@
+"""Models of config.json: parameters and FLOPs that transformers counts, the structure of blocks, and messages.
+
+``configurations.json`` has the counts; `transformers_counts.py` writes it.  FLOPs a token are those that NVIDIA
+publishes for its Megatron Bridge (causal attention counted by half), to 0.05 %.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topoplan.errors import TopoplanError
+from topoplan.testing import parametrize_with_checks
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_frontend_huggingface.families import DECODERS
+from topoplan_frontend_huggingface.model import MODEL_TYPES
+
+COUNTS = json.loads(Path(__file__).with_name("configurations.json").read_text())
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "models" / "llama-3-8b.json"
+#: Class of transformers -> model_type.
+TYPES = {
+    "Llama": "llama",
+    "Mistral": "mistral",
+    "Mixtral": "mixtral",
+    "Qwen2": "qwen2",
+    "Qwen2Moe": "qwen2_moe",
+    "Qwen3": "qwen3",
+    "Qwen3Moe": "qwen3_moe",
+    "DeepseekV2": "deepseek_v2",
+    "DeepseekV3": "deepseek_v3",
+    "GPT2": "gpt2",
+    "Bert": "bert",
+    "ViT": "vit",
+}
+PRODUCTS = ("linear", "conv2d", "expert_linear", "scaled_dot_product_attention")
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+}
+LATENT = {
+    "num_attention_heads": 4,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 48,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+
+
+@parametrize_with_checks(HuggingFace)
+def test_conformance(check) -> None:
+    check()
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function from keys to a graph."""
+
+    def graph_of(keys, batch=1, **options):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(keys))
+        return HuggingFace(config=str(path), **options).build(batch)
+
+    return graph_of
+
+
+def keys_of(row):
+    """Return the keys of a file for a row of counts; transformers' DeepSeek-V2 has no default for one of them."""
+    words = re.match("(.*?)(?:For|LMHead|Model)", row["class"]).group(1)
+    given = {"num_experts_per_tok": 6} if words == "DeepseekV2" else {}
+    return {**given, **row["keys"], "model_type": TYPES[words], "architectures": [row["class"]]}
+
+
+def parameters(graph):
+    return sum(weight.elements for op in graph.operators for weight in op.weights)
+
+
+def flops(op):
+    """Count FLOPs of the products of an operator, without biases and activations."""
+    terms = op.work[: 2 if op.kind == "scaled_dot_product_attention" else 1] if op.kind in PRODUCTS else ()
+    return sum(term.coefficient * math.prod(op.sizes[dim] for dim in term.dims) for term in terms)
+
+
+def operators(graph, prefix):
+    return {op.name.removeprefix(prefix): op for op in graph.operators if op.name.startswith(prefix)}
+
+
+def readers(graph):
+    """Return the names of the operators that each operator is read by."""
+    names = [op.name for op in graph.operators]
+    edges = {(names[u], names[v]) for u, _, v, _ in graph.edges.tolist()}
+    return {name: sorted(v for u, v in edges if u == name) for name in names}
+
+
+def test_the_table_has_every_family_with_its_defaults() -> None:
+    assert {keys_of(row)["model_type"] for row in COUNTS["parameters"] if not row["keys"]} == {*MODEL_TYPES}
+    assert {row["name"] for row in COUNTS["flops"]} == {*MODEL_TYPES}
+
+
+@pytest.mark.parametrize("row", COUNTS["parameters"], ids=lambda row: row["name"])
+def test_parameters_are_those_of_transformers(build, row) -> None:
+    assert parameters(build(keys_of(row))) == row["parameters"]
+
+
+@pytest.mark.parametrize("row", COUNTS["flops"], ids=lambda row: row["name"])
+def test_flops_are_those_that_the_counter_of_pytorch_sees(build, row) -> None:
+    graph = build(keys_of(row), 3, sequence_length=None if row["name"] == "vit" else 32)
+    assert parameters(graph) == row["parameters"]
+    assert sum(map(flops, graph.operators)) == row["flops"]
+
+
+#: Model, positions, GFLOP a token that NVIDIA publishes (Megatron Bridge, performance summary, 25.11), and parameters
+#: that were published beyond those of gradients: the biases that choose experts, which transformers keeps as buffers.
+PUBLISHED = [
+    ("llama-3-8b", 8192, 51.49, 0),
+    ("llama-3-70b", 8192, 449.2, 0),
+    ("llama-3.1-405b", 8192, 2524.3, 0),
+    ("qwen3-30b-a3b", 4096, 23.01, 0),
+    ("qwen3-235b-a22b", 4096, 147.98, 0),
+    ("deepseek-v3", 4096, 249.7, 58 * 256),
+    ("kimi-k2", 4096, 204.445, 60 * 384),
+]
+
+
+@pytest.mark.parametrize(("name", "positions", "gflop", "biases"), PUBLISHED)
+def test_flops_a_token_are_those_that_nvidia_publishes(build, name, positions, gflop, biases) -> None:
+    row = next(row for row in COUNTS["parameters"] if row["name"] == name)
+    graph = build(keys_of(row), sequence_length=positions)
+    halves = {"scaled_dot_product_attention": 0.5}
+    total = sum(flops(op) * halves.get(op.kind, 1) for op in graph.operators if not op.name.endswith(".mlp.gate"))
+    assert 3e-9 * total / positions == pytest.approx(gflop, rel=5e-4)
+    if name == "deepseek-v3":
+        assert parameters(graph) + biases == 671_026_419_200  # of the published checkpoint
+
+
+def test_a_block_has_the_names_of_its_modules(build) -> None:
+    graph = build(SMALL, 2, sequence_length=8)
+    block = operators(graph, "model.layers.1.")
+    assert list(block) == [
+        *("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.q_rotary"),
+        *("self_attn.k_rotary", "self_attn.attention", "self_attn.o_proj", "add1", "post_attention_layernorm"),
+        *("mlp.gate_proj", "mlp.act_fn", "mlp.up_proj", "mlp.multiply", "mlp.down_proj", "add2"),
+    ]
+    shapes = {name: op.outputs[0].shape for name, op in block.items()}
+    assert shapes["self_attn.q_proj"] == shapes["self_attn.attention"] == (2, 8, 64)
+    assert shapes["self_attn.k_rotary"] == (2, 8, 32)
+    assert {dim.name: dim.size for dim in block["self_attn.attention"].dims} == dict(
+        zip("nqhgtde", (2, 8, 2, 2, 8, 16, 16), strict=True)
+    )
+    edges = readers(graph)
+    assert edges["model.layers.0.add2"] == ["model.layers.1.add1", "model.layers.1.input_layernorm"]
+    assert edges["model.norm"] == ["lm_head"]
+    assert edges["lm_head"] == ["loss"]
+
+
+def test_heads_can_be_cut_from_the_projection_to_the_answer(build) -> None:
+    block = operators(
+        build({**SMALL, "model_type": "qwen3", "head_dim": 16}, 2, sequence_length=8), "model.layers.0.self_attn."
+    )
+    for name, heads in (("q_norm", 4), ("q_rotary", 4), ("k_norm", 2), ("k_rotary", 2), ("attention", 2)):
+        dim, axis = block[name].dims[2], block[name].outputs[0].axes[2]
+        assert (dim.size, str(dim.role), axis.dim) == (heads, "attribute", 2)
+        assert axis.scale * heads == axis.extent * heads == axis.size
+    assert block["q_norm"].weights[0].shape == (16,)
+
+
+def test_latent_attention_makes_keys_and_values_of_every_head(build) -> None:
+    graph = build({**SMALL, **LATENT, "model_type": "deepseek_v3"}, 2, sequence_length=8)
+    block = operators(graph, "model.layers.0.self_attn.")
+    assert [tensor.shape for tensor in block["kv_split"].outputs] == [(2, 8, 24), (2, 8, 8)]
+    assert [tensor.shape for tensor in block["keys_and_values"].outputs] == [(2, 8, 4 * 24), (2, 8, 4 * 12)]
+    assert block["attention"].outputs[0].shape == (2, 8, 4 * 12)
+    assert readers(graph)["model.layers.0.self_attn.kv_split"] == [
+        *("model.layers.0.self_attn.keys_and_values", "model.layers.0.self_attn.kv_a_layernorm"),
+    ]
+
+
+def test_experts_get_their_share_of_the_tokens(build) -> None:
+    graph = build({**SMALL, **LATENT, "model_type": "deepseek_v3"}, 2, sequence_length=30)
+    dense, sparse = operators(graph, "model.layers.0.mlp."), operators(graph, "model.layers.1.mlp.")
+    assert list(dense) == ["gate_proj", "act_fn", "up_proj", "multiply", "down_proj"]
+    assert list(sparse) == [
+        *("gate", "router", "dispatch", "experts.gate_proj", "experts.act_fn", "experts.up_proj", "experts.multiply"),
+        *("experts.down_proj", "combine", "shared_experts.gate_proj", "shared_experts.act_fn"),
+        *("shared_experts.up_proj", "shared_experts.multiply", "shared_experts.down_proj", "add"),
+    ]
+    assert sparse["dispatch"].outputs[0].shape == (2, 8, 8, 64)  # 8 slots for 7.5 tokens
+    assert flops(sparse["experts.down_proj"]) == 2 * 2 * 30 * 2 * 48 * 64  # samples, positions, chosen
+    experts = sparse["experts.up_proj"]
+    assert {dim.name: str(dim.role) for dim in experts.dims}["e"] == "parameter"
+
+
+def test_a_tied_head_reads_the_table_of_words(build) -> None:
+    free, tied = (build({**SMALL, "tie_word_embeddings": tie}, sequence_length=8) for tie in (False, True))
+    assert parameters(free) - parameters(tied) == 96 * 64
+    assert sum(map(flops, free.operators)) == sum(map(flops, tied.operators))
+
+
+@pytest.mark.parametrize("names", [("num_local_experts",), ("num_experts",), ("num_local_experts", "num_experts")])
+def test_experts_are_counted_under_either_name(build, names) -> None:
+    for family in ("mixtral", "qwen3_moe"):
+        graph = build(
+            {**SMALL, "model_type": family, **dict.fromkeys(names, 16), "num_experts_per_tok": 2}, sequence_length=8
+        )
+        assert operators(graph, "model.layers.0.mlp.")["gate"].outputs[0].shape == (1, 8, 16)
+
+
+def test_options_shorten_a_model(build) -> None:
+    graph = build({**SMALL, "num_hidden_layers": 7}, 3, sequence_length=5, layers=1)
+    assert not operators(graph, "model.layers.1.")
+    assert graph.operators[0].outputs[0].shape == (3, 5, 64)
+    assert build(SMALL).operators[0].outputs[0].shape[1] == 2048  # all that Llama's default has
+    assert build({**SMALL, "max_position_embeddings": 131072}).operators[0].outputs[0].shape[1] == 4096
+
+
+def test_a_folder_stands_for_its_file(build, tmp_path) -> None:
+    graph = build(SMALL)
+    assert HuggingFace(config=str(tmp_path)).build(1) == graph
+
+
+def test_files_of_transformers_4_and_5_are_one_model(build) -> None:
+    rope = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "torch_dtype": "bfloat16"}
+    new = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "dtype": "bfloat16", "head_dim": 16}
+    assert build({**SMALL, **rope}) == build({**SMALL, **new}) == build({**SMALL, "head_dim": None})
+
+
+#: Changes of the small file -> what the message says after the name of the file.
+WRONG = [
+    ({"model_type": "lama"}, r"model_type: 'lama' is not read; did you mean 'llama'\?"),
+    ({"model_type": "whisper"}, r"model_type: 'whisper' is not read \(have: bert, deepseek_v2, .*vit\)"),
+    ({"model_type": 3}, r"model_type: 3 is of a wrong type \(expected a text\)"),
+    ({"hidden_size": "64"}, r"hidden_size: '64' is of a wrong type \(expected a whole number\)"),
+    ({"hidden_size": None}, r"hidden_size: is null \(expected a whole number\)"),
+    ({"hidden_size": True}, r"hidden_size: True is of a wrong type"),
+    ({"hidden_size": 0}, r"hidden_size: 0 is too small \(at least 1\)"),
+    ({"hidden_size": 10**30}, r"hidden_size: 10+ is too large \(at most 1000000000\)"),
+    ({"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide num_attention_heads 4"),
+    ({"num_attention_heads": 5, "num_key_value_heads": 5}, "num_attention_heads: 5 does not divide hidden_size 64"),
+    ({"head_dim": 15}, "head_dim: 15 channels of a head are odd"),
+    ({"hidden_act": "sillu"}, r"hidden_act: 'sillu' is not known; did you mean 'silu'\?"),
+    ({"tie_word_embeddings": "yes"}, r"tie_word_embeddings: 'yes' is of a wrong type \(expected true or false\)"),
+    ({"model_type": "deepseek_v2"}, r"num_experts_per_tok is missing \(experts of a token, such as 6\)"),
+    ({"model_type": "mixtral", "num_experts_per_tok": 9}, r"num_experts_per_tok: 9 of 8 experts \(at most all\)"),
+    ({"model_type": "qwen2_moe", "mlp_only_layers": [0.5]}, r"mlp_only_layers: \[0.5\] is of a wrong type"),
+    ({"model_type": "gpt2", "n_head": 5}, "num_attention_heads"),
+    ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention: true is not read"),
+    ({"model_type": "bert", "is_decoder": True}, "is_decoder: true is not read"),
+    ({"model_type": "bert", "architectures": ["BertForNothing"]}, "architectures: 'BertForNothing' is not read"),
+    ({"model_type": "vit", "patch_size": 300}, "patch_size: 300 is larger than image_size 224"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_what_is_wrong_is_named(build, tmp_path, change, message) -> None:
+    if "n_head" in change:
+        change, message = {**change, "n_embd": 64}, "n_head: 5 does not divide n_embd 64"
+    with pytest.raises(TopoplanError, match=f"^{re.escape(str(tmp_path / 'config.json'))}: {message}"):
+        build({**SMALL, **change})
+
+
+def test_files_that_are_none_are_named(tmp_path, build) -> None:
+    path = tmp_path / "config.json"
+    for text, message in (
+        ("{", "is not JSON"),
+        ("[]", "expected an object of keys"),
+        ("{}", "model_type is missing"),
+        ("[" * 9999, "is not JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(TopoplanError, match=f"^{re.escape(str(path))}: {message}"):
+            HuggingFace(config=str(path)).build(1)
+    for options, message in (
+        ({}, "config is missing"),
+        ({"config": str(tmp_path / "none")}, "none: cannot be read"),
+    ):
+        with pytest.raises(TopoplanError, match=message):
+            HuggingFace(**options).build(1)
+    for options, message in (
+        ({"layers": 3}, "layers: 3 of the 2 of"),
+        ({"sequence_length": 2000}, "sequence-length: 2000 is more than n_positions of .* \\(1024\\)"),
+    ):
+        with pytest.raises(TopoplanError, match=message):
+            build({"model_type": "gpt2", "n_layer": 2}, **options)
+    with pytest.raises(TopoplanError, match="sequence-length: a vit has as many positions as patches"):
+        build({"model_type": "vit"}, sequence_length=4)
+
+
+@pytest.mark.parametrize("searcher", ["mcmc", "spmd", "pipeline"])
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_every_planner_plans_a_small_model(tmp_path, family, searcher) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SMALL, **(LATENT if family in ("deepseek_v3",) else {}), "model_type": family}))
+    model = HuggingFace(config=str(path), sequence_length=16)
+    run = RunOptions(batch_size=8, budget=5)
+    plan = optimize(Experiment(model=model, cluster=ClusterOptions(servers=4), searchers=searcher, run=run)).plan
+    assert 0 < plan.timeline.makespan < math.inf
+    assert np.isfinite(plan.timeline.finish).all()
+
+
+def test_the_example_is_llama_3_8b() -> None:
+    assert parameters(HuggingFace(config=str(EXAMPLE)).build(1)) == 8_030_261_248
+
+
+VALUES = st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.text(max_size=3) | st.just([1])
+KEYS = st.dictionaries(
+    st.sampled_from(sorted({*SMALL, *LATENT, "n_embd", "n_head", "image_size"} - {"model_type"})), VALUES
+)
+
+
+@given(family=st.sampled_from(MODEL_TYPES), keys=KEYS)
+@settings(deadline=None, max_examples=30)
+def test_any_keys_are_a_model_or_one_line(tmp_path_factory, family, keys) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps({**keys, "model_type": family}))
+    told = ""
+    try:
+        assert HuggingFace(config=str(path), layers=1).build(1).operators
+    except TopoplanError as error:
+        told = str(error)
+    assert not told or re.fullmatch(r"(frontend huggingface|.*any.json): .+", told), told
+
+
+def test_every_decoder_has_a_test_of_its_defaults() -> None:
+    assert {*DECODERS} | {"gpt2", "bert", "vit"} == {*MODEL_TYPES}
