@@ -92,9 +92,11 @@ def test_blocks_repeat_on_their_own_output(build) -> None:
 
 def test_every_text_of_the_readme_is_a_model(build) -> None:
     graphs = [build(text, 8) for text in blocks_of_readme("toml")]
-    assert [len(graph.operators) for graph in graphs] == [3, 24, 7, 1]
+    assert [len(graph.operators) for graph in graphs] == [3, 24, 15, 1]
     assert sources(graphs[2], "add2") == ["down", "add1"]
-    assert parameters(graphs[2]) == 4 * 1024**2 + 2 * 4 * 1024**2 + 4096 + 1024 + 2 * 2 * 1024
+    assert parameters(graphs[2]) == (2 * 1024 + 2 * 256) * 1024 + 3 * 1024 * 2816 + 2 * 1024
+    attention = next(op for op in graphs[2].operators if op.name == "attention")
+    assert {dim.name: dim.size for dim in attention.dims if dim.name in "hgd"} == {"h": 4, "g": 4, "d": 64}
 
 
 def test_an_operator_by_its_algebra_equals_the_kind(build) -> None:
@@ -113,6 +115,48 @@ linear-in = [[0, 2], [1, 2]]""",
     ours, kind = build(text), build(MLP)
     assert attrs.evolve(ours.operators[0], tags={}) == attrs.evolve(kind.operators[0], tags={})
     assert np.array_equal(ours.edges, kind.edges)
+
+
+def test_experts_take_their_share_of_the_positions() -> None:
+    graph = Layers(file=str(EXAMPLE)).build(2)
+    shapes = {op.name: op.outputs[0].shape for op in graph.operators if op.name.startswith("block.11.")}
+    assert shapes["block.11.dispatch"] == (2, 8, 2 * 512 // 8, 1024)
+    assert shapes["block.11.up"] == (2, 8, 128, 4096)
+    assert shapes["block.11.combine"] == (2, 512, 1024)
+    assert sources(graph, "block.11.combine") == ["block.11.down", "block.11.choice", "block.11.choice"]
+
+
+def test_kinds_of_the_algebra_have_its_shapes(build) -> None:
+    text = """
+[[input]]
+name = "x"
+shape = [6, 8, 8]
+[[layer]]
+name = "conv"
+kind = "conv2d"
+out = 12
+kernel = 3
+dilation = 2
+groups = 3
+[[layer]]
+name = "mean"
+kind = "mean"
+over = [2, -1]
+[[layer]]
+name = "parts"
+kind = "split"
+sizes = [8, 4]
+[[layer]]
+name = "norm"
+kind = "rms_norm"
+from = "parts:y1"
+"""
+    graph = build(text, 2)
+    shapes = [tensor.shape for op in graph.operators for tensor in op.outputs]
+    assert shapes == [(2, 12, 4, 4), (2, 12), (2, 8), (2, 4), (2, 4)]
+    assert parameters(graph) == 12 * 2 * 9 + 12 + 4
+    with pytest.raises(TopoplanError, match=r"layer 3 'parts': split: sizes 8, 5 along axis 1 of \(2, 12\)"):
+        build(text.replace("[8, 4]", "[8, 5]"), 2)
 
 
 def test_strided_axes_reach_the_graph(build) -> None:
@@ -151,7 +195,9 @@ from = "choice:{}"
 
 def test_the_example_plans_end_to_end() -> None:
     model = Layers(file=str(EXAMPLE))
-    assert parameters(model.build(1)) == 32_000 * 1024 * 2 + 12 * (12 * 1024**2 + 5 * 1024 + 4 * 1024) + 2 * 1024
+    assert (
+        parameters(model.build(1)) == 32_000 * 1024 * 2 + 12 * ((4 + 8 * 8) * 1024**2 + 8 * 1024 + 4 * 1024) + 2 * 1024
+    )
     done = optimize(Experiment(model=model, cluster=ClusterOptions(servers=2), run=RunOptions(batch_size=4, budget=0)))
     assert 0 < done.seconds < math.inf
 

@@ -8,11 +8,11 @@ from topoplan import Operator, Tensor
 from topoplan.model.graph import Axis, Dimension, Role, Term
 from topoplan_frontend_huggingface.blocks import Blocks
 from topoplan_frontend_huggingface.families import Grouped, Latent
-from topoplan_operators import Handle, attention, normalization
+from topoplan_operators import Handle, attention, normalization, shaping
 from topoplan_operators.attention import ROTARY_FLOPS
 from topoplan_operators.handle import plain
 
-__all__ = ["grouped", "keys_and_values", "latent", "split_channels"]
+__all__ = ["grouped", "keys_and_values", "latent"]
 
 
 def grouped(b: Blocks, x: Handle, sizes: Grouped) -> Handle:
@@ -47,28 +47,12 @@ def latent(b: Blocks, x: Handle, sizes: Latent) -> Handle:
         q = b.linear(q, sizes.heads * channels, "q_b_proj")
     q = b.per_head(partial(attention.rotary, rotated=sizes.rotated), q, channels, "q_rotary")
     joint = b.linear(x, sizes.rank + sizes.rotated, "kv_a_proj_with_mqa", bias=sizes.bias)
-    short, position = b.add(split_channels(joint, sizes.rank), [joint], "kv_split")
+    short, position = b.add(shaping.split(joint, (sizes.rank, sizes.rotated), 2), [joint], "kv_split")
     short = b.rms_norm(short, "kv_a_layernorm")
     kv = b.linear(short, sizes.heads * (sizes.plain + sizes.values), "kv_b_proj")
     k, v = b.add(keys_and_values(kv, position, sizes), [kv, position], "keys_and_values")
     y = b.attend(q, k, v, (sizes.heads, sizes.heads), "attention", causal=True)
     return b.linear(y, hidden, "o_proj", bias=sizes.bias)
-
-
-def split_channels(x: Handle, first: int) -> Operator:
-    """Return the ``first`` channels of ``x`` (samples, positions, channels), and the others; channels stay together."""
-    samples, positions, channels = x.shape
-    return Operator(
-        name="",
-        kind="split",
-        dims=(Dimension("n", samples, Role.SAMPLE), Dimension("t", positions, Role.ATTRIBUTE)),
-        inputs=(plain("x", x, 0, 1, -1),),
-        outputs=(
-            plain("first", Handle((samples, positions, first), x.itemsize), 0, 1, -1),
-            plain("others", Handle((samples, positions, channels - first), x.itemsize), 0, 1, -1),
-        ),
-        linear_in=((0,),),
-    )
 
 
 def keys_and_values(kv: Handle, position: Handle, sizes: Latent) -> Operator:

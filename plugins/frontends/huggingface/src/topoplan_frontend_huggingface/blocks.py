@@ -14,8 +14,9 @@ from topoplan import Operator, Tensor
 from topoplan.model.graph import Axis, Dimension, Role, Term
 from topoplan_operators import GraphBuilder, Handle, attention, dense, normalization, pointwise
 from topoplan_operators.handle import plain
+from topoplan_operators.heads import flat_heads
 
-__all__ = ["INDEX", "Blocks", "cross_entropy", "flat_heads", "learned_positions"]
+__all__ = ["INDEX", "Blocks", "cross_entropy", "learned_positions"]
 
 #: Bytes of an index of a word or class.
 INDEX = 8
@@ -90,17 +91,6 @@ class Blocks:
         """Return the answers of attention: ``heads`` of queries, and of keys and values."""
         operator = attention.scaled_dot_product(q, k, v, heads=heads, causal=causal)
         return self.add(operator, [q, k, v], module)[0]
-
-
-def flat_heads(operator: Operator) -> Operator:
-    """Return an operator on (samples, positions, heads, channels) with heads and channels in one axis."""
-
-    def flat(tensor: Tensor) -> Tensor:
-        *outer, heads, channels = tensor.axes
-        axis = Axis(heads.size * channels.size, heads.dim, scale=channels.size, extent=channels.size)
-        return attrs.evolve(tensor, axes=(*outer, axis))
-
-    return attrs.evolve(operator, inputs=tuple(map(flat, operator.inputs)), outputs=tuple(map(flat, operator.outputs)))
 
 
 def learned_positions(x: Handle, rows: int) -> Operator:

@@ -16,7 +16,21 @@ import attrs
 
 from topoplan import Operator, TopoplanError, option
 from topoplan.errors import shown
-from topoplan_operators import Handle, dense, experts, losses, normalization, pointwise, products, shaping, spatial
+from topoplan_operators import (
+    Handle,
+    attention,
+    dense,
+    experts,
+    losses,
+    normalization,
+    pointwise,
+    products,
+    reductions,
+    shaping,
+    spatial,
+    tokens,
+)
+from topoplan_operators.heads import flat_heads
 
 __all__ = ["FUNCTIONS", "KINDS", "Kind"]
 
@@ -111,6 +125,8 @@ class Conv2d(Kind):
     kernel: tuple[int, ...] = needed(help="height and width, or one number", minimum=1)
     stride: tuple[int, ...] = option((1,), help="likewise", minimum=1)
     padding: tuple[int, ...] = option((0,), help="likewise, on each side", minimum=0)
+    dilation: tuple[int, ...] = option((1,), help="likewise, from one element of the kernel to the next", minimum=1)
+    groups: int = option(1, help="groups of channels that do not mix", minimum=1)
     bias: bool = option(True, help="whether a bias is added")
     activation: Literal["none", "relu", "gelu", "silu", "sigmoid", "tanh"] = option(
         "none", help="function of every output"
@@ -124,6 +140,8 @@ class Conv2d(Kind):
             pair(self.kernel, "kernel"),
             stride=pair(self.stride, "stride"),
             padding=pair(self.padding, "padding"),
+            dilation=pair(self.dilation, "dilation"),
+            groups=self.groups,
             bias=self.bias,
             activation=self.activation != "none",
         )
@@ -207,6 +225,43 @@ class MultiheadAttention(Kind):
 
 
 @attrs.frozen(kw_only=True)
+class Attention(Kind):
+    """Attend from queries to keys and values without weights; heads lie in the channels of each."""
+
+    kind = "attention"
+    reads = (3, 3)
+
+    heads: int = needed(help="heads of queries", minimum=1)
+    kv_heads: int | None = option(None, help="heads of keys and values; default: as many", minimum=1)
+    causal: bool = option(False, help="whether no position attends to a later one")
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        exactly(xs, 3, self.kind, "samples, positions, heads x channels")
+        heads = (self.heads, self.kv_heads or self.heads)
+        return attention.scaled_dot_product(xs[0], xs[1], xs[2], heads=heads, causal=self.causal)
+
+
+@attrs.frozen(kw_only=True)
+class Rotary(Kind):
+    """Rotate pairs of channels of every head by their position; heads lie in the channels."""
+
+    kind = "rotary"
+    axes = ("samples", "positions", "channels")
+
+    heads: int = needed(help="number of heads", minimum=1)
+    rotated: int | None = option(None, help="channels of a head that rotate; default: all", minimum=2)
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        *outer, width = xs[0].shape
+        if width % self.heads:
+            raise TopoplanError(f"heads: {self.heads} does not divide {width} channels (choose a divisor)")
+        heads = Handle((*outer, self.heads, width // self.heads), xs[0].itemsize)
+        return flat_heads(attention.rotary(heads, rotated=self.rotated))
+
+
+@attrs.frozen(kw_only=True)
 class Softmax(Kind):
     """Normalize exponentials over an axis."""
 
@@ -233,6 +288,20 @@ class LayerNorm(Kind):
     def operator(self, xs: Sequence[Handle]) -> Operator:
         """Return the operator."""
         return normalization.layer_norm(xs[0], self.last)
+
+
+@attrs.frozen(kw_only=True)
+class RmsNorm(Kind):
+    """Give the last axes mean square 1, times a weight."""
+
+    kind = "rms_norm"
+    axes = ("samples", "channels")
+
+    last: int = option(1, help="how many axes", minimum=1)
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        return normalization.rms_norm(xs[0], self.last)
 
 
 @attrs.frozen(kw_only=True)
@@ -277,6 +346,36 @@ class Chunk(Kind):
         if self.parts > xs[0].shape[axis_of(self.axis, xs[0])]:
             raise TopoplanError(f"parts: {self.parts} of an axis of {xs[0].shape[self.axis]} elements")
         return shaping.chunk(xs[0], self.parts, axis_of(self.axis, xs[0]))
+
+
+@attrs.frozen(kw_only=True)
+class Split(Kind):
+    """Split a tensor into stretches of an axis; outputs y0, y1, ..."""
+
+    kind = "split"
+    axes = ("samples", "channels")
+
+    sizes: tuple[int, ...] = needed(help="of the stretches", minimum=1)
+    axis: int = option(-1, help="along which")
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        return shaping.split(xs[0], self.sizes, axis_of(self.axis, xs[0]))
+
+
+@attrs.frozen(kw_only=True)
+class Mean(Kind):
+    """Take the mean over axes."""
+
+    kind = "mean"
+    axes = ("samples", "positions")
+
+    over: tuple[int, ...] = needed(help="axes, such as [2, 3]")
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        axes = [axis_of(axis, xs[0]) for axis in self.over]
+        return reductions.reduced("mean", xs[0], axes)
 
 
 @attrs.frozen(kw_only=True)
@@ -349,15 +448,15 @@ class Einsum(Kind):
 
 @attrs.frozen(kw_only=True)
 class TopK(Kind):
-    """Choose the largest classes of each sample (samples, classes); outputs values and indices."""
+    """Choose the largest of the last axis (samples, ..., classes); outputs values and indices."""
 
     kind = "top_k"
+    axes = ("samples", "classes")
 
     k: int = needed(help="how many", minimum=1)
 
     def operator(self, xs: Sequence[Handle]) -> Operator:
         """Return the operator."""
-        exactly(xs, 2, self.kind, "samples, classes")
         return experts.top_k(xs[0], self.k)
 
 
@@ -375,6 +474,51 @@ class Gating(Kind):
         """Return the operator."""
         exactly(xs, 3, self.kind, "samples, positions, channels")
         return experts.gating(xs[0], self.experts, self.slots, self.chosen)
+
+
+@attrs.frozen(kw_only=True)
+class Dispatch(Kind):
+    """Send positions to experts: x and the numbers of experts; output (samples, experts, slots, channels)."""
+
+    kind = "dispatch"
+    reads = (2, 2)
+
+    experts: int = needed(help="number of experts", minimum=1)
+    capacity: float = option(1.0, help="slots of an expert, in even shares of the positions", minimum=0.001)
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        exactly(xs, 3, self.kind, "samples, positions, channels")
+        slots = experts.capacity(self.capacity, xs[1].shape[2], xs[0].shape[1], self.experts)
+        return tokens.dispatch(xs[0], xs[1], self.experts, slots)
+
+
+@attrs.frozen(kw_only=True)
+class ExpertLinear(Kind):
+    """Multiply the channels of each expert (samples, experts, slots, channels) by a matrix of its own."""
+
+    kind = "expert_linear"
+
+    out: int = needed(help="output channels", minimum=1)
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        exactly(xs, 4, self.kind, "samples, experts, slots, channels")
+        weight = Handle((xs[0].shape[1], xs[0].shape[3], self.out))
+        return products.einsum("neci,eio->neco", xs, [weight], sample="n", kind=self.kind)
+
+
+@attrs.frozen(kw_only=True)
+class Combine(Kind):
+    """Weigh and add the answers of experts: answers, weights, and numbers of experts."""
+
+    kind = "combine"
+    reads = (3, 3)
+
+    def operator(self, xs: Sequence[Handle]) -> Operator:
+        """Return the operator."""
+        exactly(xs[1:], 3, self.kind, "samples, positions, choices")
+        return tokens.combine(xs[0], xs[1], xs[2])
 
 
 @attrs.frozen(kw_only=True)
@@ -412,11 +556,17 @@ def _pointwise(word: str, doc: str, number: int) -> type[Kind]:
     return decorate(type(word, (Kind,), {**body, "__module__": __name__}))
 
 
-_ARITHMETIC = {"add": "Add two tensors", "multiply": "Multiply two tensors", "divide": "Divide one tensor by another"}
+_ARITHMETIC = {
+    "add": "Add two tensors",
+    "subtract": "Subtract two tensors",
+    "multiply": "Multiply two tensors",
+    "divide": "Divide one tensor by another",
+}
 
 _CLASSES: tuple[type[Kind], ...] = (
-    *(Linear, Conv2d, Pool2d, Flatten, Embedding, EmbeddingBag, MultiheadAttention, Softmax, LayerNorm, BatchNorm),
-    *(Concat, Chunk, Permute, View, AppendToken, TakeToken, Einsum, TopK, Gating, NllLoss, Sum),
+    *(Linear, Conv2d, Pool2d, Flatten, Embedding, EmbeddingBag, MultiheadAttention, Attention, Rotary, Softmax),
+    *(LayerNorm, RmsNorm, BatchNorm, Concat, Chunk, Split, Mean, Permute, View, AppendToken, TakeToken, Einsum),
+    *(TopK, Gating, Dispatch, ExpertLinear, Combine, NllLoss, Sum),
     *(_pointwise(word, f"Apply {word} to every element.", 1) for word in FUNCTIONS),
     *(
         _pointwise(word, f"{doc} element by element; an axis of size 1 meets every element.", 2)
