@@ -63,6 +63,7 @@ LEFT_OUT = {
 UNFIT = ("unlimited",)
 #: Files that a command reads, and the command of ours that writes it first.
 NEEDS = {
+    "traces": ["optimize", "alexnet", "--batch-size", "64", "--servers", "4", "--budget", "0", "-x", "chakra=traces"],
     "path_to_strategy": [
         "optimize",
         "alexnet",

@@ -1,7 +1,8 @@
 """Plans to files and back, through whatever exporters are installed.
 
 A file's suffix names the format when it is read; `-x EXPORTER=PATH` names it when it is written.  A strategy
-may be named in the second way, too, for files of other programs, whose names end as they please.
+may be named in the second way, too, for files of other programs, whose names end as they please.  Formats of several
+files are archives, or folders (`topoplan_engine.folders`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice
 from topoplan_engine.files import check_different, check_readable, check_writable, read_file, write_file
+from topoplan_engine.folders import (
+    ARCHIVE,
+    check_writable_folder,
+    is_folder,
+    read_folder,
+    write_folder,
+)
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
 
@@ -38,7 +46,7 @@ def read_plan(host: Host, path: Path) -> Plan:
     """
     exporter = _reader(host, path, "read")
     with naming_plugins(host):
-        plan = exporter.read(read_file(path), str(path))
+        plan = exporter.read(read_folder(path) if path.is_dir() else read_file(path), str(path))
     if plan.strategy is not None and plan.graph is not None:
         try:
             check_strategy(plan.strategy, plan.graph, plan.cluster.n_devices)
@@ -124,7 +132,7 @@ def check_outputs(
     check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
     for choice, path in outputs:
         exporter = host.make(Exporter, choice.name, choice.options)
-        check_writable(Path(path))
+        (check_writable_folder if is_folder(exporter.suffix, Path(path)) else check_writable)(Path(path))
         if cluster is not None and (why := exporter.refuses(cluster, topology)):
             raise TopoplanError(f"{choice.name}: {why}")
 
@@ -144,7 +152,8 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
     for choice, path in outputs:
         try:
             exporter = host.make(Exporter, choice.name, choice.options)
-            write_file(Path(path), exporter.write(plan))
+            data = exporter.write(plan)
+            (write_folder if is_folder(exporter.suffix, Path(path)) else write_file)(Path(path), data)
             paths[exporter.name] = path
         except TopoplanError as error:
             refused[choice.name] = str(error)
@@ -163,7 +172,9 @@ def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:
 def _reader(host: Host, path: Path, *ways: str) -> Exporter:
     readable = [e for e in host.components(Exporter) if any(map(e.overrides, ways))]
     for exporter in readable:
-        if path.name.endswith(exporter.suffix):
+        if path.name.endswith(exporter.suffix) and not path.is_dir():
+            return exporter()
+        if is_folder(exporter.suffix, path) and any(path.glob(f"*{exporter.suffix.removesuffix(ARCHIVE)}")):
             return exporter()
     check_readable(path)
     suffixes = ", ".join(sorted(e.suffix for e in readable)) or "none"

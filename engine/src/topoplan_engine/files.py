@@ -15,7 +15,16 @@ from pathlib import Path
 
 from topoplan.errors import TopoplanError, shown
 
-__all__ = ["check_different", "check_readable", "check_writable", "read_file", "read_text", "write_file"]
+__all__ = [
+    "check_different",
+    "check_readable",
+    "check_writable",
+    "read_file",
+    "read_text",
+    "shown_path",
+    "why_not",
+    "write_file",
+]
 
 #: Bytes of the largest file that is read.
 _LARGEST = 4 << 30
@@ -29,11 +38,11 @@ def read_file(path: Path, largest: int = _LARGEST) -> bytes:
     """
     size = check_readable(path)
     if size > largest:
-        raise TopoplanError(f"{_name(path)}: cannot be read ({size} bytes, more than {largest})")
+        raise TopoplanError(f"{shown_path(path)}: cannot be read ({size} bytes, more than {largest})")
     try:
         return path.read_bytes()
     except (OSError, MemoryError) as error:
-        raise TopoplanError(f"{_name(path)}: cannot be read ({_reason(error)})") from None
+        raise TopoplanError(f"{shown_path(path)}: cannot be read ({why_not(error)})") from None
 
 
 def check_readable(path: Path) -> int:
@@ -45,11 +54,11 @@ def check_readable(path: Path) -> int:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        raise TopoplanError(f"{_name(path)}: cannot be read ({_reason(error)})") from None
+        raise TopoplanError(f"{shown_path(path)}: cannot be read ({why_not(error)})") from None
     if stat.S_ISDIR(status.st_mode):
-        raise TopoplanError(f"{_name(path)}: cannot be read (is a folder)")
+        raise TopoplanError(f"{shown_path(path)}: cannot be read (is a folder)")
     if not stat.S_ISREG(status.st_mode):
-        raise TopoplanError(f"{_name(path)}: cannot be read (is no regular file)")
+        raise TopoplanError(f"{shown_path(path)}: cannot be read (is no regular file)")
     return status.st_size
 
 
@@ -63,7 +72,7 @@ def read_text(path: Path, expected: str, largest: int = _LARGEST) -> str:
         return read_file(path, largest).decode("utf-8")
     except UnicodeDecodeError as error:
         raise TopoplanError(
-            f"{_name(path)}: byte {error.start} is not UTF-8 (expected {expected}, a text in UTF-8)"
+            f"{shown_path(path)}: byte {error.start} is not UTF-8 (expected {expected}, a text in UTF-8)"
         ) from None
 
 
@@ -80,9 +89,9 @@ def check_different(paths: Iterable[tuple[str, Path]]) -> None:
     """Raise `TopoplanError` if two outputs, each with the word that names it, go to one file."""
     names: dict[Path, str] = {}
     for name, path in paths:
-        target = _target(path)
+        target = path.resolve() if path.is_dir() else _target(path)
         if target in names:
-            raise TopoplanError(f"{_name(path)}: {names[target]} and {name} both write to it (name two files)")
+            raise TopoplanError(f"{shown_path(path)}: {names[target]} and {name} both write to it (name two files)")
         names[target] = name
 
 
@@ -105,7 +114,7 @@ def write_file(path: Path, data: bytes) -> None:
         name.chmod(0o666 & ~mask)
         name.replace(target)
     except OSError as error:
-        raise TopoplanError(f"{_name(path)}: cannot be written ({_reason(error)})") from None
+        raise TopoplanError(f"{shown_path(path)}: cannot be written ({why_not(error)})") from None
     finally:
         _discard(name)
 
@@ -118,13 +127,13 @@ def _target(path: Path) -> Path:
     except FileNotFoundError:
         kind = stat.S_IFREG
     except (OSError, ValueError) as error:
-        raise TopoplanError(f"{_name(path)}: cannot be written ({_reason(error)})") from None
+        raise TopoplanError(f"{shown_path(path)}: cannot be written ({why_not(error)})") from None
     if kind == stat.S_IFDIR:
-        raise TopoplanError(f"{_name(path)}: is a folder (name a file)")
+        raise TopoplanError(f"{shown_path(path)}: is a folder (name a file)")
     if kind != stat.S_IFREG:
-        raise TopoplanError(f"{_name(path)}: cannot be written (is no regular file)")
+        raise TopoplanError(f"{shown_path(path)}: cannot be written (is no regular file)")
     if not target.parent.is_dir():
-        raise TopoplanError(f"{_name(path)}: folder {_name(target.parent)} does not exist")
+        raise TopoplanError(f"{shown_path(path)}: folder {shown_path(target.parent)} does not exist")
     return target
 
 
@@ -134,7 +143,7 @@ def _temporary(path: Path, target: Path) -> Path:
         handle, name = tempfile.mkstemp(prefix=".topoplan-", dir=target.parent)
     except OSError as error:
         raise TopoplanError(
-            f"{_name(path)}: folder {_name(target.parent)} cannot be written ({_reason(error)})"
+            f"{shown_path(path)}: folder {shown_path(target.parent)} cannot be written ({why_not(error)})"
         ) from None
     os.close(handle)
     return Path(name)
@@ -145,11 +154,12 @@ def _discard(name: Path) -> None:
         name.unlink(missing_ok=True)
 
 
-def _name(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Return a path for a message: as it was given, if that is of reasonable length and can be printed."""
     text = str(path)
     return text if len(text) <= 300 and text.isprintable() else shown(text, 120)
 
 
-def _reason(error: BaseException) -> str:
+def why_not(error: BaseException) -> str:
+    """Return what an operating system says of a failure, for a message."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -24,7 +24,7 @@ _COMPONENTS, _LINKS = ("topology", "simulator"), ("interface_bandwidth_gbps", "l
 
 
 def simulate(
-    file: Annotated[str, typer.Argument(help="Task graph (.fbuf) or plan (.json).")],
+    file: Annotated[str, typer.Argument(help="Task graph (.fbuf), plan (.json) or folder of traces (.et).")],
     components: Annotated[Mapping[str, Any], Flags(of=ComponentOptions, only=_COMPONENTS, unset="the file's")],
     cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, only=_LINKS, unset="the file's")],
     run: Annotated[RunOptions, Flags(only=("seed",))],

@@ -1,0 +1,92 @@
+"""What ASTRA-sim reads beside traces: system, memory and network, and a script that runs it and counts.
+
+Read in ASTRA-sim at commit 518bd51 and its analytical network backend.  Durations in traces are whole microseconds,
+which is coarse: so one nanosecond of a plan is written as one microsecond, and ASTRA-sim's cycle, elsewhere a
+nanosecond, is a picosecond.  Bandwidths are divided and latencies multiplied by 1000 to match.  Its ``GB/s`` are
+2^30 bytes/s.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+from topoplan import Fabric, Plan
+from topoplan.errors import TopoplanWarning
+from topoplan_exporter_chakra.product import Axis, axes_of
+from topoplan_exporter_chakra.ranks import GROUPS, STEM, trace_files
+
+__all__ = ["input_files"]
+
+#: Seconds that a trace calls a microsecond, and those of one cycle.
+_NANOSECOND, _CYCLE = 1e-9, 1e-12
+_NETWORK, _SYSTEM, _MEMORY = "network.yml", "system.json", "memory.json"
+
+_SCRIPT = f"""#!/bin/sh
+# sh run.sh BINARY: runs ASTRA-sim on these traces.  It ends with status 0 even where ranks wait for each other for
+# ever, so the ranks that have finished are counted.  A cycle is a picosecond.
+here=$(dirname "$0")
+logs=$(mktemp -d)
+"$1" --workload-configuration="$here/{STEM}" --comm-group-configuration="$here/{GROUPS}" \\
+  --system-configuration="$here/{_SYSTEM}" --remote-memory-configuration="$here/{_MEMORY}" \\
+  --network-configuration="${{NETWORK:-$here/{_NETWORK}}}" --logging-folder="$logs" > "$logs/out" 2>&1
+status=$?
+cat "$logs/out"
+finished=$(grep -c 'sys\\[[0-9]*\\] finished' "$logs/out")
+rm -r "$logs"
+[ "$status" -eq 0 ] || exit "$status"
+[ "$finished" -eq RANKS ] || {{ echo "only $finished of RANKS ranks have finished" >&2; exit 1; }}
+"""
+
+
+def input_files(plan: Plan) -> dict[str, bytes]:
+    """Return all input files, by name; a warning says that a fabric is none that ASTRA-sim's network file can say.
+
+    Raises:
+        TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
+    """
+    files = trace_files(plan, _NANOSECOND)
+    ranks = plan.cluster.n_devices
+    assert isinstance(plan.fabric, Fabric)  # as `trace_files` has seen
+    axes = axes_of(plan.fabric, plan.cluster)
+    if isinstance(axes, str):
+        supported = "its networks are products of rings, switches and full meshes"
+        warnings.warn(TopoplanWarning(f"astra-sim: no {_NETWORK} is written: {axes} ({supported})"), stacklevel=2)
+        axes = ()
+    network = {_NETWORK: _network(axes)} if axes else {}
+    return {
+        **files,
+        **network,
+        _SYSTEM: _system(max(len(axes), 1)),
+        _MEMORY: b'{"memory-type": "NO_MEMORY_EXPANSION"}\n',
+        "run.sh": _SCRIPT.replace("RANKS", str(ranks)).encode(),
+    }
+
+
+def _network(axes: tuple[Axis, ...]) -> bytes:
+    """Return the network file."""
+    columns = {
+        "topology": [axis.shape for axis in axes],
+        "npus_count": [str(axis.size) for axis in axes],
+        "bandwidth": [repr(axis.bandwidth * _CYCLE * 1e9 / 2**30) for axis in axes],
+        "latency": [repr(axis.latency / _CYCLE) for axis in axes],
+    }
+    return "".join(f"{name}: [ {', '.join(values)} ]\n" for name, values in columns.items()).encode()
+
+
+def _system(dimensions: int) -> bytes:
+    """Return the system file: rings, as simulators here run them, in one piece and in the order of the traces."""
+    collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    system = {
+        "scheduling-policy": "FIFO",
+        "endpoint-delay": 1,  # 0 ends ASTRA-sim on an assertion
+        "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 1,
+        **{f"{collective}-implementation": ["ring"] * dimensions for collective in collectives},
+        "collective-optimization": "localBWAware",
+        "local-mem-bw": 1600,
+        "boost-mode": 0,
+        "roofline-enabled": 0,
+        "peak-perf": 900,
+    }
+    return json.dumps(system, indent=2).encode() + b"\n"

@@ -1,0 +1,207 @@
+"""The inputs of ASTRA-sim; where TOPOPLAN_ASTRA_SIM names its binary (of either analytical backend), it runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import warnings
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
+from topoplan.testing import reference
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice
+from topoplan_engine.exporting import write_outputs
+from topoplan_engine.folders import archive_of, files_of, write_folder
+from topoplan_exporter_chakra import AstraSim
+from topoplan_exporter_chakra.product import axes_of
+from topoplan_exporter_chakra.schema import decode, encode
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
+
+BINARY = os.environ.get("TOPOPLAN_ASTRA_SIM", "")
+runs_astra_sim = pytest.mark.skipif(not BINARY, reason="TOPOPLAN_ASTRA_SIM names no binary of ASTRA-sim")
+HOST = Host.discover()
+
+
+def built(topology, n_hosts, **options):
+    cluster = Cluster.uniform(n_hosts=n_hosts, **options)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    return cluster, HOST.make("topology", topology).build(context)
+
+
+def files(plan):
+    return files_of(AstraSim().write(plan), "x")
+
+
+def network(plan):
+    lines = files(plan)["network.yml"].decode().splitlines()
+    return {name: values.strip("[ ]").split(", ") for name, values in (line.split(": ") for line in lines)}
+
+
+def plan_on(topology, n_hosts, **options):
+    cluster, fabric = built(topology, n_hosts, **options)
+    tasks = task_graph([compute(0), collective(list(range(n_hosts)), 8)], edges=[(0, 1)], n_devices=n_hosts)
+    return Plan(cluster=cluster, fabric=fabric, taskgraph=tasks)
+
+
+def test_units_of_the_network_file():
+    """A cycle is a picosecond, and GB/s are 2^30 bytes in 10^9 cycles: 12.5e9 bytes/s are 0.0125 bytes a cycle."""
+    told = network(plan_on("bigswitch", 4, interfaces=1, interface_bandwidth=12.5e9, latency=5e-7))
+    assert (told["topology"], told["npus_count"]) == (["Switch"], ["4"])
+    assert float(told["bandwidth"][0]) * 2**30 / 1e9 == pytest.approx(0.0125, rel=1e-12)
+    assert float(told["latency"][0]) == 500_000
+
+
+def test_inputs_but_the_network():
+    plan = plan_on("fully-connected", 4, interfaces=3)
+    system = json.loads(files(plan)["system.json"])
+    assert system["endpoint-delay"] > 0
+    assert system["all-reduce-implementation"] == ["ring"]
+    assert json.loads(files(plan)["comm_groups.json"]) == {"1": [0, 1, 2, 3]}
+    assert json.loads(files(plan)["memory.json"]) == {"memory-type": "NO_MEMORY_EXPANSION"}
+
+
+def grid(sizes, shapes, bandwidth):
+    """Return the product of rings and full meshes, made by networkx' own rules."""
+    import networkx as nx
+
+    graph = nx.empty_graph(1)
+    for size, shape in zip(reversed(sizes), reversed(shapes), strict=True):
+        axis = nx.cycle_graph(size) if shape == "Ring" else nx.complete_graph(size)
+        graph = nx.cartesian_product(graph, axis)
+    ordered = nx.Graph()
+    ordered.add_nodes_from(sorted(graph))
+    ordered.add_edges_from(graph.edges)
+    return Fabric.from_networkx(ordered, bandwidth=bandwidth, latency=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shapes"),
+    [
+        ((5,), ("Ring",)),
+        ((6,), ("FullyConnected",)),
+        ((4, 3), ("Ring", "Ring")),
+        ((3, 5), ("FullyConnected", "Ring")),
+        ((2, 4, 5), ("Ring", "FullyConnected", "Ring")),
+    ],
+)
+def test_products_are_found(sizes, shapes):
+    fabric = grid(sizes, shapes, 1e9)
+    axes = axes_of(fabric, Cluster.uniform(n_hosts=fabric.n_hosts))
+    found = [(axis.size, axis.shape) for axis in axes]
+    triangles = {(3, "FullyConnected"): (3, "Ring"), (2, "Ring"): (2, "Ring")}
+    assert found == [triangles.get(each, each) for each in zip(sizes, shapes, strict=True)]
+
+
+def test_devices_of_a_host_are_the_innermost_axis():
+    plan = plan_on("bigswitch", 4, interfaces=1)
+    cluster = Cluster.uniform(n_hosts=4, devices_per_host=8, interfaces=1, inside_bandwidth=3e11)
+    axes = axes_of(plan.fabric, cluster)
+    assert [(axis.shape, axis.size, axis.bandwidth) for axis in axes] == [("Switch", 8, 3e11), ("Switch", 4, 12.5e9)]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"link_src": [0, 1, 2, 3], "link_dst": [1, 2, 3, 0]}, "fabric 'ring' is no product"),
+        ({"link_bandwidth": [1e9] * 7 + [2e9]}, "links of fabric 'ring' differ in bandwidth or latency"),
+    ],
+)
+def test_what_is_no_product_is_said_in_one_line(change, why):
+    ring = reference.ring()
+    rows = len(change.get("link_src", ring.link_src))
+    columns = {name: getattr(ring, name)[:rows] for name in ring.__annotations__ if name.startswith("link_")}
+    plan = attrs.evolve(reference.plan(), fabric=attrs.evolve(ring, **{**columns, **change}), timeline=None)
+    with pytest.warns(UserWarning, match=f"^astra-sim: no network.yml is written: {why} ") as told:
+        written = files(plan)
+    assert len(told) == 1
+    assert "network.yml" not in written
+    assert "rank.3.et" in written
+
+
+def test_a_product_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        files(attrs.evolve(reference.plan(), timeline=None))
+
+
+def ran(folder):
+    """Run the script of a folder; return its status, and cycles and exposed cycles of the ranks that finished."""
+    result = subprocess.run(["sh", str(folder / "run.sh"), BINARY], capture_output=True, text=True, check=False)
+    told = re.findall(r"sys\[\d+\] finished, (\d+) cycles, exposed communication (\d+)", result.stdout)
+    return result.returncode, np.array(told, dtype=np.int64).reshape(-1, 2), result.stderr
+
+
+def exported(plan, folder):
+    written = write_outputs(HOST, plan, ((Choice("astra-sim"), str(folder)),))
+    assert not written.refused
+    return ran(folder)
+
+
+@runs_astra_sim
+def test_one_all_reduce_takes_what_the_formula_says(tmp_path):
+    """2(n-1)/n of the bytes over the bandwidth, and a latency for each of 2(n-1) steps (Patarasuk, Yuan 2009)."""
+    cluster, fabric = built("fully-connected", 16, interfaces=15, interface_bandwidth=12.5e9, latency=1e-6)
+    size = 64 * 2**20
+    tasks = [compute(0, seconds=1e-3), collective(list(range(16)), size)]
+    plan = Plan(cluster=cluster, fabric=fabric, taskgraph=task_graph(tasks, edges=[(0, 1)], n_devices=16))
+    status, told, _ = exported(plan, tmp_path / "one")
+    assert (status, len(told)) == (0, 16)
+    assert told[:, 0].max() * 1e-12 == pytest.approx(1e-3 + 30 / 16 * size / 12.5e9 + 30e-6, rel=2e-5)
+
+
+@runs_astra_sim
+def test_data_parallel_resnet_on_sixteen_devices(tmp_path):
+    outcome = optimize(
+        Experiment(
+            model="resnet50",
+            cluster=ClusterOptions(servers=16, degree=4),
+            topology="fully-connected",
+            searchers=["baseline:rule=ddp"],
+            run=RunOptions(batch_size=512, budget=10),
+        )
+    )
+    status, told, _ = exported(outcome.plan, tmp_path / "resnet")
+    assert (status, len(told)) == (0, 16)
+    assert told[:, 0].max() * 1e-12 == pytest.approx(outcome.timeline.makespan, rel=0.01)
+    busy = (told[:, 0] - told[:, 1]) * 1e-12
+    assert np.sort(busy) == pytest.approx(np.sort(outcome.timeline.device_busy), rel=2e-5)
+
+
+@runs_astra_sim
+@pytest.mark.parametrize("searcher", ["mcmc", "pipeline", "spmd"])
+def test_no_strategy_blocks(tmp_path, searcher):
+    outcome = optimize(
+        Experiment(
+            model="transformer",
+            cluster=ClusterOptions(servers=4, degree=1),
+            topology="bigswitch",
+            searchers=[searcher],
+            run=RunOptions(batch_size=64, budget=20),
+        )
+    )
+    status, told, _ = exported(outcome.plan, tmp_path / "plan")
+    assert (status, len(told)) == (0, 4)
+
+
+@runs_astra_sim
+def test_ranks_that_wait_for_ever_are_told(tmp_path):
+    """ASTRA-sim itself ends with status 0."""
+    cluster, fabric = built("fully-connected", 3, interfaces=2)
+    tasks = task_graph([collective([0, 1], 800), collective([0, 1, 2], 800), transfer(0, 1, 8)], edges=[], n_devices=3)
+    written = files(Plan(cluster=cluster, fabric=fabric, taskgraph=tasks))
+    trace = decode(written["rank.0.et"], "x")
+    first, second, *rest = trace.nodes
+    swapped = (attrs.evolve(second, id=0, ctrl_deps=()), attrs.evolve(first, id=1, ctrl_deps=(0,)), *rest)
+    write_folder(tmp_path / "right", archive_of(written))
+    write_folder(tmp_path / "wrong", archive_of({**written, "rank.0.et": encode(attrs.evolve(trace, nodes=swapped))}))
+    assert ran(tmp_path / "right")[0] == 0
+    status, told, error = ran(tmp_path / "wrong")
+    assert status == 1
+    assert len(told) < 3
+    assert "ranks have finished" in error
