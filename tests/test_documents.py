@@ -61,9 +61,12 @@ LEFT_OUT = {
 }
 #: Components of documents that break a promise, as the document says.
 UNFIT = ("unlimited",)
+_ON_A_PANEL = ["optimize", "alexnet", "--batch-size", "64", "--servers", "8", "-t", "topoopt", "--budget", "0", "-x"]
 #: Files that a command reads, and the command of ours that writes it first.
 NEEDS = {
-    "traces": ["optimize", "alexnet", "--batch-size", "64", "--servers", "4", "--budget", "0", "-x", "chakra=traces"],
+    "traces": [*_ON_A_PANEL, "chakra=traces"],
+    "network.json": [*_ON_A_PANEL, "node-link=network.json"],
+    "network.graphml": [*_ON_A_PANEL, "graphml=network.graphml"],
     "path_to_strategy": [
         "optimize",
         "alexnet",

@@ -27,7 +27,7 @@ BACKEND = "checkout_backend.py"
 BUILD: Mapping[str, str | list[str]] = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
 COMPONENTS = "core/src/topoplan/plugin/components.txt"
 #: Import names that are not those of their distributions.
-IMPORT_NAMES = {"attr": "attrs"}
+IMPORT_NAMES = {"attr": "attrs", "yaml": "pyyaml"}
 FIELDS = {"components", "folder", "module", "description", "dependencies", "extras", "scripts", "entry-points"}
 
 

@@ -31,11 +31,13 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice, build_cluster, experiment_from_toml
 from topoplan_engine.exporting import read_plan, read_strategy, write_outputs
 from topoplan_engine.flags import Flags
+from topoplan_engine.folders import archive_of, files_of
 from topoplan_engine.options import HostGroup
 from topoplan_engine.replay import simulate_file
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_engine.wordlists import listed, pairs
 from topoplan_exporter_dtensor.reader import parse as parse_placements
+from topoplan_network_files import Defaults, read_network
 from topoplan_spmd_planning.hints import read_hints
 from topoplan_spmd_planning.program import write_down
 from topoplan_spmd_planning.released import released
@@ -168,6 +170,16 @@ def read_hint_file(text: str) -> None:
     read_hints(stored("hints.toml", text)).restricted(write_down(graph, released))
 
 
+def read_network_file(suffix: str, data: bytes) -> None:
+    """Read a network, write it as node-link JSON, and read that."""
+    from topoplan_network_files.graphs import read_node_link, write_node_link
+
+    defaults = Defaults(bandwidth=12.5e9, latency=1e-6)
+    fabric = read_network(data, f"a{suffix}", defaults)
+    if read_node_link(write_node_link(fabric), "again.json", defaults).n_links != fabric.n_links:
+        raise NonsenseError("a network that was written has other links")
+
+
 def read_price_file(text: str) -> None:
     """Read prices, and ask for some."""
     prices = read_prices(stored("prices.toml", text))
@@ -274,7 +286,8 @@ def _finite(*columns: Any) -> None:
 def readers() -> tuple[Reader, ...]:
     """Return all readers, with their shares of the inputs; the cheap ones have the most."""
     words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
-    return (*_of_words(), *_of_toml(words), *_of_data(words), *_of_exported(), *_of_task_graphs(), *_of_plans())
+    data = (*_of_data(words), *_of_exported(), *_of_networks())
+    return (*_of_words(), *_of_toml(words), *data, *_of_task_graphs(), *_of_plans())
 
 
 def _of_words() -> tuple[Reader, ...]:
@@ -360,6 +373,27 @@ def _of_plans() -> tuple[Reader, ...]:
         Reader("plan-bytes", "plan JSON, bytes changed", 10, lambda rng: bytes_of(rng, json_files()), read),
         Reader("plan-values", "plan JSON, values changed, simulated", 1.5, lambda rng: json_of(rng, jsons()), simulate),
         Reader("plan-strategy", "plan JSON as a strategy", 1.5, lambda rng: json_of(rng, jsons()[2:]), as_strategy),
+    )
+
+
+def _of_networks() -> tuple[Reader, ...]:
+    """Return the readers of networks, and of execution traces."""
+    nets = {name: written(name, plans()) for name in ("node-link", "graphml", "infragraph")}
+    traces = [files_of(HOST.make("exporter", "chakra").write(plan), "a") for plan in plans()]
+
+    def changed(name: str) -> Callable[[Random], bytes]:
+        return lambda rng: bytes_of(rng, nets[name])
+
+    def changed_trace(rng: Random) -> bytes:
+        files = dict(rng.choice(traces))
+        name = rng.choice(sorted(files))
+        return archive_of({**files, name: bytes_of(rng, [files[name]])})
+
+    return (
+        Reader("node-link", "networks in JSON", 20, changed("node-link"), partial(read_network_file, ".json")),
+        Reader("graphml", "networks in GraphML", 10, changed("graphml"), partial(read_network_file, ".graphml")),
+        Reader("infragraph", "networks in YAML", 5, changed("infragraph"), partial(read_network_file, ".yaml")),
+        Reader("chakra", "execution traces", 10, changed_trace, partial(read_as_plan, "a.et.tar")),
     )
 
 

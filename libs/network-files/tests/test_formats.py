@@ -1,0 +1,318 @@
+"""Formats of networks: a round trip keeps everything, and what is wrong is named with file and field."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topoplan import Cluster, Fabric, LinkKind, Routes, TopoplanError
+from topoplan.testing import reference
+from topoplan_network_files import Defaults, read_network
+from topoplan_network_files.graphs import write_graphml, write_node_link
+from topoplan_network_files.infragraph import write as write_infragraph
+from topoplan_network_files.links import write_dot, write_ns3
+from topoplan_network_files.quantities import latency, rate
+
+DEFAULTS = Defaults(bandwidth=12.5e9, latency=1e-6)
+COLUMNS = ("link_src", "link_dst", "link_count", "link_bandwidth", "link_latency")
+
+
+@st.composite
+def fabrics(draw, one_way):
+    """Return fabrics of any links: of several cables, rates and latencies, to switches and between hosts."""
+    hosts, switches = draw(st.integers(1, 5)), draw(st.integers(0, 3))
+    nodes = st.integers(0, hosts + switches - 1)
+    pairs = draw(st.sets(st.tuples(nodes, nodes).filter(lambda ends: ends[0] != ends[1]), max_size=12))
+    rates = st.sampled_from([1.0, 12.5e9, 1e10 / 3, 5e10, 1.1e11])
+    rows = []
+    for source, target in sorted(pairs if one_way else {(min(pair), max(pair)) for pair in pairs}):
+        count = draw(st.integers(1, 3))
+        rest = draw(rates), draw(st.sampled_from([0.0, 1e-6, 5e-7, 1 / 3e6])), count
+        rows += [(source, target, *rest)] + ([] if one_way else [(target, source, *rest)])
+    expanded = [row[:4] for row in rows for _ in range(row[4])]
+    table = np.array(expanded, dtype=np.float64).reshape(-1, 4)
+    return Fabric.from_links(
+        name="drawn", n_hosts=hosts, n_switches=switches, links=table[:, :2], bandwidth=table[:, 2], latency=table[:, 3]
+    )
+
+
+@given(fabrics(one_way=True), st.sampled_from([(".json", write_node_link), (".graphml", write_graphml)]))
+@settings(max_examples=100, deadline=None)
+def test_graphs_keep_everything(fabric, form):
+    suffix, write = form
+    assert read_network(write(fabric), f"net{suffix}", DEFAULTS) == fabric
+    assert write(fabric) == write(fabric)
+
+
+@given(fabrics(one_way=False))
+@settings(max_examples=100, deadline=None)
+def test_infragraph_keeps_links_counts_rates_and_latencies(fabric):
+    read = read_network(write_infragraph(fabric, Cluster.uniform(n_hosts=fabric.n_hosts)), "net.yaml", DEFAULTS)
+    assert (read.n_hosts, read.n_switches) == (fabric.n_hosts, fabric.n_switches)
+    for name in COLUMNS[:3]:
+        assert np.array_equal(getattr(read, name), getattr(fabric, name)), name
+    for name in COLUMNS[3:]:
+        assert getattr(read, name) == pytest.approx(getattr(fabric, name), rel=1e-14), name
+
+
+def everything():
+    """Return a fabric that uses all that a fabric can say."""
+    ring = reference.ring()
+    routes = Routes(
+        pairs=[(0, 1), (0, 2), (1, 1)],
+        pair_ptr=[0, 1, 3, 3],
+        path_ptr=[0, 1, 3, 5],
+        links=[*ring.link_rows([0], [1]), *ring.link_rows([0, 1], [1, 2]), *ring.link_rows([0, 3], [3, 2])],
+        weight=[1.0, 0.25, 0.75],
+    )
+    rings = {4: ((1,), (3,)), 2: ((1, 3),)}
+    changed = {"cycles": ((0, 1, 2, 3),), "max_paths": 4, "switching": "patch-panel", "rings": rings, "routes": routes}
+    return attrs.evolve(ring, **changed, link_kind=[LinkKind.LANE] * ring.n_links)
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".json", write_node_link), (".graphml", write_graphml)])
+def test_graphs_keep_routes_rings_and_kinds(suffix, write):
+    assert read_network(write(everything()), f"net{suffix}", DEFAULTS) == everything()
+
+
+def test_infragraph_names_what_it_cannot_say():
+    with pytest.warns(UserWarning, match="the format cannot say") as told:
+        write_infragraph(everything(), Cluster.uniform(n_hosts=4))
+    (warning,) = told
+    for what in ("rings", "explicit routes", "the number of equal paths", "what links pass", "kinds of links"):
+        assert what in str(warning.message)
+
+
+def test_what_networkx_writes_is_read():
+    """Any graph of its generators; what it does not say comes from the defaults."""
+    graph = nx.hypercube_graph(3)
+    named = nx.relabel_nodes(graph, {node: "".join(map(str, node)) for node in graph})
+    data = json.dumps(nx.node_link_data(named, edges="links")).encode()
+    fabric = read_network(data, "net.json", Defaults(bandwidth=1e9, latency=1e-6, max_paths=6))
+    assert (fabric.n_hosts, fabric.n_links, fabric.max_paths) == (8, 24, 6)
+    assert set(fabric.link_bandwidth) == {1e9}
+
+
+def test_parallel_edges_and_units():
+    nodes = [{"id": "a", "kind": "host"}, {"id": "s", "kind": "switch"}, {"id": "b", "kind": "host"}]
+    cable = {"bandwidth": "400 Gbps", "latency": "500 ns"}
+    edges = [{"source": "a", "target": "s", **cable}, {"source": "a", "target": "s", **cable}]
+    edges.append({"source": "b", "target": "s", "bandwidth": "100 GB/s", "latency": 5e-7, "count": 2})
+    data = json.dumps({"multigraph": True, "nodes": nodes, "edges": edges}).encode()
+    fabric = read_network(data, "net.json", DEFAULTS)
+    assert fabric.link_count.tolist() == [2, 2, 2, 2]
+    assert fabric.link_bandwidth.tolist() == [100e9] * 4
+    assert set(fabric.link_latency) == {5e-7}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("400 Gbps", 50e9), ("50GB/s", 50e9), ("8 bps", 1.0), ("1e3 kB/s", 1e6), ("1.5 Tbit/s", 187.5e9), (12.5, 12.5)],
+)
+def test_rates(text, expected):
+    assert rate(text, "x") == expected
+
+
+def test_latencies():
+    assert [latency(text, "x") for text in ("2 us", "2 µs", "0 ns", 1e-9)] == [2e-6, 2e-6, 0, 1e-9]
+
+
+def graph(edges, nodes=("a", "b"), **more):
+    return json.dumps({"nodes": [{"id": node} for node in nodes], "edges": edges, **more}).encode()
+
+
+EDGE = {"source": "a", "target": "b"}
+WRONG = {
+    "one-way link": (graph([EDGE], directed=True), "net.json: one-way link from 'a' to 'b' (add"),
+    "unknown unit": (graph([{**EDGE, "bandwidth": "4 Gbaud"}]), "net.json: edges[0]: bandwidth is '4 Gbaud': unknown"),
+    "negative rate": (graph([{**EDGE, "bandwidth": -1}]), "net.json: edges[0]: bandwidth is -1 (expected 1 to 1e+18"),
+    "negative rate with a unit": (graph([{**EDGE, "bandwidth": "-4 Gbps"}]), "bandwidth is '-4 Gbps' (expected"),
+    "no rate": (graph([{**EDGE, "bandwidth": None}]), "edges[0]: bandwidth is None (expected a number of bytes/s"),
+    "negative latency": (graph([{**EDGE, "latency": "-1 ns"}]), "latency is '-1 ns' (expected 0 to 1000 seconds)"),
+    "unknown host": (graph([{**EDGE, "target": "c"}]), "net.json: edges[0]: target: unknown host or switch 'c'"),
+    "no end": (graph([{"source": "a"}]), "net.json: edges[0]: target is None (expected a number or a name)"),
+    "to itself": (graph([{**EDGE, "target": "a"}]), "edges[0]: leads from 'a' to itself"),
+    "count": (graph([{**EDGE, "count": 0}]), "edges[0]: count is 0 (expected 1 to"),
+    "kind of link": (graph([{**EDGE, "link": "magic"}]), "net.json: graph: edge 'a' - 'b' has link 'magic'"),
+    "kind of node": (
+        json.dumps({"nodes": [{"id": 0, "kind": "router"}], "edges": []}).encode(),
+        "net.json: graph: node 0 has kind 'router'",
+    ),
+    "twice": (graph([], nodes=("a", "a")), "net.json: nodes: id 'a' stands there twice"),
+    "no nodes": (b"{}", "net.json: nodes is None (expected a list of objects)"),
+    "no object": (b"[]", "net.json: is no JSON object"),
+    "no JSON": (b"{", "net.json: is no JSON ("),
+    "rings": (graph([EDGE], graph={"rings": [1]}), "net.json: graph attribute rings is [1]"),
+    "routes": (graph([EDGE], graph={"routes": [[0, 1, [[1.0, [0, 7, 1]]]]]}), "leads over a link that is not there"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_a_graph_is_named(what):
+    data, told = WRONG[what]
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, "net.json", DEFAULTS)
+    assert told in str(error.value)
+
+
+def graphml(body, keys=""):
+    head = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}<graph edgedefault="undirected">'
+    return f'{head}<node id="a"/><node id="b"/>{body}</graph></graphml>'.encode()
+
+
+RATE = '<key id="r" for="edge" attr.name="bandwidth" attr.type="string"/>'
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (graphml('<edge source="a" target="c"/>'), "net.graphml: edge 0: target: unknown host or switch 'c'"),
+        (
+            graphml('<edge source="a" target="b"><data key="r">4 lanes</data></edge>', RATE),
+            "net.graphml: edge 'a' - 'b': bandwidth is '4 lanes': unknown unit 'lanes'",
+        ),
+        (b"<graphml", "net.graphml: is no GraphML ("),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><graphml/>', "net.graphml: declares a document type"),
+        (b"<graphml/>", "net.graphml: is no GraphML ("),
+    ],
+)
+def test_what_is_wrong_with_graphml_is_named(data, told):
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, "net.graphml", DEFAULTS)
+    assert told in str(error.value)
+
+
+def infragraph(edges="[]", link="gigabits_per_second: 100", choice="gigabits_per_second", **more):
+    lines = [
+        "devices:",
+        "- {name: server, components: [{name: xpu, count: 8, choice: xpu}, {name: nic, count: 4, choice: nic}]}",
+        "- {name: tor, components: [{name: asic, count: 1, choice: cpu}, {name: port, count: 32, choice: port}]}",
+        "instances: [{name: h, device: server, count: 4}, {name: s, device: tor, count: 1}]",
+        "links:",
+        f"- {{name: c, physical: {{bandwidth: {{choice: {choice}, {link}}}, latency: {{choice: ns, ns: 500}}}}}}",
+        f"edges: {edges}",
+        *(f"{key}: {value}" for key, value in more.items()),
+    ]
+    return "\n".join(lines).encode()
+
+
+def edge(first, second, scheme="one2one", link="c"):
+    ends = [f"{{instance: '{end[0]}', component: '{end[1]}'}}" for end in (first, second)]
+    return f"[{{ep1: {ends[0]}, ep2: {ends[1]}, scheme: {scheme}, link: {link}}}]"
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts"),
+    [
+        (edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]")), [1, 1, 1, 1]),
+        (edge(("h", "nic[0:2]"), ("s", "port[:8]")), [2, 2, 2, 2]),
+        (edge(("h[1]", "nic[-1]"), ("s[0]", "port[5]")), [1]),
+        (edge(("h[0:2]", "nic[0]"), ("h[2:4]", "nic[1]"), "many2many"), [1, 1, 1, 1]),
+    ],
+)
+def test_slices_and_schemes_of_infragraph(edges, counts):
+    fabric = read_network(infragraph(edges), "net.yaml", DEFAULTS)
+    up = fabric.link_src < fabric.link_dst
+    assert (fabric.n_hosts, fabric.n_switches) == (4, 1)
+    assert fabric.link_count[up].tolist() == counts
+    assert fabric.link_bandwidth[up].tolist() == [12.5e9 * count for count in counts]
+    assert set(fabric.link_latency) == {5e-7}
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (infragraph(edge(("x[0]", "nic[0]"), ("s", "port"))), "edges[0]: ep1: instance: unknown host or switch 'x'"),
+        (infragraph(edge(("h[4]", "nic[0]"), ("s", "port[0]"))), "edges[0]: ep1: instance 'h': index 4 of 4"),
+        (infragraph(edge(("h[0]", "fan"), ("s", "port"))), "ep1: component: 'fan' is none of device 'server'"),
+        (infragraph(link="furlongs: 1", choice="furlongs"), "links[0]: physical: bandwidth: unknown unit 'furlongs'"),
+        (infragraph(link="gigabits_per_second: -4"), "links[0]: physical: bandwidth is '-4.0 Gbps' (expected"),
+        (infragraph(edge(("h[0]", "nic"), ("s", "port"), link="d")), "edges[0]: link: 'd' is no link of the file"),
+        (infragraph(edge(("h[0]", "nic[0]"), ("s", "port[0]"), "ring")), "edges[0]: scheme is 'ring'"),
+        (
+            infragraph(connections="[]"),
+            "connections: the file is of a later release (expected InfraGraph 3.1.0, edges)",
+        ),
+        (b"devices: [{name: d, components: [{name: c, type: xpu}]}]", "components[0]: choice is None"),
+        (b"edges: 3", "edges is 3 (expected a list of mappings)"),
+        (b"[", "is no YAML"),
+        (b"!!python/object/apply:os.system [ls]", "is no YAML"),
+        (b"- 1", "is no YAML mapping"),
+        (b"name: x", "instances: none is a host"),
+    ],
+)
+def test_what_is_wrong_with_infragraph_is_named(data, told):
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, "net.yaml", DEFAULTS)
+    assert str(error.value).startswith("net.yaml: ")
+    assert told in str(error.value)
+
+
+def test_a_suffix_that_nobody_reads():
+    with pytest.raises(TopoplanError, match=r"^net.xml: no format of networks has this suffix \(have: .json, "):
+        read_network(b"", "net.xml", DEFAULTS)
+
+
+def test_ns3():
+    links = [(0, 2), (0, 2), (2, 0), (2, 0), (1, 2), (2, 1)]
+    fabric = Fabric.from_links(
+        name="star", n_hosts=2, n_switches=1, links=links, bandwidth=[12.5e9] * 4 + [3.125e9] * 2, latency=1.5e-6
+    )
+    assert write_ns3(fabric).decode() == (
+        "3 1 3\n2\n0 2 100000000000bps 1500ns 0\n0 2 100000000000bps 1500ns 0\n1 2 25000000000bps 1500ns 0\n"
+    )
+
+
+@pytest.mark.parametrize("write", [write_ns3, lambda fabric: write_infragraph(fabric, Cluster.uniform(n_hosts=4))])
+def test_formats_of_cables_refuse_links_that_lead_one_way(write):
+    ring = reference.ring()
+    slower = attrs.evolve(ring, link_bandwidth=[2e9, *ring.link_bandwidth[1:]])
+    with pytest.raises(TopoplanError, match=r"the link from host 0 to host 1 differs from the link back in rate, lat"):
+        write(slower)
+    ahead = Fabric.from_links(name="r", n_hosts=4, links=[(h, (h + 1) % 4) for h in range(4)], bandwidth=1e9, latency=0)
+    with pytest.raises(
+        TopoplanError, match=r"the link from host 0 to host 1 has no link back, which the format cannot"
+    ):
+        write(ahead)
+
+
+def test_a_drawing_has_a_line_for_each_pair():
+    text = write_dot(reference.two_switches()).decode()
+    assert text.count("->") == 8
+    assert 'n4 [label="switch 0", shape=box];' in text
+    assert 'n0 -> n4 [label="1 x 8 Gbps"];' in text
+    ahead = Fabric.from_links(name="r", n_hosts=2, links=[(0, 1)], bandwidth=1e9, latency=0)
+    assert 'n0 -> n1 [label="1 x 8 Gbps", dir=forward];' in write_dot(ahead).decode()
+
+
+GOOD = [
+    ("net.json", write_node_link(everything())),
+    ("net.json", graph([{**EDGE, "bandwidth": "4 Gbps"}])),
+    ("net.graphml", write_graphml(everything())),
+    ("net.yaml", infragraph(edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]")))),
+]
+
+
+@pytest.mark.filterwarnings("ignore:No key type:UserWarning")
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_damage_is_one_line_or_a_fabric(data):
+    name, content = data.draw(st.sampled_from(GOOD))
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        pieces = [b"", b"-", b"9", b"}", b"[", b'"', b"null", b"1e999", b"\xff", b"a:", b"&a", b"*a"]
+        put = data.draw(st.sampled_from(pieces))
+        changed[at : at + data.draw(st.integers(0, 3))] = put
+    try:
+        told = read_network(bytes(changed), name, DEFAULTS).name and name
+    except TopoplanError as error:
+        told = str(error)
+    assert told.startswith(name)
+    assert "\n" not in told

@@ -1,0 +1,61 @@
+"""Topology ``file``: a network that you bring along, in a file of another tool.
+
+Formats and their errors are `topoplan_network_files`'.  What the file does not say of its links, the cluster does:
+the bandwidth of an interface for each cable, and the latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+
+from topoplan import Cluster, Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
+
+__all__ = ["File", "topoplan_topologies"]
+
+_EXAMPLE = Path(__file__).with_name("example.json")
+
+
+@attrs.frozen(kw_only=True)
+class File(Topology):
+    """A network from a file: node-link JSON, GraphML, or InfraGraph YAML."""
+
+    name = "file"
+    example: ClassVar[Mapping[str, object]] = {"path": str(_EXAMPLE)}
+
+    path: str = option("", help="the file; its suffix is .json, .graphml, .yaml or .yml")
+    paths: int = option(8, help="equal shortest paths of a pair of hosts, where the file does not say", minimum=1)
+
+    def build(self, context: TopologyContext) -> Fabric:
+        """Read the file.
+
+        Raises:
+            TopoplanError: it is not right, or has other hosts than the cluster.
+        """
+        from topoplan_engine.files import read_file
+        from topoplan_network_files import Defaults, read_network
+
+        if not self.path:
+            raise TopoplanError("topology file: path is missing (write -t file:path=network.json)")
+        cluster = context.cluster
+        speed = float(cluster.interface_bandwidth.min())
+        defaults = Defaults(bandwidth=speed, latency=cluster.latency, max_paths=self.paths)
+        fabric = read_network(read_file(Path(self.path)), self.path, defaults)
+        if fabric.n_hosts != cluster.n_hosts:
+            have = f"{fabric.n_hosts} hosts, but the cluster has {cluster.n_hosts}"
+            raise TopoplanError(f"{self.path}: {have} (--servers {fabric.n_hosts})")
+        return fabric
+
+    @classmethod
+    def example_cluster(cls) -> Cluster:
+        """Return a cluster of the four hosts of the example."""
+        return Cluster.uniform(n_hosts=4, interfaces=2)
+
+
+@hookimpl
+def topoplan_topologies() -> type[Topology]:
+    """Register the topology."""
+    return File
