@@ -16,6 +16,9 @@ import numpy as np
 
 from topoplan.model.graph import Operator
 from topoplan.model.sharding import arguments
+from topoplan_frontend_huggingface.attention import keys_and_values
+from topoplan_frontend_huggingface.blocks import cross_entropy
+from topoplan_frontend_huggingface.families import Latent
 from topoplan_operators import (
     Handle,
     attention,
@@ -29,6 +32,7 @@ from topoplan_operators import (
     spatial,
     tokens,
 )
+from topoplan_operators.heads import flat_heads as in_one_axis
 
 __all__ = ["CASES", "Case"]
 
@@ -169,6 +173,57 @@ def attention_cases() -> dict[str, Case]:
         ),
         "causal attention": Case(causal, whole_of(causal_part, causal), causal_part),
         "rotary positions": Case(turned, whole_of(rotary_part, turned), rotary_part),
+    }
+
+
+def in_heads(part: Function, channels: int) -> Function:
+    """A part whose first input and only output have heads and channels in one axis."""
+
+    def function(bounds: Bounds, x: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray]:
+        (answer,) = part(bounds, x.reshape(*x.shape[:-1], -1, channels), *weights)
+        return (answer.reshape(x.shape),)
+
+    return function
+
+
+def keys_and_values_part(bounds: Bounds, kv: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Heads of 2 channels of keys and 3 of values; 4 more channels of keys are rotated, and alike in all heads."""
+    rotated = position[..., None, :]
+    start, stop = bounds["t"]
+    (rotated,) = rotary_part({"a1": (start, stop)}, rotated)
+    heads = kv.reshape(*kv.shape[:2], -1, 5)
+    shared = np.broadcast_to(rotated, (*heads.shape[:3], 4))
+    keys = np.concatenate([heads[..., :2], shared], -1)
+    return keys.reshape(*kv.shape[:2], -1), heads[..., 2:].reshape(*kv.shape[:2], -1)
+
+
+def loss_parts(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray]:
+    """Maximum, sum of exponentials, and own score of each position."""
+    own = np.take_along_axis(scores, targets[..., None].astype(int), -1)[..., 0]
+    return (np.stack([scores.max(-1), np.exp(scores).sum(-1), own], -1),)
+
+
+def decoder_cases() -> dict[str, Case]:
+    """Operators of the frontend `huggingface`, and those on heads in one axis."""
+    heads = Handle((2, 5, 3, 6))
+    turned = in_one_axis(attention.rotary(heads, rotated=4))
+    normalized = in_one_axis(normalization.rms_norm(heads))
+    kv, position = Handle((2, 5, 15)), Handle((2, 5, 4))
+    latent = Latent(heads=3, query_rank=None, rank=7, plain=2, rotated=4, values=3, bias=False)
+    joint = keys_and_values(kv, position, latent)
+    return {
+        "rotary positions of flat heads": Case(
+            turned, whole_of(in_heads(rotary_part, 6), turned), in_heads(rotary_part, 6)
+        ),
+        "rms_norm of flat heads": Case(
+            normalized,
+            lambda x, w: in_heads(lambda _, *arrays: rms_norm(*arrays), 6)({}, x, w),
+            in_heads(lambda _, *arrays: rms_norm(*arrays), 6),
+        ),
+        "keys and values of latent attention": Case(joint, whole_of(keys_and_values_part, joint), keys_and_values_part),
+        "cross entropy": Case(
+            cross_entropy(Handle((2, 3, 5)), Handle((2, 3))), loss_parts, integers={"targets": 5}, uncut=("c",)
+        ),
     }
 
 
@@ -476,6 +531,7 @@ def token_cases() -> dict[str, Case]:
 #: Name -> case; every kind of operator, and every way in which tensors follow dimensions, has one.
 CASES: Mapping[str, Case] = {
     **attention_cases(),
+    **decoder_cases(),
     **view_cases(),
     **norm_cases(),
     **product_cases(),
