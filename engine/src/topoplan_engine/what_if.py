@@ -7,6 +7,8 @@ A plan that was imported, or that its simulator does not repeat, gets the reason
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import numpy as np
 
@@ -106,7 +108,8 @@ def _one_more_interface(name: str, simulate: Simulate, plan: Plan, host: Host) -
     if record is None:
         return Change(name=name, remark="the plan does not name the topology that wired its hosts")
     try:
-        topology = host.make(Topology, str(record.get("name")), record.get("options") or {})
+        options = record.get("options")
+        topology = host.make(Topology, str(record.get("name")), options if isinstance(options, Mapping) else {})
         tasks = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
         wider = attrs.evolve(plan.cluster, interfaces=plan.cluster.interfaces + 1)
         seconds = simulate.makespan(tasks, _built(plan, topology, tasks, wider), wider)

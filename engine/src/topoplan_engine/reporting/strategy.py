@@ -179,7 +179,8 @@ def strategy_legend(plan: Plan) -> list[str]:
         lines.append("weights: what a device holds of them along each axis of the mesh")
     if plan.strategy is not None and any(plan.strategy.schedule.recompute):
         lines.append("* runs its forward pass again before the backward one")
-    for report in plan.provenance.get("reports", {}).values():
+    reports = plan.provenance.get("reports")
+    for report in reports.values() if isinstance(reports, Mapping) else ():
         if isinstance(report, Mapping) and "split" in report:
             lines.append("split: devices of each stage; @ the layer with which each later one begins")
     return lines

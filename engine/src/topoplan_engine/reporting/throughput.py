@@ -21,9 +21,8 @@ def plan_throughput_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the same rows of a plan that was read: its time is the mean over draws that its provenance has, if any."""
     if plan.graph is None or plan.timeline is None:
         return []
-    record, assumptions = plan.provenance.get("iteration_time", {}), plan.provenance.get("assumptions", {})
-    seconds = record.get("mean_s") if isinstance(record, Mapping) else None
-    costs = assumptions if isinstance(assumptions, Mapping) else {}
+    seconds = _mapping(plan.provenance.get("iteration_time")).get("mean_s")
+    costs = _mapping(plan.provenance.get("assumptions"))
     values = throughput(
         plan.graph,
         plan.cluster,
@@ -43,17 +42,18 @@ def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     if throughput.mfu is not None:
         rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
         rows.append(("  (MFU)", throughput.assumption))
-    assumptions = plan.provenance.get("assumptions", {})
-    efficiencies = assumptions.get("compute_efficiency", {})
-    if efficiencies:
-        rows.append(
-            (
-                "kernels reach at most",
-                ", ".join(f"{share:.0%} of the peak of {name}" for name, share in efficiencies.items()),
-            )
-        )
-    rows += [(f"assumed {what}", text) for what, text in assumptions.get("notes", {}).items()]
+    assumptions = _mapping(plan.provenance.get("assumptions"))
+    efficiencies = _mapping(assumptions.get("compute_efficiency")).items()
+    shares = [f"{share:.0%} of the peak of {name}" for name, share in efficiencies if isinstance(share, float | int)]
+    if shares:
+        rows.append(("kernels reach at most", ", ".join(shares)))
+    rows += [(f"assumed {what}", str(text)) for what, text in _mapping(assumptions.get("notes")).items()]
     return rows
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a part of a provenance that should be a mapping; an empty one where a file has something else there."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def throughput_json(outcome: Outcome) -> dict[str, Any]:
