@@ -134,6 +134,13 @@ def read_config(data: bytes) -> None:
     HOST.make("frontend", "huggingface", options).build(None)
 
 
+def read_onnx(data: bytes) -> None:
+    """Read an ONNX file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of opaque operators
+        HOST.make("frontend", "onnx", {"file": str(stored("model.onnx", data))}).build(None)
+
+
 def readcollectives(data: bytes) -> None:
     """Read measured collectives, and price an operator with them."""
     path = stored("collectives.json", data)
@@ -323,6 +330,7 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
     """Return the readers of finished runs, of measurements and of strategies; ``words`` are put into texts."""
     models, documents = draws.models()
     configs = draws.configs()
+    graphs = [(draws.ROOT / "examples/models/convolution.onnx").read_bytes()]
     profile = texts("plugins/frontends/torchgraph/src/*/example-pbs-4.txt")
     strategy = [data.decode() for data in written("strategy", plans()[2:3])]
     measured, collectives = draws.measured(), draws.collectives()
@@ -336,6 +344,7 @@ def _of_data(words: tuple[str, ...]) -> tuple[Reader, ...]:
         Reader("dtensor", "placements JSON", 20, lambda rng: json_of(rng, placements), read_placements),
         Reader("layers", "models in TOML", 20, lambda rng: text_of(rng, models, words), partial(read_model, ".toml")),
         Reader("layers-json", "models in JSON", 20, lambda rng: json_of(rng, documents), partial(read_model, ".json")),
+        Reader("onnx", "ONNX files", 20, lambda rng: bytes_of(rng, graphs), read_onnx),
         Reader("huggingface", "config.json", 20, lambda rng: json_of(rng, configs), read_config),
         Reader("torchgraph", "layer profiles, planned", 3, lambda rng: text_of(rng, profile), read_profile),
     )

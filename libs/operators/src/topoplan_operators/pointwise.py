@@ -91,11 +91,12 @@ def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
     )
 
 
-def concat(inputs: Sequence[Handle], axis: int) -> Operator:
+def concat(inputs: Sequence[Handle], axis: int, *, sample: int = 0) -> Operator:
     """Return the inputs side by side along ``axis``; a part touches of each input what falls into its share."""
     shape = list(inputs[0].shape)
-    if not 0 < axis < len(shape):
-        raise TopoplanError(f"concat: axis {axis} is none of 1..{len(shape) - 1}")
+    if not 0 <= axis < len(shape) or axis == sample:
+        choices = f"1..{len(shape) - 1}" if sample == 0 else f"the {len(shape)}, or that of samples"
+        raise TopoplanError(f"concat: axis {axis} is none of {choices}")
     tensors, start = [], 0
     for k, x in enumerate(inputs):
         if x.shape[:axis] != inputs[0].shape[:axis] or x.shape[axis + 1 :] != inputs[0].shape[axis + 1 :]:

@@ -14,6 +14,7 @@ __all__ = [
     "chunk",
     "flatten",
     "permute",
+    "runs",
     "select",
     "sliced",
     "split",
@@ -66,7 +67,7 @@ def view(x: Handle, shape: Sequence[int], *, sample: int = 0) -> Operator:
         raise TopoplanError(f"view: {x.shape} and {tuple(shape)} differ in elements")
     dims: list[Dimension] = []
     before, after = [Axis(size) for size in x.shape], [Axis(size) for size in shape]
-    for run, new in _runs(x.shape, shape):
+    for run, new in runs(x.shape, shape):
         first, second = _leading(run, x.shape), _leading(new, shape)
         size = math.gcd(x.shape[first], shape[second]) if first >= 0 and second >= 0 else 1
         if size == 1 and (len(run), len(new)) != (1, 1):
@@ -86,7 +87,7 @@ def view(x: Handle, shape: Sequence[int], *, sample: int = 0) -> Operator:
     )
 
 
-def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return the axes of both shapes that hold the same elements, run by run; one side of the last may be empty."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -190,10 +191,10 @@ def sliced(x: Handle, axis: int, start: int, stop: int, step: int = 1) -> Operat
     )
 
 
-def select(x: Handle, axis: int, index: int) -> Operator:
-    """Return the elements of ``x`` at one position of ``axis``, which the output lacks."""
+def select(x: Handle, axis: int, index: int, *, sample: int = 0) -> Operator:
+    """Return the elements of ``x`` at one position of ``axis``, which the output lacks; it is not that of samples."""
     rank = len(x.shape)
-    if not 0 < axis < rank or not 0 <= index < x.shape[axis]:
+    if not 0 <= axis < rank or axis == sample or not 0 <= index < x.shape[axis]:
         raise TopoplanError(f"select: position {index} of axis {axis} of {x.shape}")
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     read = [Axis(length, k - (k > axis)) for k, length in enumerate(x.shape)]

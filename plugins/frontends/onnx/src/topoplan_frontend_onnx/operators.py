@@ -1,0 +1,428 @@
+"""What each ONNX operator is here: functions from a call to the value of its first output.
+
+Shapes in a file are for the batch that its exporter traced.  Constants that repeat them, as the target of a reshape
+does, are read for that batch (`Call.traced`), and the result is brought to the batch that is planned (`Call.planned`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from topoplan import TopoplanError
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
+from topoplan_frontend_onnx.calls import Call, Unknown
+from topoplan_frontend_onnx.folding import reshaped
+from topoplan_frontend_onnx.values import Activation, Constant, Value
+from topoplan_operators import (
+    Handle,
+    dense,
+    experts,
+    normalization,
+    pointwise,
+    products,
+    reductions,
+    shaping,
+    spatial,
+    tokens,
+)
+
+__all__ = ["OPERATORS"]
+
+#: ONNX's name -> kind of a function of one element.
+_FUNCTIONS = {
+    "Relu": "relu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Sqrt": "sqrt",
+    "Exp": "exp",
+    "Erf": "erf",
+    "Log": "log",
+    "Neg": "neg",
+    "Abs": "abs",
+    "Gelu": "gelu",
+    "Swish": "silu",
+    "Dropout": "dropout",
+    "Clip": "clip",
+    "LeakyRelu": "leaky_relu",
+    "Elu": "elu",
+    "Selu": "selu",
+    "HardSigmoid": "hard_sigmoid",
+    "Mish": "mish",
+    "HardSwish": "hard_swish",
+    "Softplus": "softplus",
+    "Reciprocal": "reciprocal",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Not": "not",
+    "Sign": "sign",
+    "Round": "round",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Softsign": "softsign",
+}
+#: Likewise, of two elements or more.
+_ARITHMETIC = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Div": "divide",
+    "Pow": "pow",
+    "Where": "where",
+    "Min": "minimum",
+    "Max": "maximum",
+    "Sum": "add",
+    "Mean": "mean_of",
+    "PRelu": "prelu",
+    "Mod": "mod",
+    "Equal": "equal",
+    "Less": "less",
+    "Greater": "greater",
+    "And": "and",
+    "Or": "or",
+    "LessOrEqual": "less_or_equal",
+    "GreaterOrEqual": "greater_or_equal",
+    "Xor": "xor",
+}
+#: Values pass through these unchanged.
+_UNCHANGED = ("Identity", "Cast", "CastLike")
+
+
+def _unchanged(call: Call) -> Value:
+    return call.activation(0)
+
+
+def _function(call: Call) -> Value:
+    x = call.activation(0)
+    return call.emit(pointwise.elementwise(_FUNCTIONS[call.node.kind], [x.handle]), [x])
+
+
+def _arithmetic(call: Call) -> Value:
+    kind = _ARITHMETIC[call.node.kind]
+    # Numbers are left out: they cost nothing, and are no parameters.
+    xs = [x for x in call.inputs if isinstance(x, Activation) or (x is not None and not x.number)]
+    if not any(isinstance(x, Activation) for x in xs):
+        raise Unknown("constants of this size")
+    value, *operands = xs
+    for x in operands:
+        value = _pair(call, kind, value, x)
+    if not operands:
+        if not isinstance(value, Activation):
+            raise Unknown("a constant")
+        value = call.emit(pointwise.elementwise(kind, [value.handle]), [value])
+    return value
+
+
+def _pair(call: Call, kind: str, x: Value, y: Value) -> Value:
+    if isinstance(x, Constant) and isinstance(y, Constant):
+        raise Unknown("constants of this size")
+    activations = [each for each in (x, y) if isinstance(each, Activation)]
+    weights = [each for each in (x, y) if isinstance(each, Constant) and each.source]
+    # Computed constants, as masks are, come with the training data.
+    masks = [
+        Activation(Handle(each.shape, each.itemsize), -1, True)
+        for each in (x, y)
+        if isinstance(each, Constant) and not each.source
+    ]
+    if weights and weights[0].table:
+        return _pair(call, kind, activations[0], call.emit(_rows(weights[0]), []))
+    sources = [*activations, *masks]
+    operator = pointwise.elementwise(kind, [each.handle for each in sources], [Handle(w.shape) for w in weights])
+    return call.emit(operator, sources)
+
+
+def _rows(table: Constant) -> Operator:
+    """The first rows of a table of parameters, as positions have them."""
+    *leading, channels = table.shape
+    rows = math.prod(table.table) // channels
+    return Operator(
+        name="",
+        kind="table_rows",
+        dims=(
+            *(Dimension(f"t{k}", size, Role.ATTRIBUTE) for k, size in enumerate(leading)),
+            Dimension("d", channels, Role.PARAMETER),
+        ),
+        weights=(Tensor("table", (Axis(rows), Axis(channels, len(leading)))),),
+        outputs=(Tensor("y", tuple(Axis(size, k) for k, size in enumerate(table.shape))),),
+    )
+
+
+def _conv(call: Call) -> Value:
+    x, w = call.activation(0), call.weight(1)
+    rank = len(x.shape) - 2
+    if rank < 1 or len(w.shape) != rank + 2:
+        raise TopoplanError(f"input {x.shape} and kernel {w.shape} do not fit")
+    kernel = w.shape[2:]
+    stride, dilation = call.sizes("strides", rank), call.sizes("dilations", rank)
+    groups = call.integer("group", 1)
+    if groups < 1 or x.shape[1] != w.shape[1] * groups:
+        raise TopoplanError(f"{x.shape[1]} input channels, but {groups} groups of {w.shape[1]}")
+    operator = spatial.convolution(
+        x.handle,
+        w.shape[0],
+        kernel,
+        stride=stride,
+        padding=call.pads(x.shape[2:], kernel, stride, dilation),
+        bias=call.present(2),
+        activation=False,
+        groups=groups,
+        dilation=dilation,
+    )
+    return call.emit(operator, [x])
+
+
+def _pool(call: Call) -> Value:
+    x = call.activation(0)
+    rank = len(x.shape) - 2
+    if rank != 2:
+        raise Unknown(f"pooling of {rank} axes")
+    kernel = call.sizes("kernel_shape", rank)
+    stride, dilation = call.sizes("strides", rank), call.sizes("dilations", rank)
+    pads = call.pads(x.shape[2:], kernel, stride, dilation)
+    operator = spatial.pool2d(
+        x.handle,
+        (kernel[0], kernel[1]),
+        stride=(stride[0], stride[1]),
+        padding=pads,
+        dilation=(dilation[0], dilation[1]),
+        average=call.node.kind == "AveragePool",
+    )
+    return call.emit(operator, [x])
+
+
+def _global_pool(call: Call) -> Value:
+    x = call.activation(0)
+    axes = list(range(2, len(x.shape)))
+    operator = reductions.reduced("mean", x.handle, axes, keep=True)
+    return call.emit(operator if call.node.kind == "GlobalAveragePool" else _not_summed(operator, "maximum"), [x])
+
+
+def _not_summed(operator: Operator, kind: str) -> Operator:
+    """A reduction that is no sum: what it reduces cannot be cut."""
+    dims = tuple(attrs.evolve(dim, role=None) if dim.role is Role.REDUCTION else dim for dim in operator.dims)
+    return attrs.evolve(operator, kind=kind, dims=dims, linear_in=())
+
+
+def _reduce(call: Call) -> Value:
+    x = call.activation(0)
+    axes = call.constant_integers(1) if call.present(1) else call.integers("axes")
+    axes = axes or ([call.integer("axis", 0)] if call.node.kind in ("ArgMax", "ArgMin") else list(range(len(x.shape))))
+    kind = call.node.kind.removeprefix("Reduce").lower()
+    operator = reductions.reduced("sum", x.handle, axes, keep=bool(call.integer("keepdims", 1)))
+    summed = attrs.evolve(operator, kind=kind) if kind in reductions.REDUCTIONS else _not_summed(operator, kind)
+    return call.emit(summed, [x])
+
+
+def _batch_norm(call: Call) -> Value:
+    x = call.activation(0)
+    return call.emit(normalization.batch_norm(x.handle), [x])
+
+
+def _layer_norm(call: Call) -> Value:
+    x = call.activation(0)
+    axis = call.integer("axis", -1)
+    normalized = -axis if axis < 0 else len(x.shape) - axis
+    make = normalization.rms_norm if call.node.kind == "RMSNormalization" else normalization.layer_norm
+    operator = make(x.handle, normalized)
+    if not call.present(2):
+        operator = attrs.evolve(operator, weights=operator.weights[:1])
+    return call.emit(operator, [x])
+
+
+def _lrn(call: Call) -> Value:
+    x = call.activation(0)
+    return call.emit(normalization.local_response_norm(x.handle, call.integer("size", 1)), [x])
+
+
+def _softmax(call: Call) -> Value:
+    x = call.activation(0)
+    axis = call.axis("axis", -1 if call.opset >= 13 else 1, len(x.shape))
+    return call.emit(pointwise.softmax(x.handle, axis, log=call.node.kind == "LogSoftmax"), [x])
+
+
+def _gemm(call: Call) -> Value:
+    x = call.activation(0)
+    if call.integer("transA", 0) or len(x.shape) != 2:
+        raise Unknown("a transposed first factor")
+    if isinstance(call.inputs[1], Activation):
+        y = call.activation(1)
+        expression = "bi,oi->bo" if call.integer("transB", 0) else "bi,io->bo"
+        return call.emit(products.einsum(expression, [x.handle, y.handle]), [x, y])
+    w = call.weight(1)
+    out, channels = (w.shape if call.integer("transB", 0) else w.shape[::-1]) if len(w.shape) == 2 else (0, 0)
+    if channels != x.shape[1]:
+        raise TopoplanError(f"input {x.shape} and weight {w.shape} do not fit")
+    return call.emit(dense.linear(x.handle, out, bias=call.present(2), activation=False), [x])
+
+
+def _matmul(call: Call) -> Value:
+    x, y = call.inputs[0], call.inputs[1]
+    if isinstance(x, Activation) and isinstance(y, Constant) and len(y.shape) == 2 and len(x.shape) > 1:
+        if y.shape[0] != x.shape[-1]:
+            raise TopoplanError(f"factors {x.shape} and {y.shape} do not fit")
+        bias = call.absorbed_bias(y.shape[1])
+        return call.emit(dense.linear(x.handle, y.shape[1], bias=bias, activation=False), [x])
+    if x is None or y is None:
+        raise TopoplanError("a factor is missing")
+    rank = max(len(x.shape), len(y.shape))
+    if min(len(x.shape), len(y.shape)) < 2 or rank > 24 or not isinstance(x, Activation):
+        raise Unknown("factors with one axis, or a constant first factor")
+    if x.shape[-1] != y.shape[-2]:
+        raise TopoplanError(f"factors {x.shape} and {y.shape} do not fit")
+    letters = "abcdefghijklmnopqrstuvw"[: rank - 2]
+    first, second = letters[rank - len(x.shape) :], letters[rank - len(y.shape) :]
+    if (first != second and x.shape[:-2][-len(second) :] != y.shape[:-2]) or (
+        first == second and x.shape[:-2] != y.shape[:-2]
+    ):
+        raise Unknown("factors that are repeated along an axis")
+    expression = f"{first}xy,{second}yz->{letters}xz"
+    if isinstance(y, Constant):
+        operator = products.einsum(expression, [x.handle], [Handle(y.shape)], sample=letters[:1] or "x", kind="matmul")
+        return call.emit(operator, [x])
+    operator = products.einsum(expression, [x.handle, y.handle], sample=letters[:1] or "x", kind="matmul")
+    return call.emit(operator, [x, y])
+
+
+def _gather(call: Call) -> Value:
+    x, indices = call.inputs[0], call.inputs[1]
+    if x is None or indices is None:
+        raise TopoplanError("an input is missing")
+    axis = call.axis("axis", 0, len(x.shape))
+    if isinstance(x, Constant) and isinstance(indices, Activation):
+        if axis != 0 or len(x.shape) != 2 or not indices.shape:
+            raise Unknown("rows of a table of other than two axes")
+        rows, dim = x.shape
+        if len(indices.shape) == 2:
+            return call.emit(dense.token_embedding(indices.handle, rows, dim), [indices])
+        if len(indices.shape) == 1:
+            column = attrs.evolve(indices, handle=attrs.evolve(indices.handle, shape=(*indices.shape, 1)))
+            return call.emit(dense.embedding(column.handle, rows, dim, itemsize=4), [column])
+        raise Unknown("indices of more than two axes")
+    if not isinstance(x, Activation):
+        raise Unknown("constants of this size")
+    if isinstance(indices, Constant) and indices.number and not indices.shape and indices.value is not None:
+        index = int(indices.value)
+        if axis != x.samples and -x.shape[axis] <= index < x.shape[axis]:
+            return call.emit(shaping.select(x.handle, axis, index % x.shape[axis], sample=x.samples), [x])
+        raise Unknown("one sample of the batch")
+    places = (
+        indices if isinstance(indices, Activation) else Activation(Handle(indices.shape, indices.itemsize), -1, True)
+    )
+    return call.emit(tokens.gather(x.handle, places.handle, axis), [x, places])
+
+
+def _shaped(call: Call) -> Value:
+    """Reshape, and what else changes axes and moves nothing."""
+    x = call.activation(0)
+    argument = call.inputs[1] if len(call.inputs) > 1 else None
+    if isinstance(argument, Activation) or (argument is not None and argument.value is None):
+        raise TopoplanError("its target depends on an input")
+    values = None if argument is None else argument.value
+    if call.node.kind == "Reshape":
+        shape = call.planned(x, reshaped(call.node, call.traced(x), values))
+    else:
+        shape = reshaped(call.node, x.shape, values)
+    return x if shape == x.shape else call.emit(shaping.view(x.handle, shape, sample=max(x.samples, 0)), [x])
+
+
+def _transpose(call: Call) -> Value:
+    x = call.activation(0)
+    order = call.integers("perm") or list(range(len(x.shape)))[::-1]
+    if sorted(order) != list(range(len(x.shape))):
+        raise TopoplanError(f"perm {order} of {len(x.shape)} axes")
+    return call.emit(shaping.permute(x.handle, order, sample=max(x.samples, 0), kind="transpose"), [x])
+
+
+def _concat(call: Call) -> Value:
+    sources = [x for x in call.inputs if isinstance(x, Activation)]
+    rank = len(sources[0].shape)
+    axis = call.axis("axis", 1, rank)
+    if axis == sources[0].samples:
+        raise Unknown("one batch behind the other")
+    parts = [x if isinstance(x, Activation) else call.repeated(x, sources[0]) for x in call.inputs if x is not None]
+    return call.emit(pointwise.concat([x.handle for x in parts], axis, sample=sources[0].samples), parts)
+
+
+def _split(call: Call) -> Sequence[Value]:
+    x = call.activation(0)
+    axis = call.axis("axis", 0, len(x.shape))
+    sizes = call.constant_integers(1) if call.present(1) else call.integers("split")
+    if not sizes:
+        count = len(call.node.outputs)
+        each = -(-x.shape[axis] // max(count, 1))
+        sizes = [min(each, x.shape[axis] - k * each) for k in range(count)]
+    if axis == x.samples:
+        raise Unknown("parts of the batch")
+    return call.emit_all(shaping.split(x.handle, sizes, axis), [x])
+
+
+def _slice(call: Call) -> Value:
+    x = call.activation(0)
+    value = x
+    for axis, key in call.slices(x):
+        size = call.traced(value)[axis]
+        start, stop, step = key.indices(size)
+        if (start, stop, step) == (0, size, 1):
+            continue
+        if axis == x.samples or step < 1 or start >= stop:
+            raise Unknown("part of the batch, elements in reverse order, or none")
+        value = call.emit(shaping.sliced(value.handle, axis, start, stop, step), [value])
+    return value
+
+
+def _expand(call: Call) -> Value:
+    x = call.activation(0)
+    target = call.constant_integers(1)
+    before = call.traced(x)
+    rank = max(len(before), len(target))
+    padded, extents = (1,) * (rank - len(before)) + before, [1] * (rank - len(target)) + list(target)
+    shape = tuple(b if w == 1 else w for b, w in zip(padded, extents, strict=True))
+    if any(b not in (1, size) for b, size in zip(padded, shape, strict=True)):
+        raise TopoplanError(f"{before} cannot be repeated to {tuple(target)}")
+    if shape == before:
+        return x
+    if x.samples >= 0:
+        place = x.samples + rank - len(before)
+        shape = tuple(x.shape[x.samples] if k == place else size for k, size in enumerate(shape))
+    operator = pointwise.elementwise("expand", [x.handle, Handle(shape)])
+    return call.emit(attrs.evolve(operator, inputs=operator.inputs[:1], work=(), linear_in=((0,),)), [x])
+
+
+def _top_k(call: Call) -> Sequence[Value]:
+    x = call.activation(0)
+    k = call.constant_integers(1)[0] if call.present(1) else call.integer("k", 1)
+    if call.axis("axis", -1, len(x.shape)) != len(x.shape) - 1:
+        raise Unknown("an axis that is not the last one")
+    values, indices = call.emit_all(experts.top_k(x.handle, k), [x])
+    return [values, indices]
+
+
+#: Name in ONNX -> translation.
+OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
+    **dict.fromkeys(_UNCHANGED, _unchanged),
+    **dict.fromkeys(_FUNCTIONS, _function),
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _shaped),
+    **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _layer_norm),
+    **dict.fromkeys(
+        (f"Reduce{word}" for word in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare")), _reduce
+    ),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _reduce),
+    "BatchNormalization": _batch_norm,
+    "Concat": _concat,
+    "Conv": _conv,
+    "Expand": _expand,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "LRN": _lrn,
+    "MatMul": _matmul,
+    "Slice": _slice,
+    "Split": _split,
+    "TopK": _top_k,
+    "Transpose": _transpose,
+}
