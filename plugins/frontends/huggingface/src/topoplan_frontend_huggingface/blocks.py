@@ -11,17 +11,15 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from topoplan import Operator, Tensor
-from topoplan.model.graph import Axis, Dimension, Role, Term
+from topoplan.model.graph import Axis
 from topoplan_operators import GraphBuilder, Handle, attention, dense, normalization, pointwise
-from topoplan_operators.handle import plain
 from topoplan_operators.heads import flat_heads
+from topoplan_operators.losses import cross_entropy
 
 __all__ = ["INDEX", "Blocks", "cross_entropy", "learned_positions"]
 
 #: Bytes of an index of a word or class.
 INDEX = 8
-#: FLOPs of an element in the loss: maximum, subtract, exponential, sum, own score.
-_LOSS_FLOPS = 5
 
 
 @attrs.frozen
@@ -98,31 +96,3 @@ def learned_positions(x: Handle, rows: int) -> Operator:
     operator = pointwise.elementwise("add", [x])
     table = Tensor("table", (Axis(rows), Axis(x.shape[2], 2)))
     return attrs.evolve(operator, kind="learned_positions", weights=(table,), linear_in=((0, 1),))
-
-
-def cross_entropy(scores: Handle, targets: Handle) -> Operator:
-    """Return for each position the maximum, the sum of exponentials and the own score, which make the loss.
-
-    Parts that hold some of the classes exchange these three numbers a position, not the scores (Megatron's loss over a
-    cut vocabulary).  Dimensions: ``n`` samples, ``t0``, ... positions, ``c`` classes.
-
-    Args:
-        scores: (samples, ..., classes).
-        targets: (samples, ...) class numbers.
-    """
-    *sizes, classes = scores.shape
-    outer = tuple(range(len(sizes)))
-    c = len(sizes)
-    three = Handle((*sizes, 3))
-    return Operator(
-        name="",
-        kind="cross_entropy",
-        dims=(
-            Dimension("n", sizes[0], Role.SAMPLE),
-            *(Dimension(f"t{k}", size, Role.ATTRIBUTE) for k, size in enumerate(sizes[1:])),
-            Dimension("c", classes, Role.REDUCTION),
-        ),
-        inputs=(plain("scores", scores, *outer, c), plain("targets", targets, *outer)),
-        outputs=(plain("y", three, *outer, -1),),
-        work=(Term(_LOSS_FLOPS, (*outer, c)),),
-    )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from topoplan import Operator, Tensor
+from topoplan.model.graph import Axis, Dimension, Role
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
-from topoplan_operators import attention
+from topoplan_operators import Handle, attention, shaping
+from topoplan_operators.handle import plain
 
 __all__ = ["ATTENTION"]
 
@@ -73,7 +76,59 @@ def _rotary(call: Call) -> Sequence[Layout]:
     return [call.on_last_axes(call.view("self"), 1, lambda x: attention.rotary(x, rotated=rotated))]
 
 
+def _keys_and_values(call: Call) -> Sequence[Layout]:
+    """Return keys and values of latent attention, of heads and channels in one axis: see `_latent`."""
+    joint, shared = call.view("self"), call.view("shared")
+    samples, heads, positions, channels = joint.shape
+    (_, _, _, key_channels), (_, _, _, value_channels) = call.shapes
+    if not _is_flat(joint):
+        ordered = call.made_plain(joint.permuted((0, 2, 1, 3)))
+        joint = call.emit(shaping.view(ordered.handle, (samples, positions, heads * channels)), [ordered])[0]
+    narrow = shared.without_repeats().reshaped((samples, positions, shared.shape[3]))
+    if narrow is None:
+        raise UntranslatedError(f"channels of shape {shared.shape} that heads share")
+    narrow = call.made_plain(narrow)
+    operator = _latent(joint.handle, narrow.handle, heads, key_channels, value_channels)
+    outputs = call.emit(operator, [Layout.of(joint.handle, joint.sample), narrow])
+    views = [output.reshaped((samples, positions, heads, output.shape[2] // heads)) for output in outputs]
+    if any(view is None for view in views):
+        raise UntranslatedError(f"keys and values of shapes {call.shapes}")
+    return [view.permuted((0, 2, 1, 3)) for view in views if view is not None]
+
+
+def _latent(joint: Handle, shared: Handle, heads: int, key_channels: int, value_channels: int) -> Operator:
+    """Return keys and values of every head: keys have channels of their own, and others that all heads share.
+
+    Source: DeepSeek-V2, 2024, section 2.1.  Dimensions: ``n`` samples, ``t`` positions, ``h`` heads.
+
+    Args:
+        joint: (samples, positions, heads x (own channels of a key + channels of a value)).
+        shared: (samples, positions, shared channels of a key).
+        heads: number of them.
+        key_channels, value_channels: of one head.
+    """
+    samples, positions, _ = joint.shape
+
+    def of_heads(name: str, channels: int) -> Tensor:
+        axis = Axis(heads * channels, 2, scale=channels, extent=channels)
+        return Tensor(name, (Axis(samples, 0), Axis(positions, 1), axis), joint.itemsize)
+
+    return Operator(
+        name="",
+        kind="keys_and_values",
+        dims=(
+            Dimension("n", samples, Role.SAMPLE),
+            Dimension("t", positions, Role.ATTRIBUTE),
+            Dimension("h", heads, Role.ATTRIBUTE),
+        ),
+        inputs=(of_heads("joint", joint.shape[2] // heads), plain("shared", shared, 0, 1, -1)),
+        outputs=(of_heads("keys", key_channels), of_heads("values", value_channels)),
+        linear_in=((0, 1),),
+    )
+
+
 ATTENTION: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     "scaled_dot_product_attention": _scaled_dot_product,
+    "topoplan.keys_and_values": _keys_and_values,
     "topoplan.rotary": _rotary,
 }

@@ -16,7 +16,7 @@ import attrs
 from topoplan import Operator, OperatorGraph, Tensor, TopoplanError
 from topoplan.errors import shown
 from topoplan.model.graph import Axis, Dimension, Role
-from topoplan_frontend_torch.layouts import Layout
+from topoplan_frontend_torch.layouts import Atom, Layout
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref
 from topoplan_frontend_torch.simplify import operator_of
 from topoplan_operators import GraphBuilder, Handle, shaping
@@ -127,7 +127,7 @@ class Construction:
                 back = {axis: k for k, axis in enumerate(order)}
                 axes = tuple(tuple(attrs.evolve(a, axis=back[a.axis]) for a in axis) for axis in layout.axes)
                 layout = Layout(moved.handle, axes, moved.sample)
-        return self._viewed(node, layout, layout.shape)
+        return self.viewed(node, layout, layout.shape)
 
     def unmerged(self, node: Node, layout: Layout) -> Layout:
         """Return a view each of whose axes holds whole axes of a tensor, so that it exchanges and joins them alone.
@@ -143,10 +143,10 @@ class Construction:
             return layout
         if layout.parameter or layout.constant or layout.handle.producer < 0:
             return view
-        base = self._viewed(node, Layout.of(layout.handle, layout.sample), shape)
+        base = self.viewed(node, Layout.of(layout.handle, layout.sample), shape)
         return attrs.evolve(view, handle=base.handle, sample=base.sample)
 
-    def _viewed(self, node: Node, layout: Layout, shape: Sequence[int]) -> Layout:
+    def viewed(self, node: Node, layout: Layout, shape: Sequence[int]) -> Layout:
         """Give a tensor another shape by an operator."""
         base = Layout.of(layout.handle, layout.sample)
         if tuple(shape) == layout.handle.shape:
@@ -369,6 +369,20 @@ class Call:
             operator = joined(operator, shape, layout.handle.shape)
         output = self.emit(operator, [Layout.of(layout.handle, layout.sample)], weights)[0]
         return layout.on(output.handle, output.sample)
+
+    def ending_whole(self, layout: Layout) -> Layout:
+        """Return a view whose last axis is the last one of its tensor, if it holds the last ones in order; else as is.
+
+        So attention's heads and channels are joined, in whatever order the axes before them are looked at.
+        """
+        atoms, shape = layout.axes[-1] if layout.axes else (), layout.handle.shape
+        first = len(shape) - len(atoms)
+        whole = [Atom(first + k, 1, size) for k, size in enumerate(shape[first:])]
+        if len(atoms) < 2 or list(atoms) != whole or layout.parameter or layout.constant:
+            return layout
+        size = math.prod(shape[first:])
+        base = self.graph.viewed(self.node, Layout.of(layout.handle, layout.sample), (*shape[:first], size))
+        return Layout(base.handle, (*layout.axes[:-1], (Atom(first, 1, size),)), base.sample)
 
     def in_one_order(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Return views of as many axes as tensors whose axes lie in one order, that of the first if it can be."""

@@ -78,7 +78,7 @@ class _Group:
 
 def fuse(program: Program) -> Program:
     """Return the program with the groups that are known as one node each."""
-    for find in (_written_parts, _rms_norm, _rotary, _routing, _combination, _dispatch, _pointwise):
+    for find in (_written_parts, _rms_norm, _rotary, _routing, _combination, _dispatch, _keys_and_values, _pointwise):
         program = _Finder(program).replaced(find)
     return program
 
@@ -300,6 +300,30 @@ def _dispatch(finder: _Finder, last: Node) -> Node | None:
         return None
     experts = finder.value(weights[0]).shape[0]
     return _fused(last, "dispatch", {"self": last.arguments["self"], "indices": indices, "experts": experts})
+
+
+def _keys_and_values(finder: _Finder, last: Node) -> Node | None:
+    """Fuse what latent attention makes its keys of: a part of a projection, and channels that all heads share."""
+    tensors = last.arguments.get("tensors")
+    if operator_of(last.target) not in ("cat", "topoplan.cat") or not isinstance(tensors, tuple) or len(tensors) != 2:
+        return None
+    part, shared = tensors
+    repeated = finder.made(shared, "expand")
+    split = finder.maker.get(part.name) if isinstance(part, Ref) else None
+    rank = len(finder.value(last.outputs[0]).shape)
+    if repeated is None or split is None or rank != 4 or last.arguments.get("dim") not in (-1, 3):
+        return None
+    if operator_of(split.target) != "split_with_sizes" or split.arguments.get("dim") not in (-1, 3):
+        return None
+    keys = split.outputs[0]
+    if len(split.outputs) != 2 or part != Ref(keys) or [node.name for node in finder.readers[keys]] != [last.name]:
+        return None
+    narrow = repeated.arguments.get("self")
+    if not isinstance(narrow, Ref) or finder.value(narrow.name).shape[1] != 1:
+        return None
+    arguments: dict[str, Argument] = {"self": split.arguments["self"], "shared": narrow}
+    fused = _fused(last, "keys_and_values", arguments)
+    return attrs.evolve(fused, outputs=(last.outputs[0], split.outputs[1]))
 
 
 def _combination(finder: _Finder, last: Node) -> Node | None:

@@ -43,6 +43,7 @@ def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layou
     """Return ``x`` times a weight (out, in), plus a bias."""
     if not weight.parameter or len(weight.shape) != 2:
         raise UntranslatedError("a product with a computed weight")
+    x = call.ending_whole(x)
     x = x if x.ends_plainly(1) else call.made_plain(x)
     biases = [call.made_plain(call.view(bias))] if call.has(bias) else []
     out = weight.shape[0]
