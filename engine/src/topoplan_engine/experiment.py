@@ -39,6 +39,7 @@ __all__ = [
     "interfaces_unless_given",
     "known_machines",
     "outputs_from",
+    "with_machines",
 ]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
@@ -204,6 +205,15 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         gpus_per_device=options.gpus_per_device,
         machines=machines,
     )
+
+
+def with_machines(cluster: Cluster, host: Host) -> Cluster:
+    """Return a cluster that knows all machines of a host: one from a file knows none.
+
+    Raises:
+        TopoplanError: there is no machine for a device of the cluster.
+    """
+    return attrs.evolve(cluster, machines=_machines(host, set(cluster.device_preset)))
 
 
 def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:

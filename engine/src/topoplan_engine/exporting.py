@@ -33,7 +33,7 @@ from topoplan_engine.folders import (
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
 
-__all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "strategy_path", "write_outputs"]
+__all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "records", "strategy_path", "write_outputs"]
 
 Outputs = tuple[tuple[Choice, str], ...]
 
@@ -135,6 +135,11 @@ def check_outputs(
         (check_writable_folder if is_folder(exporter.suffix, Path(path)) else check_writable)(Path(path))
         if cluster is not None and (why := exporter.refuses(cluster, topology)):
             raise TopoplanError(f"{choice.name}: {why}")
+
+
+def records(host: Host, outputs: Outputs) -> bool:
+    """Say whether an output shows what is recorded of an iteration and of its search."""
+    return any(host.get(Exporter, choice.name).records for choice, _ in outputs)
 
 
 @attrs.frozen

@@ -148,6 +148,11 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
+    record: bool = option(
+        False,
+        help="write down which task kept each link busy, the critical path, memory over time, and the search, into "
+        "plans that hold them (-x json)",
+    )
     optimizer: Literal["adam", "momentum", "sgd"] | None = option(
         None,
         help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "

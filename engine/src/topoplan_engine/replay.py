@@ -12,17 +12,20 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.recording import MemoryLevels
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.plugin.components import Kind, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Estimator, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
-from topoplan_engine.experiment import Choice
+from topoplan_engine.experiment import Choice, with_machines
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.guarded import build_simulate
+from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
+from topoplan_engine.simulation.recording import simulated
 
 __all__ = ["between_ends", "simulate_file", "simulator_of"]
 
@@ -36,6 +39,7 @@ def simulate_file(
     latency_us: float | None = None,
     degree: int | None = None,
     seed: int = 0,
+    record: bool = False,
     host: Host | None = None,
 ) -> Plan:
     """Read a task graph and simulate one iteration of it.
@@ -48,6 +52,7 @@ def simulate_file(
         interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
             interfaces and of every link.
         seed: of the topology's randomness.
+        record: the plan holds a recording, too, if the simulator can make one; a recording of the file's does not stay.
         host: where components come from; all installed plugins unless given.
 
     Returns:
@@ -67,12 +72,33 @@ def simulate_file(
     component = host.make(Simulator, choice.name, choice.options)
     try:
         with naming_plugins(host):
-            timeline = build_simulate(component)(plan.taskgraph, plan.fabric, plan.cluster)
+            simulate = build_simulate(component)
+            timeline, recording = simulated(simulate, plan.taskgraph, plan.fabric, plan.cluster, record=record)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
+    if recording is not None:
+        recording = attrs.evolve(recording, memory=_memory_levels(attrs.evolve(plan, timeline=timeline), host))
     components = [part for part in recorded_components(plan) if part.get("kind") != Kind.SIMULATOR.value]
     provenance = {**plan.provenance, "components": [*components, component_record(host, component)]}
-    return attrs.evolve(plan, timeline=timeline, provenance=provenance)
+    return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
+
+
+def _memory_levels(plan: Plan, host: Host) -> MemoryLevels:
+    """Return memory over time where the plan names its estimator, and that gives the same tasks; else no rows."""
+    nothing = MemoryLevels(time=[], device=[], kind=[], nbytes=[])
+    priced = [part for part in recorded_components(plan) if part.get("kind") == Kind.ESTIMATOR.value]
+    if plan.graph is None or plan.strategy is None or plan.timeline is None or not priced:
+        return nothing
+    try:
+        estimator = host.make(Estimator, str(priced[0]["name"]), priced[0]["options"])
+        cluster = with_machines(plan.cluster, host)
+        lowering = Lowering(plan.graph, cluster, estimator.build(plan.graph, cluster))
+        tasks = lowering.lower(plan.strategy)
+        if not (np.array_equal(tasks.kind, plan.taskgraph.kind) and np.array_equal(tasks.op, plan.taskgraph.op)):
+            return nothing
+        return lowering.memory_levels(plan.strategy, tasks, plan.timeline)
+    except (TopoplanError, KeyError, TypeError):  # it is not installed, or its files are not here
+        return nothing
 
 
 def _with_links(

@@ -19,8 +19,10 @@ from topoplan_simulator_flexnet.model import Model, directions
 __all__ = ["flexnet_reference"]
 
 
-def flexnet_reference(taskgraph: TaskGraph, network: Network, model: Model) -> Outcome:
-    """Run one iteration of FlexNet's simulator."""
+def flexnet_reference(
+    taskgraph: TaskGraph, network: Network, model: Model, crossings: list[tuple[float, ...]] | None = None
+) -> Outcome:
+    """Run one iteration of FlexNet's simulator; ``crossings`` gets (link, task, begin, end, bytes) of each segment."""
     heap = _Heap()
     forward, paths = network.lower(taskgraph), network.paths
     backward = network.lower(taskgraph, backward=True).ring
@@ -57,6 +59,9 @@ def flexnet_reference(taskgraph: TaskGraph, network: Network, model: Model) -> O
                 head = begin + latency[link]
                 link_free[link] = head + sent / bandwidth[link]
                 link_bytes[link] += sent
+                if crossings is not None:
+                    owner = t if t < taskgraph.n_tasks else reduce_of[collector_of[t]]
+                    crossings.append((link, owner, begin / 1e3, link_free[link] / 1e3, sent))
                 end = max(end, link_free[link])
                 if hop == 0:
                     first_start, first_end = begin, link_free[link]

@@ -19,7 +19,7 @@ from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.columns import Outcome
 from topoplan_simulator_fluid.model import Model
 
-__all__ = ["fluid_reference"]
+__all__ = ["FluidRun", "fluid_reference"]
 
 _PACKET = 8936
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
@@ -27,7 +27,7 @@ _GOLDEN, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
 
 def fluid_reference(taskgraph: TaskGraph, network: Network, model: Model) -> Outcome:
     """Run one iteration of the fluid model."""
-    return _Fluid(taskgraph, network, model).run()
+    return FluidRun(taskgraph, network, model).run()
 
 
 class _Flow:
@@ -43,7 +43,9 @@ class _Flow:
         self.bottleneck: int | None = None
 
 
-class _Fluid:
+class FluidRun:
+    """One iteration of the fluid model."""
+
     def __init__(self, taskgraph: TaskGraph, network: Network, model: Model) -> None:
         self.taskgraph, self.network, self.model = taskgraph, network, model
         self.traffic = network.lower(taskgraph)

@@ -10,11 +10,13 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
-from topoplan.model.recording import MemoryUse
+from topoplan.model.recording import MemoryLevels, MemoryUse
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment, OperatorFragment
+from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
@@ -40,6 +42,9 @@ class StrategyLowering(Protocol):
 
     def memory_use(self, strategy: Any) -> MemoryUse:
         """Return the same by what it is for, in whole bytes."""
+
+    def activations(self, strategy: Any, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+        """Return the bytes of activations over time, in a simulated iteration of what `lower` returns."""
 
     def demand(self, strategy: Any) -> Demand:
         """Return what the strategy asks of the network, host by host."""
@@ -68,6 +73,11 @@ class Lowering:
     def memory_use(self, strategy: Strategy) -> MemoryUse:
         """See `StrategyLowering.memory_use`."""
         return self._of(strategy).memory_use(strategy)
+
+    def memory_levels(self, strategy: Strategy, taskgraph: TaskGraph, timeline: Timeline) -> MemoryLevels:
+        """Return the bytes on every device over time, in a simulated iteration of what `lower` returns."""
+        lowering = self._of(strategy)
+        return memory_levels(lowering.memory_use(strategy), lowering.activations(strategy, taskgraph, timeline))
 
     def demand(self, strategy: Strategy) -> Demand:
         """See `StrategyLowering.demand`."""

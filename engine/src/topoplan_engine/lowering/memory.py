@@ -22,7 +22,9 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
+from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
 from topoplan_engine.partition import slice_elements
 
@@ -32,6 +34,7 @@ __all__ = [
     "TensorBytes",
     "memory_curve",
     "memory_use_of",
+    "placed_activations",
     "placed_memory_use",
     "scheduled_peak",
 ]
@@ -207,7 +210,7 @@ def memory_curve(
     steps = steps_under(ordered, stage, np.concatenate(gradient))
     change = np.tile(_changes(steps, part_bytes) / count, count)
     # Micro-batches lie one after the other, at equal distances.
-    distance = (taskgraph.n_tasks - int((taskgraph.group >= 0).sum())) // count
+    distance = 0 if taskgraph.micro_batch is None else int((taskgraph.micro_batch == 0).sum())
     task = (np.arange(count)[:, None] * distance + np.arange(len(steps.part))).ravel()
     device_of_row = np.tile(device[steps.part], count)
     time = timeline.finish[task]
@@ -221,6 +224,20 @@ def memory_curve(
     peak = persistent.copy()
     np.maximum.at(peak, device_of_row, used)
     return MemoryCurve(persistent, peak, device_of_row, time, used)
+
+
+def placed_activations(
+    taskgraph: TaskGraph, timeline: Timeline, strategy: Strategy, use: MemoryUse, fragments: FragmentCache
+) -> Activations:
+    """Return what of a memory curve is activations: all but what stays throughout, by ``use``."""
+    curve = memory_curve(taskgraph, timeline, strategy, fragments.graph, fragments.costs)
+    stays = use.weights + use.gradients + use.optimizer + use.undivided
+    devices = np.arange(len(stays), dtype=np.int32)
+    return Activations(
+        np.concatenate([devices, curve.device]),
+        np.concatenate([np.zeros(len(stays)), curve.time]),
+        np.maximum(0.0, np.concatenate([curve.persistent - stays, curve.used - stays[curve.device]])),
+    )
 
 
 def _changes(steps: Steps, part_bytes: PartBytes) -> F64:

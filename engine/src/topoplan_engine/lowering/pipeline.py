@@ -18,9 +18,11 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import PipelineStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.lowering.memory import TensorBytes, placed_memory_use, scheduled_peak
+from topoplan_engine.lowering.memory import TensorBytes, placed_activations, placed_memory_use, scheduled_peak
+from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
@@ -96,6 +98,10 @@ class PipelineLowering:
         """Return the same bytes by their use, rounded to whole bytes."""
         fragments = self._fragments.operators(strategy.placements)
         return placed_memory_use(strategy, fragments, self._tensor_bytes, self.memory(strategy))
+
+    def activations(self, strategy: PipelineStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+        """Return the bytes of activations over time."""
+        return placed_activations(taskgraph, timeline, strategy, self.memory_use(strategy), self._fragments)
 
     def demand(self, strategy: PipelineStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

@@ -12,6 +12,7 @@ from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
@@ -19,6 +20,7 @@ from topoplan_engine.lowering.fragments import EdgeFragment
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
 
 if TYPE_CHECKING:
+    from topoplan_engine.lowering.memory_levels import Activations
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["PlacementLowering", "placement_demand"]
@@ -69,6 +71,12 @@ class PlacementLowering:
 
         fragments = self._fragments.operators(strategy.placements)
         return placed_memory_use(strategy, fragments, TensorBytes(self._fragments.graph), self.memory(strategy))
+
+    def activations(self, strategy: Strategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+        """Return the bytes of activations over time."""
+        from topoplan_engine.lowering.memory import placed_activations
+
+        return placed_activations(taskgraph, timeline, strategy, self.memory_use(strategy), self._fragments)
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

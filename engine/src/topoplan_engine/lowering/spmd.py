@@ -40,7 +40,9 @@ from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.memory import memory_use_of
+from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
@@ -70,6 +72,16 @@ class SpmdLowering:
     def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
         return program_memory_use(strategy.program, self._graph, self._prices(strategy.program))
+
+    def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+        """Return the bytes of activations over time: from the forward pass of an operator to its backward one."""
+        program, graph = strategy.program, self._graph
+        prices = enumerate(self._prices(program))
+        nbytes = np.stack([_operator_bytes(program, graph, index, price).activations for index, price in prices])
+        tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
+        device, forward = taskgraph.device[tasks], taskgraph.kind[tasks] == TaskKind.FORWARD
+        share = nbytes[taskgraph.op[tasks], device] / strategy.schedule.micro_batches
+        return activations_of(device, timeline.finish[tasks], np.where(forward, share, -share))
 
     def demand(self, strategy: SpmdStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

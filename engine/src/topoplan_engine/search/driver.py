@@ -25,6 +25,7 @@ import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanWarning
+from topoplan.model.recording import SearchHistory
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import check_strategy_of
@@ -33,6 +34,7 @@ from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.recorder import NoRecorder, Row, history_of
 from topoplan_engine.search.space import Space
 
 __all__ = ["Result", "SearchRun", "drive", "first_state", "initial_strategy", "patience_of"]
@@ -57,6 +59,7 @@ class Result:
         history: (k, 2) float64, rows (evaluations, best cost): the initial state, and whenever there was a new best
             one.  The second cost may be above the first where a constructed plan is kept.
         interrupted: the user stopped it.
+        recorded: evaluations of all chains, where they are written down.
     """
 
     best: State
@@ -72,6 +75,7 @@ class Result:
     acceptance: float | None
     history: np.ndarray
     interrupted: bool
+    recorded: SearchHistory | None = None
 
 
 class SearchRun:
@@ -92,6 +96,7 @@ class SearchRun:
         on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
         keep: Keep = Keep(),  # noqa: B008 - it is frozen
         planning: float = 0.0,
+        recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
     ) -> None:
         """Price the state ``first`` and give it to the searchers.
 
@@ -103,6 +108,7 @@ class SearchRun:
             on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
+            recorder: takes note of evaluations.
         """
         keep_freed_memory()
         self._started = self._reported = clock()
@@ -115,6 +121,8 @@ class SearchRun:
         # Where strategies come from that a searcher constructed, by their keys.
         self._origins: dict[bytes, Origin] = {}
         self.history = [(1.0, self.best.cost)]
+        self.recorder, self._current = recorder, self.initial.cost
+        self._note([self.initial], None, self.initial.cost)
         for _, search in searchers:
             search.adopt(self.initial)
 
@@ -192,6 +200,7 @@ class SearchRun:
                     peer.adopt(self.best)
             self._on_progress("new_best", self.progress())
         reached_trial = search.reached
+        self._note(trials, reached_trial, before.cost)
         if reached_trial is not None and reached_trial is not self.best:
             for across, peer in self._searchers:
                 if across != axis and peer.follows:
@@ -209,10 +218,22 @@ class SearchRun:
         trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
         before = self.best
         self._take(trial)
+        self._note([trial], trial, before.cost)
         if self.best is not before:
             self._improved()
         for _, search in self._searchers:
             search.adopt(trial)
+
+    def _note(self, trials: Sequence[Trial], reached_trial: Trial | None, best_cost: float) -> None:
+        """Let the recorder take note of trials: which the search moved to, and the best cost before and after each."""
+        first, seconds = self.evaluations - len(trials) + 1, clock() - self._started
+        for number, trial in enumerate(trials):
+            new_best = trial is self.best
+            if new_best or trial is reached_trial:
+                self._current = trial.cost
+            best_cost = self.best.cost if new_best else best_cost
+            accepted = new_best or trial is reached_trial
+            self.recorder.note(Row(first + number, seconds, self._current, best_cost, accepted), new_best=new_best)
 
     def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
         """Remember a strategy that was constructed, or that is there for comparison with such ones."""
@@ -322,6 +343,7 @@ def drive(
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
     keep: Keep = Keep(),  # noqa: B008 - it is frozen
     planning: float = 0.0,
+    recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
 ) -> Result:
     """Search from a strategy, whose fabric the topology builds, or from a state.
 
@@ -334,13 +356,14 @@ def drive(
         on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
         keep: which searchers construct, and whether what they constructed is kept.
         planning: seconds that the searchers took to be built.
+        recorder: takes note of evaluations.
 
     The initial state and every candidate that a searcher proposes are one evaluation each; the budget
     counts the proposals, so a budget of 0 prices the initial state only.
     """
     first = start if isinstance(start, State) else first_state(evaluator, start, rng)
     patience = patience_of(run.patience, run.budget)
-    search_run = SearchRun(evaluator, first, searchers, patience, on_progress, keep, planning)
+    search_run = SearchRun(evaluator, first, searchers, patience, on_progress, keep, planning, recorder)
     with interruptible() as stop:
         search_run.advance(run.budget, stop)
     final = search_run.progress()
@@ -360,6 +383,7 @@ def drive(
         acceptance=final.acceptance,
         history=np.array(search_run.history),
         interrupted=stop.wanted,
+        recorded=history_of([recorder.rows()]) if recorder.rows() else None,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64
@@ -26,6 +27,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.quotients import NoQuotients, Quotients
+from topoplan_engine.simulation.recording import simulated
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -219,17 +221,31 @@ class Evaluator:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
         return self._simulate.makespans(self._lower(state.strategy), state.fabric, self.problem.cluster, seeds)
 
-    def plan(self, state: State, provenance: Mapping[str, Any], seed: int | None = None) -> Plan:
-        """Lower and simulate a state once more, in full, as a plan; ``seed`` names a draw of its paths."""
-        taskgraph = self._lower(state.strategy)
+    def plan(
+        self, state: State, provenance: Mapping[str, Any], seed: int | None = None, *, record: bool = False
+    ) -> Plan:
+        """Lower and simulate a state once more, in full, as a plan.
+
+        Args:
+            state: a strategy and its fabric.
+            provenance: of the plan.
+            seed: names a draw of its paths.
+            record: the plan holds a recording, too, if the simulator can make one.
+        """
+        taskgraph, cluster = self._lower(state.strategy), self.problem.cluster
         simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
+        timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)
+        if recording is not None:
+            levels = self._lowering.memory_levels(state.strategy, taskgraph, timeline)
+            recording = attrs.evolve(recording, memory=levels)
         return Plan(
-            cluster=self.problem.cluster,
+            cluster=cluster,
             fabric=state.fabric,
             taskgraph=taskgraph,
             graph=self.problem.graph,
             strategy=state.strategy,
-            timeline=simulate(taskgraph, state.fabric, self.problem.cluster),
+            timeline=timeline,
+            recording=recording,
             memory=self.memory_use(state.strategy),
             provenance=provenance,
         )

@@ -23,6 +23,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.problem import PlacementSpace
+from topoplan.model.recording import SearchHistory
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Progress, State
 from topoplan_engine.blame import naming_plugins
@@ -33,6 +34,7 @@ from topoplan_engine.packing import packed, sendable, unpacked
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
 from topoplan_engine.search.driver import Result, SearchRun, first_state, patience_of
+from topoplan_engine.search.recorder import NoRecorder, Row, SearchRecorder, history_of
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 from topoplan_engine.workers import Worker
 
@@ -84,7 +86,7 @@ class _Workers(Protocol):
         """Return the status of each island that `start` advanced."""
 
     def shortlist(self, island: int) -> bytes:
-        """Return `SearchRun.shortlist` and `SearchRun.reports` of an island, pickled together."""
+        """Return `SearchRun.shortlist`, `SearchRun.reports` and the recorder's rows of an island, pickled together."""
 
 
 class LocalWorkers:
@@ -105,7 +107,10 @@ class LocalWorkers:
             planning = clock() - started
             first = first_state(setup.evaluator, setup.strategy, rng)
             patience = patience_of(run.patience, _share(run.budget, run.chains, island))
-            search_run = SearchRun(setup.evaluator, first, searches, patience, keep=setup.keep, planning=planning)
+            recorder = SearchRecorder(run.chains) if run.record else NoRecorder()
+            search_run = SearchRun(
+                setup.evaluator, first, searches, patience, keep=setup.keep, planning=planning, recorder=recorder
+            )
             self._search_runs[island] = (setup, search_run)
 
     def start(self, orders: Mapping[int, _Order]) -> None:
@@ -142,7 +147,7 @@ class LocalWorkers:
 
     def shortlist(self, island: int) -> bytes:
         search_run = self._search_runs[island][1]
-        return pickle.dumps((*search_run.shortlist(), search_run.reports()))
+        return pickle.dumps((*search_run.shortlist(), search_run.reports(), search_run.recorder.rows()))
 
 
 class RemoteWorkers:
@@ -312,7 +317,7 @@ def _rounds(
         on_progress("evaluated", progress)
         if stop.wanted:
             break
-    last, aside, reports = _shortlist(groups, range(count), best)
+    last, aside, reports, recorded = _shortlist(groups, range(count), best)
     return Result(
         best=last[-1].state,
         best_cost=last[-1].cost,
@@ -327,22 +332,25 @@ def _rounds(
         acceptance=progress.acceptance,
         history=np.array(history),
         interrupted=stop.wanted,
+        recorded=recorded if experiment.run.record else None,
     )
 
 
 def _shortlist(
     groups: Sequence[_Workers], islands: Sequence[int], best: int
-) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None, Mapping[str, Mapping[str, Any]]]:
+) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None, Mapping[str, Mapping[str, Any]], SearchHistory]:
     """Return the last best states of all islands, that of island ``best`` at the end, and the best of the other kind.
 
-    A state that several islands had is listed once.  The third value is `SearchRun.reports` of island ``best``.
+    A state that several islands had is listed once.  The third value is `SearchRun.reports` of island ``best``, the
+    last one what recorders have of all islands.
     """
+    rows: dict[int, list[Row]] = {}
     entries: list[ShortlistEntry] = []
     asides: list[ShortlistEntry] = []
     state_keys: set[bytes] = set()
     reports: Mapping[str, Mapping[str, Any]] | None = None
     for island in [best, *(island for island in islands if island != best)]:
-        last, aside, of_chain = pickle.loads(groups[island % len(groups)].shortlist(island))
+        last, aside, of_chain, rows[island] = pickle.loads(groups[island % len(groups)].shortlist(island))
         reports = of_chain if reports is None else reports
         if last[-1].origin.constructed is (entries[0] if entries else last[-1]).origin.constructed:
             for entry in reversed(last):
@@ -352,7 +360,8 @@ def _shortlist(
                     entries.append(entry)
         asides += [] if aside is None else [aside]
     order = [entries[0], *sorted(entries[1:], key=lambda entry: entry.cost)][:LAST]
-    return tuple(reversed(order)), min(asides, key=lambda entry: entry.cost, default=None), reports or {}
+    history = history_of(rows[island] for island in islands)
+    return tuple(reversed(order)), min(asides, key=lambda entry: entry.cost, default=None), reports or {}, history
 
 
 def _advance(groups: Sequence[_Workers], orders: Mapping[int, _Order]) -> dict[int, _Status]:

@@ -30,7 +30,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Progress, Run
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
-from topoplan_engine.exporting import strategy_path
+from topoplan_engine.exporting import records, strategy_path
 from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.kernels.clock import clock
@@ -44,6 +44,7 @@ from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import Result, drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
@@ -163,6 +164,9 @@ def _optimized(
     perturbation: Perturbation | None,
     on_progress: Callable[[str, Progress], None],
 ) -> Outcome:
+    if records(host, experiment.outputs):
+        experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
+    record_all = experiment.run.record
     setup = set_up_search(host, experiment, perturbation)
     problem, evaluator = setup.problem, setup.evaluator
     run = Run(
@@ -185,7 +189,8 @@ def _optimized(
     if searches is None:
         result = islands.search(host, experiment, report, perturbation=perturbation)
     else:
-        result = drive(run, evaluator, setup.strategy, searches, rng, report, setup.keep, planning)
+        recorder = SearchRecorder() if record_all else NoRecorder()
+        result = drive(run, evaluator, setup.strategy, searches, rng, report, setup.keep, planning, recorder)
     _check_fits(setup, result)
     verdict = _verdict(setup, result)
     assumptions = dict(problem.costs.assumptions)
@@ -194,7 +199,7 @@ def _optimized(
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
-    outcome = _outcome(setup, result, verdict, record, rng)
+    outcome = _outcome(setup, result, verdict, record, rng, record_all=record_all)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
 
@@ -212,7 +217,13 @@ def _check_fits(setup: SearchSetup, result: Result) -> None:
 
 
 def _outcome(
-    setup: SearchSetup, result: Result, verdict: Verdict, record: Mapping[str, Any], rng: np.random.Generator
+    setup: SearchSetup,
+    result: Result,
+    verdict: Verdict,
+    record: Mapping[str, Any],
+    rng: np.random.Generator,
+    *,
+    record_all: bool,
 ) -> Outcome:
     """Simulate the chosen states in full, and put together what is known of them.
 
@@ -222,11 +233,13 @@ def _outcome(
         verdict: which of its states is the plan.
         record: provenance of both plans.
         rng: draws what the topology draws, where it was used by the search.
+        record_all: the plan holds what happens in its iteration, and what the search did.
     """
     problem, evaluator = setup.problem, setup.evaluator
     entry, aside = verdict.plan.entry, verdict.aside
     strategy = entry.state.strategy
-    plan, draws = _in_full(evaluator, verdict.plan, record)
+    plan, draws = _in_full(evaluator, verdict.plan, record, record_all=record_all)
+    plan = attrs.evolve(plan, history=result.recorded)
     initial, initial_draws = plan, draws
     if verdict.initial is not verdict.plan:
         initial, initial_draws = _in_full(evaluator, verdict.initial, record)
@@ -275,10 +288,12 @@ def _verdict(setup: SearchSetup, result: Result) -> Verdict:
         return judge(setup.evaluator, result.shortlist, initial, result.aside, constructed=constructed, stop=stop)
 
 
-def _in_full(evaluator: Evaluator, judged: Judged, record: Mapping[str, Any]) -> tuple[Plan, Draws]:
+def _in_full(
+    evaluator: Evaluator, judged: Judged, record: Mapping[str, Any], *, record_all: bool = False
+) -> tuple[Plan, Draws]:
     """Simulate a state as a plan, under its middle draw; return that, and what it takes over draws."""
     draws = judged.draws
-    plan = evaluator.plan(judged.entry.state, record, draws.nearest)
+    plan = evaluator.plan(judged.entry.state, record, draws.nearest, record=record_all)
     assert plan.timeline is not None
     if not draws.seeds:
         return plan, Draws(seconds=[plan.timeline.makespan])

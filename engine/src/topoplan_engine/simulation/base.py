@@ -12,7 +12,7 @@ time is one draw of many.  `Simulation.makespans` prices one task graph under se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
+from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
@@ -29,12 +30,15 @@ from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
 from topoplan_engine.simulation.component import GradientSum
 from topoplan_engine.simulation.gradients import (
+    origin_of_rows,
     server_origin,
     with_barriers,
     with_parameter_server,
     with_serial_sums,
 )
-from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_timeline, segments
+from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_recording, phased_timeline, segments
+from topoplan_engine.simulation.recording import recorded
+from topoplan_engine.simulation.waiting import Run
 
 __all__ = ["Model", "Simulation"]
 
@@ -53,6 +57,9 @@ class Model(Protocol):
 
     def simulate(self, prepared: Any) -> Outcome:
         """Run one iteration."""
+
+    def record(self, prepared: Any) -> tuple[Outcome, LinkUse]:
+        """Run one iteration, and return the use of all links of the network, by link and time, as well."""
 
     def simulate_below(self, prepared: Any, cutoff_seconds: float) -> Outcome | None:
         """Run one iteration; None once a lower bound on its time reaches the cutoff."""
@@ -74,6 +81,15 @@ class Model(Protocol):
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
+
+
+class _Iteration(NamedTuple):
+    """One iteration: the task graph as given, as the options on gradients rewrite it, and its columns on a network."""
+
+    original: TaskGraph
+    taskgraph: TaskGraph
+    network: Network
+    prepared: Any
 
 
 class Simulation(Simulate):
@@ -137,10 +153,42 @@ class Simulation(Simulate):
         taskgraph.check()
         if isinstance(fabric, ReconfigurableFabric):
             return phased_timeline(self, taskgraph, fabric, cluster)
+        iteration = self._iteration(taskgraph, fabric, cluster)
+        return self._timeline(iteration, self._model.simulate(iteration.prepared))
+
+    def record(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> tuple[Timeline, Recording]:
+        """Run one iteration, and write down which task kept each link busy and what each waited for; no memory.
+
+        The timeline is that of a run, to the last bit.
+
+        Raises:
+            TopoplanError: as a run; or there are too many rows.
+        """
+        taskgraph.check()
+        if isinstance(fabric, ReconfigurableFabric):
+            return phased_recording(self.record, taskgraph, fabric, cluster)
+        iteration = self._iteration(taskgraph, fabric, cluster)
+        outcome, links = self._model.record(iteration.prepared)
+        timeline = self._timeline(iteration, outcome)
+        origin = origin_of_rows(taskgraph, iteration.taskgraph, server=self._server)
+        run = Run(
+            iteration.prepared.tasks,
+            outcome,
+            links,
+            iteration.network.paths.bandwidth,
+            self._model.processing_times(iteration.prepared),
+        )
+        return timeline, recorded(run, origin, fabric.n_links)
+
+    def _iteration(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> _Iteration:
         network = self._networks.get(fabric, cluster)
-        original, taskgraph = taskgraph, self._rewritten(taskgraph, cluster)
-        prepared = self._model.prepare(taskgraph, network)
-        outcome = self._model.simulate(prepared)
+        rewritten = self._rewritten(taskgraph, cluster)
+        return _Iteration(taskgraph, rewritten, network, self._model.prepare(rewritten, network))
+
+    def _timeline(self, iteration: _Iteration, outcome: Outcome) -> Timeline:
+        """Check that everything ended, and return when."""
+        original, taskgraph, network, prepared = iteration
+        fabric, cluster = network.fabric, network.cluster
         check_finished(taskgraph, outcome.finish)
         busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth

@@ -24,6 +24,7 @@ from topoplan_engine.csr import expand, indptr, select
 
 __all__ = [
     "as_simulated",
+    "origin_of_rows",
     "recorded_components",
     "server_origin",
     "with_barriers",
@@ -217,6 +218,16 @@ def server_origin(taskgraph: TaskGraph) -> I64:
     group = taskgraph.group[replaced]
     clients = np.repeat(replaced, np.diff(taskgraph.group_ptr)[group] - 1)
     return np.concatenate([np.arange(taskgraph.n_tasks), clients, clients])
+
+
+def origin_of_rows(original: TaskGraph, rewritten: TaskGraph, *, server: bool) -> I64:
+    """Return the task of ``original`` that each row of a rewritten task graph belongs to; -1 for barriers.
+
+    Barriers stand behind the rows of the original, and behind them what a parameter ``server`` sends.
+    """
+    clients = server_origin(original)[original.n_tasks :] if server else np.zeros(0, dtype=np.int64)
+    barriers = rewritten.n_tasks - original.n_tasks - len(clients)
+    return np.concatenate([np.arange(original.n_tasks), np.full(barriers, -1), clients])
 
 
 def _replaced(taskgraph: TaskGraph) -> I64:

@@ -13,7 +13,7 @@ after the other.  `phased_makespan` does the same for the iteration time alone. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -24,10 +24,12 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.problem import Demand
 from topoplan.model.reconfigurable import ReconfigurableFabric
+from topoplan.model.recording import Recording
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
 from topoplan_engine.csr import indptr, row_of_entry, select
 from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.simulation.recording import Stretch, joined
 
 __all__ = [
     "BACKWARD_PHASE",
@@ -37,6 +39,7 @@ __all__ = [
     "excerpt",
     "phased_demand",
     "phased_makespan",
+    "phased_recording",
     "phased_timeline",
     "same_wires",
     "segments",
@@ -162,13 +165,50 @@ def phased_timeline(
     Raises:
         TopoplanError: what ``simulate`` raises.
     """
+    return _joined(
+        [
+            (s, simulate(excerpt(taskgraph, s.tasks), s.fabric, cluster))
+            for s in segments(taskgraph, fabric, cluster.device_host)
+        ],
+        taskgraph,
+        fabric,
+        cluster,
+    )
+
+
+def phased_recording(
+    record: Callable[[TaskGraph, Fabric, Cluster], tuple[Timeline, Recording]],
+    taskgraph: TaskGraph,
+    fabric: ReconfigurableFabric,
+    cluster: Cluster,
+) -> tuple[Timeline, Recording]:
+    """Simulate and ``record`` each stretch, and join the timelines and the recordings.
+
+    Raises:
+        TopoplanError: what ``record`` raises.
+    """
+    stretches = segments(taskgraph, fabric, cluster.device_host)
+    runs = [record(excerpt(taskgraph, segment.tasks), segment.fabric, cluster) for segment in stretches]
+    timelines = [timeline for timeline, _ in runs]
+    whole = _joined(list(zip(stretches, timelines, strict=True)), taskgraph, fabric, cluster)
+    begins, parts = 0.0, []
+    for segment, (timeline, recording) in zip(stretches, runs, strict=True):
+        begins += fabric.delay if segment.rebuilt else 0.0
+        parts.append(Stretch(recording, segment.fabric, segment.tasks, begins, segment.rebuilt))
+        begins += timeline.makespan
+    return whole, joined(parts, fabric, whole.link_bytes)
+
+
+def _joined(
+    parts: Sequence[tuple[Segment, Timeline]], taskgraph: TaskGraph, fabric: ReconfigurableFabric, cluster: Cluster
+) -> Timeline:
+    """Put the timelines of stretches behind each other."""
     links = fabric.links
     start, finish = np.zeros(taskgraph.n_tasks), np.zeros(taskgraph.n_tasks)
     device_busy, link_bytes, link_busy = np.zeros(cluster.n_devices), *np.zeros((2, links.n_links))
     time = chain = collective = link = 0.0
     events = 0
-    for segment in segments(taskgraph, fabric, cluster.device_host):
-        part = simulate(excerpt(taskgraph, segment.tasks), segment.fabric, cluster)
+    for segment, part in parts:
         delay = fabric.delay if segment.rebuilt else 0.0
         time += delay
         start[segment.tasks] = time + part.start

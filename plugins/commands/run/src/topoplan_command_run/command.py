@@ -18,6 +18,9 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key, e.g. cluster.degree=8."),
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record the iteration and the search, as run.record in the file does.")
+    ] = False,
     as_json: AsJson = False,
     open_page: Open = False,
 ) -> None:
@@ -25,4 +28,5 @@ def run(
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.reporting.report import run_and_report
 
-    run_and_report(experiment_from_toml(Path(file), change or ()), as_json=as_json, open_page=open_page)
+    changes = [*(change or ()), *(["run.record=true"] if record else [])]
+    run_and_report(experiment_from_toml(Path(file), changes), as_json=as_json, open_page=open_page)

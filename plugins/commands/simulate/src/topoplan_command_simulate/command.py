@@ -27,7 +27,7 @@ def simulate(
     file: Annotated[str, typer.Argument(help="Task graph (.fbuf), plan (.json) or folder of traces (.et).")],
     components: Annotated[Mapping[str, Any], Flags(of=ComponentOptions, only=_COMPONENTS, unset="the file's")],
     cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, only=_LINKS, unset="the file's")],
-    run: Annotated[RunOptions, Flags(only=("seed",))],
+    run: Annotated[RunOptions, Flags(only=("seed", "record"))],
     export: Exports = None,
     as_json: AsJson = False,
     open_page: Open = False,
@@ -40,7 +40,7 @@ def simulate(
     from topoplan.plugin.host import Host
     from topoplan_engine.browser import check_pages, open_pages
     from topoplan_engine.experiment import outputs_from
-    from topoplan_engine.exporting import check_outputs, write_outputs
+    from topoplan_engine.exporting import check_outputs, records, write_outputs
     from topoplan_engine.network.building import host_links
     from topoplan_engine.replay import simulate_file, simulator_of
     from topoplan_engine.reporting.memory import memory_rows
@@ -53,8 +53,9 @@ def simulate(
     check_outputs(host, outputs)
     if open_page:
         check_pages(host, outputs)
+    record = run.record or records(host, outputs)
     with compilation_announced():
-        plan = simulate_file(file, **components, **cluster, seed=run.seed, host=host)
+        plan = simulate_file(file, **components, **cluster, seed=run.seed, record=record, host=host)
     simulator = components.get("simulator") or simulator_of(plan).name
     agreement = _agreement(host, plan)
     written = write_outputs(host, plan, outputs)

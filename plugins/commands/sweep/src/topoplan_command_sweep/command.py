@@ -64,7 +64,8 @@ def sweep(
     components: Annotated[ComponentOptions, Flags(defaults={"searcher": ("pipeline",)})],
     cluster: ClusterOptions,
     run: Annotated[
-        RunOptions, Flags(without=("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers"))
+        RunOptions,
+        Flags(without=("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers", "record")),
     ],
     as_json: AsJson = False,
 ) -> None:

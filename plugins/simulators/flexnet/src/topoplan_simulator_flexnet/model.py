@@ -23,13 +23,14 @@ import numpy as np
 
 from topoplan.arrays import F64, I8, I32, f64, i32
 from topoplan.errors import TopoplanError
+from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, processing_times
-from topoplan_simulator_flexnet.kernel import ALL_EVENTS, Prepared, advance, initial_state
+from topoplan_simulator_flexnet.kernel import ALL_EVENTS, Prepared, State, advance, initial_state
 
 __all__ = ["Model", "Prepared", "directions", "flexnet_task_count"]
 
@@ -83,13 +84,20 @@ class Model(NamedTuple):
         """Run one iteration."""
         return self._outcome(prepared, np.zeros(0), np.inf)
 
+    def record(self, prepared: Prepared) -> tuple[Outcome, LinkUse]:
+        """Run one iteration, and return the use of all links, by link and time, as well."""
+        from topoplan_simulator_flexnet.recording import record
+
+        state = initial_state(prepared)
+        events, rows = record(prepared, state)
+        return _outcome(state, events), rows
+
     def _outcome(self, prepared: Prepared, time_to_end: F64, stop: float) -> Outcome:
         state = initial_state(prepared)
         events = advance(prepared, state, time_to_end, stop, ALL_EVENTS)
         if events < 0:
             raise KeyboardInterrupt
-        start = state.began[: len(state.finish)]
-        return Outcome(start / 1e3, state.finish / 1e3, state.link_bytes, float(state.makespan[0]) / 1e3, events)
+        return _outcome(state, events)
 
     def simulate_below(self, prepared: Prepared, cutoff_seconds: float) -> Outcome | None:
         """Run one iteration; None once a lower bound on its time reaches the cutoff."""
@@ -130,6 +138,12 @@ class Model(NamedTuple):
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Refuse: see `has_quotient`."""
         raise NotImplementedError
+
+
+def _outcome(state: State, events: int) -> Outcome:
+    """Return what is left of a run, in seconds."""
+    start = state.began[: len(state.finish)]
+    return Outcome(start / 1e3, state.finish / 1e3, state.link_bytes, float(state.makespan[0]) / 1e3, events)
 
 
 def _check_segments(taskgraph: TaskGraph, segment: int) -> None:

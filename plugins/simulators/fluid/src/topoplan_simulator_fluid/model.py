@@ -38,12 +38,14 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import may_wait
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.prepared import Prepared
@@ -89,6 +91,14 @@ class Model(NamedTuple):
         return (
             outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.representative])
         )
+
+    def record(self, prepared: Prepared) -> tuple[Outcome, LinkUse]:
+        """Run one iteration, and return the use of all links, by link and time, as well."""
+        from topoplan_simulator_fluid.recording import record
+
+        outcome, rows = record(prepared, self.seed)
+        links = np.arange(len(prepared.paths.bandwidth)) if self.stepped else prepared.rings.representative
+        return outcome._replace(link_bytes=outcome.link_bytes[links]), expanded(rows, links)
 
     def simulate_below(self, prepared: Prepared, cutoff_seconds: float) -> Outcome | None:
         """Run one iteration; None once a lower bound on its time reaches the cutoff."""

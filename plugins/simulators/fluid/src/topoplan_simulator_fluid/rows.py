@@ -30,9 +30,9 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_simulator_fluid.queues import tree
 
-__all__ = ["DIRTY", "ENTERED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
+__all__ = ["DIRTY", "ENDED", "ENTERED", "SETTLED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
 
-TOUCHED, DIRTY, ENTERED, USED = range(4)
+TOUCHED, DIRTY, ENTERED, USED, SETTLED, ENDED = range(6)
 
 #: One link.
 #:
@@ -82,7 +82,8 @@ class Sharing(NamedTuple):
         virtual_finish: of the same flow, in those places where it is bottlenecked here.
         work: (3, n) links touched, links dirty and flows entered in this instant.
         ends: the next end of each link, as a tree of minima (`topoplan_simulator_fluid.queues.replace`).
-        counts: lengths of the rows of ``work``, and places of ``incidence`` that are used.
+        counts: lengths of the rows of ``work``, and places of ``incidence`` that are used; of the last instant, links
+            that were dirty (they stand in ``work`` until the next one), and flows that ended.
     """
 
     links: Any
@@ -123,7 +124,7 @@ def idle(capacity: F64, slot_ptr: I64) -> Sharing:
         virtual_finish=np.empty(places),
         work=np.empty((3, max(n_links, n_flows)), np.int32),
         ends=tree(n_links),
-        counts=np.array([0, 0, 0, n_links * start]),
+        counts=np.array([0, 0, 0, n_links * start, 0, 0]),
     )
 
 

@@ -27,7 +27,18 @@ from topoplan.arrays import F64
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.queues import first_of, replace
-from topoplan_simulator_fluid.rows import DIRTY, ENTERED, TOUCHED, Sharing, add_slot, make_room, put, swap
+from topoplan_simulator_fluid.rows import (
+    DIRTY,
+    ENDED,
+    ENTERED,
+    SETTLED,
+    TOUCHED,
+    Sharing,
+    add_slot,
+    make_room,
+    put,
+    swap,
+)
 
 __all__ = ["add_link", "crosses", "end_flows", "enter", "settle"]
 
@@ -102,6 +113,7 @@ def end_flows(s: Sharing, limit: float, ended: Any) -> int:
                 soonest = min(soonest, finish)
         record.soonest, record.soonest_outdated = soonest, False
         _note(s, link, DIRTY)
+    s.counts[ENDED] = count
     return count
 
 
@@ -217,6 +229,7 @@ def settle(s: Sharing, now: float) -> None:
         record = s.links[link]
         record.work_marks = 0
         replace(s.ends, link, _next_end(s, link))
+    s.counts[SETTLED] = s.counts[DIRTY]
     s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[DIRTY] = 0
 
 

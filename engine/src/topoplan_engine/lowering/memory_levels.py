@@ -1,0 +1,55 @@
+"""Bytes on every device over time, by what they are for: what stays throughout, and activations that come and go."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32
+from topoplan.model.recording import MemoryKind, MemoryLevels, MemoryUse
+
+__all__ = ["Activations", "activations_of", "memory_levels"]
+
+_STAY = (MemoryKind.WEIGHTS, MemoryKind.GRADIENTS, MemoryKind.OPTIMIZER, MemoryKind.UNDIVIDED)
+
+
+class Activations(NamedTuple):
+    """(n,) bytes of activations that each ``device`` holds from each ``time`` (seconds) on; in any order of devices."""
+
+    device: I32
+    time: F64
+    nbytes: F64
+
+
+def activations_of(device: I32, time: F64, change: F64) -> Activations:
+    """Return the levels of (n,) changes in bytes; at equal times, growth counts before shrinking."""
+    order = np.lexsort((-change, time, device))
+    device, time, level = device[order], time[order], np.cumsum(change[order])
+    first = np.searchsorted(device, device)
+    return Activations(device, time, np.maximum(0.0, level - np.where(first > 0, level[first - 1], 0.0)))
+
+
+def memory_levels(use: MemoryUse, activations: Activations) -> MemoryLevels:
+    """Return the levels of an iteration, in the order of time.
+
+    Bytes of activations are rounded, as those of ``use`` are, so that the most at any time is what ``use`` says where
+    the order of passes is that of the strategy.  Of several changes at one time the last one counts.
+    """
+    devices = np.arange(len(use.total), dtype=np.int32)
+    stays = [np.column_stack([devices, np.full(len(devices), kind)]) for kind in _STAY]
+    levels = [getattr(use, kind.name.lower()) for kind in _STAY]
+    device, kind = np.concatenate(stays).T
+    nbytes = np.concatenate(levels)
+    some = nbytes > 0
+    order = np.lexsort((activations.time, activations.device))
+    a_device, a_time, a_bytes = (column[order] for column in activations)
+    before = np.concatenate([[0.0], a_bytes[:-1]])
+    before[np.flatnonzero(np.diff(a_device, prepend=-1))] = 0.0
+    changes = np.rint(a_bytes) != np.rint(before)
+    device = np.concatenate([device[some], a_device[changes]])
+    kind = np.concatenate([kind[some], np.full(int(changes.sum()), MemoryKind.ACTIVATIONS)])
+    time = np.concatenate([np.zeros(int(some.sum())), a_time[changes]])
+    level = np.concatenate([nbytes[some], np.rint(a_bytes[changes])])
+    order = np.argsort(time, kind="stable")
+    return MemoryLevels(time=time[order], device=device[order], kind=kind[order], nbytes=level[order])
