@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topoplan import TopoplanError
-from topoplan_engine.wordlists import listed, listed_components, pairs
+from topoplan_engine.wordlists import listed, listed_components, output_and_path, pairs
 
 
 def test_lists_have_brackets_or_none():
@@ -40,3 +40,25 @@ def test_long_components_are_cut_in_messages(text):
     with pytest.raises(TopoplanError) as refused:
         listed_components([text], "-n")
     assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        ("json=plan.json", "json", "plan.json"),
+        ("json=a=b:c,d.json", "json", "a=b:c,d.json"),
+        ("perfetto:format=json=plan.json", "perfetto:format=json", "plan.json"),
+        ("x:a=1,b=two=/tmp/c=d,e:f", "x:a=1,b=two", "/tmp/c=d,e:f"),
+        ("x:a==plan", "x:a=", "plan"),
+    ],
+)
+def test_outputs_are_split_before_their_path(text, name, path):
+    assert output_and_path(text) == (name, path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "json", "json=", "=plan", "x:", "x:a", "x:a=1", "x:a=1,b=plan", "x:a=1=", "x:=1=plan", "x:a=1,=2=plan"]
+)
+def test_outputs_without_a_path_are_refused(text):
+    with pytest.raises(TopoplanError, match=r"^-x .*expected EXPORTER"):
+        output_and_path(text)

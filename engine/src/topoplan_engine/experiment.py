@@ -27,7 +27,7 @@ from topoplan_engine.options import (
     RunOptions,
 )
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
-from topoplan_engine.wordlists import listed_components, pairs
+from topoplan_engine.wordlists import listed_components, output_and_path, pairs
 
 __all__ = [
     "Choice",
@@ -292,13 +292,18 @@ def experiment_from_options(
 
 
 def outputs_from(texts: Sequence[str]) -> tuple[tuple[Choice, str], ...]:
-    """Read the files that ``-x EXPORTER=PATH`` asks for.
+    """Read the files that ``-x EXPORTER[:KEY=VALUE,...]=PATH`` asks for.
 
     Raises:
         TopoplanError: a text is something else.
     """
-    paths = pairs(texts, "-x", "EXPORTER=PATH, such as flatbuffer=plan.fbuf")
-    return tuple((Choice.parse(name, "exporter"), path) for name, path in paths.items())
+    outputs: dict[str, str] = {}
+    for text in texts:
+        name, path = output_and_path(text)
+        if name in outputs:
+            raise TopoplanError(f"-x {shown(text)}: {shown(name)} is given twice")
+        outputs[name] = path
+    return tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items())
 
 
 _SECTIONS = ("model", "cluster", "topology", "estimator", "simulator", "searcher", "run", "outputs")

@@ -159,10 +159,16 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
             exporter = host.make(Exporter, choice.name, choice.options)
             data = exporter.write(plan)
             (write_folder if is_folder(exporter.suffix, Path(path)) else write_file)(Path(path), data)
-            paths[exporter.name] = path
+            paths[_label(choice, paths)] = path
         except TopoplanError as error:
-            refused[choice.name] = str(error)
+            refused[_label(choice, refused)] = str(error)
     return Written(paths, refused)
+
+
+def _label(choice: Choice, used: Mapping[str, str]) -> str:
+    """Name an output by its exporter; the second one of an exporter by its options, too."""
+    options = ",".join(f"{key}={value}" for key, value in choice.options.items())
+    return f"{choice.name}:{options}" if choice.name in used and options else choice.name
 
 
 def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:

@@ -26,7 +26,12 @@ __all__ = ["AsJson", "Exports", "Flags", "Open", "one_command", "typed_command",
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Exports = Annotated[
     list[str] | None,
-    typer.Option("-x", "--export", metavar="EXPORTER=PATH", help="Write the plan, e.g. flatbuffer=dlrm.fbuf."),
+    typer.Option(
+        "-x",
+        "--export",
+        metavar="EXPORTER[:KEY=VALUE]=PATH",
+        help="Write the plan, e.g. flatbuffer=dlrm.fbuf.",
+    ),
 ]
 
 Open = Annotated[bool, typer.Option("--open", help="Open the HTML file that -x html=FILE writes in a browser.")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError, shown
 
-__all__ = ["listed", "listed_components", "pairs"]
+__all__ = ["listed", "listed_components", "output_and_path", "pairs"]
 
 
 def listed_components(texts: Sequence[str], flag: str) -> list[str]:
@@ -49,6 +49,32 @@ def pairs(texts: Sequence[str], flag: str, form: str = "KEY=VALUE") -> dict[str,
             raise TopoplanError(f"{flag} {shown(text)}: {shown(key)} is given twice")
         values[key] = value
     return values
+
+
+def output_and_path(text: str) -> tuple[str, str]:
+    """Split ``EXPORTER=PATH``, or ``EXPORTER:KEY=VALUE,KEY=VALUE=PATH``, at the sign before the path.
+
+    With options it is the first sign behind the value of the last one, so that a path may hold any character; a value
+    holds neither ``=`` nor a comma.
+
+    Raises:
+        TopoplanError: there is no path, or no exporter.
+    """
+    name, equals, path = text.partition("=")
+    _, colon, option = name.partition(":")
+    while colon:  # what stands behind the sign begins with the value of an option
+        if not option.strip() or "=" not in path:
+            raise TopoplanError(
+                f"-x {shown(text)}: expected EXPORTER:KEY=VALUE=PATH, such as perfetto:format=json=trace.json"
+            )
+        value, comma, option = path.partition("=")[0].partition(",")
+        if comma:
+            name, path = f"{name}={value},{option}", path.partition("=")[2]
+        else:
+            name, path, colon = f"{name}={value}", path.partition("=")[2], ""
+    if not equals or not name or not path:
+        raise TopoplanError(f"-x {shown(text)}: expected EXPORTER=PATH, such as flatbuffer=plan.fbuf")
+    return name, path
 
 
 def listed(text: str) -> list[str]:

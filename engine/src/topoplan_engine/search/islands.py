@@ -326,19 +326,17 @@ def _rounds(
         shortlist=last,
         aside=aside,
         reports=reports,
-        evaluations=progress.evaluations,
         planning=sum(status.planning for status in statuses.values()),
-        elapsed=progress.elapsed,
-        acceptance=progress.acceptance,
+        **{name: getattr(progress, name) for name in ("evaluations", "elapsed", "acceptance")},
         history=np.array(history),
         interrupted=stop.wanted,
-        recorded=recorded if experiment.run.record else None,
+        recorded=recorded,
     )
 
 
 def _shortlist(
     groups: Sequence[_Workers], islands: Sequence[int], best: int
-) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None, Mapping[str, Mapping[str, Any]], SearchHistory]:
+) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None, Mapping[str, Mapping[str, Any]], SearchHistory | None]:
     """Return the last best states of all islands, that of island ``best`` at the end, and the best of the other kind.
 
     A state that several islands had is listed once.  The third value is `SearchRun.reports` of island ``best``, the
@@ -360,7 +358,7 @@ def _shortlist(
                     entries.append(entry)
         asides += [] if aside is None else [aside]
     order = [entries[0], *sorted(entries[1:], key=lambda entry: entry.cost)][:LAST]
-    history = history_of(rows[island] for island in islands)
+    history = history_of(rows[island] for island in islands) if any(rows.values()) else None
     return tuple(reversed(order)), min(asides, key=lambda entry: entry.cost, default=None), reports or {}, history
 
 

@@ -44,7 +44,7 @@ def plan(request, searched):
 
 
 def events_of(plan):
-    trace = json.loads(Perfetto().write(plan))
+    trace = json.loads(Perfetto(format="json").write(plan))
     assert list(trace) == ["displayTimeUnit", "traceEvents"]
     return trace["traceEvents"]
 
@@ -149,7 +149,7 @@ def test_every_dependency_is_a_flow_inside_its_slices(plan):
 
 
 def test_equal_plans_give_equal_bytes(plan):
-    assert Perfetto().write(plan) == Perfetto(format="json").write(attrs.evolve(plan))
+    assert Perfetto(format="json").write(plan) == Perfetto(format="json").write(attrs.evolve(plan))
 
 
 def test_names_say_what_a_task_does(searched):

@@ -1,6 +1,7 @@
-"""Exporter ``perfetto``: the timeline of a plan as a trace that Perfetto and chrome://tracing show.
+"""Exporter ``perfetto``: a simulated iteration as a trace that Perfetto shows.
 
-`slices` makes slices on tracks of the task graph and its timeline; `chrome` writes them as Chrome trace events.
+`slices` makes slices on tracks of the task graph and its timeline, `tracks` what else was recorded; `trackevent` writes
+both in Perfetto's own format (`wire` knows protocol buffers), `chrome` the slices as Chrome's trace events.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ __all__ = ["Perfetto", "topoplan_exporters"]
 
 @attrs.frozen(kw_only=True)
 class Perfetto(Exporter):
-    """Timeline of the plan as a trace, for Perfetto and chrome://tracing."""
+    """A simulated iteration as a trace, for Perfetto: tasks, busy links, memory, critical path."""
 
     name = "perfetto"
     suffix = ".trace"
+    records = True
 
-    format: Literal["json"] = option("json", help="json: Chrome's trace event format")
+    format: Literal["protobuf", "json"] = option(
+        "protobuf", help="protobuf: Perfetto's own; json: Chrome's trace events, tasks alone, for chrome://tracing"
+    )
 
     def write(self, plan: Plan) -> bytes:
         """Write the timeline of a plan.
@@ -29,9 +33,9 @@ class Perfetto(Exporter):
         Raises:
             TopoplanError: the plan has no timeline.
         """
-        from topoplan_exporter_perfetto.chrome import write
+        from topoplan_exporter_perfetto import chrome, trackevent
 
-        return write(plan)
+        return chrome.write(plan) if self.format == "json" else trackevent.write(plan)
 
 
 @hookimpl

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-from topoplan import Collective, Plan, TaskGraph, TaskKind
-from topoplan_exporter_perfetto.slices import SORTS, Slice, dependencies_of, slices_of
+from topoplan import Plan, TaskGraph, TaskKind
+from topoplan_exporter_perfetto.slices import SORTS, dependencies, slices_of, task_names
 
 __all__ = ["microseconds", "write"]
+
+
+class Slice(NamedTuple):
+    """A row of `topoplan_exporter_perfetto.slices.Slices`."""
+
+    task: int
+    device: int
+    sort: str
+    lane: int
+    start: int
+    end: int
 
 
 def write(plan: Plan) -> bytes:
@@ -24,11 +35,15 @@ def write(plan: Plan) -> bytes:
     Raises:
         TopoplanError: the plan has no timeline.
     """
-    slices, tasks = slices_of(plan), plan.taskgraph
+    columns, tasks = slices_of(plan), plan.taskgraph
+    names, name = task_names(tasks)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    slices = [Slice(task, device, SORTS[sort], lane, start, end) for task, device, sort, lane, start, end in rows]
     threads = _threads(slices)
-    events = [*_names(plan, threads), *(_complete(tasks, each, threads) for each in slices)]
-    for number, (source, target) in enumerate(dependencies_of(tasks, slices)):
-        events += _flow(number, source, target, threads)
+    events = [*_names(plan, threads), *(_complete(tasks, each, names[name[each.task]], threads) for each in slices)]
+    ends = (column.tolist() for column in dependencies(tasks, columns))
+    for number, (source, target) in enumerate(zip(*ends, strict=True)):
+        events += _flow(number, slices[source], slices[target], threads)
     lines = ",\n".join(json.dumps(event, separators=(",", ":"), ensure_ascii=False) for event in events)
     return f'{{"displayTimeUnit":"ns","traceEvents":[\n{lines}\n]}}\n'.encode()
 
@@ -66,10 +81,10 @@ def _metadata(kind: str, device: int, thread: int, **arguments: Any) -> dict[str
     return {"ph": "M", "name": kind, "pid": device + 1, "tid": thread, "args": arguments}
 
 
-def _complete(tasks: TaskGraph, each: Slice, threads: dict[tuple[int, str, int], int]) -> dict[str, Any]:
+def _complete(tasks: TaskGraph, each: Slice, name: str, threads: dict[tuple[int, str, int], int]) -> dict[str, Any]:
     return {
         "ph": "X",
-        "name": _name(tasks, each.task),
+        "name": name,
         "cat": each.sort,
         "pid": each.device + 1,
         "tid": threads[each.device, each.sort, each.lane],
@@ -89,16 +104,6 @@ def _flow(
         ends.append({"ph": phase, "name": "waits for", "cat": "dependency", "id": number, **place})
     ends[1]["bp"] = "e"
     return ends[0], ends[1]
-
-
-def _name(tasks: TaskGraph, task: int) -> str:
-    """Say what a task does, for example ``conv1 forward``, ``linear1 to device 3`` or ``linear1 all-reduce``."""
-    operator = tasks.op_names[tasks.op[task]] if 0 <= tasks.op[task] < len(tasks.op_names) else f"task {task}"
-    if tasks.kind[task] == TaskKind.TRANSFER:
-        return f"{operator} to device {tasks.dst[task]}"
-    if tasks.kind[task] == TaskKind.COLLECTIVE:
-        return f"{operator} {Collective(tasks.collective[task]).label}"
-    return f"{operator} {TaskKind(tasks.kind[task]).name.lower()}"
 
 
 def _arguments(tasks: TaskGraph, task: int) -> dict[str, Any]:

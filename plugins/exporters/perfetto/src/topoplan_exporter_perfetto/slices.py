@@ -1,49 +1,52 @@
-"""Task graph and timeline -> slices on tracks, and the dependencies between slices.
+"""Task graph and timeline -> slices on tracks, and the dependencies between slices: columns, a row for each slice.
 
-A device has a process, with tracks for compute, for what it sends, and for collectives.  Slices of one track never
-overlap: where two run at a time, a second track of the same sort takes the second.  Times are whole nanoseconds; starts
-and ends are rounded by one rule, so that what ended before another began still does.
+A device has tracks for compute, for what it sends, and for collectives.  Slices of one track never overlap: where two
+run at a time, a second lane of the same track takes the second.  Times are whole nanoseconds; starts and ends are
+rounded by one rule, so that what ended before another began still does.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterator
+from typing import NamedTuple
 
-import attrs
 import numpy as np
 
-from topoplan import Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan import Collective, Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan.arrays import F64, I64
 
-__all__ = ["SORTS", "Slice", "dependencies_of", "slices_of"]
+__all__ = ["SORTS", "Slices", "dependencies", "lanes_of", "nanoseconds", "slices_of", "task_names"]
 
 #: Sorts of tracks, in the order in which they stand below a device.
 SORTS = ("compute", "send", "collective")
 
 
-@attrs.frozen
-class Slice:
-    """A task on a track of a device.
+class Slices(NamedTuple):
+    """(n,) slices, by device, sort, lane and time.
 
     Attributes:
         task: row of the task graph.
         device: whose track it is.
-        sort: one of `SORTS`.
+        sort: index into `SORTS`.
         lane: which of the device's tracks of this sort.
         start, end: nanoseconds.
     """
 
-    task: int
-    device: int
-    sort: str
-    lane: int
-    start: int
-    end: int
+    task: I64
+    device: I64
+    sort: I64
+    lane: I64
+    start: I64
+    end: I64
 
 
-def slices_of(plan: Plan) -> list[Slice]:
-    """Return the slices of all tasks, by start; a collective has one on each of its members.
+def nanoseconds(seconds: F64) -> I64:
+    """Round to whole nanoseconds."""
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def slices_of(plan: Plan) -> Slices:
+    """Return the slices of all tasks; a collective has one on each of its members.
 
     Raises:
         TopoplanError: the plan has no timeline.
@@ -51,45 +54,92 @@ def slices_of(plan: Plan) -> list[Slice]:
     tasks, timeline = plan.taskgraph, plan.timeline
     if timeline is None:
         raise TopoplanError("perfetto: this plan has no timeline; `topoplan simulate FILE -x perfetto=…` gives it one")
-    starts, ends = np.rint(timeline.start * 1e9).astype(int), np.rint(timeline.finish * 1e9).astype(int)
-    busy: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)  # (end, lane) of what runs
-    free: dict[tuple[int, str], list[int]] = defaultdict(list)
-    lanes: dict[tuple[int, str], int] = defaultdict(int)
-    slices = []
-    for task in np.lexsort((np.arange(tasks.n_tasks), ends, starts)).tolist():
-        start_ns, end_ns = int(starts[task]), int(ends[task])
-        for device, sort in _tracks(tasks, task):
-            track = device, sort
-            while busy[track] and busy[track][0][0] <= start_ns:
-                heapq.heappush(free[track], heapq.heappop(busy[track])[1])
-            if free[track]:
-                lane = heapq.heappop(free[track])
-            else:
-                lane, lanes[track] = lanes[track], lanes[track] + 1
-            # A slice without length holds its lane for a nanosecond, so that none begins with it and becomes its child.
-            heapq.heappush(busy[track], (max(end_ns, start_ns + 1), lane))
-            slices.append(Slice(task, device, sort, lane, start_ns, end_ns))
-    return slices
+    single = np.flatnonzero(tasks.kind != TaskKind.COLLECTIVE)
+    sends = tasks.kind[single] == TaskKind.TRANSFER
+    several = np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
+    first = tasks.group_ptr[tasks.group[several]].astype(np.int64)
+    sizes = tasks.group_ptr[tasks.group[several] + 1] - first
+    member = np.arange(int(sizes.sum())) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+    task = np.concatenate([single, np.repeat(several, sizes)]).astype(np.int64)
+    device = np.concatenate([np.where(sends, tasks.src[single], tasks.device[single]), tasks.group_members[member]])
+    sort = np.concatenate([sends.astype(np.int64), np.full(len(member), 2)])
+    start, end = nanoseconds(timeline.start)[task], nanoseconds(timeline.finish)[task]
+    order = np.lexsort((task, end, start, sort, device))
+    task, device, sort, start, end = (column[order] for column in (task, device.astype(np.int64), sort, start, end))
+    lane = lanes_of(device * len(SORTS) + sort, start, end)
+    order = np.lexsort((end, start, lane, sort, device))
+    return Slices(*(column[order] for column in (task, device, sort, lane, start, end)))
 
 
-def _tracks(tasks: TaskGraph, task: int) -> list[tuple[int, str]]:
-    """Return the devices on which a task is shown, and the sort of their tracks."""
-    if tasks.kind[task] == TaskKind.TRANSFER:
-        return [(int(tasks.src[task]), "send")]
-    if tasks.kind[task] == TaskKind.COLLECTIVE:
-        return [(device, "collective") for device in tasks.members(task).tolist()]
-    return [(int(tasks.device[task]), "compute")]
+def lanes_of(track: I64, start: I64, end: I64) -> I64:
+    """(n,) the first lane that is free when each slice begins; slices by track and start.
 
-
-def dependencies_of(tasks: TaskGraph, slices: list[Slice]) -> Iterator[tuple[Slice, Slice]]:
-    """Go through the dependencies of tasks: a slice that ends, and one that waits for it.
-
-    Of a collective it is the slice on the other task's device, or on its first member's where that is none of them.
+    Tracks on which no slice begins before the one before it has ended are not looked at twice.  A slice without length
+    holds its lane for a nanosecond, so that none begins with it and becomes its child.
     """
-    shown: dict[int, dict[int, Slice]] = defaultdict(dict)
-    for each in slices:
-        shown[each.task][each.device] = each
-    for before, after in zip(*(ends.tolist() for ends in tasks.edges()), strict=True):
-        sources, targets = shown[before], shown[after]
-        target = next((targets[device] for device in sources if device in targets), next(iter(targets.values())))
-        yield sources.get(target.device, next(iter(sources.values()))), target
+    lane = np.zeros(len(track), dtype=np.int64)
+    free_from = np.maximum(end, start + 1)
+    bounds = np.flatnonzero(np.diff(track, prepend=-1, append=-1))
+    overlaps = np.flatnonzero((track[1:] == track[:-1]) & (start[1:] < free_from[:-1]))
+    for row in np.unique(np.searchsorted(bounds, overlaps, "right") - 1).tolist():
+        first, last = int(bounds[row]), int(bounds[row + 1])
+        lane[first:last] = _lanes(start[first:last].tolist(), free_from[first:last].tolist())
+    return lane
+
+
+def _lanes(starts: list[int], ends: list[int]) -> list[int]:
+    """Return the lanes of the slices of one track."""
+    busy: list[tuple[int, int]] = []  # (end, lane) of what runs
+    free: list[int] = []
+    lanes, count = [], 0
+    for start, end in zip(starts, ends, strict=True):
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, count = count, count + 1
+        heapq.heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes
+
+
+def dependencies(tasks: TaskGraph, slices: Slices) -> tuple[I64, I64]:
+    """(e,) for each dependency, the slice that ends and the one that waits for it.
+
+    Of a collective it is the slice on the other task's device, or on its first one where that is none of its members.
+    """
+    tails, heads = tasks.edges()
+    order = np.lexsort((slices.device, slices.task))
+    first = order[np.searchsorted(slices.task[order], np.arange(tasks.n_tasks))]
+    key = slices.task[order] * tasks.n_devices + slices.device[order]
+
+    def beside(task: I64, neighbour: I64) -> I64:
+        wanted_key = task * tasks.n_devices + slices.device[neighbour]
+        place = np.minimum(np.searchsorted(key, wanted_key), len(key) - 1)
+        return np.where(key[place] == wanted_key, order[place], first[task])
+
+    targets = beside(heads, first[tails])
+    return beside(tails, targets), targets
+
+
+def task_names(tasks: TaskGraph) -> tuple[list[str], I64]:
+    """Return names, and (T,) which of them each task has.
+
+    They say what a task does, for example ``conv1 forward``, ``linear1 to device 3`` or ``linear1 all-reduce``.
+    """
+    unnamed = (tasks.op < 0) | (tasks.op >= len(tasks.op_names))
+    op = np.where(unnamed, len(tasks.op_names) + np.arange(tasks.n_tasks), tasks.op).astype(np.int64)
+    what = np.where(tasks.kind == TaskKind.COLLECTIVE, tasks.collective, tasks.dst).astype(np.int64)
+    keys, which = np.unique(np.stack([op, tasks.kind.astype(np.int64), what]), axis=1, return_inverse=True)
+    return [_name(tasks, *key) for key in keys.T.tolist()], which.ravel().astype(np.int64)
+
+
+def _name(tasks: TaskGraph, op: int, kind: int, what: int) -> str:
+    count = len(tasks.op_names)
+    operator = tasks.op_names[op] if op < count else f"task {op - count}"
+    if kind == TaskKind.TRANSFER:
+        return f"{operator} to device {what}"
+    if kind == TaskKind.COLLECTIVE:
+        return f"{operator} {Collective(what).label}"
+    return f"{operator} {TaskKind(kind).name.lower()}"
