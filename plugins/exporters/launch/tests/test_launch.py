@@ -96,6 +96,11 @@ def recipe(plan, layers=4):
 # Tensor and data parallelism
 
 
+def whole_tables(cut):
+    """The same cut, but for embeddings, which are whole."""
+    return lambda op: None if op.name == "tok_embeddings" else cut(op)
+
+
 def test_megatrons_cut_is_written_to_all_trainers():
     graph = layered()
     plan = planned(graph, program(graph, (2, 2), [samples, megatron]), hosts=2)
@@ -110,7 +115,9 @@ def test_megatrons_cut_is_written_to_all_trainers():
     assert (parallelism.data_parallel_replicate_degree, parallelism.tensor_parallel_degree) == (2, 2)
     assert parallelism.data_parallel_shard_degree == 1
     assert recipe(plan).training.num_tokens_per_train_step == 16 * 8
-    document = json.loads(DeepSpeed().write(plan))
+    with pytest.raises(TopoplanError, match=r"^deepspeed: operator 'tok_embeddings' cuts the table of an embedding"):
+        DeepSpeed().write(plan)
+    document = json.loads(DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, whole_tables(megatron)]))))
     assert document["train_batch_size"] == 16
     assert document["train_micro_batch_size_per_gpu"] == 8
     assert document["tensor_parallel"]["autotp_size"] == 2
@@ -118,9 +125,10 @@ def test_megatrons_cut_is_written_to_all_trainers():
 
 def test_deepspeeds_patterns_name_each_matrix_once_and_its_cut():
     graph = layered()
-    document = json.loads(DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, megatron]))))
+    plan = planned(graph, program(graph, (2, 2), [samples, whole_tables(megatron)]))
+    document = json.loads(DeepSpeed().write(plan))
     specs = document["tensor_parallel"]["partition_config"]["layer_specs"]
-    expected = {"tok_embeddings": "row", "lm_head": "column"}
+    expected = {"tok_embeddings": "skip", "lm_head": "column"}
     expected |= {f"layers.{k}.{name}": cut for k in range(4) for name, cut in (("up", "column"), ("down", "row"))}
     for name, cut in expected.items():
         for prefix in ("", "model."):
@@ -134,8 +142,9 @@ def test_deepspeeds_patterns_name_each_matrix_once_and_its_cut():
 
 def test_numbers_other_than_the_layers_stay_in_patterns():
     graph = llama.graph()
-    document = json.loads(DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, llama.megatron]))))
-    column, row = document["tensor_parallel"]["partition_config"]["layer_specs"]
+    plan = planned(graph, program(graph, (2, 2), [samples, whole_tables(llama.megatron)]))
+    document = json.loads(DeepSpeed().write(plan))
+    column, row, _ = document["tensor_parallel"]["partition_config"]["layer_specs"]
     ends = [pattern.rpartition(r"[0-9]+\.")[2] for pattern in (*column["patterns"], *row["patterns"])]
     assert [end for end in ends if "feed_forward" in end] == [
         r"feed_forward\.w1\.weight$",
@@ -247,14 +256,16 @@ def test_another_cut_than_megatrons_is_refused_by_name(exporter):
 @pytest.mark.parametrize("exporter", [Megatron, Torchtitan])
 def test_a_whole_matrix_among_cut_ones_is_refused(exporter):
     graph = layered()
-    plan = planned(
-        graph,
-        program(graph, (2, 2), [samples, lambda op: None if op.name in ("lm_head", "loss") else megatron(op)]),
-    )
+
+    def whole_head(op):
+        return None if op.name in ("lm_head", "loss") else megatron(op)
+
+    plan = planned(graph, program(graph, (2, 2), [samples, whole_head]))
     with pytest.raises(TopoplanError, match=rf"^{exporter.name}: operator 'lm_head' is whole on 2 devices"):
         exporter().write(plan)
+    plan = planned(graph, program(graph, (2, 2), [samples, whole_tables(whole_head)]))
     assert json.loads(DeepSpeed().write(plan))["tensor_parallel"]["partition_config"]["layer_specs"][-1] == {
-        "patterns": [r"(.*\.)?lm_head\.weight$"],
+        "patterns": [r"(.*\.)?tok_embeddings\.weight$", r"(.*\.)?lm_head\.weight$"],
         "partition_type": "skip",
     }
 

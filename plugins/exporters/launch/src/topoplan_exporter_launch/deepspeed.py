@@ -23,6 +23,8 @@ TARGET = Target(
     "a DeepSpeed configuration",
     "data parallelism with or without ZeRO, and tensor or expert parallelism; its pipelines are Python code",
 )
+#: Kinds of operators with a table.  AutoTP cuts one by channels, without gradients and without a sum afterwards.
+_TABLES = ("embedding", "token_embedding")
 _STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
 
 
@@ -67,6 +69,8 @@ def _partition(plan: Plan, grid: Grid) -> dict[str, Any]:
     for op, cut in zip(graph.operators, cuts, strict=True):
         if cut is Cut.POSITIONS:
             raise TARGET.refusal(op, "is cut by positions")
+        if cut is not Cut.WHOLE and op.kind in _TABLES:
+            raise TARGET.refusal(op, "cuts the table of an embedding, which AutoTP leaves whole in training")
         if not has_matrix(op):
             continue
         pattern = rf"(.*\.)?{name_pattern(op.name)}\.weight$"
