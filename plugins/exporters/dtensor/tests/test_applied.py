@@ -20,7 +20,7 @@ from topoplan import SpmdStrategy, TopoplanError
 from topoplan.model.sharding import PARTIAL
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_exporter_dtensor import DTensor
-from topoplan_exporter_dtensor.matching import match_modules
+from topoplan_exporter_dtensor.matching import aligned, match_modules
 from topoplan_exporter_dtensor.reader import parse
 from topoplan_exporter_launch import Torchrun, TorchSchedule
 from topoplan_samples import llama
@@ -166,6 +166,22 @@ def test_modules_are_found_by_name():
     ]
     (found,) = matched({"head": "lm_head"}, head=Fake([(32, 16)]))
     assert found.operator.name == "lm_head"
+
+
+@pytest.mark.parametrize(
+    ("placements", "operator", "module", "expected"),
+    [
+        (("Shard(0)", "Shard(2)"), (8, 8, 16), (8, 8, 4, 4), ("Shard(0)", "Shard(2)")),
+        (("Shard(2)", "Partial()"), (8, 8, 4, 4), (8, 8, 16), ("Shard(2)", "Partial()")),
+        (("Shard(1)",), (8, 16), (2, 4, 16), ("Shard(2)",)),
+        (("Shard(3)",), (8, 8, 4, 4), (8, 8, 16), None),
+        (("Replicate()",), (8, 8), (8, 9), None),
+        (("Replicate()",), (8, 8), (8, 8, 2), None),
+        (("Replicate()",), (), (), ("Replicate()",)),
+    ],
+)
+def test_a_cut_goes_along_with_a_view(placements, operator, module, expected):
+    assert aligned(placements, operator, module) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import attrs
 from topoplan import TopoplanError
 from topoplan_exporter_dtensor.reader import Document, OperatorLayout, TensorLayout
 
-__all__ = ["Match", "match_modules"]
+__all__ = ["Match", "aligned", "match_modules"]
 
 
 @attrs.frozen
@@ -74,6 +74,40 @@ def match_modules(model: Any, document: Document, names: Mapping[str, str]) -> S
             )
         matches.append(Match(name, module, number, operator))
     return sorted(matches, key=lambda match: match.number)
+
+
+def aligned(
+    placements: Sequence[str], operator_shape: Sequence[int], module_shape: Sequence[int]
+) -> tuple[str, ...] | None:
+    """Return placements for a tensor that a module has in another view than its operator; None if there are none.
+
+    An axis of the operator's tensor may be several axes of the module's (heads and channels), or one of several.  A cut
+    goes to the first of them, as in a view; a cut of another one than the first has no equal.
+    """
+    first_of: dict[int, int] = {}
+    mine = theirs = 0
+    while mine < len(operator_shape) and theirs < len(module_shape):
+        first_of[mine] = theirs
+        left, right = operator_shape[mine], module_shape[theirs]
+        mine, theirs = mine + 1, theirs + 1
+        while left != right:
+            if left < right and mine < len(operator_shape):
+                left *= operator_shape[mine]
+                mine += 1
+            elif right < left and theirs < len(module_shape):
+                right *= module_shape[theirs]
+                theirs += 1
+            else:
+                return None
+    if mine < len(operator_shape) or theirs < len(module_shape):
+        return None
+    words = []
+    for word in placements:
+        axis = int(word[6:-1]) if word.startswith("Shard") else -1
+        if axis >= 0 and axis not in first_of:
+            return None
+        words.append(word if axis < 0 else f"Shard({first_of[axis]})")
+    return tuple(words)
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

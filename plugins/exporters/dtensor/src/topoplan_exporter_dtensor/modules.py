@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topoplan import TopoplanError
-from topoplan_exporter_dtensor.matching import Match, match_modules
+from topoplan_exporter_dtensor.matching import Match, aligned, match_modules
 from topoplan_exporter_dtensor.reader import Document, MeshLayout, OperatorLayout
 
 try:
@@ -143,40 +143,42 @@ class _Redistributed(torch.nn.Module):  # type: ignore[misc]
         return stored.redistribute(placements=self.used)
 
 
-def _targets(document: Document) -> dict[int, list[Any]]:
+def _targets(document: Document) -> dict[int, tuple[str, ...]]:
     """Return what the next operators want of first outputs, by number of operator, where all want the same."""
     forms_of: dict[int, set[tuple[str, ...]]] = {}
     for u, out, v, into in document.edges:
         if out == 0 and document.operators[u].mesh == document.operators[v].mesh:
             forms_of.setdefault(u, set()).add(document.operators[v].inputs[into].placements)
     return {
-        number: placements_of(next(iter(forms)))
+        number: next(iter(forms))
         for number, forms in forms_of.items()
         if len(forms) == 1 and document.operators[number].outputs[0].placements != next(iter(forms))
     }
 
 
-def _hook(match: Match, mesh: Any, targets: dict[int, list[Any]], inside: Callable[..., Any] | None) -> None:
+def _hook(match: Match, mesh: Any, targets: dict[int, tuple[str, ...]], inside: Callable[..., Any] | None) -> None:
     """Add hooks to a module that place its inputs and its output."""
     operator = match.operator
-    inputs = [(tensor.shape, placements_of(tensor.placements)) for tensor in operator.inputs]
 
     def before(_: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
         placed = list(values)
         tensors = [k for k, value in enumerate(values) if isinstance(value, torch.Tensor)]
-        for k, (shape, placements) in zip(tensors, inputs, strict=False):
-            if tuple(values[k].shape) != shape:
+        for k, tensor in zip(tensors, operator.inputs, strict=False):
+            words = aligned(tensor.placements, tensor.shape, values[k].shape)
+            if words is None:
                 raise TopoplanError(
-                    f"module {match.name!r}: input of shape {tuple(values[k].shape)}, operator {operator.name!r} has "
-                    f"{shape}"
+                    f"module {match.name!r}: input of shape {tuple(values[k].shape)} does not fit that of operator "
+                    f"{operator.name!r}, {tensor.shape}, placed as {', '.join(tensor.placements)}"
                 )
-            placed[k] = _dtensor(values[k], mesh).redistribute(placements=placements)
+            placed[k] = _dtensor(values[k], mesh).redistribute(placements=placements_of(words))
         return tuple(placed)
 
     def after(_: Any, __: Any, output: Any) -> Any:
         if not isinstance(output, DTensor):
             return output
-        forms = targets.get(match.number, output.placements)
+        words = targets.get(match.number)
+        words = None if words is None else aligned(words, operator.outputs[0].shape, output.shape)
+        forms = output.placements if words is None else placements_of(words)
         return output.redistribute(placements=list(map(_reduced, output.placements, forms)))
 
     if inside is not None:
@@ -213,11 +215,14 @@ def _check_heads(operator: OperatorLayout) -> None:
 
 
 def _by_itself(match: Match, mesh: Any) -> Callable[..., Any]:
-    """Return the forward method of a module, run in every process on its slices: samples and heads are independent."""
-    forward, placements = match.module.forward, placements_of(match.operator.outputs[0].placements)
+    """Return the forward method of a module, run in every process on its slices: samples and heads are independent.
 
-    def run(*values: Any, **more: Any) -> Any:
-        local = [value.to_local() if isinstance(value, DTensor) else value for value in values]
-        return DTensor.from_local(forward(*local, **more), mesh, placements, run_check=False)
+    The answers have the axes and the placements of the query.
+    """
+    forward = match.module.forward
+
+    def run(query: Any, *values: Any, **more: Any) -> Any:
+        local = [value.to_local() if isinstance(value, DTensor) else value for value in (query, *values)]
+        return DTensor.from_local(forward(*local, **more), mesh, query.placements, run_check=False)
 
     return run
