@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from topoplan import SpmdStrategy, TopoplanError
 from topoplan.model.sharding import PARTIAL
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import Choice
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_exporter_dtensor import DTensor
 from topoplan_exporter_dtensor.matching import aligned, match_modules
@@ -289,6 +291,23 @@ def test_a_llama_under_programs_has_the_modules_loss_and_gradients(tmp_path):
         assert results[0]["local"]["layers.1.feed_forward.w2.weight"] == [16, 16]
         assert results[2]["local"]["layers.0.attention.wq.weight"] == [4, 16]
         assert results[3]["local"]["layers.0.attention.wq.weight"] == [4, 16]
+
+
+@needs_torch
+@pytest.mark.slow
+def test_a_plan_that_was_searched_for_the_exported_module_runs(tmp_path):
+    """The whole way: torch.export gives the model, the search a program, the exporters what runs the same module."""
+    plan = optimize(
+        Experiment(
+            model=Choice("torch", {"module": "topoplan_samples.llama:module", "inputs": "8x8:int64"}),
+            cluster=ClusterOptions(servers=1, gpus_per_server=4),
+            searchers=["spmd:schedule=whole-batch"],
+            run=RunOptions(budget=100),
+        )
+    ).plan
+    for ((result,),) in zip(launched(tmp_path, [plan], hosts=1), strict=True):
+        assert result["loss"] < 1e-12
+        assert result["gradients"] < 1e-12
 
 
 @needs_torch

@@ -88,14 +88,14 @@ def aligned(
     mine = theirs = 0
     while mine < len(operator_shape) and theirs < len(module_shape):
         first_of[mine] = theirs
-        left, right = operator_shape[mine], module_shape[theirs]
+        operator_size, module_size = operator_shape[mine], module_shape[theirs]
         mine, theirs = mine + 1, theirs + 1
-        while left != right:
-            if left < right and mine < len(operator_shape):
-                left *= operator_shape[mine]
+        while operator_size != module_size:
+            if operator_size < module_size and mine < len(operator_shape):
+                operator_size *= operator_shape[mine]
                 mine += 1
-            elif right < left and theirs < len(module_shape):
-                right *= module_shape[theirs]
+            elif module_size < operator_size and theirs < len(module_shape):
+                module_size *= module_shape[theirs]
                 theirs += 1
             else:
                 return None
