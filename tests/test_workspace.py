@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from flit_core import buildapi
 
 from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
@@ -81,7 +82,7 @@ def test_version_of_core_is_that_of_the_table():
 def checkout(tmp_path):
     """What the tool needs of a checkout, with two packages: core and ocs."""
     (tmp_path / "tools").mkdir()
-    for name in ("LICENSE", "pyproject.toml", "tools/checkout_backend.py"):
+    for name in ("LICENSE", "pyproject.toml", "tools/checkout_backend.py", "tools/checkout_wheels.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
@@ -251,6 +252,31 @@ def test_a_copied_package_says_what_to_install_first(tmp_path, monkeypatch):
     (folder / "PKG-INFO").write_text("")  # an sdist has one
     (tmp_path / "metadata").mkdir()
     assert backend.prepare_metadata_for_build_wheel(str(tmp_path / "metadata")).endswith(".dist-info")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_wheel_of_a_checkout_is_that_of_flit(package, tmp_path, monkeypatch):
+    folder = ROOT / package.folder
+    monkeypatch.chdir(folder)
+    (tmp_path / "flit").mkdir()
+    ours, theirs = (
+        zipfile.ZipFile(target / build(str(target)))
+        for target, build in (
+            (tmp_path, load(folder / "checkout_backend.py").build_wheel),
+            (tmp_path / "flit", buildapi.build_wheel),
+        )
+    )
+    assert sorted(ours.namelist()) == sorted(theirs.namelist())
+    for name in ours.namelist():
+        if name.endswith("/METADATA"):
+            fields = [wheel.read(name).decode().partition("\n\n") for wheel in (ours, theirs)]
+            header, flits = ({*text[0].splitlines()} for text in fields)
+            assert {
+                line for line in header ^ flits if not line.startswith(("Metadata-Version", "Import-Name"))
+            } == set()
+            assert fields[0][2].strip() == fields[1][2].strip()
+        elif not name.endswith(("/RECORD", "/WHEEL")):
+            assert ours.read(name).split() == theirs.read(name).split(), name
 
 
 @pytest.mark.slow

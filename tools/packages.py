@@ -24,7 +24,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
 BACKEND = "checkout_backend.py"
-BUILD: Mapping[str, str | list[str]] = {"build-backend": Path(BACKEND).stem, "backend-path": ["."]}
+#: The backend itself says what it needs: nothing in a checkout.
+BUILD: Mapping[str, str | list[str]] = {
+    "requires": [],
+    "build-backend": Path(BACKEND).stem,
+    "backend-path": ["."],
+}
 COMPONENTS = "core/src/topoplan/plugin/components.txt"
 #: Import names that are not those of their distributions.
 IMPORT_NAMES = {"attr": "attrs", "yaml": "pyyaml"}
@@ -105,7 +110,7 @@ class Table:
         """Return the text of a package's pyproject.toml."""
         pythons = [f"Programming Language :: Python :: {version}" for version in self.common["pythons"]]
         sections: dict[str, Mapping[str, str | list[str]]] = {
-            "build-system": {"requires": [self.common["build"]], **BUILD},
+            "build-system": BUILD,
             "project": {
                 "name": package.name,
                 "version": self.common["version"],
