@@ -7,20 +7,19 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Open
+from topoplan_engine.flags import AsJson, Flags, Open
+from topoplan_engine.options import RunOptions
 
 __all__ = ["run"]
 
 
 def run(
     file: Annotated[str, typer.Argument(help="Experiment in TOML.")],
+    recording: Annotated[RunOptions, Flags(only=("record",))],
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key, e.g. cluster.degree=8."),
     ] = None,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record the iteration and the search, as run.record in the file does.")
-    ] = False,
     as_json: AsJson = False,
     open_page: Open = False,
 ) -> None:
@@ -28,5 +27,5 @@ def run(
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.reporting.report import run_and_report
 
-    changes = [*(change or ()), *(["run.record=true"] if record else [])]
+    changes = [*(change or ()), *(["run.record=true"] if recording.record else [])]
     run_and_report(experiment_from_toml(Path(file), changes), as_json=as_json, open_page=open_page)
