@@ -4,13 +4,8 @@ from topoplan.errors import TopoplanError as TopoplanError
 from topoplan.model.cluster import Cluster as Cluster
 from topoplan.model.costs import CostFunction as CostFunction, PartCosts as PartCosts
 from topoplan.model.fabric import Fabric as Fabric, LinkKind as LinkKind, Routes as Routes
-from topoplan.model.graph import Axis as Axis
-from topoplan.model.graph import Dimension as Dimension
-from topoplan.model.graph import Operator as Operator
-from topoplan.model.graph import OperatorGraph as OperatorGraph
-from topoplan.model.graph import Profile as Profile
-from topoplan.model.graph import Role as Role
-from topoplan.model.graph import Tensor as Tensor
+from topoplan.model.graph import Axis as Axis, Dimension as Dimension, Operator as Operator
+from topoplan.model.graph import OperatorGraph as OperatorGraph, Profile as Profile, Role as Role, Tensor as Tensor
 from topoplan.model.graph import Term as Term
 from topoplan.model.machine import Device as Device, HostLink as HostLink, HostModel as HostModel, HostNode as HostNode
 from topoplan.model.placement import Placement as Placement
@@ -19,25 +14,21 @@ from topoplan.model.problem import Demand as Demand, Problem as Problem
 from topoplan.model.reconfigurable import AnyFabric as AnyFabric, ReconfigurableFabric as ReconfigurableFabric
 from topoplan.model.schedule import Schedule as Schedule
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
-from topoplan.model.strategy import PipelineStrategy as PipelineStrategy
-from topoplan.model.strategy import PlacedStrategy as PlacedStrategy
-from topoplan.model.strategy import SpmdStrategy as SpmdStrategy
-from topoplan.model.strategy import Strategy as Strategy
+from topoplan.model.strategy import PipelineStrategy as PipelineStrategy, PlacedStrategy as PlacedStrategy
+from topoplan.model.strategy import SpmdStrategy as SpmdStrategy, Strategy as Strategy
 from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind
 from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option
-from topoplan.plugin.components import Command as Command
-from topoplan.plugin.components import Estimator as Estimator
-from topoplan.plugin.components import Exporter as Exporter
-from topoplan.plugin.components import Frontend as Frontend
-from topoplan.plugin.components import Machine as Machine
-from topoplan.plugin.components import Searcher as Searcher
-from topoplan.plugin.components import Simulator as Simulator
-from topoplan.plugin.components import Topology as Topology
-from topoplan.plugin.components import TopologyContext as TopologyContext
+from topoplan.plugin.components import Command as Command, Estimator as Estimator, Exporter as Exporter
+from topoplan.plugin.components import Frontend as Frontend, Machine as Machine, Searcher as Searcher
+from topoplan.plugin.components import Simulator as Simulator, Topology as Topology, TopologyContext as TopologyContext
 from topoplan.plugin.hookspecs import hookimpl as hookimpl
 from topoplan.plugin.host import Host as Host
 from topoplan.plugin.simulate import Simulate as Simulate
 from topoplan.search.protocol import Candidate as Candidate, Search as Search, State as State, Trial as Trial
+from topoplan_engine.exporting import export as export
+from topoplan_engine.replay import simulate_file as simulate_file
+from topoplan_engine.search.optimize import optimize as optimize
+from topoplan_frontend_torch import from_torch as from_torch
 
 __version__: str

@@ -7,14 +7,12 @@ can be shared between candidates, caches and plugins without anybody changing it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["ARRAY_EQ", "F64", "I8", "I32", "I64", "U64", "FrozenMapping", "digest", "f64", "i8", "i32", "i64", "ints"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -82,6 +80,19 @@ class FrozenMapping(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._items)
+
+
+class OneLine:
+    """A value that shows its names and numbers, and how many rows its columns have, in a line at most."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        fields = [(field.name, getattr(self, field.name)) for field in attrs.fields(type(self))]  # type: ignore[arg-type]
+        parts = [f"{name}={value!r}" for name, value in fields if isinstance(value, str | int | float)]
+        parts += [f"{name}: {len(v)}" for name, v in fields if isinstance(v, Sized) and not isinstance(v, str)]
+        text = ", ".join(parts)
+        return f"{type(self).__name__}({text if len(text) < 90 else text[:87] + '...'})"
 
 
 def digest(values: Iterable[Any]) -> bytes:

@@ -15,8 +15,10 @@ _PUBLIC = {
     "Choice": "experiment",
     "ClusterOptions": "options",
     "Experiment": "experiment",
+    "Outcome": "search.optimize",
     "RunOptions": "options",
     "build_cluster": "experiment",
+    "export": "exporting",
     "optimize": "search.optimize",
     "problem_on": "search.problems",
     "problem_on_fabric": "search.problems",
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from topoplan_engine.experiment import Choice as Choice
     from topoplan_engine.experiment import Experiment as Experiment
     from topoplan_engine.experiment import build_cluster as build_cluster
+    from topoplan_engine.exporting import export as export
     from topoplan_engine.options import ClusterOptions as ClusterOptions
     from topoplan_engine.options import RunOptions as RunOptions
     from topoplan_engine.replay import simulate_file as simulate_file
     from topoplan_engine.reporting.report import run_and_report as run_and_report
+    from topoplan_engine.search.optimize import Outcome as Outcome
     from topoplan_engine.search.optimize import optimize as optimize
     from topoplan_engine.search.problems import problem_on as problem_on
     from topoplan_engine.search.problems import problem_on_fabric as problem_on_fabric

@@ -33,7 +33,16 @@ from topoplan_engine.folders import (
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
 
-__all__ = ["Written", "check_outputs", "read_plan", "read_strategy", "records", "strategy_path", "write_outputs"]
+__all__ = [
+    "Written",
+    "check_outputs",
+    "export",
+    "read_plan",
+    "read_strategy",
+    "records",
+    "strategy_path",
+    "write_outputs",
+]
 
 Outputs = tuple[tuple[Choice, str], ...]
 
@@ -157,8 +166,7 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
     for choice, path in outputs:
         try:
             exporter = host.make(Exporter, choice.name, choice.options)
-            data = exporter.write(plan)
-            (write_folder if is_folder(exporter.suffix, Path(path)) else write_file)(Path(path), data)
+            _write(exporter, plan, Path(path))
             paths[_label(choice, paths)] = path
         except TopoplanError as error:
             refused[_label(choice, refused)] = str(error)
@@ -169,6 +177,29 @@ def _label(choice: Choice, used: Mapping[str, str]) -> str:
     """Name an output by its exporter; the second one of an exporter by its options, too."""
     options = ",".join(f"{key}={value}" for key, value in choice.options.items())
     return f"{choice.name}:{options}" if choice.name in used and options else choice.name
+
+
+def export(plan: Plan, exporter: Exporter | str, path: Path | str, *, host: Host | None = None) -> None:
+    """Write a plan in the format of an exporter: ``export(plan, "perfetto", "plan.pftrace")``.
+
+    Args:
+        plan: what to write.
+        exporter: by name, with options after a colon, or itself.
+        path: of the file.
+        host: where exporters come from; all installed plugins unless given.
+
+    Raises:
+        TopoplanError: there is no such exporter, it cannot say the plan, or the file cannot be written.
+    """
+    if isinstance(exporter, str):
+        choice = Choice.parse(exporter, "exporter")
+        exporter = (host or Host.discover()).make(Exporter, choice.name, choice.options)
+    _write(exporter, plan, Path(path))
+
+
+def _write(exporter: Exporter, plan: Plan, path: Path) -> None:
+    data = exporter.write(plan)
+    (write_folder if is_folder(exporter.suffix, path) else write_file)(path, data)
 
 
 def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:

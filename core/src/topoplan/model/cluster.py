@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, digest, f64, i32
+from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, OneLine, digest, f64, i32
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
 from topoplan.model.machine import Device, HostModel
@@ -22,8 +22,8 @@ __all__ = ["Cluster"]
 _MOST_GPUS = 1_000_000
 
 
-@attrs.frozen(kw_only=True)
-class Cluster:
+@attrs.frozen(kw_only=True, repr=False)
+class Cluster(OneLine):
     """Hosts and devices.
 
     Attributes:

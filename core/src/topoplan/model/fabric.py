@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, digest, f64, i8, i32, i64
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, digest, f64, i8, i32, i64
 from topoplan.errors import TopoplanError
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class LinkKind(IntEnum):
     INSIDE = 2
 
 
-@attrs.frozen(kw_only=True)
-class Routes:
+@attrs.frozen(kw_only=True, repr=False)
+class Routes(OneLine):
     """Explicit paths, as compressed rows: pair -> paths -> links.
 
     Attributes:
@@ -71,8 +71,8 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in rows)
 
 
-@attrs.frozen(kw_only=True)
-class Fabric:
+@attrs.frozen(kw_only=True, repr=False)
+class Fabric(OneLine):
     """Links, routes and rings.
 
     Attributes:

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, I32, FrozenMapping, i32
+from topoplan.arrays import ARRAY_EQ, I32, FrozenMapping, OneLine, i32
 from topoplan.errors import TopoplanError, shown
 
 __all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Slices", "Tensor", "Term"]
@@ -235,8 +235,8 @@ class Operator:
         return tuple(degree if index == self.sample_dim else 1 for index in range(len(self.dims)))
 
 
-@attrs.frozen(kw_only=True)
-class OperatorGraph:
+@attrs.frozen(kw_only=True, repr=False)
+class OperatorGraph(OneLine):
     """A model: operators in topological order, joined by tensors.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, F64, I32, f64, i32
+from topoplan.arrays import ARRAY_EQ, F64, I32, OneLine, f64, i32
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Demand", "PlacementSpace", "Problem"]
 
 
-@attrs.frozen(kw_only=True)
-class Demand:
+@attrs.frozen(kw_only=True, repr=False)
+class Demand(OneLine):
     """All-reduce groups and a host-to-host traffic matrix, per iteration.
 
     Attributes:
@@ -81,8 +81,8 @@ class PlacementSpace(Protocol):
         """
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Problem:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Problem(OneLine):
     """Everything that is fixed while searching.
 
     Attributes:

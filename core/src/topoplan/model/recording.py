@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, F64, I8, I32, f64, i8, i32
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, OneLine, f64, i8, i32
 
 __all__ = ["Cause", "CriticalPath", "LinkUse", "MemoryKind", "MemoryLevels", "MemoryUse", "Recording", "SearchHistory"]
 
@@ -20,8 +20,8 @@ Cause = IntEnum("Cause", "START PREDECESSOR DEVICE LINK REBUILD", start=0)
 MemoryKind = IntEnum("MemoryKind", "WEIGHTS GRADIENTS OPTIMIZER ACTIVATIONS UNDIVIDED", start=0)
 
 
-@attrs.frozen(kw_only=True)
-class MemoryUse:
+@attrs.frozen(kw_only=True, repr=False)
+class MemoryUse(OneLine):
     """Bytes on every device at the time when it holds the most, (D,) each, whole numbers.
 
     Attributes:
@@ -51,8 +51,8 @@ class MemoryUse:
         return bool((self.total <= capacity).all())
 
 
-@attrs.frozen(kw_only=True)
-class LinkUse:
+@attrs.frozen(kw_only=True, repr=False)
+class LinkUse(OneLine):
     """When links were busy, and for which task; ``nbytes`` of a link, summed in order, are exactly the timeline's."""
 
     link: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -62,8 +62,8 @@ class LinkUse:
     nbytes: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
 
 
-@attrs.frozen(kw_only=True)
-class CriticalPath:
+@attrs.frozen(kw_only=True, repr=False)
+class CriticalPath(OneLine):
     """Tasks that nothing lies between, in time; ``by``: the predecessor, device or link of the `Cause`, or -1."""
 
     task: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -71,8 +71,8 @@ class CriticalPath:
     by: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
 
 
-@attrs.frozen(kw_only=True)
-class MemoryLevels:
+@attrs.frozen(kw_only=True, repr=False)
+class MemoryLevels(OneLine):
     """Bytes of each `MemoryKind` that a device holds from a time on; no rows where that is not known."""
 
     time: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
@@ -90,8 +90,8 @@ class Recording:
     memory: MemoryLevels
 
 
-@attrs.frozen(kw_only=True)
-class SearchHistory:
+@attrs.frozen(kw_only=True, repr=False)
+class SearchHistory(OneLine):
     """Evaluations of each chain, 2,000 at most, with all new bests: costs of its state and its best, seconds so far."""
 
     chain: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)

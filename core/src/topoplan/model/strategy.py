@@ -16,7 +16,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
-from topoplan.arrays import digest
+from topoplan.arrays import OneLine, digest
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
@@ -88,8 +88,8 @@ class Strategy(ABC):
             raise TopoplanError(f"strategy: {reason}")
 
 
-@attrs.frozen
-class PlacedStrategy(Strategy):
+@attrs.frozen(repr=False)
+class PlacedStrategy(OneLine, Strategy):
     """Any operator on any devices; the whole batch goes through the model at once, devices run what is ready."""
 
     @property
@@ -98,8 +98,8 @@ class PlacedStrategy(Strategy):
         return Schedule.whole_batch(len(self.placements))
 
 
-@attrs.frozen
-class PipelineStrategy(Strategy):
+@attrs.frozen(repr=False)
+class PipelineStrategy(OneLine, Strategy):
     """Micro-batches that pass stages; the operators of each stage are placed on devices of the stage.
 
     Attributes:
@@ -125,8 +125,8 @@ class PipelineStrategy(Strategy):
         return self.schedule.why_invalid(graph, self.placements)
 
 
-@attrs.frozen
-class SpmdStrategy(Strategy):
+@attrs.frozen(repr=False)
+class SpmdStrategy(OneLine, Strategy):
     """Every device runs every operator, each on its share of the tensors; placements only show how that cuts them.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, f64, i8, i32, i64
 from topoplan.errors import TopoplanError
 
 __all__ = ["LONGEST_SECONDS", "MOST_BYTES", "Collective", "TaskGraph", "TaskKind"]
@@ -53,8 +53,8 @@ class Collective(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-@attrs.frozen(kw_only=True)
-class TaskGraph:
+@attrs.frozen(kw_only=True, repr=False)
+class TaskGraph(OneLine):
     """Tasks and their order.
 
     Attributes:

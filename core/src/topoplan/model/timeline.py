@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.arrays import ARRAY_EQ, F64, f64
+from topoplan.arrays import ARRAY_EQ, F64, OneLine, f64
 
 __all__ = ["Bounds", "Timeline"]
 
@@ -32,8 +32,8 @@ class Bounds:
         return max(self.device, self.link, self.chain, self.collective)
 
 
-@attrs.frozen(kw_only=True)
-class Timeline:
+@attrs.frozen(kw_only=True, repr=False)
+class Timeline(OneLine):
     """One simulated iteration.
 
     Attributes:

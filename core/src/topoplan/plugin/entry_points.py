@@ -12,18 +12,6 @@ from email.message import Message
 from email.parser import HeaderParser
 from typing import NamedTuple
 
-__all__ = [
-    "ALLOW",
-    "COMMAND_PREFIX",
-    "DENY",
-    "GROUP",
-    "InstalledPlugin",
-    "command_words",
-    "enabled",
-    "installed_plugins",
-    "listed",
-]
-
 GROUP = "topoplan"
 #: Variables of the environment: only these plugins; not these.
 ALLOW, DENY = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS"

@@ -26,23 +26,6 @@ from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
 
-__all__ = [
-    "Costs",
-    "cluster",
-    "demand",
-    "dense",
-    "edges_of",
-    "graph",
-    "hops",
-    "pipelined",
-    "plan",
-    "rebuilt",
-    "ring",
-    "taskgraph",
-    "timeline",
-    "two_switches",
-]
-
 
 def cluster(n_hosts: int = 4) -> Cluster:
     """Return hosts of one device and four interfaces each."""

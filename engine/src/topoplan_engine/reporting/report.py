@@ -27,7 +27,7 @@ from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
-__all__ = ["run_and_report"]
+__all__ = ["outcome_rows", "outcome_title", "run_and_report"]
 
 
 def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = False) -> None:
@@ -54,7 +54,7 @@ def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = F
     if as_json:
         print_json(_summary(experiment, outcome, outputs))
     else:
-        _print_outcome(experiment, outcome, outputs)
+        _print_outcome(outcome, outputs)
         if (hint := toy(host, experiment, outcome.plan)) is not None:
             typer.echo(hint, err=True)
     if outcome.result.interrupted:
@@ -120,8 +120,9 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
     }
 
 
-def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -> None:
-    plan, result = outcome.plan, outcome.result
+def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the rows of the table that a run prints."""
+    experiment, plan, result = outcome.experiment, outcome.plan, outcome.result
     first = iteration_time(outcome.initial_draws, spelled_time)
     rows = [
         *model_rows(plan),
@@ -139,11 +140,19 @@ def _print_outcome(experiment: Experiment, outcome: Outcome, outputs: Written) -
     ]
     if result.acceptance is not None:
         rows.append(("accepted", f"{result.acceptance:.1%}"))
-    rows += planner_rows(outcome)
+    return rows + planner_rows(outcome)
+
+
+def outcome_title(outcome: Outcome) -> str:
+    """Return what stands above that table."""
+    experiment = outcome.experiment
     searchers = "+".join(choice.name for choice in experiment.searchers)
-    title = f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
-    table(title, rows)
-    print_strategy(plan)
+    return f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
+
+
+def _print_outcome(outcome: Outcome, outputs: Written) -> None:
+    table(outcome_title(outcome), outcome_rows(outcome))
+    print_strategy(outcome.plan)
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         typer.echo(f"no plan that was tried fits{ignored}: {outcome.lacks}", err=True)

@@ -9,16 +9,17 @@ command line and notebooks call this one function.
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.errors import NoPlanFitsError, TopoplanError, shown
+from topoplan.errors import NoPlanFitsError, TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
@@ -34,6 +35,7 @@ from topoplan_engine.exporting import records, strategy_path
 from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.kernels.clock import clock
+from topoplan_engine.keywords import Keywords, Model, experiment_of
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.observing import tell
@@ -52,11 +54,12 @@ from topoplan_engine.throughput import Throughput, throughput
 __all__ = ["Outcome", "optimize", "provenance"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Outcome:
     """What `optimize` returns.
 
     Attributes:
+        experiment: what was run.
         plan: the state that is kept, simulated in full: under the draw of paths that is nearest to its mean.
         initial: the state that the search started from, likewise.
         draws, initial_draws: what they take over draws of their paths; a single time where nothing is drawn.
@@ -75,6 +78,7 @@ class Outcome:
             strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
     """
 
+    experiment: Experiment
     plan: Plan
     initial: Plan
     draws: Draws
@@ -122,6 +126,15 @@ class Outcome:
             return None
         return self.initial_seconds / self.seconds if self.seconds else 1.0
 
+    def __repr__(self) -> str:
+        best, first = self.seconds * 1e3, self.initial_seconds * 1e3
+        model = "?" if self.plan.graph is None else self.plan.graph.name
+        return f"<Outcome: {model} on {self.plan.fabric.name}, {first:.4f} -> {best:.4f} ms an iteration>"
+
+    def _repr_html_(self) -> str:
+        # Reports import this module, so it can find them only when it is asked to show itself.
+        return str(importlib.import_module("topoplan_engine.reporting.notebook").outcome_html(self))
+
 
 def _simulated(plan: Plan) -> Timeline:
     if plan.timeline is None:
@@ -130,29 +143,32 @@ def _simulated(plan: Plan) -> Timeline:
 
 
 def optimize(
-    experiment: Experiment,
+    model: Experiment | Model,
     *,
     host: Host | None = None,
     perturbation: Perturbation | None = None,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+    **options: Unpack[Keywords],
 ) -> Outcome:
-    """Run an experiment.
+    """Search the best strategy (and network) for a model.
 
     Args:
-        experiment: what to run.
+        model: a frontend, by name or itself, or an operator graph; or a whole experiment, which then has all options.
         host: where components come from; all installed plugins unless given.
         perturbation: how the costs that the search is told are wrong; the plan's times are then wrong, too.
         on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals.
+        options: what the command line has, under the names that `Keywords` lists.
 
     Raises:
         TopoplanError: something in the experiment is wrong; nothing was run or written then.
         NoPlanFitsError: no plan can fit the devices, or none was found under a hard limit.
     """
-    if not isinstance(experiment, Experiment):
-        raise TopoplanError(
-            f"optimize: expected an Experiment, got {shown(experiment)} "
-            '(write optimize(Experiment(model="alexnet")), with cluster, topology, searchers as needed)'
-        )
+    if isinstance(model, Experiment):
+        if options:
+            raise TopoplanError(f"optimize: {next(iter(options))!r} beside an Experiment (put it in there)")
+        experiment = model
+    else:
+        experiment = experiment_of(model, **options)
     host = host or Host.discover()
     with naming_plugins(host):
         return _optimized(named(host, experiment), host, perturbation, on_progress)
@@ -246,6 +262,7 @@ def _outcome(
     pays, bound = _other_networks(setup, plan, draws, rng)
     memory = evaluator.memory(strategy)
     return Outcome(
+        experiment=setup.experiment,
         plan=plan,
         initial=initial,
         draws=draws,

@@ -42,6 +42,7 @@ class SearchSetup:
     """The built components of an experiment.
 
     Attributes:
+        experiment: what names them.
         problem: what is searched in.
         strategy: where the search starts.
         simulate, simulator, policy: the built simulator, its component, and its memory policy.
@@ -53,6 +54,7 @@ class SearchSetup:
             strategy searchers construct.
     """
 
+    experiment: Experiment
     problem: Problem
     strategy: Strategy
     simulate: Simulate
@@ -130,6 +132,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
         check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
     return SearchSetup(
+        experiment=experiment,
         problem=problem,
         strategy=strategy,
         simulate=simulate,

@@ -7,3 +7,20 @@ finished run in a file of its own, under a hash of everything that it depends on
 multiplies with prices; `hypotheses` says whether the expected order holds, `notes` which costs are not equal and which
 bandwidths are not for sale; `tables`, `plot` and `page` show it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topoplan_studies.comparing import compare as compare
+
+__all__ = ["compare"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "compare":
+        raise AttributeError(f"module 'topoplan_studies' has no attribute {name!r}")
+    from topoplan_studies.comparing import compare
+
+    return compare
