@@ -72,16 +72,16 @@ def experiment_of(model: Model, **options: Unpack[Keywords]) -> Experiment:
     Raises:
         TopoplanError: there is no such option, or its value is wrong.
     """
-    given: dict[str, Any] = dict(options)
-    unknown = sorted(given.keys() - Keywords.__annotations__.keys())
+    values: dict[str, Any] = dict(options)
+    unknown = sorted(values.keys() - Keywords.__annotations__.keys())
     if unknown:
         raise TopoplanError(f"optimize: no option {unknown[0]!r}{nearest(unknown[0], Keywords.__annotations__)}")
-    cluster, run = ({k: given.pop(k) for k in _names(cls) & given.keys()} for cls in (ClusterOptions, RunOptions))
+    cluster, run = ({k: values.pop(k) for k in _names(cls) & values.keys()} for cls in (ClusterOptions, RunOptions))
     return Experiment(
         model=frontend_of(model) if isinstance(model, OperatorGraph) else model,
         cluster=ClusterOptions(**cluster),
         run=RunOptions(**run),
-        **given,
+        **values,
     )
 
 

@@ -163,8 +163,11 @@ def _devices(plan: Plan, axes: Axes) -> None:
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
         of_kind = np.flatnonzero((tasks.device >= 0) & (tasks.kind == TaskKind[kind.upper()]))
         for device in np.unique(tasks.device[of_kind]):
-            here = of_kind[tasks.device[of_kind] == device]
-            start, length = timeline.start[here] * 1e3, (timeline.finish[here] - timeline.start[here]) * 1e3
+            tasks_there = of_kind[tasks.device[of_kind] == device]
+            start, length = (
+                timeline.start[tasks_there] * 1e3,
+                (timeline.finish[tasks_there] - timeline.start[tasks_there]) * 1e3,
+            )
             axes.broken_barh(
                 list(zip(start.tolist(), length.tolist(), strict=True)), (device - 0.4, 0.8), color=colour, linewidth=0
             )
