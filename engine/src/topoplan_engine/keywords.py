@@ -60,6 +60,7 @@ class Keywords(TypedDict, total=False):
     precision: Literal["fp32", "fp16", "bf16"]
     precision_speedup: float | None
     optimizer: Literal["adam", "momentum", "sgd"] | None
+    record: bool
 
 
 def experiment_of(model: Model, **options: Unpack[Keywords]) -> Experiment:
