@@ -37,7 +37,6 @@ __all__ = [
     "experiment_from_options",
     "experiment_from_toml",
     "interfaces_unless_given",
-    "known_machines",
     "outputs_from",
     "with_machines",
 ]
@@ -208,12 +207,8 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
 
 
 def with_machines(cluster: Cluster, host: Host) -> Cluster:
-    """Return a cluster that knows all machines of a host: one from a file knows none.
-
-    Raises:
-        TopoplanError: there is no machine for a device of the cluster.
-    """
-    return attrs.evolve(cluster, machines=_machines(host, set(cluster.device_preset)))
+    """Return a cluster that knows its machines: one from a file knows none, and gets all of a host but broken ones."""
+    return cluster if cluster.machines else attrs.evolve(cluster, machines=_machines(host, ()))
 
 
 def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
@@ -232,11 +227,6 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
             if name in chosen:
                 raise TopoplanError(f"cluster.device: {error}") from error.__cause__
     return machines
-
-
-def known_machines(host: Host) -> Mapping[str, HostModel]:
-    """Return all machines of a host by name; broken ones are left out.  A plan that was read does not have them."""
-    return _machines(host, ())
 
 
 def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -27,11 +26,10 @@ def simulated_plan(path: Path, host: Host) -> Plan:
     plan = read_plan(host, path)
     if plan.timeline is not None and plan.recording is not None:
         return plan
-    recording: dict[str, Any] = {"record": True} if "record" in (simulate_file.__kwdefaults__ or {}) else {}
     if plan.timeline is None:
-        return simulate_file(path, host=host, **recording)
+        return simulate_file(path, host=host, record=True)
     try:
-        replayed = simulate_file(path, host=host, **recording)
+        replayed = simulate_file(path, host=host, record=True)
     except TopoplanError:  # its simulator is not installed, say
         return plan
     same = replayed.timeline is not None and (replayed.timeline.finish == plan.timeline.finish).all()

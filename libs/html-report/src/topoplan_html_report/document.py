@@ -97,9 +97,9 @@ def _plan_data(each: NamedPlan, host: Host) -> dict[str, Any]:
 
 def _machines(plan: Plan, host: Host) -> Any:
     """Return what is known of kinds of device: a plan that was read from a file does not have it."""
-    from topoplan_engine.experiment import known_machines
+    from topoplan_engine.experiment import with_machines
 
-    return plan.cluster.machines or known_machines(host)
+    return with_machines(plan.cluster, host).machines
 
 
 def _title(plans: Sequence[NamedPlan]) -> str:

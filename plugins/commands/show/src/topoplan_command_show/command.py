@@ -24,7 +24,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (
     topoplan explain LABEL says what a row means.
     """
     from topoplan.plugin.host import Host
-    from topoplan_engine.experiment import known_machines
+    from topoplan_engine.experiment import with_machines
     from topoplan_engine.reading import simulated_plan
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.printing import table
@@ -34,8 +34,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (
     host = Host.discover()
     with compilation_announced():
         plan = simulated_plan(Path(file), host)
-    cluster = attrs.evolve(plan.cluster, machines=known_machines(host))
-    plan = attrs.evolve(plan, cluster=cluster)
+    plan = attrs.evolve(plan, cluster=with_machines(plan.cluster, host))
     table(_title(plan, file), _rows(plan))
     print_strategy(plan)
 
