@@ -23,7 +23,7 @@ from topoplan_html_report.columns import packed
 
 __all__ = ["bounds", "links_over_time", "memory", "provenance", "search", "strategy", "summary"]
 
-#: What memory is used for, as `topoplan.model.memory.MemoryUse` and the levels of a recording number it.
+#: What memory is used for, as `topoplan.model.recording.MemoryUse` and the levels of a recording number it.
 _PURPOSES = ("weights", "gradients", "optimizer state", "activations", "not divided by the estimator")
 _FIELDS = ("weights", "gradients", "optimizer", "activations", "undivided")
 #: Times at which the picture of memory and of links has a value; links that it has a row for.
