@@ -193,7 +193,7 @@ def test_tensors_and_loops_have_upper_limits():
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda: optimize("alexnet"),
+        lambda: optimize(5),
         lambda: optimize(None),
         lambda: Experiment(model=lambda: None),
         lambda: Experiment(model=HOST.get("topology", "fattree")),

@@ -89,10 +89,17 @@ def check_different(paths: Iterable[tuple[str, Path]]) -> None:
     """Raise `TopoplanError` if two outputs, each with the word that names it, go to one file."""
     names: dict[Path, str] = {}
     for name, path in paths:
-        target = path.resolve() if path.is_dir() else _target(path)
+        target = path.resolve() if _is_folder(path) else _target(path)
         if target in names:
             raise TopoplanError(f"{shown_path(path)}: {names[target]} and {name} both write to it (name two files)")
         names[target] = name
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, for example: `check_writable` says so
+        return False
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -203,7 +203,7 @@ def test_the_line_that_is_shown_asks_for_the_same(flags, propagates):
     wanted = experiment(shlex.join(words), seed=3)
     got = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "run_and_report", lambda experiment, as_json: got.append(experiment))
+        patch.setattr(report, "run_and_report", lambda experiment, **rest: got.append(experiment))
         with pytest.raises(SystemExit):
             cli.main(shlex.split(command_line(wanted))[1:])
     (found,) = got
