@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topoplan import TaskKind
-from topoplan.model.recording import CriticalPath, LinkUse, MemoryLevels, Recording, SearchHistory
+from topoplan.model.recording import Cause, CriticalPath, LinkUse, MemoryLevels, Recording, SearchHistory
 from topoplan_engine.reporting.critical_path import critical_path_rows, path_shares
 from topoplan_html_report import NamedPlan, report
 from topoplan_samples.pages import column, data_of
@@ -59,6 +59,23 @@ def test_shares_of_the_path_are_the_iteration(recorded):
     assert name in rows["  most of it"]
 
 
+def test_seconds_of_rebuilds_are_the_networks(recorded):
+    path = recorded.recording.critical
+    chosen = path.task[[0, -1]]
+    rebuilt = attrs.evolve(path, task=chosen, cause=[Cause.START, Cause.REBUILD], by=[-1, 0])
+    plan = attrs.evolve(recorded, recording=attrs.evolve(recorded.recording, critical=rebuilt))
+    line = recorded.timeline
+    gap = line.start[chosen[1]] - line.finish[chosen[0]]
+    assert gap > 0
+    shares = path_shares(plan)
+    assert sum(share.seconds for share in shares) == pytest.approx(line.makespan)
+    (rebuild,) = [share for share in shares if share.sort == "rebuild"]
+    assert rebuild.communicates
+    assert rebuild.seconds == pytest.approx(gap)
+    rows = dict(critical_path_rows(plan))
+    assert rows["  waits for rebuilds"] == f"{gap * 1e3:.4f} ms, {gap / line.makespan:.1%}"
+
+
 def test_without_a_recording_there_is_no_path(alexnet):
     assert path_shares(alexnet) == critical_path_rows(alexnet) == []
 
@@ -78,6 +95,20 @@ def test_a_link_is_busy_when_it_was(data):
     assert column(row["levels"]).tolist() == [0] * 400 + [255] * 400
     by_operator = data["links"]["byOperator"]
     assert len(column(by_operator["operator"])) == 1
+
+
+def test_the_highest_level_of_many_is_shown(recorded, host):
+    n_levels = 5000
+    nbytes = np.ones(n_levels)
+    nbytes[1234] = 7
+    times = np.linspace(0, recorded.timeline.makespan, n_levels)
+    levels = MemoryLevels(time=times, device=np.zeros(n_levels), kind=np.full(n_levels, 3), nbytes=nbytes)
+    plan = attrs.evolve(recorded, recording=attrs.evolve(recorded.recording, memory=levels))
+    (data,) = data_of(report([NamedPlan("many", plan)], host).decode())["plans"]
+    shown = data["memory"]["classes"][0]["overTime"]
+    assert len(shown["seconds"]) < 1000
+    assert max(shown["bytes"][3]) == 7
+    assert shown["seconds"][shown["bytes"][3].index(7)] == pytest.approx(times[1234])
 
 
 def test_memory_over_time(data):

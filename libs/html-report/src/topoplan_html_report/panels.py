@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.plan import Plan
 from topoplan_engine.layout import names_of
 from topoplan_engine.network.building import host_links
+from topoplan_engine.reporting.critical_path import critical_path_rows
 from topoplan_engine.reporting.explanations import explanation
 from topoplan_engine.reporting.memory import memory_rows
 from topoplan_engine.reporting.model import model_rows
@@ -38,6 +40,7 @@ def summary(plan: Plan) -> list[dict[str, str]]:
     """Return the rows of the first table, each with what `topoplan explain` says of it."""
     rows = [
         *simulation_rows(plan),
+        *critical_path_rows(plan),
         *model_rows(plan),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *plan_throughput_rows(plan),
@@ -90,16 +93,23 @@ def _memory_over_time(plan: Plan, device: int) -> dict[str, Any] | None:
     if not rows_of_device.any():
         return None
     times = np.unique(levels.time[rows_of_device])
-    if len(times) > _TIMES:
-        times = times[np.linspace(0, len(times) - 1, _TIMES).astype(np.int64)]
     rows = []
     for kind in range(len(_PURPOSES)):
         chosen = rows_of_device & (levels.kind == kind)
         time, nbytes = levels.time[chosen], levels.nbytes[chosen]
         order = np.argsort(time, kind="stable")
         place = np.searchsorted(time[order], times, side="right") - 1
-        rows.append(np.where(place >= 0, np.append(nbytes[order], 0.0)[place], 0.0).tolist())
-    return {"seconds": times.tolist(), "bytes": rows}
+        rows.append(np.where(place >= 0, np.append(nbytes[order], 0.0)[place], 0.0))
+    stacked_levels = np.stack(rows)
+    chosen_times = _fullest(stacked_levels.sum(axis=0))
+    return {"seconds": times[chosen_times].tolist(), "bytes": stacked_levels[:, chosen_times].tolist()}
+
+
+def _fullest(total: F64) -> I64:
+    """Return which of (n,) levels are shown: the first, the last, and the highest of each equal number of them."""
+    bounds = np.linspace(1, max(len(total) - 1, 1), _TIMES).astype(np.int64)
+    highest = [first + int(np.argmax(total[first:stop])) for first, stop in itertools.pairwise(bounds) if stop > first]
+    return np.unique([0, *highest, len(total) - 1])
 
 
 def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:

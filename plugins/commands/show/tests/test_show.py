@@ -39,6 +39,9 @@ def test_a_plan_in_eighty_columns(host, tmp_path, monkeypatch):
     assert f"{outcome.throughput.mfu:.1%}" in text  # peaks of devices are no part of a file
     assert "4 hosts, 4 x A100-40" in text
     assert "5 conv2d" in text
+    parts = [float(line.split()[-2].rstrip("%")) for line in text.splitlines() if "tes for  " in line]
+    assert len(parts) == 2  # the file has no recording: it was simulated again
+    assert sum(parts) == pytest.approx(100, abs=0.11)
 
 
 def test_a_pipeline_shows_its_stages(host, tmp_path, monkeypatch):

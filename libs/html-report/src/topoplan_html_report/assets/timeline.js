@@ -7,7 +7,7 @@ const KINDS = ["forward", "backward", "update", "barrier", "transfer", "collecti
 const CRITICAL = 2 * KINDS.length;
 const COLLECTIVES = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "join"];
 const AXIS = 22;
-const TALLEST = 720;
+const TALLEST = 900;
 
 // Timelines of plans beside each other show the same stretch of time.
 const stretch = { begin: 0, end: 1, whole: 1, timelines: [] };
@@ -99,7 +99,7 @@ class Timeline {
     const printing = document.body.classList.contains("printing");
     this.width = this.scroller.clientWidth || 800;
     this.gutter = this.width < 760 ? 130 : 200;
-    this.shown = Math.min(this.height + AXIS, printing ? 900 : TALLEST);
+    this.shown = Math.min(this.height + AXIS, TALLEST);
     const scale = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * scale);
     this.canvas.height = Math.round(this.shown * scale);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import shutil
+import textwrap
 from typing import Annotated
 
 import typer
@@ -14,22 +16,41 @@ __all__ = ["explain", "near"]
 
 def explain(
     term: Annotated[
-        list[str] | None, typer.Argument(help="Label of a row or column, as tables write it; none lists all.")
+        list[str] | None, typer.Argument(help="Label of a row or column, or a word of it; none lists all.")
     ] = None,
 ) -> None:
     """Explain a number of a table, in one to three sentences."""
-    from topoplan_engine.reporting.explanations import explanation, explanations
+    from topoplan_engine.reporting.explanations import explanation, explanations, labels_with
     from topoplan_engine.reporting.tables import print_line
 
     if not term:
-        for label in sorted(explanations(), key=str.lower):
-            typer.echo(label)
+        _print_all()
         return
     label = " ".join(term)
     text = explanation(label)
-    if text is None:
+    if text is not None:
+        print_line(text)
+        return
+    meant = labels_with(label)
+    if len(meant) != 1:
         raise TopoplanError(f"explain: no table has a number {shown(label)}{near(label)}")
-    print_line(text)
+    print_line(f"{meant[0]}: {explanations()[meant[0]]}")
+
+
+def _print_all() -> None:
+    """Print a line for each label: the label, and as much of its text as fits."""
+    from topoplan_engine.reporting.explanations import explanations
+
+    labels = sorted(explanations(), key=_without_brackets)
+    widest = max(map(len, labels))
+    room = max(shutil.get_terminal_size().columns - widest - 2, 20)
+    for label in labels:
+        text = textwrap.shorten(explanations()[label], room, placeholder=" …")
+        typer.echo(f"{label:{widest}}  {text}")
+
+
+def _without_brackets(label: str) -> str:
+    return label.lower().lstrip("(<")
 
 
 def near(label: str) -> str:
