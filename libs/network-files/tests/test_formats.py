@@ -178,6 +178,10 @@ RATE = '<key id="r" for="edge" attr.name="bandwidth" attr.type="string"/>'
             "net.graphml: edge 'a' - 'b': bandwidth is '4 lanes': unknown unit 'lanes'",
         ),
         (b"<graphml", "net.graphml: is no GraphML ("),
+        (
+            b'<?xml version="1.0" encoding="ut8"?><graphml/>',
+            "net.graphml: is no GraphML (LookupError: unknown",
+        ),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><graphml/>', "net.graphml: declares a document type"),
         (b"<graphml/>", "net.graphml: is no GraphML ("),
     ],

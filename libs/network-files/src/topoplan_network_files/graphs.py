@@ -155,7 +155,15 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
         read = nx.read_graphml(io.BytesIO(data))
     except TopoplanError:
         raise
-    except (ET.ParseError, nx.NetworkXError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (
+        ET.ParseError,
+        nx.NetworkXError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+    ) as error:
         raise TopoplanError(f"{name}: is no GraphML ({type(error).__name__}: {error})") from None
     for key in _STRUCTURED:
         if key in read.graph:
