@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,13 +32,25 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (
     from topoplan_engine.reporting.printing import table
     from topoplan_engine.reporting.strategy import print_strategy
 
-    os.environ.setdefault("COLUMNS", str(_WIDTH))
     host = Host.discover()
     with compilation_announced():
         plan = simulated_plan(Path(file), host)
     plan = attrs.evolve(plan, cluster=with_machines(plan.cluster, host))
-    table(_title(plan, file), _rows(plan))
-    print_strategy(plan)
+    with _as_wide_as(_WIDTH):
+        table(_title(plan, file), _rows(plan))
+        print_strategy(plan)
+
+
+@contextmanager
+def _as_wide_as(columns: int) -> Iterator[None]:
+    """Print in this width, unless the user says another one."""
+    unset = "COLUMNS" not in os.environ
+    os.environ.setdefault("COLUMNS", str(columns))
+    try:
+        yield
+    finally:
+        if unset:
+            del os.environ["COLUMNS"]
 
 
 def _title(plan: Plan, file: str) -> str:
