@@ -112,8 +112,11 @@ def _one_more_interface(name: str, simulate: Simulate, plan: Plan, host: Host) -
         topology = host.make(Topology, str(record.get("name")), options if isinstance(options, Mapping) else {})
         tasks = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
         wider = attrs.evolve(plan.cluster, interfaces=plan.cluster.interfaces + 1)
-        seconds = simulate.makespan(tasks, _built(plan, topology, tasks, wider), wider)
-        same = simulate.makespan(tasks, _built(plan, topology, tasks, plan.cluster), plan.cluster)
+        today, then = (_built(plan, topology, tasks, cluster) for cluster in (plan.cluster, wider))
+        if today == then:
+            return Change(name=name, remark=f"topology {topology.name} has no use for it: it builds the same network")
+        seconds = simulate.makespan(tasks, then, wider)
+        same = simulate.makespan(tasks, today, plan.cluster)
     except TopoplanError as error:
         return Change(name=name, remark=str(error))
     assert plan.timeline is not None
