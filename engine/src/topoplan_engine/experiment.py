@@ -34,6 +34,7 @@ __all__ = [
     "Experiment",
     "build_cluster",
     "choice_from",
+    "experiment_from_document",
     "experiment_from_options",
     "experiment_from_toml",
     "interfaces_unless_given",
@@ -316,7 +317,7 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
     document = read_toml(path)
     for change in changes:
         _apply(document, change)
-    return _experiment(document, str(path))
+    return experiment_from_document(document, str(path))
 
 
 def _apply(document: dict[str, Any], change: str) -> None:
@@ -343,7 +344,12 @@ def _apply(document: dict[str, Any], change: str) -> None:
     table[last] = toml_value(text)
 
 
-def _experiment(document: Mapping[str, Any], where: str) -> Experiment:
+def experiment_from_document(document: Mapping[str, Any], where: str) -> Experiment:
+    """Read an experiment from the content of a TOML file, or what has its form; ``where`` is for messages.
+
+    Raises:
+        TopoplanError: something in it is wrong; the message names the key.
+    """
     if "network" in document:
         command = "share" if "share" in document else "compare"
         raise TopoplanError(f"{where}: compares networks ([[network]]): `topoplan {command} {where}` reads it")
