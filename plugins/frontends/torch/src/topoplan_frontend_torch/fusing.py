@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
+from topoplan_frontend_torch.separating import GROUPED, separated
 from topoplan_frontend_torch.simplify import alive, operator_of
 
 __all__ = ["fuse"]
@@ -78,6 +79,7 @@ class _Group:
 
 def fuse(program: Program) -> Program:
     """Return the program with the groups that are known as one node each."""
+    program = separated(program)
     for find in (_written_parts, _rms_norm, _rotary, _routing, _combination, _dispatch, _keys_and_values, _pointwise):
         program = _Finder(program).replaced(find)
     return program
@@ -284,14 +286,11 @@ def _routing(finder: _Finder, last: Node) -> Node | None:
     return _fused(last, "top_k", {"self": Ref(match.begin), "k": finder.value(match.end).shape[-1]})
 
 
-_GROUPED = ("_grouped_mm", "grouped_mm", "transformers.grouped_mm", "transformers.grouped_mm_fallback")
-
-
 def _dispatch(finder: _Finder, last: Node) -> Node | None:
     """Mark the call that puts tokens into the order of their experts: groups of them are multiplied next."""
     if operator_of(last.target) != "index" or not last.outputs:
         return None
-    readers = [node for node in finder.readers[last.outputs[0]] if operator_of(node.target) in _GROUPED]
+    readers = [node for node in finder.readers[last.outputs[0]] if operator_of(node.target) in GROUPED]
     indices = last.arguments.get("indices")
     if not readers or not isinstance(indices, tuple) or len(indices) != 1:
         return None

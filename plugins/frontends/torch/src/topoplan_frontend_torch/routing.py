@@ -14,6 +14,7 @@ from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.program import Ref
+from topoplan_frontend_torch.separating import GROUPED
 from topoplan_operators import Handle, products
 from topoplan_operators import tokens as routes
 
@@ -176,7 +177,5 @@ ROUTING: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     "index_add": _index_add,
     "topoplan.dispatch": _dispatch,
     "topoplan.combine": _combine,
-    **dict.fromkeys(
-        ("_grouped_mm", "grouped_mm", "transformers.grouped_mm", "transformers.grouped_mm_fallback"), _grouped_product
-    ),
+    **dict.fromkeys(GROUPED, _grouped_product),
 }
