@@ -135,8 +135,13 @@ def test_ends_of_hosts_come_from_toml(write):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ClusterOptions(devices=(8, 8)), "devices 8,8: 8 does not come after 8"),
-        (ClusterOptions(devices=(0, 4)), "devices 0,4: 0 does not come after 0"),
+        (
+            ClusterOptions(devices=(8, 8)),
+            r"devices 8,8: 8 does not come after 8 "
+            r"\(these are where each host's devices end, ascending: \[8,16\] is 2 hosts of 8\)",
+        ),
+        (ClusterOptions(devices=(4, 2, 2)), r"2 does not come after 4 .*: \[4,6,8\] is 3 hosts of 4,2,2\)"),
+        (ClusterOptions(devices=(0, 4)), r"devices 0,4: 0 does not come after 0 .*: \[8,16\] is two hosts of 8\)"),
         (ClusterOptions(devices=(4,), hosts=(HostGroup(servers=2),)), "hosts are told twice"),
     ],
 )

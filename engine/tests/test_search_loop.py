@@ -181,6 +181,14 @@ def test_batch_that_cannot_be_divided_names_the_nearest():
         small_problem(two_linears(batch=10)).space.initial()
 
 
+@pytest.mark.parametrize(("batch", "devices"), [(2, [0, 2]), (3, [0]), (1, [0])])
+def test_a_batch_of_fewer_samples_than_devices_starts_on_as_many_as_divide_both(batch, devices):
+    problem = small_problem(two_linears(batch=batch))
+    start = problem.space.initial()
+    start.check(problem.graph, problem.cluster.n_devices)
+    assert [placement.devices.tolist() for placement in start.placements] == [devices] * 3
+
+
 def test_space_holds_only_what_can_be_priced():
     space = small_problem(costs=FlatCosts(lambda op, d: np.prod(d) == d[0])).space
     assert set(space.degrees(0)) == {(1, 1, 1), (2, 1, 1), (4, 1, 1)}

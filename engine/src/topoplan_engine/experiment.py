@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,18 @@ def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
         if end <= start:
             raise TopoplanError(
                 f"devices {','.join(map(str, ends))}: {end} does not come after {start} "
-                "(where each host's devices end, ascending: 8,16 is two hosts of eight)"
+                f"(these are where each host's devices end, ascending: {_as_ends(ends)})"
             )
         groups.append(HostGroup(gpus_per_server=end - start))
     return tuple(groups)
+
+
+def _as_ends(counts: tuple[int, ...]) -> str:
+    """Return an example of hosts' ends: those of hosts with so many devices, if these are numbers of devices."""
+    if min(counts) < 1:
+        return "[8,16] is two hosts of 8"
+    hosts = str(counts[0]) if len(set(counts)) == 1 else ",".join(map(str, counts))
+    return f"[{','.join(map(str, accumulate(counts)))}] is {len(counts)} hosts of {hosts}"
 
 
 def _of_kinds(kinds: str, groups: tuple[HostGroup, ...], servers: int) -> tuple[HostGroup, ...]:

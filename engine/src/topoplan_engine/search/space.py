@@ -154,14 +154,18 @@ class Space:
         return self.intern(Placement(cut, devices)) if self._costs.supports(op, cut) else None
 
     def _data_parallel(self, op: int) -> Placement:
-        """Return the placement of an operator whose samples are cut evenly over all devices, or as widely as it can."""
+        """Return the placement of an operator whose samples are cut evenly over all devices, or as widely as it can.
+
+        A batch of fewer samples than devices is cut over as many devices as divide both.
+        """
         operator, devices, batch = self.graph.operators[op], self.cluster.n_devices, self.graph.batch_size
-        if operator.sample_dim >= 0 and operator.dims[operator.sample_dim].size == batch and batch % devices:
-            low = batch // devices * devices
-            raise TopoplanError(
-                f"batch size {batch}: cannot be divided over {devices} devices "
-                f"(nearest: {f'{low} or ' if low else ''}{low + devices})"
-            )
+        if operator.sample_dim >= 0 and operator.dims[operator.sample_dim].size == batch:
+            if batch > devices and batch % devices:
+                low = batch // devices * devices
+                raise TopoplanError(
+                    f"batch size {batch}: cannot be divided over {devices} devices (nearest: {low} or {low + devices})"
+                )
+            devices = math.gcd(batch, devices)
         cut = operator.sample_cut(devices)
         return self.place(cut if self._costs.supports(op, cut) else self._widest(op), 0)
 
