@@ -21,6 +21,7 @@ def part_classes(graph: ColoredGraph, n_devices: int) -> list[int]:
         graph.group_parts[graph.part_ptr[g] : graph.part_ptr[g + 1]].tolist() for g in range(len(graph.group_color))
     ]
     pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), graph.pair_color.tolist(), strict=True))
+    in_turn = graph.in_turn.tolist() or [False] * len(pairs)
     while True:
         lists: list[list[int]] = [[] for _ in range(n_devices)]
         places = []
@@ -33,9 +34,17 @@ def part_classes(graph: ColoredGraph, n_devices: int) -> list[int]:
             inside = tuple(sorted(colors[part] for part in members))
             for part in members:
                 met[part].append(("all-reduce", int(graph.group_color[g]), inside))
-        for a, b, label in pairs:
-            met[a].append(("to", label, colors[b]))
-            met[b].append(("from", label, colors[a]))
+        there: dict[tuple[int, int], list[Hashable]] = defaultdict(list)
+        back: dict[tuple[int, int], list[Hashable]] = defaultdict(list)
+        for (a, b, label), waits in zip(pairs, in_turn, strict=True):
+            if waits:
+                there[graph.device[a], graph.device[b]].append((colors[a], colors[b], label))
+                back[graph.device[b], graph.device[a]].append((colors[a], colors[b], label))
+        for (a, b, label), waits in zip(pairs, in_turn, strict=True):
+            ways = ((graph.device[a], graph.device[b]), (graph.device[b], graph.device[a]))
+            channels = tuple((tuple(there[way]), tuple(back[way])) for way in ways) if waits else ()
+            met[a].append(("to", label, channels, colors[b]))
+            met[b].append(("from", label, channels, colors[a]))
         classes = [
             (colors[part], places[part], tuple(lists[graph.device[part]]), tuple(sorted(met[part], key=repr)))
             for part in range(n)

@@ -34,8 +34,13 @@ class StrategyLowering(Protocol):
             TopoplanError: a placement that the cost function cannot price.
         """
 
-    def symmetry(self, strategy: Any) -> Symmetry | None:
-        """Return the classes of parts that nothing tells apart if all devices are alike; None if the kind has none."""
+    def symmetry(self, strategy: Any, in_turn_bytes: int) -> Symmetry | None:
+        """Return the classes of parts that nothing tells apart if all devices are alike; None if there are none.
+
+        Args:
+            strategy: to lower.
+            in_turn_bytes: messages of no more bytes from one device to the same other one are served in turn.
+        """
 
     def memory(self, strategy: Any) -> F64:
         """Return the (D,) bytes that each device holds during the iteration: the most at a time."""
@@ -62,9 +67,9 @@ class Lowering:
         """See `StrategyLowering.lower`."""
         return self._of(strategy).lower(strategy)
 
-    def symmetry(self, strategy: Strategy) -> Symmetry | None:
+    def symmetry(self, strategy: Strategy, in_turn_bytes: int = 0) -> Symmetry | None:
         """See `StrategyLowering.symmetry`."""
-        return self._of(strategy).symmetry(strategy)
+        return self._of(strategy).symmetry(strategy, in_turn_bytes)
 
     def memory(self, strategy: Strategy) -> F64:
         """See `StrategyLowering.memory`."""

@@ -76,9 +76,9 @@ class PipelineLowering:
         table = cache.part_table(strategy.placements)
         return scheduled_taskgraph(table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices)
 
-    def symmetry(self, strategy: PipelineStrategy) -> Symmetry | None:
+    def symmetry(self, strategy: PipelineStrategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None if there is an order of passes."""
-        return self._placements.symmetry(strategy) if strategy.schedule.trivial else None
+        return self._placements.symmetry(strategy, in_turn_bytes) if strategy.schedule.trivial else None
 
     def memory(self, strategy: PipelineStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""

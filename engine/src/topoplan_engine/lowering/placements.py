@@ -44,8 +44,8 @@ class PlacementLowering:
             return taskgraph
         return with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
 
-    def symmetry(self, strategy: Strategy) -> Symmetry | None:
-        """Return the classes of parts that nothing tells apart if all devices are alike; None with optimizer steps."""
+    def symmetry(self, strategy: Strategy, in_turn_bytes: int) -> Symmetry | None:
+        """Return the classes of parts that nothing tells apart; None with optimizer steps, see `StrategyLowering`."""
         from topoplan_engine.lowering.symmetry.quotient import Symmetry
         from topoplan_engine.lowering.symmetry.refinement import equitable_partition, initial_colors
 
@@ -53,8 +53,10 @@ class PlacementLowering:
         if any(seconds is not None for seconds in priced_steps(fragments, strategy.placements)):
             return None  # classes know nothing of them
         table = fragments.part_table(strategy.placements)
-        graph = initial_colors(table, fragments.op_class, fragments.edge_class)
-        return Symmetry(table, equitable_partition(graph, fragments.cluster.n_devices))
+        n_devices = fragments.cluster.n_devices
+        graph = initial_colors(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
+        classes = equitable_partition(graph, n_devices)
+        return None if classes is None else Symmetry(table, classes)
 
     def memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes that each device holds: the memory of all its parts."""

@@ -62,7 +62,7 @@ class SpmdLowering:
         program = strategy.program
         return program_taskgraph(self._graph, program, strategy.schedule, self._prices(program))
 
-    def symmetry(self, strategy: SpmdStrategy) -> None:
+    def symmetry(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: programs are not reduced."""
 
     def memory(self, strategy: SpmdStrategy) -> F64:

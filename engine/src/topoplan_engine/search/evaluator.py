@@ -146,8 +146,8 @@ class Evaluator:
         fabric, cluster = state.fabric, self.problem.cluster
         once = self.evaluations == 1  # a quotient pays if more are to come
         whole = once or not self._quotients.has_quotient(fabric, cluster)
-        symmetry = None if whole else self._lowering.symmetry(state.strategy)
-        if symmetry is None or not self._quotients.keeps_symmetry(symmetry):
+        symmetry = None if whole else self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
+        if symmetry is None:
             return self._whole_seconds(state, cutoff, bound)
         key = (fabric.key, symmetry.classes.key)
         class_seconds = self._class_seconds.find(key)

@@ -24,7 +24,7 @@ from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
-from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
+from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
@@ -45,6 +45,10 @@ __all__ = ["Model", "Simulation"]
 
 class Model(Protocol):
     """The part of a simulator that differs: functions over the columns that it prepares."""
+
+    @property
+    def in_turn_bytes(self) -> int:
+        """Messages of no more bytes from one device to the same other one are served in turn; 0 for none."""
 
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Any:
         """Make the columns of one iteration."""
@@ -75,9 +79,6 @@ class Model(Protocol):
 
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds on this network."""
-
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Whether the tasks of each class run at the same time, so that `simulate_quotient` holds for them."""
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
@@ -247,9 +248,10 @@ class Simulation(Simulate):
             return False
         return self._model.has_quotient(self._networks.get(fabric, cluster))
 
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Say whether parts that nothing tells apart run at the same time, so that one of them stands for all."""
-        return self._model.keeps_symmetry(symmetry)
+    @property
+    def in_turn_bytes(self) -> int:
+        """Messages of no more bytes from one device to the same other one are served in turn; 0 for none."""
+        return self._model.in_turn_bytes
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")

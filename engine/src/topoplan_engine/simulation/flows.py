@@ -45,7 +45,8 @@ class Entities(NamedTuple):
         of_task: (T+1,) entities of task ``t`` are ``of_task[t] .. of_task[t+1]``.
         task: (N,) task that it belongs to.
         path_set: (N,) row of paths of which it draws one; -1 for a coupled ring.
-        ring: (N,) row of ``RingColumns.load_ptr`` of a coupled ring; -1 for the others.
+        ring: (N,) row of ``RingColumns.load_ptr`` of a coupled ring, or of the transfers that a representative stands
+            for; -1 for the others.
         slot_ptr: (N+1,) running sum of the links that each can load.
         volume: (N,) bytes that flow before it ends (for a stepped flow, in one round).
         setup_latency, drain_latency: (N,) seconds before a coupled ring flows and after its last byte left; 0 for the

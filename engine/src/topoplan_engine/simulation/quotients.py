@@ -6,20 +6,23 @@ from typing import Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
-from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
+from topoplan_engine.lowering.symmetry.quotient import Quotient
 
 __all__ = ["NoQuotients", "Quotients"]
 
 
 @runtime_checkable
 class Quotients(Protocol):
-    """A simulator that can simulate one task for all that nothing tells apart."""
+    """A simulator that can simulate one task for all that nothing tells apart.
+
+    Attributes:
+        in_turn_bytes: messages of no more bytes from one device to the same other one are served in turn; 0 for none.
+    """
+
+    in_turn_bytes: int
 
     def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether `quotient_makespan` holds on this network."""
-
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Say whether parts that nothing tells apart run at the same time, so that one of them stands for all."""
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
@@ -30,13 +33,11 @@ class Quotients(Protocol):
 class NoQuotients:
     """What stands for every other simulator."""
 
+    in_turn_bytes = 0
+
     def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say no."""
         return False
-
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Say yes: nothing is simulated in another's place."""
-        return True
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")

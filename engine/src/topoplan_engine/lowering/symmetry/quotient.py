@@ -61,15 +61,15 @@ def quotient(symmetry: Symmetry, op_names: tuple[str, ...], n_devices: int) -> Q
     consumers = table.dst[pairs] + table.op_base[table.edge_dst_op[edge]]
     reduced = _representatives(table, classes, producers, consumers)
     taskgraph = build_taskgraph(reduced, op_names, n_devices)
-    # A transfer runs between the devices of the pair that represents its class, which need not be those of
-    # the parts that represent theirs.
+    # A transfer runs between the devices of the pair that represents its class, or that represent its channel, which
+    # need not be those of the parts that represent theirs.
     remote = ~reduced.local
     src_device, dst_device = table.device[producers[remote]], table.device[consumers[remote]]
     first_group_task = 2 * len(reduced.device)
     first_transfer = first_group_task + len(reduced.group_op)
     src, dst = taskgraph.src.copy(), taskgraph.dst.copy()
-    src[first_transfer:] = np.stack([src_device, dst_device], axis=1).ravel()
-    dst[first_transfer:] = np.stack([dst_device, src_device], axis=1).ravel()
+    src[first_transfer:] = classes.ends[remote][:, [0, 2]].ravel()
+    dst[first_transfer:] = classes.ends[remote][:, [1, 3]].ravel()
     source, target = classes.first_device[src_device], classes.first_device[dst_device]
     sends, receives = classes.sends[remote], classes.receives[remote]
     none = np.zeros(len(sends), np.int64)

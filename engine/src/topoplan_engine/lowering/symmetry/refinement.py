@@ -1,7 +1,9 @@
 """Color refinement: the coarsest equitable partition of the parts of one iteration.
 
 The parts of one class run for equally long, exchange the same messages with parts of the same classes, belong to
-like all-reduces, and share their device with the same sequence of parts.  Colors are 64-bit numbers; each round
+like all-reduces, and share their device with the same sequence of parts.  Where a simulator serves small messages
+between the same two devices in turn, the pairs of one class share their *channels*, from one device to the other and
+back, with the same sequences of such messages, too.  Colors are 64-bit numbers; each round
 mixes into a part's color those of its device, its all-reduces and its neighbours, until no class splits any more
 (Weisfeiler, Leman, 1968).
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64, U64
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
@@ -40,6 +43,7 @@ class ColoredGraph(NamedTuple):
         device_ptr, group_devices: CSR, its devices.
         group_color: (G,) of the all-reduces.
         src, dst, pair_color: (m,) parts at the ends of each pair, and its color.
+        in_turn: (m,) whether the pair's messages are served in turn with others; empty if none has to wait for another.
     """
 
     device: I32
@@ -52,6 +56,7 @@ class ColoredGraph(NamedTuple):
     src: I32
     dst: I32
     pair_color: U64
+    in_turn: NDArray[np.bool_]
 
 
 class Classes(NamedTuple):
@@ -60,6 +65,9 @@ class Classes(NamedTuple):
     Attributes:
         part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,).
         first_part, first_group, first_pair: representative of each class.
+        ends: (pair classes, 4) devices between which the representative's messages go: sender and receiver of what the
+            producer sends, then of the gradient that comes back.  Messages that are served in turn have the first
+            devices whose channels are alike.
         sends, receives: (pair classes,) pairs of the class that leave the first device of the class of its producers'
             devices, and that reach the first device of the class of its consumers' devices.
         load_group, load_device, load_count: rows (class of all-reduces, first device of a class, all-reduces of
@@ -74,6 +82,7 @@ class Classes(NamedTuple):
     first_part: I32
     first_group: I32
     first_pair: I32
+    ends: I32
     sends: I64
     receives: I64
     load_group: I32
@@ -89,6 +98,8 @@ class Workspace(NamedTuple):
     Attributes:
         part, next_part: (n,) colors of parts in this round and in the next one.
         device, group, pair: (D,), (G,) and (m,) colors.
+        channel: (2 * D * D,) colors of what producers send from each device to each other one, in turn, and then of
+            the gradients that go back there; empty if nothing is served in turn.
         keys, numbers: the hash table (`topoplan_engine.kernels.hashing`).
         part_class, device_class, group_class, pair_class: numbers of the classes.
         first_part, first_device, first_group, first_pair: the first member of each class, as far as there are classes.
@@ -99,6 +110,7 @@ class Workspace(NamedTuple):
     device: U64
     group: U64
     pair: U64
+    channel: U64
     keys: U64
     numbers: I32
     part_class: I32
@@ -129,6 +141,7 @@ class Workspace(NamedTuple):
             device=colors(n_devices),
             group=colors(groups),
             pair=colors(pairs),
+            channel=colors(2 * n_devices * n_devices if len(graph.in_turn) else 0),
             keys=colors(slots),
             numbers=numbers(slots),
             part_class=numbers(parts),
@@ -160,12 +173,16 @@ class _Bits(NamedTuple):
     group_seconds: U64
 
 
-def initial_colors(table: PartTable, op_class: U64, edge_class: U64) -> ColoredGraph:
+def initial_colors(
+    table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int = 0
+) -> ColoredGraph:
     """Color parts, all-reduces and pairs by what tells them apart by themselves.
 
     Args:
         table: the strategy.
         op_class, edge_class: (n_ops,) and (m,), equal for automorphic operators and edges.
+        n_devices: of the cluster.
+        in_turn_bytes: messages of no more bytes between the same two devices are served in turn.
     """
     graph = ColoredGraph(
         device=table.device,
@@ -178,14 +195,20 @@ def initial_colors(table: PartTable, op_class: U64, edge_class: U64) -> ColoredG
         src=np.empty(len(table.src), np.int32),
         dst=np.empty(len(table.dst), np.int32),
         pair_color=np.empty(len(table.src), np.uint64),
+        in_turn=~table.local & (table.size <= in_turn_bytes),
     )
     seconds = (table.forward, table.backward, table.group_seconds)
     _color(table, _Bits(*(column.view(np.uint64) for column in seconds)), op_class, edge_class, graph)
-    return graph
+    if graph.in_turn.any() and _any_waits(graph, np.zeros(n_devices * n_devices, np.bool_)):
+        return graph
+    return graph._replace(in_turn=np.zeros(0, np.bool_))
 
 
-def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes:
-    """Return the coarsest equitable partition that refines the colors of ``graph``."""
+def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes | None:
+    """Return the coarsest equitable partition that refines the colors of ``graph``.
+
+    None if two messages of one class are served in turn by the same channel: then one has to wait for the other.
+    """
     work = Workspace.of(graph, n_devices)
     n_parts, n_groups, n_pairs = _partition(graph, work)
     first_device = work.first_device[work.device_class]
@@ -197,6 +220,10 @@ def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes:
         np.empty(rows, np.int32),
         np.zeros(rows, np.int64),
     )
+    ends = np.empty((n_pairs, 4), np.int32)
+    waiting = np.zeros(len(work.channel) // 2, np.int32)
+    if not _name_channels(graph, work, waiting, ends):
+        return None
     n_loads = _count_loads(graph, work, first_device, loads)
     order = np.argsort(loads.load_group[:n_loads], kind="stable")
     return Classes(
@@ -206,6 +233,7 @@ def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes:
         first_part=work.first_part[:n_parts],
         first_group=work.first_group[:n_groups],
         first_pair=work.first_pair[:n_pairs],
+        ends=ends,
         sends=loads.sends,
         receives=loads.receives,
         load_group=loads.load_group[order],
@@ -234,6 +262,20 @@ def _color(table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, graph:
             graph.pair_color[k] = mix_briefly(label + np.uint64(2 * table.size[k] + table.local[k]))
 
 
+@kernel
+def _any_waits(graph: ColoredGraph, visited: NDArray[np.bool_]) -> bool:
+    """Whether two pairs whose messages are served in turn have the same devices; ``visited`` (D * D,) is room."""
+    n_devices = int(np.sqrt(len(visited)))
+    for k in range(len(graph.in_turn)):
+        if graph.in_turn[k]:
+            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+            place = min(a, b) * n_devices + max(a, b)
+            if visited[place]:
+                return True
+            visited[place] = True
+    return False
+
+
 @inline_kernel
 def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
     """Number equal colors alike, by first occurrence; return how many different ones there are."""
@@ -259,6 +301,84 @@ def _color_of_group(graph: ColoredGraph, part: U64, g: int) -> Any:
     return mix_briefly(total + graph.group_color[g])
 
 
+@inline_kernel
+def _color_of_ends(graph: ColoredGraph, part: U64, k: int) -> Any:
+    """Color of a pair: its initial one, and its parts."""
+    ends = part[graph.src[k]] * _ONE + mix_briefly(part[graph.dst[k]] + _TWO)
+    return mix_briefly(ends + graph.pair_color[k])
+
+
+@inline_kernel
+def _color_channels(graph: ColoredGraph, work: Workspace) -> None:
+    """Color the channels by their messages, in the order of the pairs: in it they leave if nothing else tells."""
+    channel, n_devices = work.channel, len(work.device)
+    for c in range(len(channel)):
+        channel[c] = _ONE
+    for k in range(len(graph.in_turn)):
+        if graph.in_turn[k]:
+            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+            color = _color_of_ends(graph, work.part, k)
+            forward, backward = a * n_devices + b, (n_devices + b) * n_devices + a
+            channel[forward] = mix_briefly(channel[forward] * _TWO + color)
+            channel[backward] = mix_briefly(channel[backward] * _TWO + color)
+
+
+@inline_kernel
+def _color_of_channel(work: Workspace, a: int, b: int) -> Any:
+    """Color of the channel from device ``a`` to device ``b``."""
+    n_devices = len(work.device)
+    backward = work.channel[(n_devices + a) * n_devices + b]
+    return mix_briefly(work.channel[a * n_devices + b] + mix_briefly(backward + _THREE))
+
+
+@inline_kernel
+def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
+    """Color of a pair without its parts: its initial one, and its channels if it waits there."""
+    if len(graph.in_turn) == 0 or not graph.in_turn[k]:
+        return graph.pair_color[k]
+    a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+    forward, backward = _color_of_channel(work, a, b), _color_of_channel(work, b, a)
+    return mix_briefly(graph.pair_color[k] + forward * _TWO + mix_briefly(backward + _ONE))
+
+
+@kernel
+def _name_channels(graph: ColoredGraph, work: Workspace, waiting: I32, ends: I32) -> bool:
+    """Write `Classes.ends`; say whether every channel serves at most one message of each class.
+
+    ``waiting`` (D * D,) counts the messages of each channel that no class has claimed yet; it is 0.
+    """
+    n_devices = len(work.device)
+    for k in range(len(graph.in_turn)):
+        if graph.in_turn[k]:
+            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+            waiting[a * n_devices + b] += 1
+            waiting[b * n_devices + a] += 1
+    keys, numbers = work.keys, work.numbers
+    for slot in range(len(numbers)):
+        numbers[slot] = -1
+    for c in range(len(ends)):
+        k = work.first_pair[c]
+        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+        ends[c, 0], ends[c, 1], ends[c, 2], ends[c, 3] = a, b, b, a
+        if len(graph.in_turn) == 0 or not graph.in_turn[k]:
+            continue
+        for way in range(0, 4, 2):
+            color = _color_of_channel(work, ends[c, way], ends[c, way + 1])
+            slot = slot_of(keys, numbers, color)
+            if numbers[slot] < 0:
+                keys[slot], numbers[slot] = color, ends[c, way] * n_devices + ends[c, way + 1]
+            channel = numbers[slot]
+            ends[c, way], ends[c, way + 1] = channel // n_devices, channel % n_devices
+            waiting[channel] -= 1
+    for c in range(len(ends)):
+        k = work.first_pair[c]
+        if len(graph.in_turn) > 0 and graph.in_turn[k]:
+            for way in range(0, 4, 2):
+                if waiting[ends[c, way] * n_devices + ends[c, way + 1]] != 0:
+                    return False
+    return True
+
+
 @kernel
 def _partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int]:
     """Write colors and class numbers; return how many classes of parts, all-reduces and pairs there are."""
@@ -279,10 +399,15 @@ def _refine(graph: ColoredGraph, work: Workspace) -> int:
     part, next_part, device = work.part, work.next_part, work.device
     for p in range(len(part)):
         part[p] = mix_briefly(graph.part_color[p])
-    before = 0
+    before, channels = 0, False
+    waits = len(graph.in_turn) > 0
     count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
-    while before < count:
+    while before < count or (waits and not channels):
+        if before == count:  # channels cost more than all else, and rarely tell more apart
+            channels = True
         before = count
+        if channels:
+            _color_channels(graph, work)
         for d in range(len(device)):
             device[d] = _ONE
         for p in range(len(part)):  # in the order in which the device lists them, which tells equal ones apart
@@ -296,8 +421,9 @@ def _refine(graph: ColoredGraph, work: Workspace) -> int:
                 next_part[graph.group_parts[k]] += color
         for k in range(len(graph.src)):
             a, b = graph.src[k], graph.dst[k]
-            next_part[a] += mix_briefly(part[b] + graph.pair_color[k])
-            next_part[b] += mix_briefly((part[a] ^ graph.pair_color[k]) * _TWO)
+            label = _label(graph, work, k) if channels else graph.pair_color[k]
+            next_part[a] += mix_briefly(part[b] + label)
+            next_part[b] += mix_briefly((part[a] ^ label) * _TWO)
         for p in range(len(part)):
             part[p] = mix_briefly(next_part[p])
         count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
@@ -314,9 +440,10 @@ def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
         work.device[d] = mix_briefly(work.device[d] * _TWO + work.part[p])
     for g in range(len(work.group)):
         work.group[g] = _color_of_group(graph, work.part, g)
+    _color_channels(graph, work)
     for k in range(len(work.pair)):
         ends = work.part[graph.src[k]] * _ONE + mix_briefly(work.part[graph.dst[k]] + _TWO)
-        work.pair[k] = mix_briefly(ends + graph.pair_color[k])
+        work.pair[k] = mix_briefly(ends + _label(graph, work, k))
 
 
 @kernel

@@ -25,7 +25,7 @@ from topoplan.arrays import F64, I8, I32, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
+from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
@@ -127,12 +127,13 @@ class Model(NamedTuple):
         sent: F64 = guaranteed_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
         return sent
 
+    @property
+    def in_turn_bytes(self) -> int:
+        """None: see `has_quotient`."""
+        return 0
+
     def has_quotient(self, network: Network) -> bool:
         """Whether a quotient can be simulated: FIFO order tells equal messages apart."""
-        return False
-
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Whether the tasks of each class run at the same time: see `has_quotient`."""
         return False
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:

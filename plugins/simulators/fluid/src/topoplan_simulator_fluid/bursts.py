@@ -10,8 +10,8 @@ does not.  Path sets of no pair, those inside hosts and along the jumps of rings
 Bursts to different hosts share the link, as all other flows do.  If the first of them is held up further on, the
 next ones pass it in its queue there; a flow that holds a share of every link on its path cannot make way for them.
 
-Data flow: `burst_begins` is asked when a message within one window is sent; `may_wait` says beforehand whether one may
-have to wait, for then nothing says that messages which are alike run at the same time.
+Data flow: `burst_begins` is asked when a message within one window is sent.  Where one may have to wait for another,
+the two hosts are a channel of `topoplan_engine.lowering.symmetry.refinement`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32
-from topoplan_engine.kernels.jit import inline_kernel, kernel
-from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.simulation.messages import PACKET, WINDOW
 
-__all__ = ["BURST", "Bursts", "burst_begins", "may_wait", "no_bursts"]
+__all__ = ["BURST", "Bursts", "burst_begins", "no_bursts"]
 
 #: Bytes that a flow sends at once.
 BURST = WINDOW * PACKET
@@ -79,26 +77,3 @@ def burst_begins(bursts: Bursts, row: int, link: int, now: float, setup: float, 
     begins = max(max(now, bursts.answered[row]) + setup, bursts.queued[row])
     bursts.latest[row], bursts.queued[row] = begins, begins + seconds
     return float(begins)
-
-
-def may_wait(table: PartTable) -> bool:
-    """Whether two messages within one window go from one device to the same other one."""
-    devices = int(table.device.max(initial=-1)) + 1
-    return bool(_any_pair_twice(table, np.zeros(devices * devices, np.bool_)))
-
-
-@kernel
-def _any_pair_twice(table: PartTable, visited: NDArray[np.bool_]) -> bool:
-    """Mark the pairs of devices of all pairs of parts in ``visited``: what one pass sends, the other answers."""
-    devices = int(np.sqrt(len(visited)))
-    for edge in range(len(table.edge_src_op)):
-        source, target = table.op_base[table.edge_src_op[edge]], table.op_base[table.edge_dst_op[edge]]
-        for pair in range(table.edge_ptr[edge], table.edge_ptr[edge + 1]):
-            if table.local[pair] or table.size[pair] > BURST:
-                continue
-            a, b = table.device[source + table.src[pair]], table.device[target + table.dst[pair]]
-            place = min(a, b) * devices + max(a, b)
-            if visited[place]:
-                return True
-            visited[place] = True
-    return False

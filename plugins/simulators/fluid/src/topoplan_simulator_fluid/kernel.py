@@ -358,9 +358,10 @@ def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
             link = p.paths.links[p.paths.path_ptr[path]]
             seconds = entities.volume[e] / p.paths.bandwidth[link]
             begins = burst_begins(s.bursts, entities.path_set[e], link, now, setup, seconds)
-        for i in range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1]):
-            add_link(s.sharing, e, p.paths.links[i], entities.load[e])
-    else:
+        if entities.ring[e] < 0:
+            for i in range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1]):
+                add_link(s.sharing, e, p.paths.links[i], entities.load[e])
+    if entities.ring[e] >= 0:
         for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
             add_link(s.sharing, e, rings.load_links[i], rings.load[i] * entities.load[e] // LOAD)
         if entities.cap[e] >= 0:

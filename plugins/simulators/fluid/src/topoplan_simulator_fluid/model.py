@@ -40,13 +40,13 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
-from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
+from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.recording import expanded
-from topoplan_simulator_fluid.bursts import may_wait
+from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.quotient import quotient_loads, star
@@ -64,6 +64,11 @@ class Model(NamedTuple):
 
     stepped: bool = False
     seed: int = 0
+
+    @property
+    def in_turn_bytes(self) -> int:
+        """The size of a burst: see `topoplan_simulator_fluid.bursts`."""
+        return BURST
 
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Prepared:
         """Make the columns of one iteration.
@@ -133,10 +138,6 @@ class Model(NamedTuple):
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds: coupled, on one switch that all hosts reach in the same way."""
         return not self.stepped and star(network) is not None
-
-    def keeps_symmetry(self, symmetry: Symmetry) -> bool:
-        """Whether what nothing tells apart runs at the same time: of two bursts that are alike one may have to wait."""
-        return not may_wait(symmetry.table)
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""

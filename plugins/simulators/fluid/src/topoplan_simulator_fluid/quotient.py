@@ -3,7 +3,8 @@
 On a switch that all hosts reach in the same way, the messages of one class keep one pace, and the interfaces of
 the hosts of one class carry the same load at any time.  The entity that represents a class loads the interfaces
 of the hosts that represent theirs, once for each of its messages that cross them, and so gets the share that each
-of them gets.
+of them gets.  Bursts that are served in turn have one path set for each class of channels
+(`topoplan_engine.lowering.symmetry.refinement`), so that the representatives wait as long as those that they represent.
 
 Data flow: `star` returns the links of such a switch; `quotient_loads` replaces the loads of the
 entities of representatives by those of their whole classes.
@@ -19,8 +20,6 @@ import numpy as np
 from topoplan.arrays import I64, i32, i64
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import LOAD, Network
-from topoplan_engine.simulation.flows import Entities
-from topoplan_engine.simulation.messages import PACKET
 from topoplan_simulator_fluid.prepared import Prepared
 
 __all__ = ["Star", "quotient_loads", "star"]
@@ -55,7 +54,7 @@ def star(network: Network) -> Star | None:
 
 def quotient_loads(prepared: Prepared, quotient: Quotient, links: Star) -> Prepared:
     """Give the entities of representatives the loads of their classes."""
-    entities, paths, rings = prepared.entities, prepared.paths, prepared.rings
+    entities, rings = prepared.entities, prepared.rings
     count = len(entities.task)
     entity = entities.of_task[quotient.task]
     runs = entities.of_task[quotient.task + 1] > entity  # not an all-reduce of one member
@@ -65,24 +64,10 @@ def quotient_loads(prepared: Prepared, quotient: Quotient, links: Star) -> Prepa
     order = np.lexsort((link, owner))
     order = order[crossing[order] > 0]
     loads = np.bincount(owner[order], minlength=count)
-    row = np.flatnonzero(entities.path_set >= 0)
-    path = paths.row_ptr[entities.path_set[row]]
-    setup, drain = entities.setup_latency.copy(), entities.drain_latency.copy()
-    setup[row] = paths.delay[path] + paths.per_byte[path]
-    drain[row] = paths.delay[path] + PACKET * np.maximum(0.0, paths.per_byte[path] - 1.0 / paths.slowest[path])
     slots = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(loads + (entities.cap >= 0), out=slots[1:])
     return prepared._replace(
-        entities=Entities(
-            **{
-                **entities._asdict(),
-                "path_set": np.full(count, -1, np.int32),
-                "ring": np.arange(count),
-                "slot_ptr": slots,
-                "setup_latency": setup,
-                "drain_latency": drain,
-            }
-        ),
+        entities=entities._replace(ring=np.arange(count), slot_ptr=slots),
         rings=rings._replace(
             load_ptr=i64(np.concatenate([[0], np.cumsum(loads)])),
             load_links=i32(link[order]),
