@@ -23,7 +23,7 @@ def test_the_search_is_that_of_the_experiment():
     experiment = Experiment(model="alexnet", cluster=OPTIONS, topology="topoopt", searchers=SEARCHERS, run=options)
     of_experiment = optimize(experiment, host=host).result
     assert result.best_cost < result.initial_cost
-    assert result.history.tolist() == of_experiment.history.tolist()
+    assert result.history[:, ::2].tolist() == of_experiment.history[:, ::2].tolist()  # but for seconds
 
 
 def test_a_cluster_without_machines_says_what_makes_one_with_them():

@@ -210,7 +210,7 @@ def test_what_fits_is_better_than_what_costs_less():
     assert one.cost < cut.cost  # the penalty is milliseconds, tasks are seconds here
     assert evaluator.fits(result.best.strategy)
     assert result.best_cost == cut.cost
-    assert result.history[-1, 1] == cut.cost
+    assert result.history[-1, 2] == cut.cost
     ignored, _, evaluator = searched(ROOM, "ignore", changes)
     assert ignored.best_cost == int(one.cost)
     assert evaluator.fits(ignored.best.strategy)

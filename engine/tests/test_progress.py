@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
 
 import numba
@@ -38,7 +39,7 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch, planning, before, after):
 
     monkeypatch.setattr(module.typer, "echo", echo)
     running = threading.active_count()
-    with progress_shown(100, planning=planning, quiet=False, say=say, every=1e-3) as report:
+    with progress_shown(100, math.inf, planning=planning, quiet=False, say=say, every=1e-3) as report:
         assert came.acquire(timeout=60)
         report("evaluated", far(6))
         while not lines[-1].startswith(f"{after}, best 0.25 s, "):  # others may have been on their way
@@ -60,7 +61,7 @@ def test_long_work_in_parts_tells_a_pipe_of_them(capsys):
 
 
 def test_quiet_is_quiet(capsys):
-    with progress_shown(1, planning=False, quiet=True, say=say) as report:
+    with progress_shown(1, math.inf, planning=False, quiet=True, say=say) as report:
         report("evaluated", far(2))
     assert capsys.readouterr() == ("", "")
 
@@ -70,13 +71,21 @@ def test_a_terminal_gets_a_bar_with_time_left_only_where_that_is_known(monkeypat
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120)
     monkeypatch.setattr(module, "Console", lambda **given: console)
-    with progress_shown(1000, planning=planning, quiet=False, say=say) as report:
+    with progress_shown(1000, math.inf, planning=planning, quiet=False, say=say) as report:
         report("evaluated", far(14, elapsed=2.0))
     text = shown.getvalue()
     assert "best 0.25 s" in text
     assert "7/s" in text
     assert ("13 plans simulated" in text) is planning
-    assert ("13/1000" in text) is not planning
+    assert ("13 of 1000" in text) is not planning
+
+
+def test_a_time_limit_is_what_progress_is_measured_by(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(module, "Console", lambda **given: Console(file=shown, force_terminal=True, width=120))
+    with progress_shown(1000, 8.0, planning=False, quiet=False, say=say) as report:
+        report("evaluated", far(14, elapsed=2.0))
+    assert "13 candidates, 2 of 8 s" in shown.getvalue()
 
 
 def test_the_clock_stands_still_while_kernels_are_compiled(monkeypatch):

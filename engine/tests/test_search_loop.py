@@ -72,7 +72,7 @@ def test_the_best_state_wins_and_the_run_ends_when_nobody_proposes():
     assert result.best_cost == min([result.initial_cost, *(t.cost for t in search.told)])
     # All on one device: 3 operators of one part, no transfer and no all-reduce.
     assert result.best_cost == 6
-    assert result.history[:, 1].tolist() == sorted(result.history[:, 1].tolist(), reverse=True)
+    assert result.history[:, 2].tolist() == sorted(result.history[:, 2].tolist(), reverse=True)
 
 
 def test_interrupt_keeps_the_best_so_far():

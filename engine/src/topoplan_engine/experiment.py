@@ -388,9 +388,18 @@ def experiment_from_document(document: Mapping[str, Any], where: str) -> Experim
     return Experiment(
         **chosen,
         cluster=attrs.evolve(structure(ClusterOptions, cluster, f"{where}: cluster"), hosts=hosts),
-        run=structure(RunOptions, _table(document, "run", where), f"{where}: run"),
+        run=_run_options(_table(document, "run", where), where),
         outputs=tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items()),
     )
+
+
+def _run_options(table: Mapping[str, Any], where: str) -> RunOptions:
+    try:
+        return structure(RunOptions, table, f"{where}: run")
+    except TopoplanError as error:
+        if str(error).startswith(where):
+            raise
+        raise TopoplanError(f"{where}: {error}") from None
 
 
 def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:

@@ -48,7 +48,9 @@ class Keywords(TypedDict, total=False):
     hosts: tuple[HostGroup, ...]
 
     batch_size: int | None
+    time_limit: str | float | None
     budget: int
+    restarts: int
     seed: int
     strategy: str | None
     strategy_rest: Literal["data-parallel"] | None

@@ -6,10 +6,12 @@ Units carry their names here (``interface_bandwidth_gbps``), because this is the
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import attrs
 
+from topoplan.errors import TopoplanError, shown
 from topoplan.options import SEEDS, check, option
 
 __all__ = [
@@ -30,6 +32,10 @@ LARGEST_BATCH = 2**31 - 1
 #: Of any bandwidth, latency or memory, in its unit.
 _LARGEST = 10**9
 _COMPONENT = "NAME[:KEY=VALUE,...]"
+#: Candidates that are priced at most where nobody says, and where only the time is limited.
+_BUDGET, _NO_BUDGET = 1000, 10**9
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST_SECONDS = 365 * 24 * 3600.0
 
 
 @attrs.frozen(kw_only=True)
@@ -118,13 +124,29 @@ class ComponentOptions:
 class RunOptions:
     """How long to search, and from where."""
 
+    time_limit: str | float | None = option(
+        None,
+        help="end the search after so much time (60s, 5m, 1h), without compilation; what it finds then depends on the "
+        "machine",
+        metavar="DURATION",
+    )
     batch_size: int | None = option(
         None,
         help="samples per iteration over all devices; unset: the model's own",
         minimum=1,
         maximum=LARGEST_BATCH,
     )
-    budget: int = option(1000, help="candidates to price; 0 prices the initial strategy only", minimum=0)
+    budget: int = option(
+        attrs.Factory(lambda run: _BUDGET if run.time_limit is None else _NO_BUDGET, takes_self=True),
+        help="candidates to price; 0 prices the initial strategy only; unset: 1000, or no limit beside --time-limit",
+        minimum=0,
+    )
+    restarts: int = option(
+        1,
+        help="independent searches, one after the other, that share budget and time; the best is the result",
+        minimum=1,
+        maximum=1024,
+    )
     seed: int = option(0, help="of all randomness", minimum=0, maximum=SEEDS)
     strategy: str | None = option(None, help="file with the strategy to start from", metavar="[EXPORTER=]FILE")
     strategy_rest: Literal["data-parallel"] | None = option(
@@ -132,7 +154,7 @@ class RunOptions:
     )
     patience: float | None = option(
         None,
-        help="share of the budget after which to stop if nothing was better",
+        help="share of the budget, or of the time if only that is limited, after which to stop if nothing was better",
         above=0,
         maximum=1,
         metavar="SHARE",
@@ -161,3 +183,29 @@ class RunOptions:
 
     def __attrs_post_init__(self) -> None:
         check(self, "run")
+        _ = self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """The time limit in seconds of search; infinite if there is none."""
+        return math.inf if self.time_limit is None else _seconds(self.time_limit, "run: time-limit")
+
+    @property
+    def ends_by_time_alone(self) -> bool:
+        """Whether the time is limited, and the budget is not."""
+        return self.time_limit is not None and self.budget == _NO_BUDGET
+
+
+def _seconds(duration: str | float, where: str) -> float:
+    """Return the seconds of a duration: a number of seconds, or text as 90, 60s, 5m or 1h."""
+    text = str(duration).strip().lower()
+    unit = text[-1:] if text[-1:] in ("s", "m", "h") else ""
+    try:
+        seconds = float(text.removesuffix(unit)) * _SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise TopoplanError(
+            f"{where}: expected a duration such as 60s, 5m or 1h, at most a year, got {shown(duration)}"
+        )
+    return seconds

@@ -142,6 +142,7 @@ class Run:
     Attributes:
         budget: candidates to price after the initial state.
         patience: share of the budget after which the search ends if nothing was better; None to spend all.
+        time_limit: seconds after which it ends; infinite without such a limit.
     """
 
     problem: Problem
@@ -149,6 +150,7 @@ class Run:
     seed: int
     searchers: tuple[str, ...]
     patience: float | None = None
+    time_limit: float = float("inf")
 
 
 @attrs.frozen(kw_only=True)

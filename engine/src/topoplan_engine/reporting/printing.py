@@ -54,6 +54,8 @@ def spelled_time(seconds: float) -> str:
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,12 +32,13 @@ _Report = Callable[[str, SearchProgress], None]
 
 @contextmanager
 def progress_shown(
-    budget: int, *, planning: bool, quiet: bool, say: Callable[[float], str], every: float = _EVERY
+    budget: int, seconds: float, *, planning: bool, quiet: bool, say: Callable[[float], str], every: float = _EVERY
 ) -> Iterator[_Report]:
     """Show progress while the context lasts.
 
     Args:
         budget: candidates at most.
+        seconds: of search at most; infinite without a time limit.
         planning: searchers construct their answer, and end when they have: the budget says nothing of the time left.
         quiet: show nothing.
         say: a time as text.
@@ -46,15 +48,17 @@ def progress_shown(
     if quiet:
         yield lambda event, progress: None
     elif console.is_terminal:
-        with _bar(console, budget, planning=planning, say=say) as report:
+        with _bar(console, budget, seconds, planning=planning, say=say) as report:
             yield report
     else:
-        with _lines(budget, planning=planning, say=say, every=every) as report:
+        with _lines(budget, seconds, planning=planning, say=say, every=every) as report:
             yield report
 
 
 @contextmanager
-def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float], str]) -> Iterator[_Report]:
+def _bar(
+    console: Console, budget: int, seconds: float, *, planning: bool, say: Callable[[float], str]
+) -> Iterator[_Report]:
     text = "best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"
     columns: tuple[ProgressColumn, ...]
     if planning:
@@ -63,17 +67,19 @@ def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float]
         columns = (
             TextColumn("searching"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[extent]}"),
             TextColumn(text),
             TimeRemainingColumn(),
         )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("search", total=budget, best="-", accepted="-", speed="-")
+        task = bar.add_task("search", total=1.0, extent="", best="-", accepted="-", speed="-")
 
         def report(event: str, progress: SearchProgress) -> None:
+            count = progress.evaluations - 1
             bar.update(
                 task,
-                completed=progress.evaluations - 1,
+                completed=count if planning else max(count / max(budget, 1), progress.elapsed / seconds),
+                extent=_extent(count, budget, progress.elapsed, seconds),
                 best=say(progress.best),
                 accepted="-" if progress.acceptance is None else f"{progress.acceptance:.0%}",
                 speed=f"{progress.evaluations / max(progress.elapsed, 1e-9):.0f}",
@@ -82,8 +88,17 @@ def _bar(console: Console, budget: int, *, planning: bool, say: Callable[[float]
         yield report
 
 
+def _extent(count: int, budget: int, elapsed: float, seconds: float) -> str:
+    """Say how far a search is: in candidates, and in seconds where the time is limited."""
+    if seconds == math.inf:
+        return f"{count} of {budget}"
+    return f"{count} candidates, {elapsed:.0f} of {seconds:.0f} s"
+
+
 @contextmanager
-def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: float) -> Iterator[_Report]:
+def _lines(
+    budget: int, seconds: float, *, planning: bool, say: Callable[[float], str], every: float
+) -> Iterator[_Report]:
     """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
     began, ended = time.monotonic(), threading.Event()
     last: SearchProgress | None = None
@@ -99,7 +114,11 @@ def _lines(budget: int, *, planning: bool, say: Callable[[float], str], every: f
                 typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)
                 continue
             count = last.evaluations - 1
-            extent = f"planning: {count} plans simulated" if planning else f"searching: {count} of {budget}"
+            extent = (
+                f"planning: {count} plans simulated"
+                if planning
+                else f"searching: {_extent(count, budget, last.elapsed, seconds)}"
+            )
             typer.echo(f"{extent}, best {say(last.best)}, {passed}", err=True)
 
     thread = threading.Thread(target=write, daemon=True)

@@ -24,6 +24,7 @@ from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, simulation_rows
 from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_engine.search.result import Result
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
@@ -46,7 +47,11 @@ def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = F
     with (
         compilation_announced(),
         progress_shown(
-            experiment.run.budget, planning=_constructs(host, experiment), quiet=as_json, say=spelled_time
+            experiment.run.budget,
+            experiment.run.seconds,
+            planning=_constructs(host, experiment),
+            quiet=as_json,
+            say=spelled_time,
         ) as report,
     ):
         outcome = optimize(experiment, host=host, on_progress=report)
@@ -96,8 +101,12 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "planning_seconds": result.planning,
         "acceptance": result.acceptance,
         "seed": experiment.run.seed,
-        "budget": experiment.run.budget,
+        "budget": plan.provenance["budget"],
+        "time_limit_s": plan.provenance.get("time_limit_s"),
+        "ended_by": result.ended_by,
         "interrupted": result.interrupted,
+        "history": dict(zip(("evaluations", "seconds", "best_s"), result.history.T.tolist(), strict=True)),
+        **({"restarts": [attrs.asdict(restart) for restart in result.restarts]} if result.restarts else {}),
         "model": experiment.model.name,
         "parameters": parameter_count(plan.graph) if plan.graph else None,
         "batch_size": plan.graph.batch_size if plan.graph else None,
@@ -137,10 +146,18 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *throughput_rows(outcome),
         *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
+        ("search ended by", result.ended_by),
     ]
+    if result.restarts:
+        rows.append(("restarts", _restarts_text(result)))
     if result.acceptance is not None:
         rows.append(("accepted", f"{result.acceptance:.1%}"))
     return rows + planner_rows(outcome)
+
+
+def _restarts_text(result: Result) -> str:
+    bests = [restart.best_cost for restart in result.restarts]
+    return f"{len(bests)}, whose bests are {spelled_time(min(bests))} to {spelled_time(max(bests))}"
 
 
 def outcome_title(outcome: Outcome) -> str:

@@ -6,9 +6,9 @@ the searchers of the *other* axis adopt it.  So do other network searchers, sinc
 strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
 pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
 (`topoplan_engine.search.bests.Keep`), the best is the best of them, and network searchers move the fabric for it even
-where the initial state is faster.  The loop ends when the budget is spent, when no searcher proposes
-anything, when nothing was better for long enough, or when the user interrupts it: the best state so far is then
-the result all the same.
+where the initial state is faster.  The loop ends when the budget is spent or the time is up
+(`topoplan_engine.search.limits`), when no searcher proposes anything, when nothing was better for long enough, or when
+the user interrupts it: the best state so far is then the result all the same.
 
 The loop is a method of `SearchRun`, so that several search runs can advance in turn
 (`topoplan_engine.search.islands`).
@@ -25,7 +25,6 @@ import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanWarning
-from topoplan.model.recording import SearchHistory
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import check_strategy_of
@@ -34,48 +33,15 @@ from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.limits import Ending, Limits, limits_of
 from topoplan_engine.search.recorder import NoRecorder, Row, history_of
+from topoplan_engine.search.result import Result
 from topoplan_engine.search.space import Space
 
-__all__ = ["Result", "SearchRun", "drive", "first_state", "initial_strategy", "patience_of"]
+__all__ = ["Result", "SearchRun", "drive", "first_state", "initial_strategy"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
-
-
-@attrs.frozen(kw_only=True)
-class Result:
-    """What a search found.
-
-    Attributes:
-        best, initial: the states, and in ``*_cost`` their seconds per iteration as the search priced them, memory
-            penalty included.
-        shortlist: the last states that were the best, ``best`` at the end.
-        aside: where a constructed plan is kept, the fastest state of all; where the fastest is, the best that was
-            constructed.  None where that is ``best`` itself, or where there is none.
-        reports: where nothing that searchers constructed could be simulated, what they say of it all the same.
-        planning: seconds that searchers took to propose, all chains together.
-        elapsed: seconds that the search took.  Both are without those that kernels took to compile.
-        history: (k, 2) float64, rows (evaluations, best cost): the initial state, and whenever there was a new best
-            one.  The second cost may be above the first where a constructed plan is kept.
-        interrupted: the user stopped it.
-        recorded: evaluations of all chains, where they are written down.
-    """
-
-    best: State
-    best_cost: float
-    initial: State
-    initial_cost: float
-    shortlist: tuple[ShortlistEntry, ...]
-    aside: ShortlistEntry | None
-    reports: Mapping[str, Mapping[str, Any]]
-    evaluations: int
-    planning: float
-    elapsed: float
-    acceptance: float | None
-    history: np.ndarray
-    interrupted: bool
-    recorded: SearchHistory | None = None
 
 
 class SearchRun:
@@ -83,7 +49,7 @@ class SearchRun:
 
     Attributes:
         initial: a trial.
-        history: rows (evaluations, best cost), whenever there was a new best state.
+        history: rows (evaluations, seconds, best cost), whenever there was a new best state.
         planning: seconds that searchers took to propose, compilation of kernels left out.
     """
 
@@ -92,7 +58,7 @@ class SearchRun:
         evaluator: Evaluator,
         first: State,
         searchers: Sequence[tuple[str, Search]],
-        patience: int | None = None,
+        limits: Limits | None = None,
         on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
         keep: Keep = Keep(),  # noqa: B008 - it is frozen
         planning: float = 0.0,
@@ -104,23 +70,24 @@ class SearchRun:
             evaluator: prices candidates.
             first: where to start.
             searchers: (axis, search) in the order of their turns.
-            patience: proposals without a better state after which the run ends; None for no such end.
+            limits: their patience ends the run if nothing was better; budget and time are those of `advance`.
             on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
             recorder: takes note of evaluations.
         """
         keep_freed_memory()
-        self._started = self._reported = clock()
+        self._reported = clock()
+        self._started = self._reported - planning
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
-        self._patience, self._idle = patience, 0
+        self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, self._reported
         self._keep, self.planning = keep, planning
         self.initial = evaluator.price(Candidate(base=first))
         self._fastest, self._constructed = Bests(), Bests()
         self._fastest.take(self.initial)
         # Where strategies come from that a searcher constructed, by their keys.
         self._origins: dict[bytes, Origin] = {}
-        self.history = [(1.0, self.best.cost)]
+        self.history = [(1.0, clock() - self._started, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
         for _, search in searchers:
@@ -141,12 +108,14 @@ class SearchRun:
         best = self.best
         return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
 
-    def advance(self, budget: int, stop: Stop) -> bool:
-        """Price up to ``budget`` proposals; say whether more is worth asking for."""
-        remaining = budget
-        while remaining > 0 and not stop.wanted:
+    def advance(self, budget: int, stop: Stop, seconds: float = math.inf) -> Ending:
+        """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that."""
+        remaining, until = budget, clock() + seconds
+        while remaining > 0:
             asked = 0
             for number in range(len(self._searchers)):
+                if (ending := self._ending(until, stop)) is not None:
+                    return ending
                 started = clock()
                 candidates = self._asked_of(number)[:remaining]
                 self.planning += clock() - started
@@ -154,12 +123,20 @@ class SearchRun:
                     continue
                 asked += len(candidates)
                 remaining -= len(candidates)
-                self._step(number, candidates, stop)
-                if self._patience is not None and self._idle >= self._patience:
-                    return False
+                self._step(number, candidates, until, stop)
             if asked == 0:
-                return False
-        return True
+                return "nothing left to propose"
+        return self._ending(math.inf, stop) or "budget"
+
+    def _ending(self, until: float, stop: Stop) -> Ending | None:
+        """Return what ends the run now, if anything but its budget does."""
+        if stop.wanted:
+            return "interrupt"
+        if self._idle >= self._limits.patience:
+            return "patience"
+        if clock() >= min(until, self._improved_at + self._limits.patience_seconds):
+            return "time limit" if clock() >= until else "patience"
+        return None
 
     def _asked_of(self, number: int) -> list[Candidate]:
         """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
@@ -172,7 +149,7 @@ class SearchRun:
             warnings.warn(TopoplanWarning(f"{error}; what else there is goes on"), stacklevel=2)
             return []
 
-    def _step(self, number: int, candidates: Sequence[Candidate], stop: Stop) -> None:
+    def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> None:
         """Price candidates, tell their searcher, and give what is worth it to the others."""
         axis, search = self._searchers[number]
         trials = []
@@ -184,7 +161,7 @@ class SearchRun:
                 check_strategy_of(search, candidate, self._evaluator.problem, error)
                 raise
             self._note_origin(number, candidate, trials[-1])
-            if stop.wanted:
+            if stop.wanted or clock() >= until:
                 break
         started = clock()
         search.tell(trials)
@@ -249,8 +226,8 @@ class SearchRun:
             self._constructed.take(trial)
 
     def _improved(self) -> None:
-        self._idle = 0
-        self.history.append((float(self.evaluations), self.best.cost))
+        self._idle, self._improved_at = 0, clock()
+        self.history.append((float(self.evaluations), self._improved_at - self._started, self.best.cost))
 
     def origin(self, strategy: Strategy) -> Origin:
         """Say where a strategy comes from."""
@@ -300,6 +277,11 @@ class SearchRun:
                 return float(search.acceptance)
         return None
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds so far, with those that the searchers took to be built, without compilation."""
+        return clock() - self._started
+
     def progress(self) -> Progress:
         """Return the progress of the run."""
         return Progress(
@@ -307,7 +289,7 @@ class SearchRun:
             best=self.best.cost,
             initial=self.initial.cost,
             acceptance=self.acceptance,
-            elapsed=clock() - self._started,
+            elapsed=self.elapsed,
         )
 
 
@@ -344,6 +326,7 @@ def drive(
     keep: Keep = Keep(),  # noqa: B008 - it is frozen
     planning: float = 0.0,
     recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
+    limits: Limits | None = None,
 ) -> Result:
     """Search from a strategy, whose fabric the topology builds, or from a state.
 
@@ -357,15 +340,16 @@ def drive(
         keep: which searchers construct, and whether what they constructed is kept.
         planning: seconds that the searchers took to be built.
         recorder: takes note of evaluations.
+        limits: of this search, where it is one of several that share those of the run.
 
     The initial state and every candidate that a searcher proposes are one evaluation each; the budget
     counts the proposals, so a budget of 0 prices the initial state only.
     """
     first = start if isinstance(start, State) else first_state(evaluator, start, rng)
-    patience = patience_of(run.patience, run.budget)
-    search_run = SearchRun(evaluator, first, searchers, patience, on_progress, keep, planning, recorder)
+    limits = limits or limits_of(run.patience, run.budget, run.time_limit)
+    search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder)
     with interruptible() as stop:
-        search_run.advance(run.budget, stop)
+        ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
     final = search_run.progress()
     on_progress("evaluated", final)
     shortlist, aside = search_run.shortlist()
@@ -382,11 +366,7 @@ def drive(
         elapsed=final.elapsed,
         acceptance=final.acceptance,
         history=np.array(search_run.history),
-        interrupted=stop.wanted,
+        rank=search_run.rank,
+        ended_by=ended_by,
         recorded=history_of([recorder.rows()]) if recorder.rows() else None,
     )
-
-
-def patience_of(share: float | None, budget: int) -> int | None:
-    """Return how many proposals a share of the budget is, at least one; None where there is no such limit."""
-    return None if share is None else max(1, math.ceil(share * budget))

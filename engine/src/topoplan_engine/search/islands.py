@@ -33,8 +33,10 @@ from topoplan_engine.kernels.clock import clock, seconds_of_compilation
 from topoplan_engine.packing import packed, sendable, unpacked
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
-from topoplan_engine.search.driver import Result, SearchRun, first_state, patience_of
+from topoplan_engine.search.driver import SearchRun, first_state
+from topoplan_engine.search.limits import Ending, Limits, limits_of, share, time_share
 from topoplan_engine.search.recorder import NoRecorder, Row, SearchRecorder, history_of
+from topoplan_engine.search.result import Result
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 from topoplan_engine.workers import Worker
 
@@ -55,7 +57,7 @@ class _Status:
         state: the pickled best state; None if it has not changed since the last status.
         cost, origin, rank: of the best state; the island with the smallest rank has the best of all.
         planning, compiling: seconds so far, of its searchers and of the process that it runs in.
-        more: the island can still propose candidates.
+        ended_by: what ended the round; the island can still propose candidates if that was the budget or the time.
     """
 
     state: bytes | None
@@ -66,14 +68,19 @@ class _Status:
     compiling: float
     evaluations: int
     acceptance: float | None
-    more: bool
+    ended_by: Ending
+
+    @property
+    def more(self) -> bool:
+        """Whether another round is worth while."""
+        return self.ended_by in ("budget", "time limit")
 
 
 #: A state that migrates to another island: pickled, with its cost and its origin.
 _Migrant = tuple[bytes, float, Origin]
 
-#: The number of proposals of an island in a round, and the state that it adopts first.
-_Order = tuple[int, _Migrant | None]
+#: The number of proposals of an island in a round, its seconds, and the state that it adopts first.
+_Order = tuple[int, float, _Migrant | None]
 
 
 class _Workers(Protocol):
@@ -93,7 +100,14 @@ class LocalWorkers:
     """Islands of this process; each has its own problem and evaluator."""
 
     def __init__(
-        self, host: Host, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int], stop: Stop
+        self,
+        host: Host,
+        experiment: Experiment,
+        perturbation: Perturbation | None,
+        islands: Sequence[int],
+        restart: int,
+        limits: Limits,
+        stop: Stop,
     ) -> None:
         run, self._stop = experiment.run, stop
         self._search_runs: dict[int, tuple[SearchSetup, SearchRun]] = {}
@@ -103,28 +117,30 @@ class LocalWorkers:
         for island in islands:
             setup = set_up_search(host, experiment, perturbation)
             started = clock()
-            rng, searches = setup.searches(island)
+            rng, searches = setup.searches(island, restart)
             planning = clock() - started
             first = first_state(setup.evaluator, setup.strategy, rng)
-            patience = patience_of(run.patience, _share(run.budget, run.chains, island))
-            recorder = SearchRecorder(run.chains) if run.record else NoRecorder()
+            mine = limits_of(
+                run.patience, share(limits.budget, run.chains, island), limits.seconds, by_time=run.ends_by_time_alone
+            )
+            recorder = SearchRecorder(run.chains * run.restarts) if run.record else NoRecorder()
             search_run = SearchRun(
-                setup.evaluator, first, searches, patience, keep=setup.keep, planning=planning, recorder=recorder
+                setup.evaluator, first, searches, mine, keep=setup.keep, planning=planning, recorder=recorder
             )
             self._search_runs[island] = (setup, search_run)
 
     def start(self, orders: Mapping[int, _Order]) -> None:
         self._statuses = {}
-        for island, (budget, migrant) in orders.items():
+        for island, (budget, seconds, migrant) in orders.items():
             setup, search_run = self._search_runs[island]
             if migrant is not None:
                 state = _interned(setup.problem.space, pickle.loads(migrant[0]))
                 self._last_states[island], self._origins[island] = state, migrant[2]
                 search_run.adopt(state, *migrant[1:])
-            more = search_run.advance(budget, self._stop)
-            self._statuses[island] = self._status_of(island, search_run, more)
+            ended_by = search_run.advance(budget, self._stop, seconds)
+            self._statuses[island] = self._status_of(island, search_run, ended_by)
 
-    def _status_of(self, island: int, search_run: SearchRun, more: bool) -> _Status:
+    def _status_of(self, island: int, search_run: SearchRun, ended_by: Ending) -> _Status:
         state = search_run.best.state
         unchanged = self._last_states.get(island) is state
         if not unchanged:
@@ -139,7 +155,7 @@ class LocalWorkers:
             compiling=seconds_of_compilation(),
             evaluations=search_run.evaluations,
             acceptance=search_run.acceptance,
-            more=more,
+            ended_by=ended_by,
         )
 
     def finish(self) -> Mapping[int, _Status]:
@@ -159,10 +175,12 @@ class RemoteWorkers:
         experiment: Experiment,
         perturbation: Perturbation | None,
         islands: Sequence[int],
+        restart: int,
+        limits: Limits,
         stop: Stop,
     ) -> None:
         self._stop, self._asked_to_stop = stop, False
-        self._worker = Worker(_LOST, _serve, plugins, experiment, perturbation, list(islands))
+        self._worker = Worker(_LOST, _serve, plugins, experiment, perturbation, list(islands), restart, limits)
 
     def start(self, orders: Mapping[int, _Order]) -> None:
         self._worker.send(("start", orders))
@@ -204,7 +222,13 @@ class _RemoteStop(Stop):
 
 
 def _serve(
-    pipe: Any, plugins: bytes, experiment: Experiment, perturbation: Perturbation | None, islands: Sequence[int]
+    pipe: Any,
+    plugins: bytes,
+    experiment: Experiment,
+    perturbation: Perturbation | None,
+    islands: Sequence[int],
+    restart: int,
+    limits: Limits,
 ) -> None:
     """Advance islands on request until the pipe is closed; the first process handles Ctrl-C and passes it on."""
     host: Host | None = None
@@ -220,7 +244,9 @@ def _serve(
         try:
             host = host or unpacked(plugins)
             with naming_plugins(host):
-                group = group or LocalWorkers(host, experiment, perturbation, islands, _RemoteStop(pipe))
+                group = group or LocalWorkers(
+                    host, experiment, perturbation, islands, restart, limits, _RemoteStop(pipe)
+                )
                 if order == "start":
                     group.start(argument)
             answer = group.finish() if order == "start" else group.shortlist(argument)
@@ -238,6 +264,8 @@ def search(
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
     *,
     perturbation: Perturbation | None = None,
+    restart: int = 0,
+    limits: Limits | None = None,
 ) -> Result:
     """Search with ``experiment.run.chains`` islands in up to ``experiment.run.workers`` processes.
 
@@ -249,25 +277,30 @@ def search(
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
         perturbation: how the costs that it is told are wrong; None for the true ones.
+        restart: number of this search among those that share the experiment's limits.
+        limits: of this search; those of the experiment unless given.
 
     Raises:
         TopoplanError: something in the experiment is wrong, or a process died.
     """
     run = experiment.run
     workers = min(run.workers, run.chains)
+    limits = limits or Limits(budget=run.budget, seconds=run.seconds)
     started = clock() if workers == 1 else time.monotonic()  # other processes have compiled nothing yet
     with interruptible() as stop:
         if workers == 1:
-            local = LocalWorkers(host, experiment, perturbation, range(run.chains), stop)
-            return _rounds([local], experiment, on_progress, started, stop)
+            local = LocalWorkers(host, experiment, perturbation, range(run.chains), restart, limits, stop)
+            return _rounds([local], run.chains, limits, on_progress, started, stop)
         groups: list[RemoteWorkers] = []
         plugins = packed(host)
         try:
             groups.extend(
-                RemoteWorkers(plugins, experiment, perturbation, range(first, run.chains, workers), stop)
+                RemoteWorkers(
+                    plugins, experiment, perturbation, range(first, run.chains, workers), restart, limits, stop
+                )
                 for first in range(workers)
             )
-            return _rounds(groups, experiment, on_progress, started, stop)
+            return _rounds(groups, run.chains, limits, on_progress, started, stop)
         finally:
             for group in groups:
                 group.close()
@@ -275,24 +308,24 @@ def search(
 
 def _rounds(
     groups: Sequence[_Workers],
-    experiment: Experiment,
+    count: int,
+    limits: Limits,
     on_progress: Callable[[str, Progress], None],
     started: float,
     stop: Stop,
 ) -> Result:
     """Advance all islands round by round, and let each adopt its neighbour's best state if that is better."""
-    count = experiment.run.chains
-    shares = [_share(experiment.run.budget, count, island) for island in range(count)]
+    plan = _Rounds(count, limits, len(groups))
     states: list[bytes] = [b""] * count
     statuses: dict[int, _Status] = {}
-    history: list[tuple[float, float]] = []
+    history: list[tuple[float, float, float]] = []
     migrants: dict[int, _Migrant] = {}
     first, first_cost, best = b"", float("inf"), 0
     best_rank: tuple[bool, bool, float] | None = None
     for turn in range(_ROUNDS + 1):  # the first one prices initial states only
         active = [k for k in range(count) if k not in statuses or statuses[k].more or k in migrants]
-        orders = {k: (_share(shares[k], _ROUNDS, turn - 1) if turn else 0, migrants.get(k)) for k in active}
-        if turn and not any(budget for budget, _ in orders.values()):
+        orders = {k: (*plan.extent(turn, k, active), migrants.get(k)) for k in active}
+        if turn and not any(budget for budget, _, _ in orders.values()):
             if not active:
                 break
             continue
@@ -302,16 +335,12 @@ def _rounds(
         best = min(range(count), key=lambda island: (statuses[island].rank, island))
         if turn == 0:
             first, first_cost = states[0], statuses[0].cost
-        migrants = {
-            island: (states[before], statuses[before].cost, statuses[before].origin)
-            for island in range(count)
-            for before in [(island - 1) % count]
-            if statuses[before].rank < statuses[island].rank
-        }
+        migrants = _migrants(states, statuses)
         progress = _progress(statuses, first_cost, best, started)
+        plan.note(turn, statuses, progress.elapsed)
         if best_rank is None or statuses[best].rank < best_rank:
             best_rank = statuses[best].rank
-            history.append((float(progress.evaluations), statuses[best].cost))
+            history.append((float(progress.evaluations), progress.elapsed, statuses[best].cost))
             if turn:
                 on_progress("new_best", progress)
         on_progress("evaluated", progress)
@@ -329,9 +358,65 @@ def _rounds(
         planning=sum(status.planning for status in statuses.values()),
         **{name: getattr(progress, name) for name in ("evaluations", "elapsed", "acceptance")},
         history=np.array(history),
-        interrupted=stop.wanted,
+        rank=statuses[best].rank,
+        ended_by=_ended_by(statuses, interrupted=stop.wanted),
         recorded=recorded,
     )
+
+
+def _migrants(states: Sequence[bytes], statuses: Mapping[int, _Status]) -> dict[int, _Migrant]:
+    """Return the best state of the island before each one whose own is worse."""
+    return {
+        island: (states[before], statuses[before].cost, statuses[before].origin)
+        for island in range(len(states))
+        for before in [(island - 1) % len(states)]
+        if statuses[before].rank < statuses[island].rank
+    }
+
+
+class _Rounds:
+    """How far islands advance in each round.
+
+    Each round has its share of the budget and of the time; what an island did not get to because its time was up, it
+    gets in the rounds that are left.
+    """
+
+    def __init__(self, count: int, limits: Limits, processes: int) -> None:
+        self._shares = [share(limits.budget, count, island) for island in range(count)]
+        self._seconds, self._processes = limits.seconds, processes
+        self._spent, self._ready = 0.0, 0.0
+        self._before: dict[int, int] = {}
+        self._done: dict[int, int] = dict.fromkeys(range(count), 0)
+
+    def extent(self, turn: int, island: int, active: Sequence[int]) -> tuple[int, float]:
+        """Return the proposals and the seconds of one of the ``active`` islands in a round."""
+        if turn == 0:
+            return 0, self._seconds
+        if self._seconds == float("inf"):
+            return share(self._shares[island], _ROUNDS, turn - 1), self._seconds
+        rounds_left = _ROUNDS - turn + 1
+        beside = sum(peer % self._processes == island % self._processes for peer in active)
+        budget = share(self._shares[island] - self._done[island], rounds_left, 0)
+        return budget, time_share(self._seconds, self._spent, rounds_left * beside)
+
+    def note(self, turn: int, statuses: Mapping[int, _Status], elapsed: float) -> None:
+        """Take note of what a round did; the start of processes takes none of the time, but planning does."""
+        if turn == 0:
+            self._before = {island: status.evaluations for island, status in statuses.items()}
+            planned = [0.0] * self._processes
+            for island, status in statuses.items():
+                planned[island % self._processes] += status.planning
+            self._ready = elapsed - max(planned)
+        self._spent = elapsed - self._ready
+        self._done = {island: status.evaluations - self._before[island] for island, status in statuses.items()}
+
+
+def _ended_by(statuses: Mapping[int, _Status], *, interrupted: bool) -> Ending:
+    """Return what ended islands: what ended those that could propose more, if there are any."""
+    endings: list[Ending] = ["time limit", "budget", "patience", "nothing left to propose"]
+    if interrupted:
+        return "interrupt"
+    return next(ending for ending in endings if any(status.ended_by == ending for status in statuses.values()))
 
 
 def _shortlist(
@@ -378,11 +463,6 @@ def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int, sta
         acceptance=sum(rates) / len(rates) if rates else None,
         elapsed=time.monotonic() - started - max(status.compiling for status in statuses.values()),
     )
-
-
-def _share(budget: int, count: int, number: int) -> int:
-    """Return part ``number`` of ``count`` of a budget, the first ones one larger where it cannot be divided."""
-    return budget // count + (number < budget % count)
 
 
 def _interned(space: PlacementSpace, state: State) -> State:

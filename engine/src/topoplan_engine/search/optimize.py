@@ -44,9 +44,12 @@ from topoplan_engine.provenance import cluster_record, component_record, json_re
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
-from topoplan_engine.search.driver import Result, drive
+from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
+from topoplan_engine.search.restarts import searched
+from topoplan_engine.search.result import Result
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
@@ -182,15 +185,15 @@ def _optimized(
 ) -> Outcome:
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
-    record_all = experiment.run.record
     setup = set_up_search(host, experiment, perturbation)
-    problem, evaluator = setup.problem, setup.evaluator
+    problem = setup.problem
     run = Run(
         problem=problem,
         budget=experiment.run.budget,
         seed=experiment.run.seed,
         searchers=tuple(searcher.name for searcher in setup.searchers),
         patience=experiment.run.patience,
+        time_limit=experiment.run.seconds,
     )
 
     def report(event: str, progress: Progress) -> None:
@@ -198,15 +201,17 @@ def _optimized(
         tell(host, hook, run=run, progress=progress)
         on_progress(event, progress)
 
-    rng, started = setup.rng(), clock()
-    searches = None if experiment.run.chains > 1 else setup.searches()[1]  # chains make their own
-    planning = clock() - started
+    rng = setup.rng()
     tell(host, "topoplan_run_started", run=run)
-    if searches is None:
-        result = islands.search(host, experiment, report, perturbation=perturbation)
-    else:
-        recorder = SearchRecorder() if record_all else NoRecorder()
-        result = drive(run, evaluator, setup.strategy, searches, rng, report, setup.keep, planning, recorder)
+
+    def search(restart: int, limits: Limits, on_progress: Callable[[str, Progress], None]) -> Result:
+        if experiment.run.chains > 1:
+            return islands.search(
+                host, experiment, on_progress, perturbation=perturbation, restart=restart, limits=limits
+            )
+        return _driven(setup, run, rng if restart == 0 else setup.rng(), restart, limits, on_progress)
+
+    result = searched(experiment.run, search, report)
     _check_fits(setup, result)
     verdict = _verdict(setup, result)
     assumptions = dict(problem.costs.assumptions)
@@ -215,9 +220,28 @@ def _optimized(
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
-    outcome = _outcome(setup, result, verdict, record, rng, record_all=record_all)
+    outcome = _outcome(setup, result, verdict, record, rng, record_all=experiment.run.record)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
+
+
+def _driven(
+    setup: SearchSetup,
+    run: Run,
+    rng: np.random.Generator,
+    restart: int,
+    limits: Limits,
+    on_progress: Callable[[str, Progress], None],
+) -> Result:
+    """Run the search of one chain; ``restart`` is its number, ``rng`` draws its first fabric."""
+    options, started = setup.experiment.run, clock()
+    searches = setup.searches(restart=restart)[1]
+    planning = clock() - started
+    recorder = SearchRecorder(options.restarts) if options.record else NoRecorder()
+    evaluator = setup.new_evaluator() if restart else setup.evaluator
+    return drive(
+        run, evaluator, setup.strategy, searches, rng, on_progress, setup.keep, planning, recorder, limits=limits
+    )
 
 
 def _check_fits(setup: SearchSetup, result: Result) -> None:
@@ -381,6 +405,8 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
     run = experiment.run
     record = {
+        "time_limit_s": run.seconds if run.time_limit is not None else None,
+        "restarts": run.restarts if run.restarts > 1 else None,
         "patience": run.patience,
         "chains": run.chains if run.chains > 1 else None,
         "keep": run.keep if run.keep != "constructed" else None,
@@ -393,7 +419,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     return {
         "topoplan": __version__,
         "seed": run.seed,
-        "budget": run.budget,
+        "budget": None if run.ends_by_time_alone else run.budget,
         **{key: value for key, value in record.items() if value is not None},
         "batch_size": run.batch_size,
         "components": components,

@@ -66,12 +66,17 @@ class SearchSetup:
     seed: int
     keep: Keep
 
+    def new_evaluator(self) -> Evaluator:
+        """Return an evaluator that has priced nothing."""
+        draws, first_draw = self.experiment.run.draws, self.simulator.first_draw
+        return Evaluator(self.problem, self.simulate, self.policy, draws, first_draw)
+
     def rng(self) -> np.random.Generator:
         """Return a new stream for the draws of the topology, as `searches` gives it to every island."""
         return np.random.default_rng(self.seed).spawn(1)[0]
 
-    def searches(self, island: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
-        """Build the searchers of one island.
+    def searches(self, island: int = 0, restart: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
+        """Build the searchers of one island of one of several independent searches.
 
         One stream of random numbers draws the first fabric, the same for all islands; every searcher of
         every island has its own, so that adding a searcher or an island changes no other's draws.
@@ -81,8 +86,8 @@ class SearchSetup:
         """
         count = len(self.searchers)
         fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
-        if island:
-            rngs = np.random.default_rng([self.seed, island]).spawn(count)
+        if island or restart:
+            rngs = np.random.default_rng([self.seed, island, *([restart] if restart else [])]).spawn(count)
         return fabric_rng, [
             (searcher.axis, self._built(searcher, rng)) for searcher, rng in zip(self.searchers, rngs, strict=True)
         ]

@@ -1,0 +1,68 @@
+"""When a search ends: its budget is spent, its time is up, nothing was better for long enough, or nobody proposes.
+
+The budget counts proposals, so it ends a search at the same place on every machine.  A time limit does not: what a
+search reaches in a minute depends on the machine.  Compilation of kernels takes none of that time.
+
+Data flow: `limits_of` makes the `Limits` of one search, which the driver's loop asks (`Limits.ending`); searches that
+share a budget or a time limit get theirs by `share` and `time_share`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import attrs
+
+__all__ = ["Ending", "Limits", "limits_of", "share", "time_share"]
+
+#: What ended a search.
+Ending = Literal["budget", "time limit", "patience", "nothing left to propose", "interrupt"]
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """How far a search may go.
+
+    Attributes:
+        budget: proposals.
+        seconds: of search, compilation left out; infinite without a time limit.
+        patience: proposals without a better state after which it ends; infinite without such an end.
+        patience_seconds: the same in time.
+    """
+
+    budget: int
+    seconds: float = math.inf
+    patience: float = math.inf
+    patience_seconds: float = math.inf
+
+    @property
+    def timed(self) -> bool:
+        """Whether what ends the search depends on a clock."""
+        return min(self.seconds, self.patience_seconds) < math.inf
+
+
+def limits_of(patience: float | None, budget: int, seconds: float = math.inf, *, by_time: bool = False) -> Limits:
+    """Return the limits of a search.
+
+    Args:
+        patience: share of the budget after which it ends if nothing was better; None for no such end.
+        budget: proposals.
+        seconds: of search; infinite without a time limit.
+        by_time: patience is a share of the seconds: the budget has no limit that anybody set.
+    """
+    if patience is None:
+        return Limits(budget=budget, seconds=seconds)
+    if by_time:
+        return Limits(budget=budget, seconds=seconds, patience_seconds=patience * seconds)
+    return Limits(budget=budget, seconds=seconds, patience=max(1, math.ceil(patience * budget)))
+
+
+def share(budget: int, count: int, number: int) -> int:
+    """Return part ``number`` of ``count`` of a budget, the first ones one larger where it cannot be divided."""
+    return budget // count + (number < budget % count)
+
+
+def time_share(seconds: float, spent: float, count: int) -> float:
+    """Return what the next of ``count`` searches may take of the rest of a time limit."""
+    return max(seconds - spent, 0.0) / count

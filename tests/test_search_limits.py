@@ -1,0 +1,179 @@
+"""What ends a search: budget, time, patience; restarts share both, and the result says what happened."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import attrs
+import numpy as np
+import pytest
+from idle_search import IdleSearch
+
+from topoplan import Candidate, Searcher, TopoplanError
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experiment import experiment_from_toml
+
+SMALL = Experiment(
+    model="alexnet",
+    cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
+    run=RunOptions(batch_size=64, budget=60, seed=3),
+)
+FLAGS = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64"]
+
+
+def small(**run):
+    return attrs.evolve(SMALL, run=attrs.evolve(SMALL.run, **run))
+
+
+class Ticks:
+    """A clock that goes on by an eighth of a second whenever a candidate is asked for."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Walk(IdleSearch):
+    """Proposes the initial state again and again, and lets a clock go on."""
+
+    def __init__(self, ticks):
+        self.ticks = ticks
+
+    def ask(self):
+        self.ticks.now += 0.125
+        return [Candidate(base=self.state)]
+
+
+@pytest.fixture
+def walk(monkeypatch):
+    """Return a searcher whose clock is that of the driver."""
+    ticks = Ticks()
+    for module in ("driver", "optimize"):
+        monkeypatch.setattr(sys.modules[f"topoplan_engine.search.{module}"], "clock", ticks)
+    members = {"__doc__": "Walks.", "name": "walk", "axis": "strategy", "build": lambda *_: Walk(ticks)}
+    return type(Searcher)("Walker", (Searcher,), {"__module__": __name__, **members})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60.0), ("5m", 300.0), ("1h", 3600.0), ("1.5 H", 5400.0), ("90", 90.0), (90, 90.0), (0.5, 0.5)],
+)
+def test_a_time_limit_is_text_or_seconds(text, seconds):
+    assert RunOptions(time_limit=text).seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1s", "0", "5 days", "nan", "inf", "1e99h", "s", "1_0s\n2", True])
+def test_what_is_no_time_limit_is_refused(text):
+    with pytest.raises(TopoplanError, match=r"time-limit: expected .*") as error:
+        RunOptions(time_limit=text)
+    assert "\n" not in str(error.value)
+
+
+def test_toml_and_flags_take_it(tmp_path, run):
+    file = tmp_path / "a.toml"
+    file.write_text('[model]\nuse = "alexnet"\n[run]\ntime-limit = "5m"\nrestarts = 2\n')
+    options = experiment_from_toml(file).run
+    assert (options.seconds, options.restarts, options.ends_by_time_alone) == (300.0, 2, True)
+    status, _, err = run(*FLAGS, "--time-limit", "soon")
+    assert status == 2
+    assert err == "error: run: time-limit: expected a duration such as 60s, 5m or 1h, at most a year, got 'soon'\n"
+    file.write_text('[model]\nuse = "alexnet"\n[run]\ntime-limit = "soon"\n')
+    with pytest.raises(TopoplanError, match=r"a.toml: run: time-limit: expected a duration"):
+        experiment_from_toml(file)
+    assert "depends on the machine" in " ".join(run("optimize", "--help")[1].replace("│", " ").split())
+
+
+def test_the_budget_has_no_limit_where_only_time_has():
+    assert RunOptions().budget == 1000
+    assert RunOptions(time_limit="1s").ends_by_time_alone
+    assert not RunOptions(time_limit="1s", budget=1000).ends_by_time_alone
+
+
+def test_time_ends_a_search(walk):
+    outcome = optimize(attrs.evolve(small(time_limit=2.0, budget=1000), searchers=[walk]))
+    assert outcome.result.ended_by == "time limit"
+    assert outcome.result.evaluations == 1 + 16
+    assert outcome.result.elapsed == pytest.approx(2.0)
+    assert outcome.plan.provenance["time_limit_s"] == 2.0
+    assert outcome.plan.provenance["budget"] == 1000
+
+
+def test_the_budget_ends_a_search_before_its_time(walk):
+    result = optimize(attrs.evolve(small(time_limit=2.0, budget=5), searchers=[walk])).result
+    assert (result.ended_by, result.evaluations) == ("budget", 6)
+
+
+def test_patience_is_a_share_of_the_time_where_only_that_is_limited(walk):
+    experiment = attrs.evolve(SMALL, run=RunOptions(batch_size=64, time_limit=2.0, patience=0.25), searchers=[walk])
+    outcome = optimize(experiment)
+    assert (outcome.result.ended_by, outcome.result.evaluations) == ("patience", 1 + 4)
+    assert outcome.plan.provenance["budget"] is None
+
+
+def test_restarts_share_the_time(walk):
+    result = optimize(attrs.evolve(small(time_limit=2.0, budget=1000, restarts=4), searchers=[walk])).result
+    assert [restart.seconds for restart in result.restarts] == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    assert result.evaluations == 4 * (1 + 4)
+
+
+def test_a_time_limit_that_is_not_reached_changes_nothing():
+    for chains in (1, 2):
+        limited, free = (optimize(small(chains=chains, time_limit=limit)) for limit in ("1h", None))
+        assert limited.result.history[:, ::2].tolist() == free.result.history[:, ::2].tolist()
+        assert limited.result.evaluations == free.result.evaluations
+        assert limited.result.ended_by == free.result.ended_by == "budget"
+
+
+def test_chains_end_by_time():
+    result = optimize(small(chains=2, time_limit=0.3, budget=10**8)).result
+    assert result.ended_by == "time limit"
+    assert result.evaluations > 2
+
+
+def test_a_search_that_has_no_more_to_propose_says_so(walk):
+    silent = type(walk)("Silent", (walk,), {"__module__": __name__, "__doc__": "s", "build": lambda *_: IdleSearch()})
+    assert optimize(attrs.evolve(SMALL, searchers=[silent])).result.ended_by == "nothing left to propose"
+
+
+def test_histories_have_seconds():
+    history = optimize(SMALL).result.history
+    assert history.shape[1] == 3
+    assert (np.diff(history, axis=0)[:, :2] >= 0).all()
+    assert (np.diff(history[:, 2]) < 0).all()
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_restarts_are_independent_and_the_best_is_the_result(chains):
+    alone = optimize(small(chains=chains, budget=20)).result
+    several = optimize(small(chains=chains, budget=60, restarts=3, record=True))
+    result, (first, second, third) = several.result, several.result.restarts
+    assert (first.evaluations, first.initial_cost, first.best_cost) == (0, alone.initial_cost, alone.best_cost)
+    assert (second.evaluations, third.evaluations) == (20 + chains, 2 * (20 + chains))
+    assert result.evaluations == 60 + 3 * chains
+    assert len({restart.best_cost for restart in result.restarts}) > 1  # they have their own random numbers
+    assert result.best_cost == min(restart.best_cost for restart in result.restarts)
+    assert result.shortlist[-1].cost == result.best_cost
+    assert result.history[-1, 2] == result.best_cost
+    assert (np.diff(result.history, axis=0)[:, 0] > 0).all()
+    assert several.plan.provenance["restarts"] == 3
+    assert set(several.plan.history.chain.tolist()) == set(range(3 * chains))
+
+
+def test_restarts_end_where_one_search_does_if_there_is_one():
+    one, none = optimize(small(restarts=1)), optimize(SMALL)
+    assert one.result.history[:, ::2].tolist() == none.result.history[:, ::2].tolist()
+    assert "restarts" not in none.plan.provenance
+
+
+def test_tables_and_json_say_what_ended_the_search(run):
+    report = json.loads(run(*FLAGS, "--budget", "20", "--restarts", "2", "--json")[1])
+    assert report["ended_by"] == "budget"
+    assert report["history"]["evaluations"][0] == 1
+    assert report["history"]["best_s"][0] == report["initial_iteration_time_s"]
+    assert [restart["evaluations"] for restart in report["restarts"]] == [0, 11]
+    text = run(*FLAGS, "--budget", "20", "--restarts", "2")[1]
+    assert "search ended by" in text
+    assert "2, whose bests are" in text
