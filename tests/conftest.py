@@ -143,7 +143,7 @@ def interrupted(tmp_path, tmp_path_factory):
     (site / "noticer.py").write_text(OBSERVER)
     folder = site / "noticer-1.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: noticer\nVersion: 1\n")
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: noticer\nVersion: 1\nRequires-Dist: topoplan-core\n")
     (folder / "entry_points.txt").write_text("[topoplan]\nnoticer = noticer\n")
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
 

@@ -52,7 +52,9 @@ def vendor(tmp_path_factory, monkeypatch):
         (site / f"{module}.py").write_text(text)
         folder = site / f"{module}-1.dist-info"
         folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\nRequires-Dist: topoplan-core\n"
+        )
         (folder / "entry_points.txt").write_text(f"[topoplan]\n{module} = {module}\n")
         monkeypatch.syspath_prepend(str(site))
 

@@ -62,7 +62,9 @@ def install(tmp_path, monkeypatch):
         (tmp_path / f"{module}.py").write_text(textwrap.dedent(source).replace("WORD", word))
         folder = tmp_path / f"{module}-1.0.dist-info"
         folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\nSummary: Says it back.\n")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\nSummary: Says it back.\nRequires-Dist: topoplan-core\n"
+        )
         (folder / "entry_points.txt").write_text(f"[topoplan]\n{entry or 'command-' + word} = {module}\n")
         return module
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 
 import attrs
 import pytest
@@ -15,6 +16,7 @@ from topoplan import Estimator, Searcher, Topology, TopoplanError, hookimpl, opt
 from topoplan.cli import main
 from topoplan.cli._plugins import remedy
 from topoplan.options import describe
+from topoplan.plugin._registering import check_requirements
 from topoplan.plugin.host import Broken, Conflict, Host, Provider
 from topoplan.testing import reference
 
@@ -154,6 +156,35 @@ def test_doctor_names_cause_and_remedy(host, capsys):
     assert "plugin 'topology-x' (acme-x 1) is broken: does not load" in out
     assert "Trace" in out
     assert "pip uninstall acme-x" in out
+
+
+def test_doctor_tells_what_is_deprecated(host, capsys):
+    class Old(Topology):
+        name = "old"
+
+        def build(self, context):
+            warnings.warn("old_name is deprecated; use new_name", DeprecationWarning, stacklevel=2)
+            return reference.ring(context.cluster.n_hosts)
+
+    host.add(Old, name="theirs")
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 0
+    assert "WARNING old_name is deprecated; use new_name (" in out
+
+
+def test_doctor_tells_who_says_no_version_of_the_contract(host, capsys, monkeypatch):
+    needs = {"acme-a": ["attrs", "topoplan-machine-nvidia"], "acme-b": ["topoplan_core>=0.1,<0.2"]}
+
+    def discover():
+        for dist, requires in needs.items():
+            check_requirements(dist, requires)
+        return host
+
+    monkeypatch.setattr(Host, "discover", discover)
+    code, out, _ = run(capsys, "plugins", "doctor")
+    assert code == 0
+    assert "WARNING acme-a does not say which topoplan-core it needs (such as topoplan-core>=0.1,<0.2)" in out
+    assert "acme-b" not in out
 
 
 def test_doctor_finds_what_loads_and_does_not_build(host, capsys):

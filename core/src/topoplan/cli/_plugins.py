@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 import traceback
+import warnings
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,9 +18,6 @@ from topoplan.errors import PluginError, TopoplanError, nearest
 if TYPE_CHECKING:
     from topoplan.plugin.components import Component, Registered
     from topoplan.plugin.host import Host, Provider
-
-#: Columns that a text gets at the least, however narrow the terminal is.
-_LEAST_TEXT = 24
 
 
 def register(app: typer.Typer) -> None:
@@ -74,12 +72,16 @@ def _show(name: str = typer.Argument(help="A component, e.g. `fattree`, or `topo
 
 
 def _doctor() -> None:
-    """Load every plugin, build the examples; tell what is wrong, exit 1.  topoplan.testing checks how they behave."""
+    """Load every plugin, build the examples; tell warnings, and what is wrong; then exit 1."""
     from topoplan.plugin.host import Host
 
-    host = Host.discover()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        failures = _failures(host := Host.discover())
     rows = host.listing()
     typer.echo(f"{len(rows)} components and commands from {len({row.distribution for row in rows})} distributions")
+    for warning in caught:  # of names that are deprecated, for example
+        typer.echo(f"WARNING {warning.message} ({warning.filename}:{warning.lineno})")
     if host.disabled:
         typer.echo(f"disabled: {', '.join(host.disabled)}")
     problems = [(f"BROKEN {broken}", broken.details, remedy(broken.dist, broken.name)) for broken in host.broken]
@@ -87,7 +89,7 @@ def _doctor() -> None:
         names = " or ".join(p.dist or p.name for p in conflict.providers)
         fix = f"uninstall {names}, or set TOPOPLAN_DISABLE_PLUGINS to the one not wanted"
         problems.append((f"CONFLICT {conflict}", "", fix))
-    for provider, error in _failures(host):
+    for provider, error in failures:
         details = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
         problems.append((f"BROKEN {error}", details, remedy(provider.dist, provider.name)))
     for problem, details, fix in problems:
@@ -144,10 +146,10 @@ def _overview(rows: list[tuple[str, ...]], columns: float) -> str:
 
 
 def _table(rows: list[tuple[str, ...]], columns: float) -> str:
-    """Align columns; the last one is broken into lines where the terminal is narrow."""
+    """Align columns; the last one is broken into lines where the terminal is narrow, of 24 columns at least."""
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     indent = sum(widths) + 2 * len(widths)
-    width = max(columns - indent, _LEAST_TEXT)
+    width = max(columns - indent, 24)
     lines = []
     for row in rows:
         head = "".join(cell.ljust(width) + "  " for cell, width in zip(row, widths, strict=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -81,11 +82,14 @@ class Added:
     replace: bool
 
 
-def check_requirements(requires: Iterable[str]) -> None:
+def check_requirements(dist: str, requires: Iterable[str]) -> None:
     """Raise `TopoplanError` where the requirements of a plugin's distribution do not admit this version of core."""
-    for text in requires:
-        if text.lower().startswith(_CORE) and text != _SERIES and (refused := _refused(text)):
+    ours = [text for text in requires if text.lower().replace("_", "-").startswith(_CORE)]
+    for text in ours:
+        if text != _SERIES and (refused := _refused(text)):
             raise TopoplanError(f"needs {_CORE} {refused}, but {__version__} is installed")
+    if not ours:  # `topoplan plugins doctor` shows this
+        warnings.warn(f"{dist} does not say which {_CORE} it needs (such as {_SERIES})", PendingDeprecationWarning, 2)
 
 
 @functools.cache
@@ -95,7 +99,7 @@ def _refused(text: str) -> str:
 
     requirement = Requirement(text)
     applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ours = applies and requirement.name.lower() == _CORE
+    ours = applies and requirement.name.lower().replace("_", "-") == _CORE
     return str(requirement.specifier) if ours and not requirement.specifier.contains(__version__, True) else ""
 
 

@@ -257,7 +257,7 @@ class Host:
         """Load and add one entry point, and return where it comes from; whatever goes wrong becomes a `Broken`."""
         provider, point = Provider(name=installed.name, dist=installed.dist, version=installed.version), installed.point
         try:
-            check_requirements(installed.requires)
+            check_requirements(installed.dist, installed.requires)
             plugin = point.load()
             self._add(plugin, provider)
         except TopoplanError as error:

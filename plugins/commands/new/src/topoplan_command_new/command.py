@@ -1,0 +1,51 @@
+"""``topoplan new KIND NAME``: writes a package for a plugin, and says what to do with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["application", "new"]
+
+
+def application() -> typer.Typer:
+    """Make the typer application."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command("new")(new)
+    return app
+
+
+def _kinds(incomplete: str) -> list[str]:
+    from topoplan_command_new.packages import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="What it adds: frontend, machine, topology, estimator, simulator, searcher, exporter or command.",
+            autocompletion=_kinds,
+        ),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How users choose it, e.g. slim-fly.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write; it must not exist.  [default: topoplan-KIND-NAME]", show_default=False),
+    ] = None,
+) -> None:
+    """Write a package for a plugin: a small component that works, its tests, and all that pip needs."""
+    from topoplan.plugin.host import Host
+    from topoplan_command_new.packages import check_name_is_free, check_names, package_files, usage, write_package
+
+    check_names(kind, name)
+    check_name_is_free(kind, name, Host.discover())
+    target = folder or Path(f"topoplan-{kind}-{name}")
+    files = package_files(kind, name)
+    write_package(target, files)
+    typer.echo(f"{target}: {len(files)} files; {kind} {name!r} is in {next(iter(files))}")
+    typer.echo(f"\n  cd {target}\n  pip install -e '.[test]'\n  pytest\n  {usage(kind, name)}")

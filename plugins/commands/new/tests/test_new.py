@@ -1,0 +1,140 @@
+"""``topoplan new``: packages whose tests pass at once; and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from topoplan import Host, TopoplanError, __version__
+from topoplan.cli import main
+from topoplan_command_new.packages import KINDS, package_files, usage, write_package
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """Return a folder with a package of every kind, by their folders' names."""
+    folder = tmp_path_factory.mktemp("packages")
+    for kind in KINDS:
+        write_package(folder / kind, package_files(kind, f"my-{kind}"))
+    return folder
+
+
+def run(*words, cwd, **variables):
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def refusal(capsys, *words):
+    """Return what a command line says on standard error, which it must end with status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["new", *words])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
+def test_tests_of_every_package_pass_at_once(packages):
+    sources = [packages / kind / "src" for kind in KINDS]
+    tests = [packages / kind / "tests" for kind in KINDS]
+    path = " ".join(map(str, sources))
+    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", packages, "-o", f"pythonpath={path}")
+    process = run(sys.executable, "-m", "pytest", *options, *tests, cwd=packages)
+    assert process.returncode == 0, process.stdout[-3000:]
+    assert "skipped" not in process.stdout
+
+
+def test_host_finds_the_component_that_the_entry_point_names(packages, monkeypatch):
+    host = Host()
+    for kind in KINDS:
+        project = tomllib.loads((packages / kind / "pyproject.toml").read_text("utf-8"))["project"]
+        ((name, module),) = project["entry-points"]["topoplan"].items()
+        assert name == f"{kind}-my-{kind}"
+        monkeypatch.syspath_prepend(str(packages / kind / "src"))
+        host.add(__import__(module))
+        assert host.get(kind, f"my-{kind}").summary
+        needs = [Requirement(text) for text in project["dependencies"]]
+        assert next(need for need in needs if need.name == "topoplan-core").specifier.contains(__version__)
+
+
+def test_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["new", "topology", "slim-fly"])
+    out = capsys.readouterr().out
+    assert not ended.value.code
+    assert "src/topoplan_topology_slim_fly/__init__.py" in out
+    assert "topoplan optimize alexnet -t slim-fly" in out
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {f"topoplan-topology-slim-fly/{path}" for path in package_files("topology", "slim-fly")}
+    assert "slim-fly is there already" in refusal(capsys, "topology", "slim-fly")
+
+
+def test_a_class_has_no_name_that_its_module_uses_already():
+    module = package_files("topology", "fabric")["src/topoplan_topology_fabric/__init__.py"]
+    assert "class FabricTopology(Topology):" in module
+    assert '    name = "fabric"' in module
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("topolgy", "x", "did you mean 'topology'?"),
+        ("collective", "tree", "a simulator times them"),
+        ("topology", "Slim Fly", "lower case letters, digits and single dashes"),
+        ("topology", "x" * 61, "at most 60"),
+        ("topology", "fattree", "topoplan-topology-fattree 0.1.0 has a topology 'fattree'"),
+        ("command", "plugins", "topoplan-core 0.1.0 has a command 'plugins'"),
+    ],
+)
+def test_bad_names_are_refused(capsys, tmp_path, monkeypatch, kind, name, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal(capsys, kind, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_where_the_folder_cannot_be_written(tmp_path):
+    with pytest.raises(TopoplanError, match="cannot be written"):
+        write_package(tmp_path / "missing" / "mine", {"a": ""})
+    with pytest.raises(TopoplanError, match="cannot be written"):
+        write_package(tmp_path / "mine", {"a": "", "a/b": ""})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_packages_are_typed_and_clean(packages):
+    for kind in KINDS:
+        typed = run(sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "src", cwd=packages / kind)
+        assert typed.returncode == 0, typed.stdout
+    linted = run("ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,B,UP", packages, cwd=packages)
+    assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.slow
+def test_packages_are_installed_and_used(packages, tmp_path):
+    """As a user does it: in an environment with topoplan, `pip install`, `plugins show`, and the printed command."""
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    python = tmp_path / "venv/bin/python"
+    command = tmp_path / "venv/bin/topoplan"
+    folders = [packages / kind for kind in KINDS]
+    installed = run(python, "-m", "pip", "install", "-q", ROOT, *folders, cwd=ROOT)
+    assert installed.returncode == 0, installed.stderr[-3000:]
+    for kind in KINDS:
+        name = f"my-{kind}"
+        sheet = run(command, "plugins", "show", f"{kind}:{name}", cwd=tmp_path)
+        assert f"topoplan-{kind}-{name} 0.1.0" in sheet.stdout, sheet.stderr
+        words = usage(kind, name).split()[1:]
+        budget = ["--budget", "3"] if words[0] == "optimize" else []
+        used = run(command, *words, *budget, cwd=tmp_path)
+        assert used.returncode == 0, (words, used.stderr)
+    assert run(command, "plugins", "doctor", cwd=tmp_path).returncode == 0
