@@ -20,8 +20,11 @@ import pytest
 from topoplan.model.graph import Axis, Operator, Slices, Tensor
 from topoplan.model.sharding import arguments
 from topoplan_engine.partition import part_bounds, replica_groups, slice_elements
-from topoplan_reference.operators import CASES, Case
+from topoplan_reference.operators import CASES as OTHERS
+from topoplan_reference.operators import Case
+from topoplan_reference.resampled import resampling_cases
 
+CASES = {**OTHERS, **resampling_cases()}
 #: Cuts of each operator that are tried, besides the finest one.
 CUTS = 12
 STEP = 1e-6

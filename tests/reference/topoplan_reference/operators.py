@@ -34,7 +34,7 @@ from topoplan_operators import (
 )
 from topoplan_operators.heads import flat_heads as in_one_axis
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Bounds", "Case"]
 
 #: Dimension -> first iteration of a part, and one behind its last.
 Bounds = Mapping[str, tuple[int, int]]
@@ -343,6 +343,7 @@ def pooled(reduce: Callable[..., Any], fill: float) -> tuple[Function, Function]
 
 def image_cases() -> dict[str, Case]:
     x = Handle((2, 3, 7, 7))
+    sound = spatial.pooling(Handle((2, 3, 8)), (2,), stride=(2,), padding=[(0, 0)])
     most, mean = pooled(np.max, -np.inf), pooled(np.mean, 0.0)
     return {
         "convolution": convolution_case(3, 4, stride=2),
@@ -352,6 +353,7 @@ def image_cases() -> dict[str, Case]:
         "depthwise convolution with two outputs each": convolution_case(3, 6, groups=3),
         "maximum pooling": Case(spatial.pool2d(x, 3, stride=2, padding=1), *most, fill=-np.inf),
         "average pooling": Case(spatial.pool2d(x, 3, stride=2, padding=1, average=True), *mean),
+        "pooling of one axis": Case(sound, lambda x: (x.reshape(*x.shape[:2], -1, 2).max(-1),)),
         "flat": Case(spatial.flat(Handle((2, 5, 3, 2))), lambda x: (x.reshape(len(x), -1),)),
     }
 

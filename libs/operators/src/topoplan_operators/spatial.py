@@ -13,7 +13,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["Pads", "Pair", "conv2d", "convolution", "flat", "pair", "pool2d"]
+__all__ = ["Pads", "Pair", "conv2d", "convolution", "flat", "in_groups", "loops", "pair", "pool2d", "pooling"]
 
 Pair = int | tuple[int, int]
 #: Of every axis of positions: how many zeros stand before it, and behind it.
@@ -113,16 +113,16 @@ def convolution(
     samples, channels = x.shape[:2]
     if groups < 1 or out < 1 or channels % groups or out % groups:
         raise TopoplanError(f"{kind}: {groups} groups do not divide {channels} and {out} channels")
-    dims = _loops(samples, channels, out, positions, groups)
+    dims = loops(samples, channels, out, positions, groups)
     i = len(dims) - 1
-    output_channels = _in_groups(out, groups)
+    output_channels = in_groups(out, groups)
     weights = [Tensor("kernel", (output_channels, Axis(channels // groups, i), *map(Axis, kernel)))]
     if bias:
         weights.append(Tensor("bias", (output_channels,)))
     work = [Term(2 * math.prod(kernel), tuple(range(len(dims))))]
     if bias or activation:
         work.append(Term(int(bias) + int(activation), tuple(range(i))))
-    input_channels = Axis(channels, i) if groups == 1 else _in_groups(channels, groups)
+    input_channels = Axis(channels, i) if groups == 1 else in_groups(channels, groups)
     answer = (Axis(samples, 0), output_channels, *(Axis(size, dim) for dim, size in enumerate(positions, 2)))
     return Operator(
         name="",
@@ -137,7 +137,7 @@ def convolution(
     )
 
 
-def _loops(samples: int, channels: int, out: int, positions: Sequence[int], groups: int) -> tuple[Dimension, ...]:
+def loops(samples: int, channels: int, out: int, positions: Sequence[int], groups: int) -> tuple[Dimension, ...]:
     """Return the iteration space of a convolution."""
     names = _names(len(positions))
     return (
@@ -149,7 +149,7 @@ def _loops(samples: int, channels: int, out: int, positions: Sequence[int], grou
     )
 
 
-def _in_groups(channels: int, groups: int) -> Axis:
+def in_groups(channels: int, groups: int) -> Axis:
     """Return an axis of channels that follows dimension 1: themselves, or their groups where there are several."""
     inner = channels // groups if groups > 1 else 1
     return Axis(channels, 1, scale=inner, extent=inner)
@@ -163,34 +163,59 @@ def _names(count: int) -> tuple[str, ...]:
 def pool2d(
     x: Handle, kernel: Pair, *, stride: Pair, padding: Pair | Pads, average: bool = False, dilation: Pair = 1
 ) -> Operator:
-    """Return a 2-D pooling of ``x`` (samples, channels, height, width), of kind ``pool2d`` or ``avg_pool2d``.
-
-    Dimensions: ``n`` samples, ``c`` channels, ``h``, ``w`` output positions.
+    """Return a 2-D pooling; see `pooling`.
 
     Args:
-        x: see above.
+        x: (samples, channels, height, width).
         kernel, stride, dilation: of height and width.
         padding: of height and width, or what stands before and behind each.
         average: the mean of a window, which is linear, not its maximum.
     """
     sides = pair(padding) if isinstance(padding, int) else padding
     pads = [(side, side) if isinstance(side, int) else side for side in sides]
-    (height, width), windows = _windows("pool2d", x, pair(kernel), pair(stride), pads, pair(dilation))
-    (kh, kw), (samples, channels) = pair(kernel), x.shape[:2]
-    n, c, h, w = range(4)
+    return pooling(x, pair(kernel), stride=pair(stride), padding=pads, average=average, dilation=pair(dilation))
+
+
+def pooling(
+    x: Handle,
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Pads,
+    average: bool = False,
+    dilation: Sequence[int] | None = None,
+) -> Operator:
+    """Return a pooling of ``x`` (samples, channels, positions ...), of kind ``pool2d`` or ``avg_pool2d``.
+
+    Dimensions: ``n`` samples, ``c`` channels, then the output positions, ``h`` and ``w`` in two dimensions.  Kinds of
+    one axis and of three are ``pool1d`` and ``pool3d``.  FLOPs are one for each element of a window.
+
+    Args:
+        x: see above.
+        kernel, stride, dilation: of every axis of positions; dilation is 1 unless given.
+        padding: what stands before and behind every axis of positions.
+        average: the mean of a window, which is linear, not its maximum.
+
+    Raises:
+        TopoplanError: windows do not fit.
+    """
+    kind = f"pool{len(kernel)}d"
+    positions, windows = _windows(kind, x, kernel, stride, padding, dilation or [1] * len(kernel))
+    samples, channels = x.shape[:2]
+    dims = (
+        Dimension("n", samples, Role.SAMPLE),
+        Dimension("c", channels, Role.ATTRIBUTE),
+        *(Dimension(name, size, Role.ATTRIBUTE) for name, size in zip(_names(len(kernel)), positions, strict=True)),
+    )
+    axes = tuple(range(len(dims)))
     return Operator(
         name="",
-        kind="avg_pool2d" if average else "pool2d",
-        dims=(
-            Dimension("n", samples, Role.SAMPLE),
-            Dimension("c", channels, Role.ATTRIBUTE),
-            Dimension("h", height, Role.ATTRIBUTE),
-            Dimension("w", width, Role.ATTRIBUTE),
-        ),
-        inputs=(Tensor("x", (Axis(samples, n), Axis(channels, c), *windows), x.itemsize),),
-        outputs=(plain("y", Handle((samples, channels, height, width), x.itemsize), n, c, h, w),),
-        work=(Term(kh * kw, (n, c, h, w)),),
-        tags={"flexnet": f"Pool2D_{kh}_{kw}"},
+        kind=f"avg_{kind}" if average else kind,
+        dims=dims,
+        inputs=(Tensor("x", (Axis(samples, 0), Axis(channels, 1), *windows), x.itemsize),),
+        outputs=(plain("y", Handle((samples, channels, *positions), x.itemsize), *axes),),
+        work=(Term(math.prod(kernel), axes),),
+        tags={"flexnet": f"Pool2D_{kernel[0]}_{kernel[1]}"} if len(kernel) == 2 else {},
         linear_in=((0,),) if average else (),
     )
 

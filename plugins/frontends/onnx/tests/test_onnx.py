@@ -36,6 +36,11 @@ REAL = {
     "vgg19": (143_667_240, 39_264_124_928, 46),
     "zfnet512": (87_250_536, 2_963_454_016, 22),
 }
+#: Kinds whose FLOPs are compared; the second term of those but attention is a bias.
+PRODUCTS = (
+    *("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul", "einsum"),
+    "scaled_dot_product_attention",
+)
 needs_files = pytest.mark.skipif(not LIGHT.is_dir(), reason="the package onnx, which has real graphs, is not installed")
 
 
@@ -49,9 +54,13 @@ def parameters(graph: OperatorGraph) -> int:
 
 
 def flops(graph: OperatorGraph) -> float:
-    """FLOPs of products and convolutions."""
-    products = [op for op in graph.operators if op.kind in ("conv1d", "conv2d", "linear", "matmul", "einsum")]
-    return sum(op.work[0].coefficient * math.prod(op.sizes[d] for d in op.work[0].dims) for op in products)
+    """FLOPs of products, convolutions and attention."""
+    return sum(
+        term.coefficient * math.prod(op.sizes[d] for d in term.dims)
+        for op in graph.operators
+        if op.kind in PRODUCTS
+        for term in (op.work if op.kind == "scaled_dot_product_attention" else op.work[:1])
+    )
 
 
 @pytest.fixture
@@ -190,7 +199,12 @@ class TestDecoders:
     def test_attention_is_found_through_chains_of_shapes(self, build) -> None:
         graph = build(decoder(), 8, sizes="sequence=12")
         kinds = [op.kind for op in graph.operators]
-        assert [kinds.count(kind) for kind in ("linear", "matmul", "softmax", "token_embedding")] == [4, 2, 1, 1]
+        assert [kinds.count(kind) for kind in ("linear", "scaled_dot_product_attention", "token_embedding")] == [
+            4,
+            1,
+            1,
+        ]
+        assert not {"matmul", "softmax", "divide"} & {*kinds}
         assert not {"Shape", "Concat"} & {*kinds}
         assert parameters(graph) == 50 * 16 + 64 * 16 + 2 * 16 + 16 * (16 + 8 + 8 + 16) + 16
         assert flops(graph) == 2 * 8 * 12 * 16 * (16 + 8 + 8 + 16) + 2 * 2 * 8 * 4 * 12 * 12 * 4

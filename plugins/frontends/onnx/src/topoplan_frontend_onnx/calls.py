@@ -109,6 +109,20 @@ class Call:
             raise TopoplanError(f"the values of input {place} are not in the file")
         return [int(number) for number in value.ravel()]
 
+    def constant_reals(self, place: int) -> list[float]:
+        """Return the real numbers of an input whose values are known."""
+        value = self.weight(place).value
+        if value is None:
+            raise TopoplanError(f"the values of input {place} are not in the file")
+        return [float(number) for number in value.ravel()]
+
+    def word(self, name: str, default: str) -> str:
+        """Return an attribute that is a word."""
+        value = self.node.attributes.get(name, default)
+        if not isinstance(value, str):
+            raise TopoplanError(f"{name} is no word")
+        return value
+
     def slices(self, x: Activation) -> list[tuple[int, slice]]:
         """Return axis and slice, for Slice with inputs or, as before version 10, with attributes."""
         if len(self.inputs) > 2:

@@ -20,6 +20,7 @@ from topoplan.model.graph import Axis, Dimension, Role, Tensor
 from topoplan_frontend_onnx import Onnx
 from topoplan_frontend_onnx.calls import Call, Unknown
 from topoplan_frontend_onnx.folding import constant_of, folded
+from topoplan_frontend_onnx.fusing import fused
 from topoplan_frontend_onnx.operators import OPERATORS
 from topoplan_frontend_onnx.reading import File, Input, Node, read
 from topoplan_frontend_onnx.values import Activation, Constant, Value
@@ -43,7 +44,7 @@ def build(options: Onnx, batch_size: int | None) -> OperatorGraph:
     if not options.file:
         raise TopoplanError("frontend onnx: file is missing (-o file=model.onnx)")
     path = Path(options.file)
-    file = read(path)
+    file = fused(read(path))
     try:
         return _Joining(file, path.stem, _sizes(options.sizes), batch_size, options.strict).graph()
     except TopoplanError as error:

@@ -15,9 +15,12 @@ from topoplan import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
 from topoplan_frontend_onnx.calls import Call, Unknown
 from topoplan_frontend_onnx.folding import reshaped
+from topoplan_frontend_onnx.fusing import ATTENTION
+from topoplan_frontend_onnx.spatial import SPATIAL
 from topoplan_frontend_onnx.values import Activation, Constant, Value
 from topoplan_operators import (
     Handle,
+    attention,
     dense,
     experts,
     normalization,
@@ -25,7 +28,6 @@ from topoplan_operators import (
     products,
     reductions,
     shaping,
-    spatial,
     tokens,
 )
 
@@ -149,49 +151,6 @@ def _rows(table: Constant) -> Operator:
     )
 
 
-def _conv(call: Call) -> Value:
-    x, w = call.activation(0), call.weight(1)
-    rank = len(x.shape) - 2
-    if rank < 1 or len(w.shape) != rank + 2:
-        raise TopoplanError(f"input {x.shape} and kernel {w.shape} do not fit")
-    kernel = w.shape[2:]
-    stride, dilation = call.sizes("strides", rank), call.sizes("dilations", rank)
-    groups = call.integer("group", 1)
-    if groups < 1 or x.shape[1] != w.shape[1] * groups:
-        raise TopoplanError(f"{x.shape[1]} input channels, but {groups} groups of {w.shape[1]}")
-    operator = spatial.convolution(
-        x.handle,
-        w.shape[0],
-        kernel,
-        stride=stride,
-        padding=call.pads(x.shape[2:], kernel, stride, dilation),
-        bias=call.present(2),
-        activation=False,
-        groups=groups,
-        dilation=dilation,
-    )
-    return call.emit(operator, [x])
-
-
-def _pool(call: Call) -> Value:
-    x = call.activation(0)
-    rank = len(x.shape) - 2
-    if rank != 2:
-        raise Unknown(f"pooling of {rank} axes")
-    kernel = call.sizes("kernel_shape", rank)
-    stride, dilation = call.sizes("strides", rank), call.sizes("dilations", rank)
-    pads = call.pads(x.shape[2:], kernel, stride, dilation)
-    operator = spatial.pool2d(
-        x.handle,
-        (kernel[0], kernel[1]),
-        stride=(stride[0], stride[1]),
-        padding=pads,
-        dilation=(dilation[0], dilation[1]),
-        average=call.node.kind == "AveragePool",
-    )
-    return call.emit(operator, [x])
-
-
 def _global_pool(call: Call) -> Value:
     x = call.activation(0)
     axes = list(range(2, len(x.shape)))
@@ -283,6 +242,22 @@ def _matmul(call: Call) -> Value:
         return call.emit(operator, [x])
     operator = products.einsum(expression, [x.handle, y.handle], sample=letters[:1] or "x", kind="matmul")
     return call.emit(operator, [x, y])
+
+
+def _attention(call: Call) -> Value:
+    """Attention that was found in several nodes, or as opset 23 has it: without keys and values of the past."""
+    q, k, v = (call.activation(place) for place in range(3))
+    masks = [x for x in call.inputs[3:4] if x is not None]
+    if any(not x.data if isinstance(x, Activation) else x.source for x in masks) or len(call.inputs) > 4:
+        raise Unknown("a bias that is trained, or keys and values of the past")
+    heads = None
+    if len(q.shape) == 3:
+        heads = (call.integer("q_num_heads", 0), call.integer("kv_num_heads", 0))
+    causal = bool(call.integer("is_causal", 0))
+    operator = attention.scaled_dot_product(
+        q.handle, k.handle, v.handle, heads=heads, heads_axis=2 if heads else 1, causal=causal
+    )
+    return call.emit(operator, [q, k, v])
 
 
 def _gather(call: Call) -> Value:
@@ -405,7 +380,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
     **dict.fromkeys(_FUNCTIONS, _function),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _shaped),
-    **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
+    **SPATIAL,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _layer_norm),
@@ -413,9 +388,9 @@ OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
         (f"Reduce{word}" for word in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare")), _reduce
     ),
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduce),
+    **dict.fromkeys((ATTENTION, "Attention"), _attention),
     "BatchNormalization": _batch_norm,
     "Concat": _concat,
-    "Conv": _conv,
     "Expand": _expand,
     "Gather": _gather,
     "Gemm": _gemm,
