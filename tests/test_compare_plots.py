@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from topoplan import Host
+from topoplan_engine.executors import Processes
 from topoplan_studies.command import run_study
 from topoplan_studies.plot import pareto_front, plot
 from topoplan_studies.study import study_from
@@ -33,7 +34,9 @@ use = "bigswitch"
 
 def report_of(text, runs):
     study = study_from(tomllib.loads(text), "small", "small.toml")
-    return run_study(study, Host.discover(), prices=None, catalogue=False, measures=None, runs=runs, jobs=1)
+    return run_study(
+        study, Host.discover(), prices=None, catalogue=False, measures=None, runs=runs, executor=Processes()
+    )
 
 
 def test_the_plot_has_a_point_for_every_result(finished, tmp_path):

@@ -19,9 +19,9 @@ from idle_search import IdleSearch
 
 from topoplan import Host, Searcher, TopoplanError, hookimpl
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.executors import Processes, run_jobs
 from topoplan_engine.experiment import Choice
 from topoplan_engine.packing import packed, unpacked
-from topoplan_engine.workers import run_jobs
 
 #: Other processes need not find this module: its classes are sent whole, as those of a notebook are.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -140,7 +140,9 @@ def _alive(pid):
 def jobs(work, workers):
     """Run jobs; return their results by number, and whether it was interrupted."""
     results = {}
-    stopped = run_jobs(Host(), worker_jobs.run, work, [f"job {job}" for job in work], workers, results.__setitem__)
+    stopped = run_jobs(
+        Host(), worker_jobs.run, work, [f"job {job}" for job in work], Processes(workers=workers), results.__setitem__
+    )
     return results, stopped
 
 
@@ -173,5 +175,5 @@ def test_a_second_ctrl_c_ends_at_once_and_keeps_what_is_finished():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    assert run_jobs(Host(), worker_jobs.run, [0, 6000, 6000], ["a", "b", "c"], 2, stop_twice)
+    assert run_jobs(Host(), worker_jobs.run, [0, 6000, 6000], ["a", "b", "c"], Processes(workers=2), stop_twice)
     assert results == {0: 0}  # the others, of a minute each, would have finished

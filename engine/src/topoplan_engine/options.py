@@ -15,6 +15,7 @@ from topoplan.errors import TopoplanError, shown
 from topoplan.options import SEEDS, check, option
 
 __all__ = [
+    "EXECUTOR",
     "LARGEST_BATCH",
     "MOST_DEVICES",
     "MOST_HOSTS",
@@ -36,6 +37,10 @@ _COMPONENT = "NAME[:KEY=VALUE,...]"
 _BUDGET, _NO_BUDGET = 1000, 10**9
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST_SECONDS = 365 * 24 * 3600.0
+
+
+#: What `topoplan_engine.executors` has, for the help of commands.
+EXECUTOR = "where jobs run: processes, or dask:address=tcp://HOST:8786; the result does not depend on it"
 
 
 @attrs.frozen(kw_only=True)

@@ -64,10 +64,10 @@ def unpacked(data: bytes) -> Host:
 def sendable(error: Exception) -> Exception:
     """Return an exception that another process can read, whatever its class."""
     try:
-        pickle.loads(pickle.dumps(error))
+        whole = str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:  # of a plugin, perhaps
-        return TopoplanError(f"a worker process: {exception_line(error)}")
-    return error
+        whole = False
+    return error if whole else TopoplanError(f"a worker process: {exception_line(error)}")
 
 
 def _importable(name: str) -> bool:

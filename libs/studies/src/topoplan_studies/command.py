@@ -8,6 +8,7 @@ import typer
 
 from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
+from topoplan_engine.executors import Executor
 from topoplan_engine.reporting.figures import check_figure, write_figure
 from topoplan_engine.reporting.pages import check_section, picture_of, write_section
 from topoplan_engine.reporting.printing import print_json
@@ -36,7 +37,7 @@ def compare_and_report(
     catalogue: bool,
     measures: Path | None,
     runs: Path,
-    jobs: int,
+    executor: Executor,
     plot: Path | None,
     page: Path | None,
     command: str,
@@ -50,7 +51,7 @@ def compare_and_report(
         check_figure(plot, "topoplan-command-compare")
     if page is not None:
         check_section(page, study.name, "topoplan-command-compare")
-    report = run_study(study, host, prices=prices, catalogue=catalogue, measures=measures, runs=runs, jobs=jobs)
+    report = run_study(study, host, prices=prices, catalogue=catalogue, measures=measures, runs=runs, executor=executor)
     if as_json:
         print_json(json_of(report))
     else:
@@ -70,7 +71,7 @@ def run_study(
     catalogue: bool,
     measures: Path | None,
     runs: Path,
-    jobs: int,
+    executor: Executor,
 ) -> StudyReport:
     """Run all that is not stored yet, and return what came of it.
 
@@ -81,7 +82,7 @@ def run_study(
         catalogue: take only parts that the prices list.
         measures: folder with the measurement files that models name.
         runs: folder that stores finished runs.
-        jobs: worker processes.
+        executor: where runs run.
 
     Raises:
         TopoplanError: something in the study is wrong, or cannot be run.
@@ -93,7 +94,7 @@ def run_study(
         raise TopoplanError(f"--measures {measures}: is not a folder")
     specs = run_specs(study, host, price_list, measures)
     with parts_shown("comparing", len(specs)) as on_progress:
-        finished = run_all(specs, host, Store(runs), jobs, on_progress)
+        finished = run_all(specs, host, Store(runs), executor, on_progress)
     values = [result for result in finished.results if result is not None]
     if finished.interrupted and len(values) < len(specs):
         typer.echo(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topoplan.plugin.host import Host
+from topoplan_engine.executors import executor_from
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_studies.command import run_study
 from topoplan_studies.study import study_from
@@ -20,6 +21,7 @@ def compare(
     *,
     runs: Path | str = ".topoplan-runs",
     jobs: int = 1,
+    executor: str = "processes",
     prices: Path | None = None,
     catalogue: bool = False,
     measures: Path | None = None,
@@ -30,7 +32,8 @@ def compare(
     Args:
         study: tables as a study in TOML has them, or the path of one.
         runs: folder that keeps finished runs; they are not repeated.
-        jobs: worker processes.
+        jobs: worker processes, of the executor of this machine.
+        executor: where runs run, as ``--executor`` names it.
         prices: file with prices; None for those that come with this package.
         catalogue: take only parts that the prices list.
         measures: folder with the measurement files that models name.
@@ -48,5 +51,5 @@ def compare(
         catalogue=catalogue,
         measures=measures,
         runs=Path(runs),
-        jobs=jobs,
+        executor=executor_from(executor, jobs),
     )

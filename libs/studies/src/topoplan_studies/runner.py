@@ -1,6 +1,6 @@
-"""All runs of a study, in worker processes; a finished run is stored at once and never repeated.
+"""All runs of a study, in the workers of an executor; a finished run is stored at once and never repeated.
 
-A run takes all randomness from its seed, so results depend neither on the number of workers nor on the order in which
+A run takes all randomness from its seed, so results depend neither on the executor nor on the order in which
 runs finish.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from topoplan.plugin.host import Host
-from topoplan_engine.workers import run_jobs
+from topoplan_engine.executors import Executor, run_jobs
 from topoplan_studies.measure import measure
 from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.store import Store, inputs
@@ -39,7 +39,7 @@ def run_all(
     specs: Sequence[RunSpec],
     host: Host,
     store: Store,
-    jobs: int,
+    executor: Executor,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
 ) -> StudyRuns:
     """Run all that the store does not have.
@@ -48,7 +48,7 @@ def run_all(
         specs: what to run; equal ones are run once.
         host: where components come from, here for the check of all inputs and in the workers.
         store: stores finished runs.
-        jobs: worker processes.
+        executor: where they run.
         on_progress: called with the number of finished runs and the name of the one that just did.
 
     Raises:
@@ -70,5 +70,5 @@ def run_all(
     interrupted = False
     if missing:
         experiments = [specs[index].experiment for index in missing]
-        interrupted = run_jobs(host, measure, experiments, [str(specs[index]) for index in missing], jobs, finish)
+        interrupted = run_jobs(host, measure, experiments, [str(specs[index]) for index in missing], executor, finish)
     return StudyRuns(results=tuple(results.get(key) for key in keys), stored=stored, interrupted=interrupted)

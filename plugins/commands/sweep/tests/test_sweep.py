@@ -17,6 +17,7 @@ from topoplan_command_sweep.plot import plot
 from topoplan_command_sweep.results import BatchSizeResult, plan_batch_size, plan_batch_sizes
 from topoplan_command_sweep.table import as_json, baselines_of, sweep_table
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, workers
+from topoplan_engine.executors import Processes
 
 ROWS = [
     BatchSizeResult(
@@ -109,7 +110,7 @@ def test_a_row_is_what_one_run_says():
 def test_processes_give_the_same_rows_as_one():
     experiments = [experiment(size) for size in (64, 63)]
     seen = []
-    rows, interrupted = plan_batch_sizes(experiments, 2, seen.append)
+    rows, interrupted = plan_batch_sizes(experiments, Processes(workers=2), seen.append)
     assert rows == [plan_batch_size(Host.discover(), one) for one in experiments]
     assert not interrupted
     assert sorted(row.batch_size for row in seen) == [63, 64]
@@ -119,7 +120,7 @@ def test_an_interruption_keeps_finished_rows(here):
     def stop(row):
         os.kill(os.getpid(), signal.SIGINT)
 
-    rows, interrupted = plan_batch_sizes([experiment(size) for size in (64, 128, 256)], 1, stop)
+    rows, interrupted = plan_batch_sizes([experiment(size) for size in (64, 128, 256)], Processes(), stop)
     assert interrupted
     assert [row.batch_size for row in rows] == [64]
 

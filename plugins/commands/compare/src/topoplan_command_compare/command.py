@@ -12,7 +12,7 @@ import typer
 from topoplan.errors import TopoplanError
 from topoplan.options import SEEDS, option
 from topoplan_engine.flags import AsJson, Flags, typed_command
-from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
+from topoplan_engine.options import EXECUTOR, ClusterOptions, ComponentOptions, RunOptions
 from topoplan_studies.options import SEARCHERS, StudyFiles
 
 __all__ = ["CompareOptions", "compare"]
@@ -21,7 +21,7 @@ __all__ = ["CompareOptions", "compare"]
 _VARYING = ("interface_bandwidth_gbps", "degree", "servers", "batch_size")
 _RUN = ("batch_size", "budget", "keep", "draws", "precision", "precision_speedup", "optimizer")
 #: Options that change no result; a page does not repeat them.
-_NO_MATTER = ("runs", "jobs", "write", "plot", "as_json")
+_NO_MATTER = ("runs", "jobs", "executor", "write", "plot", "as_json")
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +41,8 @@ class CompareOptions:
         (), help="a run for each; unset: the study's, else 0", minimum=0, maximum=SEEDS, metavar="N,..."
     )
     runs: Path = option(Path(".topoplan-runs"), help="folder that keeps finished runs; they are not repeated")
-    jobs: int = option(1, help="worker processes", minimum=1, short="-j")
+    jobs: int = option(1, help="worker processes of this machine", minimum=1, short="-j")
+    executor: str = option("processes", help=EXECUTOR, metavar="NAME[:KEY=VALUE,...]")
 
 
 def compare(
@@ -64,6 +65,7 @@ def compare(
     of the network axis search only where it can be rewired; --plot draws iteration times, and times against costs.
     """
     from topoplan.plugin.host import Host
+    from topoplan_engine.executors import executor_from
     from topoplan_studies.command import compare_and_report
     from topoplan_studies.study import study_from
 
@@ -79,7 +81,7 @@ def compare(
         catalogue=files.catalogue,
         measures=files.measures,
         runs=comparison.runs,
-        jobs=comparison.jobs,
+        executor=executor_from(comparison.executor, comparison.jobs),
         plot=files.plot,
         page=files.write,
         command=typed_command(context, without=_NO_MATTER),

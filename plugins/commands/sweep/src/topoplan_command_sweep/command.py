@@ -19,9 +19,10 @@ from topoplan_command_sweep.plot import plot as figure_of
 from topoplan_command_sweep.results import BatchSizeResult, plan_batch_sizes
 from topoplan_command_sweep.table import as_json as json_of
 from topoplan_command_sweep.table import sweep_table
+from topoplan_engine.executors import executor_from
 from topoplan_engine.experiment import experiment_from_options
 from topoplan_engine.flags import AsJson, Flags
-from topoplan_engine.options import LARGEST_BATCH, ClusterOptions, ComponentOptions, RunOptions
+from topoplan_engine.options import EXECUTOR, LARGEST_BATCH, ClusterOptions, ComponentOptions, RunOptions
 from topoplan_engine.reporting.figures import check_figure, write_figure
 from topoplan_engine.reporting.progress import parts_shown
 
@@ -45,6 +46,7 @@ class SweepOptions:
     jobs: int | None = option(
         None, help="worker processes; unset: RAYON_NUM_THREADS, as HPGO, or one for each core", minimum=1, short="-j"
     )
+    executor: str = option("processes", help=EXECUTOR, metavar="NAME[:KEY=VALUE,...]")
     plot: Path | None = option(None, help="draw what the table shows; SVG, PDF or PNG", metavar="FILE.svg")
 
     def __attrs_post_init__(self) -> None:
@@ -83,7 +85,7 @@ def sweep(
     with parts_shown("planning", len(experiments), quiet=as_json) as report:
         rows, interrupted = plan_batch_sizes(
             experiments,
-            sweep.jobs or _default_jobs(),
+            executor_from(sweep.executor, sweep.jobs or _default_jobs()),
             lambda row: report(next(finished), f"batch size {row.batch_size}"),
         )
     _show(rows, interrupted, as_json=as_json)

@@ -1,4 +1,4 @@
-"""One experiment for each batch size, each in a process of its own; finished ones survive an interruption."""
+"""One experiment for each batch size, each in a worker of its own; finished ones survive an interruption."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from topoplan import Host, TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine import Experiment, optimize
-from topoplan_engine.workers import run_jobs
+from topoplan_engine.executors import Executor, run_jobs
 
 __all__ = ["BatchSizeResult", "plan_batch_size", "plan_batch_sizes"]
 
@@ -76,7 +76,7 @@ def plan_batch_size(host: Host, experiment: Experiment) -> BatchSizeResult:
 
 def plan_batch_sizes(
     experiments: Sequence[Experiment],
-    jobs: int,
+    executor: Executor,
     on_progress: Callable[[BatchSizeResult], None] = lambda result: None,
     host: Host | None = None,
 ) -> tuple[list[BatchSizeResult], bool]:
@@ -84,7 +84,7 @@ def plan_batch_sizes(
 
     Args:
         experiments: with a batch size each.
-        jobs: processes.
+        executor: where they run.
         on_progress: called with every result as soon as it is there.
         host: where components come from; all installed plugins unless given.
 
@@ -98,5 +98,5 @@ def plan_batch_sizes(
         on_progress(result)
 
     names = [f"batch size {experiment.run.batch_size}" for experiment in experiments]
-    interrupted = run_jobs(host or Host.discover(), plan_batch_size, experiments, names, jobs, finish)
+    interrupted = run_jobs(host or Host.discover(), plan_batch_size, experiments, names, executor, finish)
     return [results[index] for index in sorted(results)], interrupted

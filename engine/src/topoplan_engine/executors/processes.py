@@ -1,0 +1,84 @@
+"""Worker processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, ClassVar
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.options import option
+from topoplan.plugin.host import Host
+from topoplan_engine.executors.base import Executor, Pool
+from topoplan_engine.packing import packed
+from topoplan_engine.workers import interrupts_ignored, process_pool, run_job
+
+__all__ = ["Processes"]
+
+
+@attrs.frozen(kw_only=True)
+class Processes(Executor):
+    """Processes of this machine, which end with the one that started them."""
+
+    name: ClassVar[str] = "processes"
+
+    workers: int = option(1, help="number of processes", minimum=1)
+
+    def pool(self, host: Host, most: int) -> Pool:
+        """Start processes that load the components of ``host``."""
+        return _ProcessPool(packed(host), min(self.workers, most))
+
+
+class _ProcessPool:
+    """The processes, and which jobs they have."""
+
+    def __init__(self, plugins: bytes, workers: int) -> None:
+        self._plugins, self._workers = plugins, workers
+        self._jobs: dict[Future[Any], tuple[int, str]] = {}
+        self._bystanders = multiprocessing.active_children()
+        try:
+            self._pool = process_pool(workers)
+        except BrokenProcessPool:
+            raise self._lost() from None
+
+    @property
+    def room(self) -> int:
+        return self._workers - len(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return len(self._jobs)
+
+    def start(self, number: int, function: Callable[[Host, Any], Any], name: str, job: Any) -> None:
+        try:
+            with interrupts_ignored():
+                future = self._pool.submit(run_job, self._plugins, function, name, job)
+        except BrokenProcessPool:
+            raise self._lost() from None
+        self._jobs[future] = number, name
+
+    def wait(self, seconds: float) -> Iterator[tuple[int, Any, Exception | None]]:
+        for future in wait(self._jobs, timeout=seconds, return_when=FIRST_COMPLETED).done:
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                raise self._lost() from None
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            number, _ = self._jobs.pop(future)
+            yield number, None if error else future.result(), error
+
+    def _lost(self) -> TopoplanError:
+        lost = ", ".join(name for _, name in sorted(self._jobs.values()))
+        when = f"during one of: {lost}" if lost else "as it started"
+        return TopoplanError(f"a worker process died (out of memory?) {when}")
+
+    def close(self, *, at_once: bool) -> None:
+        if at_once:
+            for process in multiprocessing.active_children():
+                if process not in self._bystanders:
+                    process.terminate()
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,177 @@
+"""Executors: chosen by name, with one line for what is wrong; Dask workers give what processes give."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import worker_jobs
+
+from topoplan import Host, TopoplanError
+from topoplan_engine.executors import Processes, executor_from, run_jobs
+from topoplan_engine.executors.dask import Dask
+
+
+def test_an_executor_is_chosen_by_name():
+    assert executor_from("processes", 3) == Processes(workers=3)
+    assert executor_from("processes:workers=2", 3) == Processes(workers=2)
+    assert executor_from("dask:address=tcp://10.0.0.1:8786", 3) == Dask(address="tcp://10.0.0.1:8786")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("proceses", "--executor: no executor 'proceses'; did you mean 'processes'?"),
+        ("processes:workers=0", "executor processes: workers: 0 is too small (at least 1)"),
+        ("dask:adress=x", "executor dask: no option 'adress'; did you mean 'address'?"),
+        ("dask", "executor dask: which scheduler? (write dask:address=tcp://HOST:8786)"),
+        ("dask:scheduler-file=none.json", "executor dask: scheduler-file: no file none.json"),
+        (
+            "dask:scheduler-file=none.json,address=tcp://a:1",
+            "executor dask: address and scheduler-file are both given (name one scheduler)",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(run, comparison, monkeypatch, text, message):
+    pytest.importorskip("distributed")
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    status, out, err = run("compare", "small.toml", "--executor", text)
+    assert (status, out) == (2, "")
+    assert err == f"error: {message}\n"
+
+
+def test_without_the_package_the_line_says_what_to_install(run, comparison, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    status, _, err = run("compare", "small.toml", "--executor", "dask:address=tcp://127.0.0.1:1")
+    assert (status, err) == (
+        2,
+        "error: executor dask: needs the package distributed: pip install 'topoplan-engine[dask]'\n",
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a Dask cluster of two processes, which start again when they are killed."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        yield cluster
+
+
+def pids(cluster):
+    """Return the processes of a cluster's workers."""
+    return [nanny.pid for nanny in cluster.workers.values() if nanny.pid]
+
+
+def jobs(cluster, work, on_result=lambda number, result: None):
+    """Run jobs on a cluster; return their results by number, and whether it was interrupted."""
+    results = {}
+
+    def finish(number, result):
+        results[number] = result
+        on_result(number, result)
+
+    executor = Dask(address=cluster.scheduler_address)
+    stopped = run_jobs(Host.discover(), worker_jobs.run, work, [f"job {job}" for job in work], executor, finish)
+    return results, stopped
+
+
+@pytest.mark.slow
+def test_dask_workers_run_jobs(cluster):
+    assert jobs(cluster, [9, 0, 3]) == ({0: 81, 1: 0, 2: 9}, False)
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_is_named_and_later_ones_are_not_started(cluster):
+    with pytest.raises(TopoplanError, match=r"^job late: is late$"):
+        jobs(cluster, [1, "late", "early", 2])
+    with pytest.raises(TopoplanError, match=r"^a worker process: UnicodeDecodeError: .*nothing"):
+        jobs(cluster, [1, "breaks"])
+
+
+@pytest.mark.slow
+def test_a_job_that_kills_every_worker_is_named(cluster, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 1)
+    with pytest.raises(TopoplanError, match=r"^job dies: every Dask worker that ran it died \(out of memory\?\)$"):
+        jobs(cluster, ["dies", 1])
+
+
+@pytest.mark.slow
+def test_ctrl_c_lets_jobs_finish_and_a_second_one_does_not(cluster):
+    def stop(number, result):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    results, stopped = jobs(cluster, [0, 40, 1, 2, 3, 4], stop)
+    assert stopped
+    assert {0, 1} <= results.keys() < {0, 1, 2, 3, 4, 5}
+
+    def stop_twice(number, result):
+        stop(number, result)
+        stop(number, result)
+
+    assert jobs(cluster, [0, 6000, 6000], stop_twice) == ({0: 0}, True)
+
+
+@pytest.mark.slow
+def test_other_versions_are_refused(cluster, monkeypatch):
+    monkeypatch.setattr("topoplan_engine.executors.dask.versions_of", lambda host: (("topoplan-searcher-mcmc", "9"),))
+    with pytest.raises(TopoplanError, match=r"^a Dask worker has topoplan-searcher-mcmc .* in place of 9 \(install"):
+        jobs(cluster, [1])
+
+
+class Killer(threading.Thread):
+    """Kills the workers of a cluster, one after the other, until it has killed enough."""
+
+    def __init__(self, cluster, count, every):
+        super().__init__(daemon=True)
+        self.cluster, self.count, self.every, self.killed = cluster, count, every, 0
+
+    def run(self):
+        while self.killed < self.count:
+            time.sleep(self.every)
+            alive = pids(self.cluster)
+            if alive:
+                try:
+                    os.kill(alive[self.killed % len(alive)], signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                self.killed += 1
+
+
+@pytest.mark.slow
+def test_a_study_and_a_sweep_are_the_same_where_workers_are_killed(run, cluster, finished):
+    dask = f"dask:address={cluster.scheduler_address}"
+    here = run("compare", "small.toml", "--json")
+    killer = Killer(cluster, 2, 1.0)
+    killer.start()
+    there = run("compare", "small.toml", "--json", "--executor", dask, "--runs", "new")
+    assert here[:2] == there[:2], there[2]
+    words = ("sweep", "alexnet", "-s", "mcmc", "--budget", "300", "--batch-sizes", "16,32,64,128", "--json")
+    one = run(*words, "-j", "1")
+    two = run(*words, "--executor", dask)
+    killer.join()
+    assert one[:2] == two[:2], two[2]
+    assert len(json.loads(two[1])["rows"]) == 4
+    assert killer.killed == 2
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_ends_is_one_line():
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as own:
+        timer = threading.Timer(2.0, own.close)
+        timer.start()
+        with pytest.raises(TopoplanError, match=r"^executor dask: the scheduler does not answer any more"):
+            jobs(own, [1, 6000])
+        timer.join()
+
+
+def test_nothing_at_the_address_is_one_line(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("topoplan_engine.executors.dask._ANSWERS", 0.5)
+    with pytest.raises(TopoplanError, match=r"^executor dask: no scheduler answers at tcp://127.0.0.1:1: "):
+        Dask(address="tcp://127.0.0.1:1").client()
