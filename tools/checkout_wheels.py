@@ -67,7 +67,7 @@ def members(folder: Path, table: Mapping[str, Any], head: str) -> Iterator[tuple
     """Give name and content of every file of a wheel but RECORD."""
     source = folder / "src"
     for path in sorted(source.rglob("*")):
-        if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"):
+        if path.is_file() and "__pycache__" not in path.parts:
             yield path.relative_to(source).as_posix(), path.read_bytes()
     if points := entry_points(table):
         yield f"{head}/entry_points.txt", points.encode()

@@ -1,7 +1,7 @@
 """How kernels are compiled, and a notice when that happens.
 
-Kernels are compiled on their first call and cached on disk, beside their sources or, where that place cannot be
-written, in the user's cache.  `on_compilation` announces it, since it takes seconds.
+Packages bring along kernels that are compiled; others are compiled on their first call and cached on disk (`caching`).
+`on_compilation` announces it, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -14,24 +14,36 @@ import numba
 from numba.core import event
 
 from topoplan.errors import TopoplanError
+from topoplan_engine.kernels.caching import KernelCache
 
-__all__ = ["inline_kernel", "interrupted", "kernel", "on_compilation"]
+__all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation"]
 
 if numba.config.DISABLE_JIT:
     raise TopoplanError("NUMBA_DISABLE_JIT is set, but simulators run compiled kernels alone (unset it)")
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator: `numba.njit` with options, whose compiled functions are kept on disk (`KernelCache`)."""
+    decorate = numba.njit(**options)
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        dispatcher = decorate(function)
+        dispatcher._cache = KernelCache(function)
+        return dispatcher
+
+    return compiled
+
 
 #: Decorates a function over arrays that it is given; it makes no array and returns none.
 #:
 #: Numba counts the references to an array wherever a loop reads it out of a tuple or hands it to another
 #: function, and cannot leave that away across branches: half of the time of an event loop.  A function that
 #: neither makes nor keeps arrays has no use for the counts (numba does the same for its own sorting).
-kernel: Any = numba.njit(cache=True, _nrt=False, no_cfunc_wrapper=True)
+kernel: Any = njit(_nrt=False, no_cfunc_wrapper=True)
 
 #: Likewise, for a part of a kernel that is not called from Python.  It is inlined: a call hands over every field of
 #: every tuple of arrays, which takes longer than most parts.
-inline_kernel: Any = numba.njit(
-    cache=True, _nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True
-)
+inline_kernel: Any = njit(_nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True)
 
 _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
 _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())

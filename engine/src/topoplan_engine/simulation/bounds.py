@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
@@ -17,6 +16,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_engine.simulation.topological import sort_tasks
@@ -121,7 +121,7 @@ def _bandwidth(hosts: I64, fabric: Fabric) -> float:
     return float(min(leaving, entering))
 
 
-@numba.njit(cache=True)
+@njit()
 def longest_chain(tasks: TaskColumns, processing_time: F64) -> float:
     """Length of the longest path through the task graph, in seconds, given the (T,) seconds of each task."""
     n_tasks = len(tasks.kind)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.kernels.jit import inline_kernel, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
@@ -102,7 +101,7 @@ def build(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingC
     return entities._replace(caps=entities.caps[:n_caps].copy())
 
 
-@numba.njit(cache=True)
+@njit()
 def _build(
     tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool
 ) -> tuple[Entities, int]:
@@ -221,7 +220,7 @@ def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, ro
     return n_caps
 
 
-@numba.njit(cache=True)
+@njit()
 def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
     """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
     result = tasks.seconds.copy()
@@ -245,7 +244,7 @@ def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns)
     return result
 
 
-@numba.njit(cache=True)
+@njit()
 def guaranteed_bytes(op: I32, entities: Entities, paths: PathColumns, rings: RingColumns) -> F64:
     """(n, E) bytes of each operator that cross each link under any draw; entities with several paths do not count.
 
@@ -271,7 +270,7 @@ def link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> Lin
     return LinkUses(*_link_uses(entities, paths, rings))
 
 
-@numba.njit(cache=True)
+@njit()
 def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
     n_tasks = len(entities.of_task) - 1
     ptr = np.zeros(n_tasks + 1, np.int64)
@@ -296,7 +295,7 @@ def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tu
     return ptr, link, seconds
 
 
-@numba.njit(cache=True)
+@njit()
 def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> int:
     """Links of the longest path that a message can take."""
     most = 0
@@ -310,7 +309,7 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
     return most
 
 
-@numba.njit(cache=True)
+@njit()
 def window(packets: float, last_window: float) -> int:
     """Load of a flow on a link: packets that it has on their way, on average.
 
@@ -346,7 +345,7 @@ def window(packets: float, last_window: float) -> int:
     return int(np.rint(packets / trips * 16)) * (LOAD // 16)
 
 
-@numba.njit(cache=True)
+@njit()
 def ring_window(packets: float, last_window: float) -> int:
     """Load of a coupled ring on a link: packets that its flows have on their way, on average, while they are there.
 
@@ -370,14 +369,14 @@ def ring_window(packets: float, last_window: float) -> int:
     return int(np.rint(packets / trips * _PRESENT)) * (LOAD // 16)
 
 
-@numba.njit(cache=True, inline="always")
+@njit(inline="always")
 def path_times(path: int, paths: PathColumns) -> tuple[float, float]:
     """Seconds before a message flows over a path, and from its last byte's departure to its arrival."""
     packet = paths.per_byte[path] - 1.0 / paths.slowest[path]
     return paths.delay[path] + paths.per_byte[path], paths.delay[path] + PACKET * max(0.0, packet)
 
 
-@numba.njit(cache=True, inline="always")
+@njit(inline="always")
 def _longest(row: int, paths: PathColumns) -> int:
     longest = 0
     for path in range(paths.row_ptr[row], paths.row_ptr[row + 1]):

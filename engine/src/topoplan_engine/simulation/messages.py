@@ -6,10 +6,10 @@ stands in ``__all__``.  All functions run compiled and plain.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from topoplan.model.taskgraph import Collective
+from topoplan_engine.kernels.jit import njit
 
 __all__ = ["PACKET", "WINDOW", "collective_rounds", "packets"]
 
@@ -22,13 +22,13 @@ _SMALL = 9000
 _ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
-@numba.njit(cache=True, inline="always")
+@njit(inline="always")
 def packets(size: float) -> float:
     """Packets of a message of so many bytes, at least one."""
     return float(max(1.0, np.ceil(size / PACKET)))
 
 
-@numba.njit(cache=True, inline="always")
+@njit(inline="always")
 def collective_rounds(size: int, members: int, collective: int) -> tuple[int, float]:
     """Rounds of a `Collective` on a ring, one if it is small, and the bytes that each member sends in one of them.
 

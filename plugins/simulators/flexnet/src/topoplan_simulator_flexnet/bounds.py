@@ -5,11 +5,11 @@ They hold for any order of events: `processing_times` of tasks, `link_uses`, and
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
 from topoplan.model.taskgraph import TaskKind
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.network.tables import PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
@@ -20,7 +20,7 @@ _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
-@numba.njit(cache=True, inline="always")
+@njit(inline="always")
 def flow_bytes(size: int, members: int, rings: int) -> int:
     """Bytes of each flow of an all-reduce of ``size`` bytes."""
     if rings == 1:  # 2 (members - 1) size // members, with factors that stay small
@@ -28,7 +28,7 @@ def flow_bytes(size: int, members: int, rings: int) -> int:
     return int(np.ceil(2.0 * (members - 1) * size / members / rings))
 
 
-@numba.njit(cache=True)
+@njit()
 def guaranteed_bytes(
     kind: I8, op: I32, size: I64, traffic: Traffic, backward: I32, paths: PathColumns, rings: RingColumns
 ) -> F64:
@@ -60,7 +60,7 @@ def link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: R
     return LinkUses(*_link_uses(tasks, traffic, paths, rings))
 
 
-@numba.njit(cache=True)
+@njit()
 def _link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> tuple[I64, I32, F64]:
     n_tasks = len(tasks.kind)
     ptr = np.zeros(n_tasks + 1, np.int64)
@@ -95,7 +95,7 @@ def _link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: 
     return ptr, link, milliseconds
 
 
-@numba.njit(cache=True)
+@njit()
 def processing_times(
     tasks: TaskColumns,
     traffic: Traffic,
@@ -123,7 +123,7 @@ def processing_times(
     return result
 
 
-@numba.njit(cache=True)
+@njit()
 def _message(row: int, size: int, paths: PathColumns, segment: int) -> float:
     path = paths.row_ptr[row]
     segments = max(1, (size + segment - 1) // segment)

@@ -31,14 +31,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.hashing import uniform
-from topoplan_engine.kernels.jit import inline_kernel, interrupted
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
@@ -137,7 +136,7 @@ def run(*arguments: Any) -> Any:
     return outcome
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def _run(
     tasks: TaskColumns,
     entities: Entities,
@@ -164,7 +163,7 @@ def _run(
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def initial_state(p: Prepared) -> State:
     """Return the state before the first instant."""
     n_tasks, n_entities, n_links = len(p.tasks.kind), len(p.entities.task), len(p.paths.bandwidth)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.kernels.jit import inline_kernel, njit
 
 __all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_events", "tree"]
 
@@ -41,7 +40,7 @@ class Timed(NamedTuple):
     counts: I64
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def timed_events(numbers: int) -> Timed:
     """Return an empty queue for events 0 .. numbers - 1, each of which is in it at most once at a time."""
     return Timed(
@@ -116,7 +115,7 @@ def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
     return bool(times[i] < time or (times[i] == time and ids[i] < number))
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def tree(leaves: int) -> F64:
     """Return a tree of minima over this many leaves, all infinite; node ``i`` is the smaller of 2i and 2i + 1."""
     size = 1

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.kernels.jit import inline_kernel, njit
 from topoplan_simulator_fluid.queues import tree
 
 __all__ = ["DIRTY", "ENDED", "ENTERED", "SETTLED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
@@ -99,7 +98,7 @@ class Sharing(NamedTuple):
     counts: I64
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def idle(capacity: F64, slot_ptr: I64) -> Sharing:
     """Return idle links, and flows that have not entered."""
     n_links, n_flows, n_slots = len(capacity), len(slot_ptr) - 1, slot_ptr[len(slot_ptr) - 1]

@@ -1,0 +1,212 @@
+"""Where compiled kernels are kept: those that a package brought along, then those that this machine has compiled.
+
+A package may hold kernels compiled for any CPU of a platform, in a folder `SHIPPED` beside its modules; `shipping`
+writes them.  They are looked up first, and only read.  A kernel that is not there, or does not fit, is looked for where
+numba keeps what it compiles (beside the source, in the user's cache, or in ``NUMBA_CACHE_DIR``), then compiled and kept
+there.  A folder that cannot be used is left alone: the kernel is compiled, and nothing is kept.
+
+An entry fits if these are the same as when it was compiled:
+
+* numba, llvmlite, the minor version of Python, the platform: what numba's own index asks for, and llvmlite;
+* what the kernel was compiled from: the text of its module and of the modules of all kernels that it calls, which are
+  compiled into it, and the constants that they use;
+* the fields of the named tuples that it is called with.
+
+Times and folders of files do not matter.  Entries are pickles, as all of numba's.  They lie in the package's own
+folder: who can change them there can change the code of the package, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import compiler
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
+
+__all__ = ["SHIPPED", "KernelCache", "shipping"]
+
+#: Folder of a package that holds its compiled kernels.
+SHIPPED = "compiled_kernels"
+#: A CPU that every machine of the platform is, and its features, as numba says them.
+_ANY_CPU = ("generic", "")
+#: Settings of numba that change what is compiled, and are no part of its index.
+_SETTINGS = ("BOUNDSCHECK", "CPU_FEATURES", "DEBUGINFO", "ENABLE_AVX", "ENABLE_PROFILING", "LOOP_VECTORIZE", "OPT")
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, np.generic, np.ndarray, types.NoneType)
+
+_writes_shipped = False
+
+
+@contextlib.contextmanager
+def shipping() -> Iterator[None]:
+    """Context manager in which kernels that are compiled are kept in the folders `SHIPPED` of their packages.
+
+    Numba must compile for any CPU: ``NUMBA_CPU_NAME=generic`` when it is imported (`ValueError` otherwise).
+    """
+    global _writes_shipped
+    if _ANY_CPU[0] != numba.config.CPU_NAME:
+        raise ValueError("NUMBA_CPU_NAME is not generic: kernels would run on this kind of CPU alone")
+    _writes_shipped = True
+    try:
+        yield
+    finally:
+        _writes_shipped = False
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of a function's compiled versions, behind those that its package brought along.
+
+    Files are looked at when the function is first called, not when its module is imported.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._py_func = function
+        self._name = repr(function)
+        self.enable()
+
+    @functools.cached_property
+    def _impl(self) -> Any:
+        """Raises `RuntimeError` where no folder can be written."""
+        return self._impl_class(self._py_func)
+
+    @functools.cached_property
+    def _cache_path(self) -> str:
+        return str(self._impl.locator.get_cache_path())
+
+    @functools.cached_property
+    def _cache_file(self) -> Any:
+        return IndexDataCacheFile(self._cache_path, self._impl.filename_base, _stamp(self._py_func))
+
+    @functools.cached_property
+    def _shipped(self) -> Any:
+        """The package's compiled versions; None if it has none, or numba is set to compile otherwise."""
+        folder = _shipped_folder(self._py_func.__module__)
+        if folder is None or not (_writes_shipped or folder.is_dir()):
+            return None
+        name = f"{self._py_func.__module__}.{self._py_func.__qualname__}".replace("<", "").replace(">", "")
+        line = self._py_func.__code__.co_firstlineno
+        return IndexDataCacheFile(str(folder), f"{name}-{line}.{_python()}", _stamp(self._py_func))
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _fields(sig))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the kept version of the function for a signature; None if there is none that fits."""
+        target_context.refresh()
+        if (found := self._load_shipped(sig, target_context)) is not None or _writes_shipped:
+            return found
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # numba can raise anything about a file that was cut off, and the kernel can be compiled
+            with contextlib.suppress(OSError, RuntimeError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a version of the function; do nothing if there is no place for it."""
+        if _writes_shipped and self._shipped is not None:
+            Path(self._shipped._cache_path).mkdir(exist_ok=True)
+            self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            super().save_overload(sig, data)
+
+    def _load_shipped(self, sig: Any, target_context: Any) -> Any:
+        if self._shipped is None:
+            return None
+        _, (platform, *_), *rest = self._index_key(sig, target_context.codegen())
+        try:
+            payload = self._shipped.load((sig, (platform, *_ANY_CPU), *rest))
+            return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
+        except Exception:  # as above
+            return None
+
+
+@functools.cache
+def _shipped_folder(module: str) -> Path | None:
+    """Return the folder for compiled kernels of a module's package."""
+    wanted = numba.config.CPU_NAME in (None, _ANY_CPU[0])
+    if not wanted or any(f"NUMBA_{name}" in os.environ for name in _SETTINGS):
+        return None
+    paths = getattr(sys.modules.get(module.partition(".")[0]), "__path__", None)
+    return Path(next(iter(paths))) / SHIPPED if paths else None
+
+
+def _python() -> str:
+    return f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
+
+
+def _fields(sig: Any) -> tuple[Any, ...]:
+    """Return the names of the fields of all named tuples in a signature: numba's types compare their classes alone."""
+    return tuple(
+        (getattr(getattr(one, "instance_class", None), "_fields", ()), _fields(one.types))
+        for one in sig
+        if hasattr(one, "types")
+    )
+
+
+def _stamp(function: Any) -> str:
+    """Return a checksum of all that a kernel is compiled from, but its arguments."""
+    modules, constants = _compiled_from(function)
+    texts = sorted(_checksum(module) for module in modules)
+    versions = version("llvmlite"), np.__version__.partition(".")[0]
+    return hashlib.sha256(repr((versions, texts, sorted(constants))).encode()).hexdigest()
+
+
+@functools.cache
+def _checksum(module: str) -> str:
+    path = getattr(sys.modules[module], "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+
+
+def _compiled_from(function: Any) -> tuple[set[str], set[str]]:
+    """Return the modules of a kernel and of all that it calls, and the constants that these use."""
+    modules: set[str] = set()
+    constants: set[str] = set()
+    waiting, known = [function], {function}
+    while waiting:
+        one = waiting.pop()
+        modules.add(one.__module__)
+        for name, value in _named(one):
+            if isinstance(value, Dispatcher):
+                if value.py_func not in known:
+                    known.add(value.py_func)
+                    waiting.append(value.py_func)
+            elif isinstance(value, _PLAIN):
+                constants.add(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")
+            elif isinstance(value, type) and _may_differ(value.__module__, one):
+                modules.add(value.__module__)
+    return modules, constants
+
+
+def _named(function: Any) -> Iterator[tuple[str, Any]]:
+    """Give names that a function uses with their values: globals, enclosed variables, attributes of modules."""
+    names, codes = set[str](), [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    enclosed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    found |= {name: cell.cell_contents for name, cell in enclosed}
+    yield from found.items()
+    for value in found.values():
+        if isinstance(value, types.ModuleType) and _may_differ(value.__name__, function):
+            yield from ((name, vars(value)[name]) for name in names if name in vars(value))
+
+
+def _may_differ(module: str, function: Any) -> bool:
+    """Whether a module is of the function's own package or of this project: those whose versions are in no stamp."""
+    package = module.partition(".")[0]
+    return package == function.__module__.partition(".")[0] or package.startswith("topoplan")
