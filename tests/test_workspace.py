@@ -29,7 +29,7 @@ def load(file):
     return module
 
 
-packages = load(ROOT / "tools/packages.py")
+packages, kernels = (load(ROOT / f"tools/{name}.py") for name in ("packages", "kernels"))
 TABLE = packages.Table.read(ROOT)
 PACKAGES = list(TABLE.packages.values())
 
@@ -82,7 +82,11 @@ def test_version_of_core_is_that_of_the_table():
 def checkout(tmp_path):
     """What the tool needs of a checkout, with two packages: core and ocs."""
     (tmp_path / "tools").mkdir()
-    for name in ("LICENSE", "pyproject.toml", "tools/checkout_backend.py", "tools/checkout_wheels.py"):
+    for name in (
+        "LICENSE",
+        "pyproject.toml",
+        *(f"tools/{name}.py" for name in ("checkout_backend", "checkout_wheels", "kernels")),
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
@@ -258,6 +262,7 @@ def test_a_copied_package_says_what_to_install_first(tmp_path, monkeypatch):
 def test_a_wheel_of_a_checkout_is_that_of_flit(package, tmp_path, monkeypatch):
     folder = ROOT / package.folder
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(kernels, "compile_kernels", lambda: True)
     (tmp_path / "flit").mkdir()
     ours, theirs = (
         zipfile.ZipFile(target / build(str(target)))

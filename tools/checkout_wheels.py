@@ -17,9 +17,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import kernels
+
 WHEEL = "Wheel-Version: 1.0\nGenerator: topoplan checkout\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 #: Members have this time, the first that a zip file can say, so that equal files give equal wheels.
 _TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def requirements(folder: Path) -> list[str]:
+    """Return what must be installed to build the package in a folder: what kernels are compiled with, or nothing."""
+    return kernels.requirements() if _compiles_kernels(folder) else []
+
+
+def compile_kernels(folder: Path) -> None:
+    """Compile the kernels of all packages if the package in a folder is the one that does, and they are out of date."""
+    if _compiles_kernels(folder):
+        kernels.compile_kernels()
+
+
+def _compiles_kernels(folder: Path) -> bool:
+    return project(folder)["name"] == kernels.COMPILES and not kernels.fits()
 
 
 def project(folder: Path) -> Mapping[str, Any]:

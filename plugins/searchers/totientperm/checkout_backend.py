@@ -1,10 +1,11 @@
 """A build backend: flit_core, but in a checkout pip gets the paths of the required packages of this repository.
 
 In a checkout, tools/checkout_wheels.py builds the wheel, so that pip need not install flit_core for every package; the
-metadata for pip's resolution name folders.  Sdists, editable installs and all else go through flit_core.  A package
-that was copied out of its checkout does not build before the packages that it requires are installed: pip would only
-say that it finds no version of them.  An sdist builds anywhere.  tools/packages.py copies this file into every package,
-because a build backend must be in the folder that it builds.
+metadata for pip's resolution name folders; and with the engine the kernels of all packages are compiled
+(tools/kernels.py).  Sdists, editable installs and all else go through flit_core.  A package that was copied out of its
+checkout does not build before the packages that it requires are installed: pip would only say that it finds no version
+of them.  An sdist builds anywhere.  tools/packages.py copies this file into every package, because a build backend must
+be in the folder that it builds.
 """
 
 import importlib
@@ -32,8 +33,9 @@ def _wheels(root: Path) -> Any:
 
 
 def get_requires_for_build_wheel(settings: Any = None) -> list[str]:
-    """Return what a wheel is built with: nothing else in a checkout."""
-    return [] if _root() else _FLIT
+    """Return what a wheel is built with: in a checkout nothing else, but for the package that compiles kernels."""
+    root = _root()
+    return _wheels(root).requirements(Path.cwd()) if root else _FLIT
 
 
 def get_requires_for_build_sdist(settings: Any = None) -> list[str]:
@@ -43,12 +45,14 @@ def get_requires_for_build_sdist(settings: Any = None) -> list[str]:
 
 def get_requires_for_build_editable(settings: Any = None) -> list[str]:
     """Return what an editable install is built with."""
-    return _FLIT
+    root = _root()
+    return [*_FLIT, *(_wheels(root).requirements(Path.cwd()) if root else [])]
 
 
 def build_wheel(directory: str, settings: Any = None, metadata_directory: Any = None) -> str:
     """Write a wheel."""
     if root := _root():
+        _wheels(root).compile_kernels(Path.cwd())
         return str(_wheels(root).write_wheel(Path.cwd(), Path(directory)))
     return str(_flit().build_wheel(directory, settings, metadata_directory))
 
@@ -60,6 +64,8 @@ def build_sdist(directory: str, settings: Any = None) -> str:
 
 def build_editable(directory: str, settings: Any = None, metadata_directory: Any = None) -> str:
     """Write an editable wheel."""
+    if root := _root():
+        _wheels(root).compile_kernels(Path.cwd())
     return str(_flit().build_editable(directory, settings, metadata_directory))
 
 
@@ -77,6 +83,7 @@ def prepare_metadata_for_build_wheel(directory: str, settings: Any = None) -> st
             _require_siblings(Path(directory, name, "METADATA").read_text(encoding="utf-8").partition("\n\n")[0])
         return name
     wheels = _wheels(root)
+    wheels.compile_kernels(Path.cwd())  # now, for pip builds the wheels of all packages after this hook of the last
     table = wheels.project(Path.cwd())
     header, _, readme = wheels.metadata(Path.cwd(), table).partition("\n\n")
     lists = (root / "pyproject.toml").read_text(encoding="utf-8")

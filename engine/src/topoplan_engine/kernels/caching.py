@@ -45,23 +45,25 @@ _ANY_CPU = ("generic", "")
 _SETTINGS = ("BOUNDSCHECK", "CPU_FEATURES", "DEBUGINFO", "ENABLE_AVX", "ENABLE_PROFILING", "LOOP_VECTORIZE", "OPT")
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, np.generic, np.ndarray, types.NoneType)
 
-_writes_shipped = False
+#: Files without their endings of the kernels that were called inside `shipping`; None outside.
+_called: set[str] | None = None
 
 
 @contextlib.contextmanager
-def shipping() -> Iterator[None]:
+def shipping() -> Iterator[set[str]]:
     """Context manager in which kernels that are compiled are kept in the folders `SHIPPED` of their packages.
 
-    Numba must compile for any CPU: ``NUMBA_CPU_NAME=generic`` when it is imported (`ValueError` otherwise).
+    It gives the names of their files, up to the version of Python, which grow as kernels are called.  Numba must
+    compile for any CPU: ``NUMBA_CPU_NAME=generic`` when it is imported (`ValueError` otherwise).
     """
-    global _writes_shipped
+    global _called
     if _ANY_CPU[0] != numba.config.CPU_NAME:
         raise ValueError("NUMBA_CPU_NAME is not generic: kernels would run on this kind of CPU alone")
-    _writes_shipped = True
+    _called = set()
     try:
-        yield
+        yield _called
     finally:
-        _writes_shipped = False
+        _called = None
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
@@ -70,8 +72,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     Files are looked at when the function is first called, not when its module is imported.
     """
 
-    def __init__(self, function: Any) -> None:
-        self._py_func = function
+    def __init__(self, function: Any, is_part: bool) -> None:
+        """``is_part``: whether only other kernels call the function; such a one is shipped inside of them."""
+        self._py_func, self._is_part = function, is_part
         self._name = repr(function)
         self.enable()
 
@@ -91,12 +94,14 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     @functools.cached_property
     def _shipped(self) -> Any:
         """The package's compiled versions; None if it has none, or numba is set to compile otherwise."""
-        folder = _shipped_folder(self._py_func.__module__)
-        if folder is None or not (_writes_shipped or folder.is_dir()):
+        folder = None if self._is_part else _shipped_folder(self._py_func.__module__)
+        if folder is None or not (_called is not None or folder.is_dir()):
             return None
-        name = f"{self._py_func.__module__}.{self._py_func.__qualname__}".replace("<", "").replace(">", "")
-        line = self._py_func.__code__.co_firstlineno
-        return IndexDataCacheFile(str(folder), f"{name}-{line}.{_python()}", _stamp(self._py_func))
+        function = f"{self._py_func.__module__}.{self._py_func.__qualname__}".replace("<", "").replace(">", "")
+        name = f"{function}-{self._py_func.__code__.co_firstlineno}"
+        if _called is not None:
+            _called.add(name)
+        return IndexDataCacheFile(str(folder), f"{name}.{_python()}", _stamp(self._py_func))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _fields(sig))
@@ -104,8 +109,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kept version of the function for a signature; None if there is none that fits."""
         target_context.refresh()
-        if (found := self._load_shipped(sig, target_context)) is not None or _writes_shipped:
-            return found
+        if (overload := self._load_shipped(sig, target_context)) is not None or _called is not None:
+            return overload
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # numba can raise anything about a file that was cut off, and the kernel can be compiled
@@ -115,9 +120,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a version of the function; do nothing if there is no place for it."""
-        if _writes_shipped and self._shipped is not None:
-            Path(self._shipped._cache_path).mkdir(exist_ok=True)
-            self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
+        if _called is not None:
+            if self._shipped is not None:
+                Path(self._shipped._cache_path).mkdir(exist_ok=True)
+                self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
             return
         with contextlib.suppress(OSError, RuntimeError):
             super().save_overload(sig, data)
@@ -125,9 +131,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def _load_shipped(self, sig: Any, target_context: Any) -> Any:
         if self._shipped is None:
             return None
-        _, (platform, *_), *rest = self._index_key(sig, target_context.codegen())
+        _, (platform, *_), *code = self._index_key(sig, target_context.codegen())
         try:
-            payload = self._shipped.load((sig, (platform, *_ANY_CPU), *rest))
+            payload = self._shipped.load((sig, (platform, *_ANY_CPU), *code))
             return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
         except Exception:  # as above
             return None
@@ -136,8 +142,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 @functools.cache
 def _shipped_folder(module: str) -> Path | None:
     """Return the folder for compiled kernels of a module's package."""
-    wanted = numba.config.CPU_NAME in (None, _ANY_CPU[0])
-    if not wanted or any(f"NUMBA_{name}" in os.environ for name in _SETTINGS):
+    is_any_cpu = numba.config.CPU_NAME in (None, _ANY_CPU[0])
+    if not is_any_cpu or any(f"NUMBA_{name}" in os.environ for name in _SETTINGS):
         return None
     paths = getattr(sys.modules.get(module.partition(".")[0]), "__path__", None)
     return Path(next(iter(paths))) / SHIPPED if paths else None
@@ -150,9 +156,9 @@ def _python() -> str:
 def _fields(sig: Any) -> tuple[Any, ...]:
     """Return the names of the fields of all named tuples in a signature: numba's types compare their classes alone."""
     return tuple(
-        (getattr(getattr(one, "instance_class", None), "_fields", ()), _fields(one.types))
-        for one in sig
-        if hasattr(one, "types")
+        (getattr(getattr(kind, "instance_class", None), "_fields", ()), _fields(kind.types))
+        for kind in sig
+        if hasattr(kind, "types")
     )
 
 
@@ -174,18 +180,18 @@ def _compiled_from(function: Any) -> tuple[set[str], set[str]]:
     """Return the modules of a kernel and of all that it calls, and the constants that these use."""
     modules: set[str] = set()
     constants: set[str] = set()
-    waiting, known = [function], {function}
-    while waiting:
-        one = waiting.pop()
-        modules.add(one.__module__)
-        for name, value in _named(one):
+    queue, kernels = [function], {function}
+    while queue:
+        caller = queue.pop()
+        modules.add(caller.__module__)
+        for name, value in _named(caller):
             if isinstance(value, Dispatcher):
-                if value.py_func not in known:
-                    known.add(value.py_func)
-                    waiting.append(value.py_func)
+                if value.py_func not in kernels:
+                    kernels.add(value.py_func)
+                    queue.append(value.py_func)
             elif isinstance(value, _PLAIN):
                 constants.add(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")
-            elif isinstance(value, type) and _may_differ(value.__module__, one):
+            elif isinstance(value, type) and _may_differ(value.__module__, caller):
                 modules.add(value.__module__)
     return modules, constants
 
@@ -196,12 +202,12 @@ def _named(function: Any) -> Iterator[tuple[str, Any]]:
     while codes:
         code = codes.pop()
         names.update(code.co_names)
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     enclosed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    found |= {name: cell.cell_contents for name, cell in enclosed}
-    yield from found.items()
-    for value in found.values():
+    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    values |= {name: cell.cell_contents for name, cell in enclosed}
+    yield from values.items()
+    for value in values.values():
         if isinstance(value, types.ModuleType) and _may_differ(value.__name__, function):
             yield from ((name, vars(value)[name]) for name in names if name in vars(value))
 

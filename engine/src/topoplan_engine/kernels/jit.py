@@ -28,7 +28,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher = decorate(function)
-        dispatcher._cache = KernelCache(function)
+        dispatcher._cache = KernelCache(function, is_part="no_cpython_wrapper" in options)
         return dispatcher
 
     return compiled

@@ -1,0 +1,161 @@
+"""Compiles the kernels of this checkout for any CPU, into the packages that they belong to.
+
+    python tools/kernels.py
+
+runs a small case of every command that calls kernels (`COMMANDS`).  What numba compiles for it lies then in a folder
+``compiled_kernels`` of each package that has kernels, where `topoplan_engine.kernels.caching` looks for it and wheels
+take it from.  `checkout_backend` does this when the engine is installed from a checkout; before a release, the command
+above does, once with each Python.  The packages need not be installed, only what they require from others.
+
+Nothing is done if no source has changed since the last time.  Kernels whose sources have not changed are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The package whose installation compiles the kernels of all: every package with kernels requires it.
+COMPILES = "topoplan-engine"
+SHIPPED = "compiled_kernels"
+#: Numba compiles for any CPU of this platform, and calls no library that another machine may not have.
+SETTINGS = {"NUMBA_CPU_NAME": "generic", "NUMBA_DISABLE_INTEL_SVML": "1"}
+#: Together they call all kernels with the kinds of arguments that commands give them.
+COMMANDS = """
+optimize dlrm -o preset=dlrm16 --budget 100
+optimize alexnet --servers 4 --degree 3 -t topoopt -s mcmc -s totientperm -s relink --budget 40 -x json=plan.json
+optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record -x flatbuffer=plan.fbuf
+optimize alexnet --servers 4 --budget 20 --simulator flexnet
+optimize alexnet --servers 4 --budget 5 --simulator flexnet --record
+optimize torchgraph -o profile=vgg-19 --batch-size 64 --devices [2,4] -s pipeline
+optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -s spmd --budget 5
+optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -e hidup -s hidup
+simulate plan.fbuf
+"""
+
+
+def main(words: list[str]) -> int:
+    """Compile what is missing; return the exit status."""
+    if words not in ([], ["--all"]):
+        sys.exit("usage: python tools/kernels.py")
+    if words == ["--all"]:
+        _compile()
+    elif fits():
+        print("kernels are compiled already")
+    else:
+        return 0 if compile_kernels() else 1
+    return 0
+
+
+def requirements() -> list[str]:
+    """Return what must be installed to compile kernels: what all packages require from others."""
+    texts = [(folder / "pyproject.toml").read_text(encoding="utf-8") for folder in folders()]
+    lists = [tomllib.loads(text)["project"]["dependencies"] for text in texts]
+    return sorted({name for names in lists for name in names if not name.startswith("topoplan-")})
+
+
+def fits() -> bool:
+    """Whether this Python's kernels were compiled from the present sources."""
+    with contextlib.suppress(FileNotFoundError):
+        return _record().read_text(encoding="utf-8") == _checksum()
+    return False
+
+
+def compile_kernels() -> bool:
+    """Compile in a process of its own what is missing; say how it went, and return whether it went well."""
+    started = time.monotonic()
+    _record().unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        paths = [str(folder / "src") for folder in folders()]
+        if not _is_installed():
+            _write_metadata(Path(name))
+            paths.append(name)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")} | SETTINGS
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+        words = [sys.executable, str(Path(__file__).resolve()), "--all"]
+        ended = subprocess.run(words, env=environment, cwd=name, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if ended.returncode:
+        lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"status {ended.returncode}"]
+        print(f"kernels are not compiled, so that first runs do it: {lines[-1]}", file=sys.stderr)
+        return False
+    _record().parent.mkdir(exist_ok=True, parents=True)
+    _record().write_text(_checksum(), encoding="utf-8")
+    print(f"kernels compiled in {time.monotonic() - started:.0f} s")
+    return True
+
+
+@cache
+def folders() -> list[Path]:
+    """Return the folders of all packages of this checkout."""
+    rows = tomllib.loads((ROOT / "packages.toml").read_text(encoding="utf-8"))["packages"]
+    plugins = [path.parent for path in sorted(ROOT.glob("plugins/*/*/pyproject.toml"))]
+    return [*(ROOT / row["folder"] for row in rows.values() if "folder" in row), *plugins]
+
+
+def _record() -> Path:
+    """Return the file that says what this Python's kernels were compiled from."""
+    return ROOT / "build" / SHIPPED / sys.implementation.cache_tag
+
+
+def _checksum() -> str:
+    """Return a checksum of all modules that a kernel may be compiled from, and of this one."""
+    sum_ = hashlib.sha256(Path(__file__).read_bytes())
+    for folder in folders():
+        texts = [path.read_bytes() for path in sorted((folder / "src").rglob("*.py"))]
+        if folder.name == "core" or any(b"topoplan_engine.kernels" in text for text in texts):
+            for text in texts:
+                sum_.update(hashlib.sha256(text).digest())
+    return sum_.hexdigest()
+
+
+def _is_installed() -> bool:
+    with contextlib.suppress(PackageNotFoundError):
+        return bool(distribution(COMPILES))
+    return False
+
+
+def _write_metadata(target: Path) -> None:
+    """Write the metadata from which plugins are found, as if all packages were installed in a folder."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import checkout_wheels as wheels
+
+    for folder in folders():
+        table = wheels.project(folder)
+        info = target / wheels.info_name(table)
+        info.mkdir()
+        (info / "METADATA").write_text(wheels.metadata(folder, table), encoding="utf-8")
+        (info / "entry_points.txt").write_text(wheels.entry_points(table), encoding="utf-8")
+
+
+def _compile() -> None:
+    """Run the commands in the working directory, and keep their kernels; remove files that no kernel has used."""
+    from topoplan.cli import main
+    from topoplan_engine.kernels.caching import shipping
+
+    with shipping() as used:
+        for line in COMMANDS.strip().splitlines():
+            sys.argv = ["topoplan", *shlex.split(line)]
+            try:
+                main()
+            except SystemExit as end:
+                if end.code:
+                    raise
+    for folder in folders():
+        for path in folder.glob(f"src/*/{SHIPPED}/*.{sys.implementation.cache_tag}*"):
+            if path.name.partition(f".{sys.implementation.cache_tag}")[0] not in used:
+                path.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
