@@ -18,6 +18,7 @@ import typer
 
 from topoplan.errors import TopoplanError
 from topoplan.options import OptionInfo, describe, structure
+from topoplan_engine.completion import completion_of, names_of
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
 
@@ -31,6 +32,7 @@ Exports = Annotated[
         "--export",
         metavar="EXPORTER[:KEY=VALUE]=PATH",
         help="Write the plan, e.g. flatbuffer=dlrm.fbuf.",
+        autocompletion=names_of("exporter", "="),
     ),
 ]
 
@@ -70,6 +72,7 @@ class Flags:
                     *filter(None, (field.metadata["short"], f"--{info.key}")),
                     help=self._help(field, info),
                     metavar=field.metadata["metavar"] or f"<{self._type(info)}>",
+                    autocompletion=completion_of(field.name),
                     show_default=False,
                     rich_help_panel=section,
                 ),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from topoplan_engine.completion import models
 from topoplan_engine.flags import AsJson, Exports, Open
 from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
 
@@ -13,7 +14,7 @@ __all__ = ["optimize"]
 
 
 def optimize(
-    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. dlrm.")],
+    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. dlrm.", autocompletion=models)],
     components: ComponentOptions,
     cluster: ClusterOptions,
     run: RunOptions,

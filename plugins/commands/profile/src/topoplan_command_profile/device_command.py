@@ -25,6 +25,7 @@ from topoplan_command_profile.iteration import iteration
 from topoplan_command_profile.launch import check_torch
 from topoplan_command_profile.model_options import ModelOptions, RunsOptions, build_model
 from topoplan_command_profile.torch_timer import TorchTimer, check_kinds
+from topoplan_engine.completion import models
 from topoplan_engine.flags import AsJson, Flags
 from topoplan_engine.options import RunOptions
 
@@ -42,7 +43,8 @@ def device(
     run: Annotated[RunOptions, Flags(only=("batch_size", "precision"), defaults={"batch_size": 16})],
     timing: Annotated[RunsOptions, Flags(defaults={"warm_up": 11, "repeats": 5})],
     model: Annotated[
-        str, typer.Argument(help="Frontend that builds the model whose iteration is timed.")
+        str,
+        typer.Argument(help="Frontend that builds the model whose iteration is timed.", autocompletion=models),
     ] = "bert-sgmoe",
     as_json: AsJson = False,
 ) -> None:

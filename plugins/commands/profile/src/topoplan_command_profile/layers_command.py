@@ -14,6 +14,7 @@ from topoplan.options import option
 from topoplan_command_profile.model_options import ModelOptions, TableOptions, build_model
 from topoplan_command_profile.operators_command import timed_parts
 from topoplan_command_profile.profiling import Part, parts_of
+from topoplan_engine.completion import models
 from topoplan_engine.files import write_file
 from topoplan_engine.flags import AsJson, Flags
 from topoplan_engine.options import RunOptions
@@ -30,7 +31,7 @@ class LayersOptions(TableOptions):
 
 
 def layers(
-    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. vgg16.")],
+    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. vgg16.", autocompletion=models)],
     components: ModelOptions,
     run: Annotated[RunOptions, Flags(only=("batch_size", "precision"))],
     timing: LayersOptions,

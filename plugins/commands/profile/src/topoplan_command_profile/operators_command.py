@@ -18,6 +18,7 @@ from topoplan_command_profile.model_options import ModelOptions, TableOptions, b
 from topoplan_command_profile.profiling import Part, all_cuts, flexnet_entries, load, parts_of, time_parts
 from topoplan_command_profile.progress import bar_shown
 from topoplan_command_profile.torch_timer import TorchTimer, check_kinds
+from topoplan_engine.completion import models
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.files import check_different, check_writable, write_file
 from topoplan_engine.flags import AsJson, Flags
@@ -40,7 +41,7 @@ class OperatorsOptions(TableOptions):
 
 
 def operators(
-    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. dlrm.")],
+    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. dlrm.", autocompletion=models)],
     components: ModelOptions,
     cluster: Annotated[ClusterOptions, Flags(only=("servers", "gpus_per_server", "gpus_per_device", "devices"))],
     run: Annotated[RunOptions, Flags(only=("batch_size", "precision"))],

@@ -19,6 +19,7 @@ from topoplan_command_sweep.plot import plot as figure_of
 from topoplan_command_sweep.results import BatchSizeResult, plan_batch_sizes
 from topoplan_command_sweep.table import as_json as json_of
 from topoplan_command_sweep.table import sweep_table
+from topoplan_engine.completion import models
 from topoplan_engine.executors import executor_from
 from topoplan_engine.experiment import experiment_from_options
 from topoplan_engine.flags import AsJson, Flags
@@ -61,7 +62,10 @@ _OF_OPTIMIZE = ("batch_size", "strategy", "strategy_rest", "patience", "chains",
 
 
 def sweep(
-    model: Annotated[str, typer.Argument(help="Frontend that builds the model, e.g. torchgraph.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="Frontend that builds the model, e.g. torchgraph.", autocompletion=models),
+    ],
     sweep: SweepOptions,
     components: Annotated[ComponentOptions, Flags(defaults={"searcher": ("pipeline",)})],
     cluster: ClusterOptions,
