@@ -15,9 +15,9 @@ from topoplan.model.placement import Placement
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.search.protocol import Run
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.executors import Processes
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.options import HostGroup
-from topoplan_engine.packing import packed
 from topoplan_engine.search import islands as chains
 from topoplan_engine.search.driver import SearchRun, drive, first_state
 from topoplan_engine.search.evaluator import Evaluator
@@ -199,24 +199,25 @@ def test_chains_give_an_outcome_like_any_other(host):
     assert "chains" not in optimize(job(budget=0), host=host).plan.provenance
 
 
-#: The first search, which prices its initial state.
-ONLY_START = (0, Limits(budget=0), Stop())
+def one_session(host, experiment):
+    """Start a process with the first chain, which only prices its initial state."""
+    arguments = [(experiment, None, [0], 0, Limits(budget=0))]
+    return Processes().sessions(host, "chains", chains._server, 1, lambda count: arguments)
 
 
 def test_a_process_that_ends_early_is_an_error(host):
-    crew = chains.RemoteWorkers(packed(host), job(run={"chains": 2}), None, [0], *ONLY_START)
-    crew._worker._process.kill()
-    with pytest.raises(TopoplanError, match="a worker process ended early"):
-        crew.finish()
-    crew.close()
+    with one_session(host, job(run={"chains": 2})) as [session]:
+        session._process.kill()
+        with pytest.raises(TopoplanError, match="chains: a worker process ended early"):
+            chains.RemoteWorkers(session, Stop()).finish()
 
 
 def test_errors_of_other_processes_are_this_ones(host):
-    crew = chains.RemoteWorkers(packed(host), job(searchers=["mcmc", "unheard"]), None, [0], *ONLY_START)
-    crew.start({0: (0, None)})
-    with pytest.raises(TopoplanError, match="unheard"):
-        crew.finish()
-    crew.close()
+    with one_session(host, job(searchers=["mcmc", "unheard"])) as [session]:
+        group = chains.RemoteWorkers(session, Stop())
+        group.start({0: (0, float("inf"), None)})
+        with pytest.raises(TopoplanError, match="unheard"):
+            group.finish()
 
 
 def test_an_interrupt_keeps_what_chains_found(interrupted):

@@ -60,6 +60,11 @@ LEFT_OUT = {
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",
 }
 LEFT_OUT |= {
+    "topoplan compare study.toml": "has no study, and waits for a cluster (tests/test_shared_runs.py)",
+    "topoplan sweep torchgraph -o profile=bert-48 --devices '[8,16]' --executor": (
+        "needs a cluster (tests/test_executors.py)"
+    ),
+    "topoplan optimize dlrm --chains 8 --budget 20000 --executor": "likewise",
     "topoplan optimize onnx -o file=model.onnx": "a file of the user's (plugins/frontends/onnx/tests)",
     "topoplan optimize onnx -o file=decoder.onnx": "likewise",
 }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 
+import attrs
 import pytest
 import worker_jobs
 
 from topoplan import Host, TopoplanError
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.executors import Processes, executor_from, run_jobs
 from topoplan_engine.executors.dask import Dask
 
@@ -157,6 +160,55 @@ def test_a_study_and_a_sweep_are_the_same_where_workers_are_killed(run, cluster,
     assert one[:2] == two[:2], two[2]
     assert len(json.loads(two[1])["rows"]) == 4
     assert killer.killed == 2
+
+
+CHAINS = Experiment(
+    model="alexnet",
+    cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
+    run=RunOptions(batch_size=64, budget=4000, seed=1, chains=4),
+)
+
+
+def on(experiment, executor):
+    """Return the experiment with its chains on an executor."""
+    return attrs.evolve(experiment, run=attrs.evolve(experiment.run, executor=executor))
+
+
+def what_it_found(outcome):
+    """Return all that a search gives, but for the seconds that it took."""
+    result = outcome.result
+    return (
+        pickle.dumps(result.best.strategy),
+        result.best_cost,
+        result.evaluations,
+        result.acceptance,
+        result.history[:, [0, 2]].tolist(),
+        outcome.seconds,
+        outcome.plan.provenance,
+    )
+
+
+@pytest.mark.slow
+def test_chains_are_the_same_where_workers_are_killed(cluster):
+    here = optimize(CHAINS)
+    killer = Killer(cluster, 2, 1.5)
+    rounds = []
+
+    def kill_in_the_middle(event, progress):
+        rounds.append(event)
+        if not killer.ident and progress.evaluations > 500:
+            killer.start()
+
+    there = optimize(on(CHAINS, f"dask:address={cluster.scheduler_address}"), on_progress=kill_in_the_middle)
+    assert what_it_found(there) == what_it_found(here)
+    killer.join()
+    assert killer.killed == 2
+    assert rounds.count("evaluated") == 17
+
+
+def test_an_executor_of_chains_that_is_none_is_told_before_anything_runs(run):
+    status, _, err = run("optimize", "alexnet", "--executor", "dsk")
+    assert (status, err) == (2, "error: --executor: no executor 'dsk'; did you mean 'dask'?\n")
 
 
 @pytest.mark.slow

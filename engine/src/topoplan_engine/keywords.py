@@ -59,6 +59,7 @@ class Keywords(TypedDict, total=False):
     draws: int
     chains: int
     workers: int
+    executor: str
     precision: Literal["fp32", "fp16", "bf16"]
     precision_speedup: float | None
     optimizer: Literal["adam", "momentum", "sgd"] | None

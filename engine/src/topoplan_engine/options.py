@@ -6,6 +6,7 @@ Units carry their names here (``interface_bandwidth_gbps``), because this is the
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Literal
 
@@ -40,7 +41,7 @@ _MOST_SECONDS = 365 * 24 * 3600.0
 
 
 #: What `topoplan_engine.executors` has, for the help of commands.
-EXECUTOR = "where jobs run: processes, or dask:address=tcp://HOST:8786; the result does not depend on it"
+EXECUTOR = "where it runs: processes, or dask:address=tcp://HOST:8786; the result does not depend on it"
 
 
 @attrs.frozen(kw_only=True)
@@ -171,6 +172,7 @@ class RunOptions:
     draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
     chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
     workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
+    executor: str = option("processes", help=EXECUTOR, metavar=_COMPONENT)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
@@ -188,6 +190,9 @@ class RunOptions:
 
     def __attrs_post_init__(self) -> None:
         check(self, "run")
+        if self.executor != "processes":
+            executors = importlib.import_module("topoplan_engine.executors")  # which most runs do without
+            executors.executor_from(self.executor, self.workers)
         _ = self.seconds
 
     @property

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
+from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import sendable, unpacked
 
 __all__ = ["Worker", "interrupts_ignored", "process_pool", "run_job", "run_named"]
@@ -72,14 +73,21 @@ def run_named(plugins: bytes, function: Callable[[Host, _Job], _Result], name: s
 
 
 class Worker:
-    """A process that answers requests, one after the other, at the other end of a pipe."""
+    """A process with a session (`topoplan_engine.executors.Session`), at the other end of a pipe."""
 
-    def __init__(self, lost: str, serve: Callable[..., None], *args: Any) -> None:
-        """Start a process that calls ``serve(pipe, *args)``; ``lost`` is the message if it ends before it answers."""
-        self._lost = lost
+    def __init__(self, lost: str, plugins: bytes, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
+        """Start a process that answers requests by what ``make(host, stop, *args)`` returns.
+
+        Args:
+            lost: message if it ends before it answers.
+            plugins: of the host.
+            make: of a module that the process can import.
+            args: for ``make``.
+        """
+        self._lost, self._stopped = lost, False
         context = multiprocessing.get_context("spawn")
         self._pipe, far_end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(serve, far_end, *args), daemon=True)
+        self._process = context.Process(target=_serve, args=(far_end, plugins, make, args), daemon=True)
         with interrupts_ignored():
             self._process.start()
         far_end.close()
@@ -90,13 +98,16 @@ class Worker:
         Raises:
             TopoplanError: the process has ended.
         """
+        self._send(("request", request))
+
+    def _send(self, message: tuple[str, Any]) -> None:
         try:
-            self._pipe.send(request)
+            self._pipe.send(message)
         except OSError:
             raise TopoplanError(self._lost) from None
 
-    def answer(self, while_waiting: Callable[[], None]) -> Any:
-        """Return what the process answers; ``while_waiting`` is called now and then until it does.
+    def answer(self, stop: Stop) -> Any:
+        """Return what the process answers; pass on that the user wants to stop, meanwhile.
 
         Raises:
             TopoplanError: the process has ended.
@@ -104,7 +115,9 @@ class Worker:
         """
         try:
             while not self._pipe.poll(_POLL):
-                while_waiting()
+                if stop.wanted and not self._stopped:
+                    self._stopped = True
+                    self._send(("stop", None))
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise TopoplanError(self._lost) from None
@@ -121,9 +134,44 @@ class Worker:
             self._process.join()
 
 
-def _serve(serve: Callable[..., None], pipe: Any, *args: Any) -> None:
+class _RemoteStop(Stop):
+    """A stop request of the first process, sent through the pipe; nothing else is sent while a request is answered."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._requested = pipe, False
+
+    @property
+    def wanted(self) -> bool:  # type: ignore[override]
+        """Poll the pipe; searches read this once for each proposal."""
+        if not self._requested and self._pipe.poll():
+            self._requested = self._pipe.recv()[0] == "stop"
+        return self._requested
+
+
+def _serve(pipe: Any, plugins: bytes, make: Callable[..., Callable[[Any], Any]], args: Any) -> None:
+    """Answer requests until the pipe is closed; the first process handles Ctrl-C and passes it on."""
     _start()
-    serve(pipe, *args)
+    host: Host | None = None
+    server: Callable[[Any], Any] | None = None
+    while True:
+        try:
+            kind, request = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if kind == "stop":  # the request was answered already
+            continue
+        answer: Any
+        try:
+            host = host or unpacked(plugins)
+            with naming_plugins(host):
+                server = server or make(host, _RemoteStop(pipe), *args)
+                answer = server(request)
+        except Exception as error:
+            answer = sendable(error)
+        try:
+            pipe.send(answer)
+        except OSError:  # the first process has closed the pipe
+            return
 
 
 @contextmanager

@@ -7,9 +7,9 @@ executor nor on the order in which jobs finish, since a job holds its own seed.
 
 from __future__ import annotations
 
-from topoplan_engine.executors.base import Executor, JobQueue, Pool
+from topoplan_engine.executors.base import Executor, JobQueue, Pool, Session
 from topoplan_engine.executors.chosen import EXECUTORS, executor_from
 from topoplan_engine.executors.jobs import run_jobs
 from topoplan_engine.executors.processes import Processes
 
-__all__ = ["EXECUTORS", "Executor", "JobQueue", "Pool", "Processes", "executor_from", "run_jobs"]
+__all__ = ["EXECUTORS", "Executor", "JobQueue", "Pool", "Processes", "Session", "executor_from", "run_jobs"]

@@ -1,14 +1,16 @@
-"""What an executor offers: a pool that jobs run in."""
+"""What an executor offers: a pool that jobs run in, and sessions that keep state between requests."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 from topoplan.plugin.host import Host
+from topoplan_engine.interrupt import Stop
 
-__all__ = ["Executor", "JobQueue", "Pool"]
+__all__ = ["Executor", "JobQueue", "Pool", "Session"]
 
 
 class Pool(Protocol):
@@ -36,6 +38,25 @@ class Pool(Protocol):
         """End the workers, or leave those that belong to others; ``at_once`` gives up what is running."""
 
 
+class Session(Protocol):
+    """Something in a worker that keeps state, and answers one request after the other."""
+
+    def send(self, request: Any) -> None:
+        """Send a request.
+
+        Raises:
+            TopoplanError: the worker has ended.
+        """
+
+    def answer(self, stop: Stop) -> Any:
+        """Return the answer to the last request; pass on that the user wants to stop, meanwhile.
+
+        Raises:
+            TopoplanError: the worker has ended.
+            Exception: that the session raised.
+        """
+
+
 class Executor(ABC):
     """A place where jobs run.  A subclass is a frozen attrs class, and its fields are options.
 
@@ -51,6 +72,24 @@ class Executor(ABC):
 
         Raises:
             TopoplanError: there are none, or a plugin of the host cannot be sent to them.
+        """
+
+    @abstractmethod
+    def sessions(
+        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+    ) -> AbstractContextManager[list[Session]]:
+        """Start sessions, which end with the context.
+
+        Args:
+            host: provides the components; workers load the same ones.
+            what: is done in them, for messages.
+            make: of a module that workers can import; ``make(host, stop, *arguments)`` returns what is called with
+                requests.  It depends on nothing but its arguments and these, so that it can be repeated.
+            most: sessions at most.
+            arguments: gives those of each session, for the number of sessions that there are to be.
+
+        Raises:
+            TopoplanError: there are no workers, or a plugin of the host cannot be sent to them.
         """
 
 

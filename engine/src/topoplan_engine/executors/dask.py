@@ -10,11 +10,10 @@ from __future__ import annotations
 import importlib
 import os
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +23,10 @@ import typer
 from topoplan.errors import TopoplanError, exception_line
 from topoplan.options import option
 from topoplan.plugin.host import Host
-from topoplan_engine.executors.base import Executor, Pool
-from topoplan_engine.packing import packed, sendable, unpacked
-from topoplan_engine.workers import run_named
+from topoplan_engine.executors.base import Executor, Pool, Session
+from topoplan_engine.executors.dask_sessions import LOST, DaskSession
+from topoplan_engine.executors.remote import run_remote, versions_of
+from topoplan_engine.packing import packed
 
 __all__ = ["Dask"]
 
@@ -66,6 +66,25 @@ class Dask(Executor):
         """Connect to the scheduler, whose workers load the components of ``host``."""
         return _DaskPool(self.client(), packed(host), versions_of(host))
 
+    @contextmanager
+    def sessions(
+        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+    ) -> Iterator[list[Session]]:
+        """Start a session for each of the workers that there are now, which come to the same state elsewhere."""
+        client, plugins, versions = self.client(), packed(host), versions_of(host)
+        sessions: list[DaskSession] = []
+        try:
+            workers = _Workers(client)
+            while not workers.addresses():
+                time.sleep(_LOOK)
+            for each in arguments(min(most, len(workers.addresses()))):
+                sessions.append(DaskSession(client, what, plugins, versions, make, each))
+            yield list(sessions)
+        finally:
+            for session in sessions:
+                session.close()
+            client.close(timeout=_ANSWERS)
+
     def client(self) -> Any:
         """Connect to the scheduler.
 
@@ -84,6 +103,38 @@ class Dask(Executor):
             ) from None
 
 
+class _Workers:
+    """The workers that a cluster has; who they are is asked for now and then."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._addresses: tuple[str, ...] = ()
+        self._looked = self._seen = time.monotonic() - _LOOK
+        self._told = False
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of the workers; a line says so if there are none for a while.
+
+        Raises:
+            TopoplanError: the scheduler does not answer.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return self._addresses
+        try:
+            self._addresses = tuple(sorted(self._client.nthreads()))
+        except (OSError, RuntimeError, AttributeError):
+            raise TopoplanError(LOST) from None
+        self._looked = now
+        if self._addresses:
+            self._seen = now
+        elif now - self._seen >= _PATIENT and not self._told:
+            self._told = True
+            where = self._client.scheduler.address
+            typer.echo(f"waiting for workers of the Dask scheduler (start some: dask worker {where})", err=True)
+        return self._addresses
+
+
 class _DaskPool:
     """Which worker has which job."""
 
@@ -91,9 +142,7 @@ class _DaskPool:
         self._client, self._given = client, (plugins, versions)
         self._jobs: dict[Any, tuple[int, str, str]] = {}
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._workers: tuple[str, ...] = ()
-        self._looked = self._seen = time.monotonic() - _LOOK
-        self._told = False
+        self._workers = _Workers(client)
 
     @property
     def running(self) -> int:
@@ -104,30 +153,15 @@ class _DaskPool:
         return len(self._idle())
 
     def _idle(self) -> list[str]:
-        """Return the addresses of workers that have no job; who they are is asked for now and then."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK:
-            self._workers, self._looked = self._ask_for_workers(), now
-        if self._workers:
-            self._seen = now
-        elif now - self._seen >= _PATIENT and not self._told:
-            self._told = True
-            where = self._client.scheduler.address
-            typer.echo(f"waiting for workers of the Dask scheduler (start some: dask worker {where})", err=True)
+        """Return the addresses of workers that have no job."""
         busy = {address for _, _, address in self._jobs.values()}
-        return [address for address in self._workers if address not in busy]
-
-    def _ask_for_workers(self) -> tuple[str, ...]:
-        try:
-            return tuple(sorted(self._client.nthreads()))
-        except (OSError, RuntimeError, AttributeError):
-            raise self._lost() from None
+        return [address for address in self._workers.addresses() if address not in busy]
 
     def start(self, number: int, function: Callable[[Host, Any], Any], name: str, job: Any) -> None:
         address = self._idle()[0]
         # If this worker has gone meanwhile, another one does it.
         future = self._client.submit(
-            _run, *self._given, function, name, job, workers=[address], allow_other_workers=True, pure=False
+            run_remote, *self._given, function, name, job, workers=[address], allow_other_workers=True, pure=False
         )
         self._jobs[future] = number, name, address
         future.add_done_callback(self._done.put)
@@ -161,42 +195,9 @@ class _DaskPool:
     def _lost(self) -> TopoplanError:
         lost = ", ".join(name for _, name, _ in sorted(self._jobs.values()))
         during = f", during {lost}" if lost else ""
-        return TopoplanError(f"executor dask: the scheduler does not answer any more{during}")
+        return TopoplanError(f"{LOST}{during}")
 
     def close(self, *, at_once: bool) -> None:
         if at_once and self._client.status == "running":
             self._client.cancel(list(self._jobs), force=True)
         self._client.close(timeout=_ANSWERS)
-
-
-def versions_of(host: Host) -> tuple[tuple[str, str], ...]:
-    """Return the distributions that provide a host's components, with their versions."""
-    return tuple(sorted({(row.distribution, row.version) for row in host.listing() if row.version}))
-
-
-#: A worker process with several threads still computes one job at a time.
-_one_at_a_time = threading.Lock()
-
-
-def _run(
-    plugins: bytes, versions: tuple[tuple[str, str], ...], function: Callable[[Host, Any], Any], name: str, job: Any
-) -> tuple[Any, Exception | None]:
-    """Run a job in a worker; return its result or its error, which Dask would write into its log."""
-    try:
-        with _one_at_a_time:
-            _check_versions(plugins, versions)
-            return run_named(plugins, function, name, job), None
-    except Exception as error:
-        return None, sendable(error)
-
-
-@cache
-def _check_versions(plugins: bytes, versions: tuple[tuple[str, str], ...]) -> None:
-    """Raise `TopoplanError` where this worker's plugins are not those of the process that sends jobs."""
-    installed = dict(versions_of(unpacked(plugins)))
-    for distribution, version in versions:
-        actual = installed.get(distribution, "(not installed)")
-        if actual != version:
-            raise TopoplanError(
-                f"a Dask worker has {distribution} {actual} in place of {version} (install the same versions there)"
-            )

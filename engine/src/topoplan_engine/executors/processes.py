@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import attrs
@@ -13,9 +14,9 @@ import attrs
 from topoplan.errors import TopoplanError
 from topoplan.options import option
 from topoplan.plugin.host import Host
-from topoplan_engine.executors.base import Executor, Pool
+from topoplan_engine.executors.base import Executor, Pool, Session
 from topoplan_engine.packing import packed
-from topoplan_engine.workers import interrupts_ignored, process_pool, run_job
+from topoplan_engine.workers import Worker, interrupts_ignored, process_pool, run_job
 
 __all__ = ["Processes"]
 
@@ -31,6 +32,22 @@ class Processes(Executor):
     def pool(self, host: Host, most: int) -> Pool:
         """Start processes that load the components of ``host``."""
         return _ProcessPool(packed(host), min(self.workers, most))
+
+    @contextmanager
+    def sessions(
+        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+    ) -> Iterator[list[Session]]:
+        """Start a process for each session."""
+        plugins = packed(host)
+        sessions: list[Worker] = []
+        lost = f"{what}: a worker process ended early (use --workers 1 to see why)"
+        try:
+            for each in arguments(min(self.workers, most)):
+                sessions.append(Worker(lost, plugins, make, *each))
+            yield list(sessions)
+        finally:
+            for session in sessions:
+                session.close()
 
 
 class _ProcessPool:

@@ -9,7 +9,7 @@ The result does not depend on the number of processes.  An island depends only o
 states that it receives between rounds; these states are copied, even within one process.
 
 Data flow: `search` divides the budget; `LocalWorkers` or `RemoteWorkers` hold some islands and advance them on
-request, in this process or at the other end of a pipe; states, costs and counts come back.
+request, in this process or in a session of an executor; states, costs and counts come back.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from topoplan.model.problem import PlacementSpace
 from topoplan.model.recording import SearchHistory
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Progress, State
-from topoplan_engine.blame import naming_plugins
+from topoplan_engine.executors import Processes, Session, executor_from
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.clock import clock, seconds_of_compilation
-from topoplan_engine.packing import packed, sendable, unpacked
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
 from topoplan_engine.search.driver import SearchRun, first_state
@@ -38,15 +37,11 @@ from topoplan_engine.search.limits import Ending, Limits, limits_of, share, time
 from topoplan_engine.search.recorder import NoRecorder, Row, SearchRecorder, history_of
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.setup import SearchSetup, set_up_search
-from topoplan_engine.workers import Worker
 
 __all__ = ["search"]
 
 #: Rounds between which islands exchange their best states.
 _ROUNDS = 16
-
-#: Message for a worker process that has ended.
-_LOST = "chains: a worker process ended early (use --workers 1 to see why)"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -167,95 +162,44 @@ class LocalWorkers:
 
 
 class RemoteWorkers:
-    """Islands of another process, at the other end of a pipe."""
+    """Islands in a session of an executor."""
 
-    def __init__(
-        self,
-        plugins: bytes,
-        experiment: Experiment,
-        perturbation: Perturbation | None,
-        islands: Sequence[int],
-        restart: int,
-        limits: Limits,
-        stop: Stop,
-    ) -> None:
-        self._stop, self._asked_to_stop = stop, False
-        self._worker = Worker(_LOST, _serve, plugins, experiment, perturbation, list(islands), restart, limits)
+    def __init__(self, session: Session, stop: Stop) -> None:
+        self._session, self._stop = session, stop
 
     def start(self, orders: Mapping[int, _Order]) -> None:
-        self._worker.send(("start", orders))
+        self._session.send(("start", orders))
 
     def finish(self) -> Mapping[int, _Status]:
-        statuses: Mapping[int, _Status] = self._receive()
+        statuses: Mapping[int, _Status] = self._session.answer(self._stop)
         return statuses
 
     def shortlist(self, island: int) -> bytes:
-        self._worker.send(("shortlist", island))
-        shortlist: bytes = self._receive()
+        self._session.send(("shortlist", island))
+        shortlist: bytes = self._session.answer(self._stop)
         return shortlist
 
-    def _receive(self) -> Any:
-        return self._worker.answer(self._pass_on_stop)
 
-    def _pass_on_stop(self) -> None:
-        if self._stop.wanted and not self._asked_to_stop:
-            self._worker.send(("stop", None))
-            self._asked_to_stop = True
-
-    def close(self) -> None:
-        """End the process."""
-        self._worker.close()
-
-
-class _RemoteStop(Stop):
-    """A stop request of the first process, sent through the pipe; nothing else is sent while islands advance."""
-
-    def __init__(self, pipe: Any) -> None:
-        self._pipe, self._requested = pipe, False
-
-    @property
-    def wanted(self) -> bool:  # type: ignore[override]
-        """Poll the pipe; searches read this once for each proposal."""
-        if not self._requested and self._pipe.poll():
-            self._requested = self._pipe.recv()[0] == "stop"
-        return self._requested
-
-
-def _serve(
-    pipe: Any,
-    plugins: bytes,
+def _server(
+    host: Host,
+    stop: Stop,
     experiment: Experiment,
     perturbation: Perturbation | None,
     islands: Sequence[int],
     restart: int,
     limits: Limits,
-) -> None:
-    """Advance islands on request until the pipe is closed; the first process handles Ctrl-C and passes it on."""
-    host: Host | None = None
-    group: LocalWorkers | None = None
-    while True:
-        try:
-            order, argument = pipe.recv()
-        except (EOFError, OSError):
-            return
-        if order == "stop":  # the round was over already
-            continue
-        answer: Any
-        try:
-            host = host or unpacked(plugins)
-            with naming_plugins(host):
-                group = group or LocalWorkers(
-                    host, experiment, perturbation, islands, restart, limits, _RemoteStop(pipe)
-                )
-                if order == "start":
-                    group.start(argument)
-            answer = group.finish() if order == "start" else group.shortlist(argument)
-        except Exception as error:
-            answer = sendable(error)
-        try:
-            pipe.send(answer)
-        except OSError:  # the first process has closed the pipe
-            return
+) -> Callable[[tuple[str, Any]], Any]:
+    """Return what answers the requests of `RemoteWorkers`, in a worker."""
+    group = LocalWorkers(host, experiment, perturbation, islands, restart, limits, stop)
+
+    def answer(request: tuple[str, Any]) -> Any:
+        order, argument = request
+        if order == "shortlist":
+            return group.shortlist(argument)
+        group.start(argument)
+        return group.finish()
+
+    return answer
 
 
 def search(
@@ -267,7 +211,7 @@ def search(
     restart: int = 0,
     limits: Limits | None = None,
 ) -> Result:
-    """Search with ``experiment.run.chains`` islands in up to ``experiment.run.workers`` processes.
+    """Search with ``experiment.run.chains`` islands in the workers of an executor.
 
     All islands share the budget; each of them prices the initial state.  Observers receive the progress after each
     round.
@@ -284,26 +228,22 @@ def search(
         TopoplanError: something in the experiment is wrong, or a process died.
     """
     run = experiment.run
-    workers = min(run.workers, run.chains)
+    executor = executor_from(run.executor, run.workers)
+    local_only = isinstance(executor, Processes) and executor.workers == 1
     limits = limits or Limits(budget=run.budget, seconds=run.seconds)
-    started = clock() if workers == 1 else time.monotonic()  # other processes have compiled nothing yet
+    started = clock() if local_only else time.monotonic()  # other processes have compiled nothing yet
+
+    def arguments(count: int) -> list[tuple[Any, ...]]:
+        shares = (range(first, run.chains, count) for first in range(count))
+        return [(experiment, perturbation, islands, restart, limits) for islands in shares]
+
     with interruptible() as stop:
-        if workers == 1:
+        if local_only:
             local = LocalWorkers(host, experiment, perturbation, range(run.chains), restart, limits, stop)
             return _rounds([local], run.chains, limits, on_progress, started, stop)
-        groups: list[RemoteWorkers] = []
-        plugins = packed(host)
-        try:
-            groups.extend(
-                RemoteWorkers(
-                    plugins, experiment, perturbation, range(first, run.chains, workers), restart, limits, stop
-                )
-                for first in range(workers)
-            )
+        with executor.sessions(host, "chains", _server, run.chains, arguments) as sessions:
+            groups = [RemoteWorkers(session, stop) for session in sessions]
             return _rounds(groups, run.chains, limits, on_progress, started, stop)
-        finally:
-            for group in groups:
-                group.close()
 
 
 def _rounds(

@@ -3,7 +3,8 @@
 Data flow: a TOML file or the command line becomes a `study.Study`: models, networks, what varies, seeds, hypotheses.
 `runspecs` unrolls it into one run specification for each model, setting, network and seed; `clusters` decides how fast
 a network may be that has to cost as much as another one.  `runner` runs them in worker processes; `store` stores each
-finished run in a file of its own, under a hash of everything that it depends on.  `results` puts seeds together and
+finished run in a file of its own, under a hash of everything that it depends on; `shared`
+divides runs among processes that share the folder.  `results` puts seeds together and
 multiplies with prices; `hypotheses` says whether the expected order holds, `notes` which costs are not equal and which
 bandwidths are not for sale; `tables`, `plot` and `page` show it.
 """

@@ -19,6 +19,7 @@ from topoplan_studies.page import section
 from topoplan_studies.plot import plot as figure_of
 from topoplan_studies.prices import default_prices, read_prices
 from topoplan_studies.results import network_results
+from topoplan_studies.rows import check_rows, write_rows
 from topoplan_studies.runner import run_all
 from topoplan_studies.runspecs import all_measured, run_specs
 from topoplan_studies.store import Store
@@ -38,24 +39,32 @@ def compare_and_report(
     measures: Path | None,
     runs: Path,
     executor: Executor,
+    wait: bool,
+    table: Path | None,
     plot: Path | None,
     page: Path | None,
     command: str,
     as_json: bool,
 ) -> None:
-    """Run all that is not stored yet, print the table or JSON, draw the figure, and write the page's section.
+    """Run all that is not stored yet, print the table or JSON, and write what files are asked for.
 
-    The section says ``command``, which repeats it.
+    The section of the page says ``command``, which repeats it.
     """
     if plot is not None:
         check_figure(plot, "topoplan-command-compare")
     if page is not None:
         check_section(page, study.name, "topoplan-command-compare")
-    report = run_study(study, host, prices=prices, catalogue=catalogue, measures=measures, runs=runs, executor=executor)
+    if table is not None:
+        check_rows(table)
+    report = run_study(
+        study, host, prices=prices, catalogue=catalogue, measures=measures, runs=runs, executor=executor, wait=wait
+    )
     if as_json:
         print_json(json_of(report))
     else:
         _print(report)
+    if table is not None:
+        write_rows(report, table)
     if plot is not None:
         write_figure(figure_of(report), plot)
     if page is not None:
@@ -72,6 +81,7 @@ def run_study(
     measures: Path | None,
     runs: Path,
     executor: Executor,
+    wait: bool = True,
 ) -> StudyReport:
     """Run all that is not stored yet, and return what came of it.
 
@@ -83,10 +93,12 @@ def run_study(
         measures: folder with the measurement files that models name.
         runs: folder that stores finished runs.
         executor: where runs run.
+        wait: for runs that other processes do, which share the folder.
 
     Raises:
         TopoplanError: something in the study is wrong, or cannot be run.
-        typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
+        typer.Exit: with status 130 after Ctrl-C, and with 0 if others do what is left; how to go on is printed on
+            standard error.
     """
     price_list = default_prices() if prices is None else read_prices(prices)
     price_list = price_list.catalogue() if catalogue else price_list
@@ -94,13 +106,15 @@ def run_study(
         raise TopoplanError(f"--measures {measures}: is not a folder")
     specs = run_specs(study, host, price_list, measures)
     with parts_shown("comparing", len(specs)) as on_progress:
-        finished = run_all(specs, host, Store(runs), executor, on_progress)
+        finished = run_all(specs, host, Store(runs), executor, on_progress, wait=wait)
     values = [result for result in finished.results if result is not None]
-    if finished.interrupted and len(values) < len(specs):
-        typer.echo(
-            f"interrupted: {len(values)} of {len(specs)} runs are kept in {runs}; the same command goes on", err=True
-        )
-        raise typer.Exit(130)
+    if len(values) < len(specs):
+        count = f"{len(values)} of {len(specs)} runs are kept in {runs}"
+        if finished.interrupted:
+            typer.echo(f"interrupted: {count}; the same command goes on", err=True)
+            raise typer.Exit(130)
+        typer.echo(f"{count}; other processes do the rest (without --no-wait, this one waits and reports)", err=True)
+        raise typer.Exit(0)
     results = network_results(specs, values, price_list)
     return StudyReport(
         study=study,

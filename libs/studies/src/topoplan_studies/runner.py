@@ -1,11 +1,12 @@
 """All runs of a study, in the workers of an executor; a finished run is stored at once and never repeated.
 
-A run takes all randomness from its seed, so results depend neither on the executor nor on the order in which
-runs finish.
+A run takes all randomness from its seed, so results depend neither on the executor nor on the order in which runs
+finish.  Processes that use the same folder of runs share the work (`topoplan_studies.shared`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ import attrs
 
 from topoplan.plugin.host import Host
 from topoplan_engine.executors import Executor, run_jobs
+from topoplan_engine.executors.claims import Claims
 from topoplan_studies.measure import measure
 from topoplan_studies.runspecs import RunSpec
+from topoplan_studies.shared import SharedRuns
 from topoplan_studies.store import Store, inputs
 
 __all__ = ["StudyRuns", "run_all"]
@@ -25,7 +28,7 @@ class StudyRuns:
     """What `run_all` returns.
 
     Attributes:
-        results: of all runs, in their order; None for those that were not run because the user stopped.
+        results: of all runs, in their order; None for those that were not run: the user stopped, or others do them.
         stored: how many of them the store had.
         interrupted: the user stopped it.
     """
@@ -41,6 +44,8 @@ def run_all(
     store: Store,
     executor: Executor,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
+    *,
+    wait: bool = True,
 ) -> StudyRuns:
     """Run all that the store does not have.
 
@@ -50,25 +55,36 @@ def run_all(
         store: stores finished runs.
         executor: where they run.
         on_progress: called with the number of finished runs and the name of the one that just did.
+        wait: for runs that other processes do, which share the store.
 
     Raises:
         TopoplanError: something is wrong with a run; runs that finished before are stored.
     """
-    dependencies = [inputs(host, spec.experiment) for spec in specs]
-    keys = [store.key(values) for values in dependencies]
-    results = {key: result for key in dict.fromkeys(keys) if (result := store.get(key)) is not None}
-    stored = sum(key in results for key in keys)
-    on_progress(stored, "")
-    first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    missing = sorted(i for key, i in first.items() if key not in results)
+    keys = [store.key(inputs(host, spec.experiment)) for spec in specs]
+    weights, first = Counter(keys), {key: i for i, key in reversed(list(enumerate(keys)))}
+    names_of_files = store.names()
+    results = {key: result for key in weights if key in names_of_files and (result := store.get(key)) is not None}
+    finished = stored = sum(weights[key] for key in results)
+    on_progress(finished, "")
+    missing = [first[key] for key in weights if key not in results]
 
-    def finish(number: int, result: dict[str, Any]) -> None:
+    def add(number: int, result: dict[str, Any]) -> None:
+        nonlocal finished
         index = missing[number]
-        results[keys[index]] = store.put(keys[index], dependencies[index], result)
-        on_progress(sum(key in results for key in keys), str(specs[index]))
+        results[keys[index]] = result
+        finished += weights[keys[index]]
+        on_progress(finished, str(specs[index]))
 
     interrupted = False
     if missing:
-        experiments = [specs[index].experiment for index in missing]
-        interrupted = run_jobs(host, measure, experiments, [str(specs[index]) for index in missing], executor, finish)
+        experiments, names = [specs[index].experiment for index in missing], [str(specs[index]) for index in missing]
+        with Claims(store.make() / "claims") as claims:
+            queue = SharedRuns(dict(enumerate(keys[index] for index in missing)), store, claims, add, wait=wait)
+
+            def finish(number: int, result: dict[str, Any]) -> None:
+                key, dependencies = keys[missing[number]], inputs(host, experiments[number])
+                add(number, store.put(key, dependencies, result))
+                queue.release(number)
+
+            interrupted = run_jobs(host, measure, experiments, names, executor, finish, queue)
     return StudyRuns(results=tuple(results.get(key) for key in keys), stored=stored, interrupted=interrupted)

@@ -7,9 +7,11 @@ the same.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +39,15 @@ def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:
     machines = {host.provider(machine) for machine in host.components(Machine)}
     versions = {provider.dist: provider.version for provider in machines}
     for name in ("topoplan-engine", "topoplan-studies"):
-        versions[name] = importlib.metadata.version(name)
+        versions[name] = _version(name)
     for component in record["components"]:
         options = component["options"]
         if options.get("file"):
             component["options"] = {**options, "file": Path(options["file"]).name}
     return {**record, "versions": versions, "results_version": RESULTS_VERSION}
+
+
+_version = functools.cache(importlib.metadata.version)
 
 
 class Store:
@@ -56,6 +61,32 @@ class Store:
         self.folder = folder
         if folder.exists() and not folder.is_dir():
             raise TopoplanError(f"--runs {folder}: is not a folder")
+
+    def make(self) -> Path:
+        """Make the folder, unless it is there, and return it.
+
+        Raises:
+            TopoplanError: it cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TopoplanError(f"--runs {self.folder}: cannot be made ({error.strerror})") from None
+        ignore_file = self.folder / ".gitignore"
+        if not ignore_file.exists():
+            write_file(ignore_file, b"*\n")
+        return self.folder
+
+    def names(self) -> set[str]:
+        """Return the names of the runs that have a file, whole or not."""
+        try:
+            return {
+                entry.name.removesuffix(".json") for entry in os.scandir(self.folder) if entry.name.endswith(".json")
+            }
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise TopoplanError(f"--runs {self.folder}: cannot be read ({error.strerror})") from None
 
     def key(self, dependencies: dict[str, Any]) -> str:
         """Return the name of a run with these inputs."""
@@ -80,13 +111,7 @@ class Store:
         Raises:
             TopoplanError: the folder cannot be written.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TopoplanError(f"--runs {self.folder}: cannot be made ({error.strerror})") from None
-        ignore_file = self.folder / ".gitignore"
-        if not ignore_file.exists():
-            write_file(ignore_file, b"*\n")
+        self.make()
         stored: dict[str, Any] = json.loads(json.dumps(result, sort_keys=True))
         text = json.dumps(
             {"inputs": dependencies, "result": stored, "digest": _digest(stored)}, sort_keys=True, indent=1

@@ -21,7 +21,7 @@ __all__ = ["CompareOptions", "compare"]
 _VARYING = ("interface_bandwidth_gbps", "degree", "servers", "batch_size")
 _RUN = ("batch_size", "budget", "keep", "draws", "precision", "precision_speedup", "optimizer")
 #: Options that change no result; a page does not repeat them.
-_NO_MATTER = ("runs", "jobs", "executor", "write", "plot", "as_json")
+_NO_MATTER = ("runs", "no_wait", "table", "jobs", "executor", "write", "plot", "as_json")
 
 
 @attrs.frozen(kw_only=True)
@@ -40,8 +40,12 @@ class CompareOptions:
     seeds: tuple[int, ...] = option(
         (), help="a run for each; unset: the study's, else 0", minimum=0, maximum=SEEDS, metavar="N,..."
     )
-    runs: Path = option(Path(".topoplan-runs"), help="folder that keeps finished runs; they are not repeated")
+    runs: Path = option(
+        Path(".topoplan-runs"), help="folder that keeps finished runs; processes that share it share the work"
+    )
+    no_wait: bool = option(False, help="end when other processes do all that is left, without a report")
     jobs: int = option(1, help="worker processes of this machine", minimum=1, short="-j")
+    table: Path | None = option(None, help="write a row for each run; CSV or Parquet", metavar="FILE.csv|FILE.parquet")
     executor: str = option("processes", help=EXECUTOR, metavar="NAME[:KEY=VALUE,...]")
 
 
@@ -82,6 +86,8 @@ def compare(
         measures=files.measures,
         runs=comparison.runs,
         executor=executor_from(comparison.executor, comparison.jobs),
+        wait=not comparison.no_wait,
+        table=comparison.table,
         plot=files.plot,
         page=files.write,
         command=typed_command(context, without=_NO_MATTER),

@@ -58,7 +58,7 @@ class SweepOptions:
 
 
 #: Options of a run that a sweep has not: it plans each batch size once, from data parallelism.
-_OF_OPTIMIZE = ("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers")
+_OF_OPTIMIZE = ("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers", "executor")
 
 
 def sweep(
@@ -71,7 +71,7 @@ def sweep(
     cluster: ClusterOptions,
     run: Annotated[
         RunOptions,
-        Flags(without=("batch_size", "strategy", "strategy_rest", "patience", "chains", "workers", "record")),
+        Flags(without=(*_OF_OPTIMIZE, "record")),
     ],
     as_json: AsJson = False,
 ) -> None:

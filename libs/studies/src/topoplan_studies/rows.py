@@ -1,0 +1,90 @@
+"""A row for each run of a study, as a file for programs: CSV, or Parquet if pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from topoplan.errors import TopoplanError
+from topoplan_engine.files import check_writable, shown_path, write_file
+from topoplan_studies.results import NetworkResult
+from topoplan_studies.tables import StudyReport
+
+__all__ = ["check_rows", "rows", "write_rows"]
+
+#: Values of a run that are no columns: what is no single number, and has columns of its own.
+_NO_COLUMNS = {"parts", "bounds", "aside", "time_breakdown"}
+
+
+def rows(report: StudyReport) -> Iterator[dict[str, Any]]:
+    """Give a row for each run: what it is of, its seed, and what came of it, in the units that the names say.
+
+    Columns have the same names and order in all rows; where a run has no value, it is None.
+    """
+    for result in report.results:
+        for run in result.runs:
+            yield _row(result, run)
+
+
+def _row(result: NetworkResult, run: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": result.model,
+        **{f"setting_{key.replace('-', '_')}": value for key, value in result.settings.items()},
+        "network": result.network,
+        "planner": result.planner or None,
+        **{key: value for key, value in run.items() if key not in _NO_COLUMNS},
+        **{f"{key}_bound_s": value for key, value in run["bounds"].items()},
+        **run.get("time_breakdown", {}),
+        "network_cost": result.cost,
+    }
+
+
+def check_rows(path: Path) -> None:
+    """Raise `TopoplanError` where `write_rows` could not write; for a check before long work."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        raise TopoplanError(
+            f"--table {shown_path(path)}: is neither .csv nor .parquet (which of them is to be written?)"
+        )
+    if suffix == ".parquet":
+        try:
+            importlib.import_module("pyarrow")
+        except ImportError:
+            raise TopoplanError(
+                f"--table {shown_path(path)}: Parquet needs pyarrow: pip install 'topoplan-studies[parquet]' "
+                "(CSV needs nothing)"
+            ) from None
+    check_writable(path)
+
+
+def write_rows(report: StudyReport, path: Path) -> None:
+    """Write all rows, whole or not at all.
+
+    Raises:
+        TopoplanError: the file cannot be written.
+    """
+    table = list(rows(report))
+    names = list(dict.fromkeys(name for row in table for name in row))
+    write_file(path, _csv(names, table) if path.suffix.lower() == ".csv" else _parquet(names, table))
+
+
+def _csv(names: list[str], table: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue().encode()
+
+
+def _parquet(names: list[str], table: list[dict[str, Any]]) -> bytes:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    stream = io.BytesIO()
+    columns = {name: [row.get(name) for row in table] for name in names}
+    write_table(pa.table(columns), stream)
+    return stream.getvalue()
