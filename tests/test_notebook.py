@@ -13,6 +13,7 @@ import topoplan
 from topoplan import Fabric, OperatorGraph, TopoplanError, optimize
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, export, simulate_file
 from topoplan_engine.keywords import Keywords
+from topoplan_studies import compare
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,22 @@ def test_tables_are_html_and_names_are_escaped(outcome):
     text = attrs.evolve(outcome.plan, fabric=fabric)._repr_html_()
     assert "&lt;script&gt;" in text
     assert "<script>" not in text
+
+
+def test_a_study_is_a_table(tmp_path):
+    study = {
+        "title": "<b> & co",
+        "model": [{"use": "alexnet", "batch-size": 64}],
+        "network": [{"name": "tree", "use": "fattree"}, {"name": "switch", "use": "bigswitch"}],
+        "cluster": {"servers": 2},
+        "searcher": ["mcmc"],
+        "budget": 0,
+    }
+    report = compare(study, runs=tmp_path)
+    assert repr(report) == "<StudyReport: <b> & co, 2 results>"
+    text = report._repr_html_()
+    assert text.startswith("<table><caption>&lt;b&gt; &amp; co</caption><tr><th>model</th>")
+    assert text.count("<tr>") == 3
 
 
 def test_a_data_frame_has_a_row_for_each_task_and_link(outcome, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tables with a row for each thing: on a terminal of any width, and in Markdown.
+"""Tables with a row for each thing: on a terminal of any width, in Markdown, and in HTML for notebooks.
 
 A `RowTable` has columns, which say how to write a row, and rows.  On a terminal, what names rows and is the same in all
 of them is said once, above; columns that are empty are left out.  What does not fit beside the names of the rows goes
@@ -7,6 +7,7 @@ into a further table below, under the same names, so that no word is broken.
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Literal, TypeVar
@@ -66,6 +67,11 @@ class RowTable(Generic[_Row]):
         """Return all columns as a Markdown table."""
         return markdown_table(self.headers, [self.cells(row) for row in self.rows])
 
+    def html(self, title: str) -> str:
+        """Return all columns as a table in HTML; text is escaped."""
+        rows = [_html_row("th", self.headers), *(_html_row("td", self.cells(row)) for row in self.rows)]
+        return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"
+
     def print(self, title: str = "") -> None:
         """Print one table, or several ones below each other where the terminal is narrow."""
         cells = {column.header: [column.text(row) for row in self.rows] for column in self.columns}
@@ -98,6 +104,10 @@ def _console() -> Console:
     console = Console(markup=False, emoji=False)
     has_width = console.is_terminal or "COLUMNS" in os.environ
     return console if has_width else Console(width=_FILE, markup=False, emoji=False)
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> str:

@@ -23,7 +23,7 @@ __all__ = ["StudyReport", "as_json", "cost_of", "milliseconds", "money", "spread
 _NARROW = 0.002
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class StudyReport:
     """What came of a study.
 
@@ -40,6 +40,12 @@ class StudyReport:
     tests: Sequence[HypothesisTest]
     prices: Prices
     measured: bool
+
+    def __repr__(self) -> str:
+        return f"<StudyReport: {self.study.title}, {len(self.results)} results>"
+
+    def _repr_html_(self) -> str:
+        return study_table(self).html(self.study.title)
 
 
 def study_table(report: StudyReport) -> RowTable[NetworkResult]:
