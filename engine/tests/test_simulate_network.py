@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from topoplan import Cluster
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.tables import Network
 from topoplan_samples.fabrics import star
 from topoplan_samples.tasks import collective, task_graph, transfer
@@ -119,3 +120,25 @@ def test_twins_are_split_and_never_joined():
 @pytest.mark.parametrize("asked", [[], [3]])
 def test_an_empty_table_knows_nothing(asked):
     assert PairTable().get(np.array(asked, dtype=np.int64)).tolist() == [0] * len(asked)
+
+
+def test_loads_of_rings_are_sums_over_paths():
+    """Against sums in numpy, ring by ring: several paths, some of them over the same links."""
+    rng = np.random.default_rng(0)
+    row_ptr = np.concatenate([[0], np.cumsum(rng.integers(1, 4, 12))])
+    path_ptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, row_ptr[-1]))])
+    links = rng.integers(0, 9, path_ptr[-1]).astype(np.int32)
+    weight = np.concatenate([np.linspace(0, 1, count + 1)[1:] for count in np.diff(row_ptr)])
+    flows = np.array([1, 5, 2])
+    rows = rng.integers(0, 12, flows.sum()).astype(np.int32)
+    load_ptr, loaded, load = ring_loads(rows, flows, row_ptr, path_ptr, links, weight, 9)
+    for ring, members in enumerate(np.split(rows, np.cumsum(flows)[:-1])):
+        total = np.zeros(9)
+        for row in members:
+            shares = np.diff(weight[row_ptr[row] : row_ptr[row + 1]], prepend=0.0)
+            for path, share in enumerate(shares, row_ptr[row]):
+                np.add.at(total, links[path_ptr[path] : path_ptr[path + 1]], share)
+        used = np.flatnonzero(total)
+        assert loaded[load_ptr[ring] : load_ptr[ring + 1]].tolist() == used.tolist()
+        expected = np.maximum(1, np.rint(total[used] * LOAD)).astype(int)
+        assert load[load_ptr[ring] : load_ptr[ring + 1]].tolist() == expected.tolist()

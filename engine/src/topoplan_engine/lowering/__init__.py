@@ -1,12 +1,12 @@
 """Lowering: (graph, strategy, costs) -> task graph.
 
     placements ─► fragments ─► PartTable ─► task graph
-      fragments.py,             parts.py    build.py (a pipeline: pipeline.py)
+      fragments.py,      pieces.py, parts.py   build.py (a pipeline: pipeline.py)
       fragment_cache.py            └──────► symmetry/ ─► quotient
 
 `Lowering` is made once for a graph, a cluster and a cost function.  It caches what one operator's placement
 contributes (`OperatorFragment`) and what two placements at the ends of an edge contribute (`EdgeFragment`).  To lower
-a strategy that differs in one operator, it derives only what that operator touches.  The fragments are concatenated
+a strategy that differs in one operator, it derives only what that operator touches.  The fragments are joined
 into a table of parts, and one compiled pass makes the task graph (`build_taskgraph`).  SPMD programs (`spmd`) have
 tasks of their own.  `tests/reference` lowers the same strategies task by task in plain Python; tests compare the two.
 """

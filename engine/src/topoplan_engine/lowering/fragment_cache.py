@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from topoplan.arrays import I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -18,9 +19,11 @@ from topoplan_engine.lowering.fragments import (
     OperatorFragment,
     edge_fragment,
     operator_fragment,
+    weight_slices,
 )
 from topoplan_engine.lowering.parts import PartTable, concatenate
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
+from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.partition import Transfers, transfers
 
 __all__ = ["FragmentCache"]
@@ -35,19 +38,23 @@ class FragmentCache:
     Attributes:
         graph, cluster, costs: what fragments are derived from.
         op_names: names of all operators.
+        optimizer_costs: the same costs, if they price the optimizer; else None.
         edges: (producer, output, consumer, input) of every edge.
+        edge_ends: (kind, producer, consumer) of every edge; edges of one kind share their fragments.
+        edge_ops: (2, m) producers and consumers of all edges.
         op_class, edge_class: equal numbers for automorphic operators and edges.
     """
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self.graph, self.cluster, self.costs = graph, cluster, costs
+        self.optimizer_costs = costs if isinstance(costs, OptimizerCosts) else None
         self.op_names = tuple(op.name for op in graph.operators)
         self.edges: list[tuple[int, int, int, int]] = [
             (u, output, v, argument) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
         ]
         kinds = self._edge_kinds()
-        self._edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
-        self._edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
+        self.edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
+        self.edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
         self.op_class, self.edge_class = automorphic_operators(graph, kinds)
         self._edges_at: list[list[int]] = [[] for _ in self.op_names]
         for edge, (u, _, v, _) in enumerate(self.edges):
@@ -57,6 +64,7 @@ class FragmentCache:
         self._group_hosts: LruCache[FragmentKey, list[bytes]] = LruCache(_ENTRIES)
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
+        self._weight_slices: LruCache[Any, list[tuple[I64, I64]]] = LruCache(_ENTRIES)
 
     def operators(self, placements: Sequence[Placement]) -> list[OperatorFragment]:
         """Return the fragments of all operators."""
@@ -68,7 +76,7 @@ class FragmentCache:
 
     def part_table(self, placements: Sequence[Placement]) -> PartTable:
         """Return all fragments, one after the other."""
-        return concatenate(self.operators(placements), self.all_edges(placements), self._edge_ops)
+        return concatenate(self.operators(placements), self.all_edges(placements), self.edge_ops)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""
@@ -82,7 +90,13 @@ class FragmentCache:
         except KeyError:
             operator = self.graph.operators[op]
             fragment = operator_fragment(
-                key, operator, placement, self.costs, self.cluster, self.graph.reduces_per_part
+                key,
+                operator,
+                placement,
+                self._weight_slices_of(op, placement.degrees),
+                self.costs,
+                self.cluster,
+                self.graph.reduces_per_part,
             )
             return self._op_fragments.put(key, fragment)
 
@@ -97,7 +111,7 @@ class FragmentCache:
 
     def edge(self, edge: int, placements: Sequence[Placement]) -> EdgeFragment:
         """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""
-        kind, u, v = self._edge_ends[edge]
+        kind, u, v = self.edge_ends[edge]
         source, target = placements[u], placements[v]
         key = (kind, source.key, target.key)
         try:
@@ -107,9 +121,16 @@ class FragmentCache:
             fragment = edge_fragment(key, self._transfers_of(edge, source, target), itemsize, source, target)
             return self._edge_fragments.put(key, fragment)
 
+    def _weight_slices_of(self, op: int, degrees: tuple[int, ...]) -> list[tuple[I64, I64]]:
+        key = (op, degrees)
+        cached = self._weight_slices.find(key)
+        if cached is not None:
+            return cached
+        return self._weight_slices.put(key, weight_slices(self.graph.operators[op], degrees))
+
     def _transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
         u, output, v, argument = self.edges[edge]
-        key = (self._edge_ends[edge][0], source.degrees, target.degrees)
+        key = (self.edge_ends[edge][0], source.degrees, target.degrees)
         cached = self._transfers.find(key)
         if cached is not None:
             return cached

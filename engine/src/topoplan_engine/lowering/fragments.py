@@ -27,6 +27,7 @@ __all__ = [
     "messages",
     "operator_fragment",
     "weight_seconds",
+    "weight_slices",
 ]
 
 
@@ -80,10 +81,32 @@ class EdgeFragment:
     devices: I32
 
 
+def weight_slices(operator: Operator, degrees: tuple[int, ...]) -> list[tuple[I64, I64]]:
+    """Return for each weight the parts that hold the same slice (`replica_groups`), and the elements of all slices."""
+    return [
+        (replica_groups(operator, weight, degrees), slice_elements(operator, weight, degrees))
+        for weight in operator.weights
+    ]
+
+
 def operator_fragment(
-    key: FragmentKey, operator: Operator, placement: Placement, costs: CostFunction, cluster: Cluster, per_part: bool
+    key: FragmentKey,
+    operator: Operator,
+    placement: Placement,
+    slices: Sequence[tuple[I64, I64]],
+    costs: CostFunction,
+    cluster: Cluster,
+    per_part: bool,
 ) -> OperatorFragment:
-    """Price the parts of an operator and derive its gradient all-reduces; ``per_part``: `reduces_per_part`."""
+    """Price the parts of an operator and derive its gradient all-reduces.
+
+    Args:
+        key: of the fragment.
+        operator, placement: what is placed, and how.
+        slices: `weight_slices` of these degrees.
+        costs, cluster: what prices it.
+        per_part: `reduces_per_part`.
+    """
     prices = costs.price(key[0], placement.degrees, placement.devices)
     parts: list[I64] = []
     devices: list[I32] = []
@@ -91,9 +114,7 @@ def operator_fragment(
     seconds: list[float] = []
     # A table inside a device of several GPUs lives on one of them: nothing to sum inside the host.
     inside = cluster.gpus_per_device > 1 and operator.kind != "embedding"
-    for weight in operator.weights:
-        groups = replica_groups(operator, weight, placement.degrees)
-        elements = slice_elements(operator, weight, placement.degrees)
+    for weight, (groups, elements) in zip(operator.weights, slices, strict=True):
         for group in groups:
             members = placement.devices[group]
             if not per_part:

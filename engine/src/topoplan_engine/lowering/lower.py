@@ -15,8 +15,8 @@ from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrate
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.lowering.fragments import EdgeFragment, OperatorFragment
 from topoplan_engine.lowering.memory_levels import Activations, memory_levels
+from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
@@ -56,11 +56,17 @@ class StrategyLowering(Protocol):
 
 
 class Lowering:
-    """Lowers strategies of every kind, of one graph on one cluster with one cost function."""
+    """Lowers strategies of every kind, of one graph on one cluster with one cost function.
+
+    Attributes:
+        graph, cluster, costs: what is lowered, and for what.
+        pieces: the fragments of placed strategies, by number.
+    """
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self.graph, self.cluster, self.costs = graph, cluster, costs
         self._fragments = FragmentCache(graph, cluster, costs)
+        self.pieces = Pieces(self._fragments)
         self._by_kind: dict[type[Strategy], StrategyLowering] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
@@ -94,14 +100,6 @@ class Lowering:
 
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
-    def operator(self, strategy: Strategy, op: int) -> OperatorFragment:
-        """Return the fragment of operator ``op``; as long as it is cached, the same object for the same placement."""
-        return self._fragments.operator(op, strategy.placements[op])
-
-    def edge(self, strategy: Strategy, edge: int) -> EdgeFragment:
-        """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""
-        return self._fragments.edge(edge, strategy.placements)
-
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""
         return self._fragments.edges_at(ops)
@@ -110,11 +108,11 @@ class Lowering:
         kind = type(strategy)
         lowering = self._by_kind.get(kind)
         if lowering is None:
-            lowering = self._by_kind[kind] = _lowering_of(kind, self._fragments)
+            lowering = self._by_kind[kind] = _lowering_of(kind, self._fragments, self.pieces)
         return lowering
 
 
-def _lowering_of(kind: type[Strategy], fragments: FragmentCache) -> StrategyLowering:
+def _lowering_of(kind: type[Strategy], fragments: FragmentCache, pieces: Pieces) -> StrategyLowering:
     """Make the lowering of one kind of strategies; its modules are imported now."""
     if kind is SpmdStrategy:
         from topoplan_engine.lowering.spmd import SpmdLowering
@@ -123,9 +121,9 @@ def _lowering_of(kind: type[Strategy], fragments: FragmentCache) -> StrategyLowe
     if kind is PipelineStrategy:
         from topoplan_engine.lowering.pipeline import PipelineLowering
 
-        return PipelineLowering(fragments)
+        return PipelineLowering(fragments, pieces)
     if kind is PlacedStrategy:
         from topoplan_engine.lowering.placements import PlacementLowering
 
-        return PlacementLowering(fragments)
+        return PlacementLowering(fragments, pieces)
     raise TypeError(f"no lowering for strategies of type {kind.__name__}")

@@ -18,7 +18,6 @@ from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.partition import replica_groups
 
 __all__ = ["priced_steps", "with_optimizer_steps"]
@@ -36,8 +35,8 @@ class _Step:
 
 def priced_steps(fragments: FragmentCache, placements: Sequence[Placement]) -> list[F64 | None]:
     """Return what `OptimizerCosts.optimizer_seconds` says of each operator."""
-    costs = fragments.costs
-    if not isinstance(costs, OptimizerCosts):
+    costs = fragments.optimizer_costs
+    if costs is None:
         return [None] * len(placements)
     return [costs.optimizer_seconds(op, p.degrees, p.devices) for op, p in enumerate(placements)]
 

@@ -25,6 +25,7 @@ from topoplan_engine.lowering.memory import TensorBytes, placed_activations, pla
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.lowering.pieces import Pieces
 from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class PipelineLowering:
     A trivial schedule orders nothing, so that its strategies are lowered as placements alone.
     """
 
-    def __init__(self, fragments: FragmentCache) -> None:
+    def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
         self._fragments = fragments
-        self._placements = PlacementLowering(fragments)
+        self._placements = PlacementLowering(fragments, pieces)
         self._tensor_bytes = TensorBytes(fragments.graph)
 
     def lower(self, strategy: PipelineStrategy) -> TaskGraph:

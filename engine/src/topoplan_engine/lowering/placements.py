@@ -18,6 +18,7 @@ from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
+from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.memory_levels import Activations
@@ -32,12 +33,12 @@ _HOST_BYTES = 4
 class PlacementLowering:
     """Lowers the placements of strategies; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
-    def __init__(self, fragments: FragmentCache) -> None:
-        self._fragments = fragments
+    def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
+        self._fragments, self._pieces = fragments, pieces
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
-        table = self._fragments.part_table(strategy.placements)
+        table = self._pieces.table(strategy)
         taskgraph = build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
         steps = priced_steps(self._fragments, strategy.placements)
         if all(seconds is None for seconds in steps):
@@ -50,9 +51,10 @@ class PlacementLowering:
         from topoplan_engine.lowering.symmetry.refinement import equitable_partition, initial_colors
 
         fragments = self._fragments
-        if any(seconds is not None for seconds in priced_steps(fragments, strategy.placements)):
+        steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
+        if any(seconds is not None for seconds in steps):
             return None  # classes know nothing of them
-        table = fragments.part_table(strategy.placements)
+        table = self._pieces.table(strategy)
         n_devices = fragments.cluster.n_devices
         graph = initial_colors(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
         classes = equitable_partition(graph, n_devices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 
 __all__ = ["LinkClasses"]
 
@@ -29,7 +29,7 @@ class LinkClasses:
         self._first = np.zeros(0, dtype=np.int64)
         self.changed = True
 
-    def load(self, links: I64, load: I64) -> None:
+    def load(self, links: I32 | I64, load: I64) -> None:
         """Split classes by the load of one ring on these links, all of them different; (k,) each."""
         old = self._class[links]
         order = np.lexsort((load, old))

@@ -18,6 +18,7 @@ All other groups run one ring over the routes, in the order in which their membe
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -28,17 +29,15 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.cache import LruCache
-from topoplan_engine.csr import append, expand, indptr
+from topoplan_engine.csr import append, indptr
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, sum_paths
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
-
-#: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
-LOAD = 1 << 20
 
 
 #: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
@@ -312,37 +311,32 @@ class Network:
         old = self.rings_in_full
         lengths = np.array([len(rows) for _, rows in new])
         counts = np.array([rings for rings, _ in new])
-        loads = [self._loads(part) for rings, rows in new for part in np.split(rows, rings)]
-        for links, load in loads:
-            self._link_classes.load(links, load)
+        paths = self.paths
+        load_ptr, links, load = ring_loads(
+            np.concatenate([rows for _, rows in new]),
+            np.repeat(lengths // counts, counts),
+            paths.row_ptr,
+            paths.path_ptr,
+            paths.links,
+            paths.cumulative_weight,
+            self.n_links,
+        )
+        for first, last in itertools.pairwise(load_ptr.tolist()):
+            self._link_classes.load(links[first:last], load[first:last])
         stepped = [self._drawn(rows) for _, rows in new]
         for rows in (rows for (_, rows), draws in zip(new, stepped, strict=True) if draws):
             self._isolate(rows)
-        ends = np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
             first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
             parallel=append(old.parallel, counts),
             members=append(old.members, lengths // counts),
             rows=append(old.rows, *(rows for _, rows in new)),
             ring=append(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
-            load_ptr=append(old.load_ptr, old.load_ptr[-1] + ends),
-            load_links=append(old.load_links, *(links for links, _ in loads)),
-            load=append(old.load, *(load for _, load in loads)),
+            load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
+            load_links=append(old.load_links, links),
+            load=append(old.load, load),
             stepped=append(old.stepped, i8(stepped)),
         )
-
-    def _loads(self, rows: I32) -> tuple[I64, I64]:
-        """Links that the flows of a ring cross, and how much each of them is loaded."""
-        paths = self.paths
-        start, end = paths.row_ptr[rows], paths.row_ptr[rows + 1]
-        _, path = expand(start, end - start)
-        before = paths.cumulative_weight[path - 1]
-        before[np.cumsum(end - start) - (end - start)] = 0.0  # of the first path of each row
-        first, last = paths.path_ptr[path], paths.path_ptr[path + 1]
-        links = paths.links[expand(first, last - first)[1]]
-        total = np.bincount(links, np.repeat(paths.cumulative_weight[path] - before, last - first), self.n_links)
-        used = np.flatnonzero(total)
-        return used, np.maximum(1, np.rint(total[used] * LOAD)).astype(np.int64)
 
     def _drawn(self, rows: I32) -> bool:
         """Say whether the flows of a group with these rows draw their paths at level ``coupled``, too."""
@@ -351,7 +345,7 @@ class Network:
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
         """The number of rings of each new group, and the rows of its flows, ring by ring."""
-        fabric_rings = [self._own_rows(self._host[listed]) for _, listed in new]
+        fabric_rings = self._walk_rows([self._own_links(self._host[listed]) for _, listed in new])
         walks = [listed for (_, listed), rings in zip(new, fabric_rings, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
         dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
@@ -365,45 +359,46 @@ class Network:
         plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
         return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in fabric_rings]
 
-    def _own_rows(self, hosts: I32) -> list[I32]:
-        """The rows of the rings, or cycles, that the fabric has for a group on ``hosts``, ring by ring."""
-        rings = [self._jump_rows(hosts, jumps) for jumps in rings_of(self.fabric, hosts)]
-        return rings or [self._cycle_rows(hosts, hosts[receivers]) for receivers in cycles_of(self.fabric, hosts)]
+    def _own_links(self, hosts: I32) -> list[I64]:
+        """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""
+        rings = [self._jump_links(hosts, jumps) for jumps in rings_of(self.fabric, hosts)]
+        return rings or [self._cycle_links(hosts, hosts[receivers]) for receivers in cycles_of(self.fabric, hosts)]
 
-    def _jump_rows(self, hosts: I32, jumps: tuple[int, ...]) -> I32:
-        """Append one explicit path per member of a ring and return their rows."""
+    def _jump_links(self, hosts: I32, jumps: tuple[int, ...]) -> I64:
+        """(members, jumps) links from each member of a ring to the next one."""
         steps = np.array([*jumps[1:], jumps[0]])
         tails = (hosts[:, None] + np.cumsum(steps) - steps) % self.fabric.n_hosts
         heads = (tails + steps) % self.fabric.n_hosts
-        links = self.fabric.link_rows(tails, heads).ravel()
-        if (absent := np.flatnonzero(links < 0)).size:
+        links = self.fabric.link_rows(tails, heads)
+        if (absent := np.flatnonzero(links.ravel() < 0)).size:
             raise TopoplanError(
                 f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
                 f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
             )
-        return self._walk_rows(links, len(hosts))
+        return links
 
-    def _cycle_rows(self, hosts: I32, receivers: I32) -> I32:
-        """Append the direct link of each member of a cycle to the host that it sends to, and return their rows."""
+    def _cycle_links(self, hosts: I32, receivers: I32) -> I64:
+        """(members, 1) direct link from each member of a cycle to the host that it sends to."""
         links = self.fabric.link_rows(hosts, receivers)
         if (absent := np.flatnonzero(links < 0)).size:
             raise TopoplanError(
                 f"fabric {self.fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "
                 f"{hosts[absent[0]]} to host {receivers[absent[0]]} (add it, or leave the cycle out)"
             )
-        return self._walk_rows(links, len(hosts))
+        return links[:, None]
 
-    def _walk_rows(self, links: I64, members: int) -> I32:
-        """Append one explicit path per member, all of as many links, and return their rows."""
+    def _walk_rows(self, groups: list[list[I64]]) -> list[list[I32]]:
+        """Append one explicit path for each member of each ring of each group, and return their rows."""
+        walks = [links for rings in groups for links in rings]
+        members = np.array([len(links) for links in walks], dtype=np.int64)
         first = len(self.paths.row_ptr) - 1
-        self._append(
-            np.ones(members, dtype=np.int64),
-            np.full(members, len(links) // members, dtype=np.int64),
-            i32(links),
-            np.ones(members),
-            np.full(members, -1),
-        )
-        return np.arange(first, first + members, dtype=np.int32)
+        if walks:
+            total = int(members.sum())
+            lengths = np.repeat([links.shape[1] for links in walks], members)
+            links = np.concatenate([links.ravel() for links in walks])
+            self._append(np.ones(total, np.int64), lengths, i32(links), np.ones(total), np.full(total, -1))
+        rows = iter(np.split(np.arange(first, first + members.sum(), dtype=np.int32), np.cumsum(members)))
+        return [[next(rows) for _ in rings] for rings in groups]
 
 
 class NetworkCache:

@@ -24,7 +24,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.search.lower_bounds import IncrementalLowerBound
+from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.quotients import NoQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
@@ -110,7 +110,7 @@ class Evaluator:
             return self._trial(state, *cached)
         if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
             return self._trial(state, float("inf"))
-        cutoff, bound = candidate.cutoff_seconds, 0.0
+        cutoff, bound = candidate.cutoff_seconds, NO_BOUND
         if fitting_cutoff > cutoff and self.fits(strategy):
             cutoff = fitting_cutoff
         if (
@@ -121,20 +121,20 @@ class Evaluator:
             and cutoff < float("inf")
         ):
             bound = self._lower_bound.of(candidate, state)
-            if bound >= cutoff:
+            if bound.seconds >= cutoff:
                 return self._trial(state, float("inf"))
         cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
         if cost == float("inf"):
             return self._trial(state, cost)
-        return self._trial(state, *self._costs.put(key, (cost, self.fits(strategy))))
+        return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
 
-    def _cost(self, state: State, cutoff: float, bound: float) -> float:
-        """Return the cost of a state, or infinity if it reaches the cutoff; ``bound`` is a lower bound on it."""
+    def _cost(self, state: State, cutoff: float, bound: LowerBound) -> float:
+        """Return the cost of a state, or infinity if it reaches the cutoff."""
         cost = 0.0
-        if self._memory_policy != "ignore":
+        if self._memory_policy != "ignore" and not bound.fits:
             cost = self.penalty(state.strategy)
         if cost < float("inf"):
-            cost += self._seconds(state, cutoff - cost, max(bound - cost, 0.0))
+            cost += self._seconds(state, cutoff - cost, max(bound.seconds - cost, 0.0))
         return cost
 
     def _seconds(self, state: State, cutoff: float, bound: float) -> float:

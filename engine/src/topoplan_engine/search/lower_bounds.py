@@ -5,50 +5,89 @@ costs its penalty.  These are sums over operators and edges, so that those of a 
 by the difference of the fragments that changed.  The largest of them is a lower bound on the cost.  If the search
 passes a cutoff, most candidates are rejected at this point.
 
-Data flow: `IncrementalLowerBound.of` asks `Lowering` for the fragments that a candidate changes and the simulator for
-the seconds that each of them keeps each link busy, and caches both by fragment.
+Data flow: `IncrementalLowerBound.of` asks `Pieces` for the numbers of the fragments that a candidate changes and the
+simulator for the seconds that each of them keeps each link busy, keeps what each fragment adds as a row under its
+number, and adds the differences in compiled passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.search.protocol import Candidate, State
 from topoplan_engine.cache import LruCache
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.fragments import EdgeFragment, FragmentKey, OperatorFragment, messages
+from topoplan_engine.lowering.fragments import OperatorFragment, messages
 
-__all__ = ["IncrementalLowerBound", "LinkSeconds"]
+__all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 
 #: (task graph, fabric, cluster) -> (n, E) seconds for which the messages of each of its operators (column ``op``) are
 #: guaranteed to keep each link busy, in any order.
 LinkSeconds = Callable[[TaskGraph, AnyFabric, Cluster], F64]
 
-_Fragment = OperatorFragment | EdgeFragment
-
 #: Relative slack: sums are taken in another order than a simulator takes them, which may also round run times.
 _SLACK = 1e-6
 #: Differences after which sums are taken anew.
 _REFRESH = 200
-#: Entries of each cache.
-_ENTRIES = 10_000
+#: States whose sums are kept, and fabrics whose rows are.
+_STATES, _FABRICS = 4096, 4
+
+
+class LowerBound(NamedTuple):
+    """What is known of a candidate before it is lowered.
+
+    Attributes:
+        seconds: it costs no less.
+        fits: whether it certainly fits into the memory of every device.
+    """
+
+    seconds: float
+    fits: bool
+
+
+#: Of a candidate of which nothing is known.
+NO_BOUND = LowerBound(0.0, False)
+
+
+class _Rows:
+    """Rows of numbered fragments, each of which is computed when it is asked for the first time."""
+
+    def __init__(self, width: int) -> None:
+        self.rows, self._known = np.empty((256, width)), bytearray(256)
+
+    def missing(self, numbers: list[int]) -> list[int]:
+        """Return the numbers that have no row yet; there is room for all."""
+        largest = max(numbers, default=0)
+        if largest >= len(self._known):
+            longer = np.empty((max(largest + 1, 2 * len(self._known)), self.rows.shape[1]))
+            longer[: len(self._known)] = self.rows
+            self._known += bytes(len(longer) - len(self._known))
+            self.rows = longer
+        return [number for number in numbers if not self._known[number]]
+
+    def put(self, number: int, row: F64) -> None:
+        """Keep the row of a number for which there is room."""
+        self.rows[number], self._known[number] = row, 1
 
 
 class _Sums(NamedTuple):
     """Sums over all fragments of a state, and how many differences ago they were taken anew.
 
     Attributes:
-        devices: (2, D) seconds of compute and bytes of memory of every device.
+        numbers: of all fragments (`Pieces.numbers`).
+        devices: (2 * D,) seconds of compute on every device, then bytes of memory.
         links: (E,) seconds of every link.
     """
 
+    numbers: list[int]
     devices: F64
     links: F64
     age: int
@@ -65,80 +104,126 @@ class IncrementalLowerBound:
 
     def __init__(self, lowering: Lowering, link_seconds: LinkSeconds, penalty: Callable[[F64], float]) -> None:
         self._lowering, self._link_seconds, self._penalty = lowering, link_seconds, penalty
-        self._device_rows: LruCache[FragmentKey, F64] = LruCache(_ENTRIES)
-        self._link_rows: LruCache[tuple[FragmentKey, bytes], F64] = LruCache(_ENTRIES)
-        self._sums: LruCache[bytes, _Sums] = LruCache(_ENTRIES)
+        self._pieces = lowering.pieces
+        self._capacity = np.asarray(lowering.cluster.device_memory, dtype=np.float64)
+        self._forget()
 
-    def of(self, candidate: Candidate, state: State) -> float:
-        """Return a lower bound on the cost of ``candidate``, which describes ``state``, in seconds; 0 on a new fabric.
+    def _forget(self) -> None:
+        self._generation = self._pieces.generation
+        self._device_rows = _Rows(2 * self._lowering.cluster.n_devices)
+        self._link_rows: LruCache[bytes, _Rows] = LruCache(_FABRICS)
+        self._sums: LruCache[bytes, _Sums] = LruCache(_STATES)
+
+    def of(self, candidate: Candidate, state: State) -> LowerBound:
+        """Return a lower bound on the cost of ``candidate``, which describes ``state``; none on a new fabric.
 
         Links are left out if devices and memory alone reach the cutoff.
         """
-        base, lowering, fabric = candidate.base, self._lowering, state.fabric
-        if fabric.key != base.fabric.key:
-            return 0.0
-        sums = self._sums_of(base)
-        before, after, ops = base.strategy, state.strategy, candidate.placements
-        devices = sums.devices.copy()
-        changes: list[tuple[_Fragment, _Fragment]] = []
-        for op in ops:
-            old, new = lowering.operator(before, op), lowering.operator(after, op)
-            devices += self._device_row(new) - self._device_row(old)
-            changes.append((old, new))
-        penalty = self._penalty(devices[1] * (1 - _SLACK))
-        bound = float((devices[0].max() + penalty) * (1 - _SLACK))
+        base, pieces = candidate.base, self._pieces
+        if state.fabric.key != base.fabric.key:
+            return NO_BOUND
+        pieces.make_room()
+        if pieces.generation != self._generation:
+            self._forget()
+        sums, changes = self._sums_of(base), candidate.placements
+        numbers = sums.numbers.copy()
+        for op, placement in changes.items():
+            numbers[op] = pieces.operator(op, placement)
+        ops = list(changes)
+        devices = np.empty(len(sums.devices))
+        change = self._change(sums.numbers, numbers, ops)
+        rows = self._device_rows_of(change)
+        longest, exceeds = _shift_devices(
+            sums.devices, np.array(change, dtype=np.int64), rows, self._capacity, _SLACK, devices
+        )
+        penalty = self._penalty(devices[len(devices) // 2 :] * (1 - _SLACK)) if exceeds else 0.0
+        bound = (longest + penalty) * (1 - _SLACK)
         if bound >= candidate.cutoff_seconds:
-            return bound
-        changes += [(lowering.edge(before, edge), lowering.edge(after, edge)) for edge in lowering.edges_at(ops)]
-        changes = [(removed, added) for removed, added in changes if removed.key != added.key]
-        rows = self._link_rows_of([fragment for change in changes for fragment in change], fabric)
-        links = sums.links.copy()
-        for removed, added in changes:
-            links -= rows[removed.key]
-            links += rows[added.key]
-        self._sums.put(state.strategy.key + fabric.key, _Sums(devices, links, sums.age + 1))
-        return max(bound, float((links.max() + penalty) * (1 - _SLACK)))
+            return LowerBound(bound, not exceeds)
+        placements, n_ops = state.strategy.placements, len(state.strategy.placements)
+        edges = self._lowering.edges_at(ops)
+        for edge in edges:
+            numbers[n_ops + edge] = pieces.edge(edge, placements)
+        change = self._change(sums.numbers, numbers, [*ops, *(n_ops + edge for edge in edges)])
+        links = np.empty(len(sums.links))
+        rows = self._link_rows_of(change, state.fabric, len(links))
+        busiest = _shift_links(sums.links, change, rows, links)
+        self._sums.put(state.strategy.key + state.fabric.key, _Sums(numbers, devices, links, sums.age + 1))
+        pieces.put_numbers(state.strategy, numbers)
+        return LowerBound(max(bound, (busiest + penalty) * (1 - _SLACK)), not exceeds)
+
+    @staticmethod
+    def _change(before: list[int], after: list[int], places: list[int]) -> I64:
+        """(2, n) numbers of the fragments that go, and of those that come, at these places, where they differ."""
+        changed = [place for place in places if before[place] != after[place]]
+        return np.array([[before[place] for place in changed], [after[place] for place in changed]], dtype=np.int64)
 
     def _sums_of(self, state: State) -> _Sums:
         key = state.strategy.key + state.fabric.key
         sums = self._sums.find(key)
         if sums is None or sums.age >= _REFRESH:
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
-            devices = np.stack([_compute_seconds(taskgraph), self._lowering.memory(state.strategy)])
+            devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.memory(state.strategy)])
             links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
-            sums = self._sums.put(key, _Sums(devices, links, 0))
+            sums = self._sums.put(key, _Sums(self._pieces.numbers(state.strategy), devices, links, 0))
         return sums
 
-    def _device_row(self, fragment: OperatorFragment) -> F64:
-        """(2, D) seconds of compute and bytes of memory of one fragment."""
-        row = self._device_rows.find(fragment.key)
-        if row is None:
-            count = self._lowering.cluster.n_devices
+    def _device_rows_of(self, change: I64) -> F64:
+        """Rows of seconds of compute, then bytes of memory, of every device; those of these fragments are there."""
+        count = self._lowering.cluster.n_devices
+        for number in self._device_rows.missing(change.ravel().tolist()):
+            fragment = self._pieces.fragment(number)
+            assert isinstance(fragment, OperatorFragment)
             columns = (fragment.forward + fragment.backward, fragment.memory)
-            row = np.stack([np.bincount(fragment.devices, column, count).astype(np.float64) for column in columns])
-            self._device_rows.put(fragment.key, row)
-        return row
+            row = np.concatenate([np.bincount(fragment.devices, column, count) for column in columns])
+            self._device_rows.put(number, row)
+        return self._device_rows.rows
 
-    def _link_rows_of(self, fragments: list[_Fragment], fabric: AnyFabric) -> dict[FragmentKey, F64]:
-        """Return the (E,) seconds of every link for each fragment; those that are not cached are priced together."""
-        rows: dict[FragmentKey, F64] = {}
-        missing: dict[FragmentKey, _Fragment] = {}
-        for fragment in fragments:
-            row = self._link_rows.find((fragment.key, fabric.key))
-            if row is None:
-                missing[fragment.key] = fragment
-            else:
-                rows[fragment.key] = row
+    def _link_rows_of(self, change: I64, fabric: AnyFabric, n_links: int) -> F64:
+        """Rows of seconds of every link; those of these fragments are there, new ones are priced together."""
+        rows = self._link_rows.find(fabric.key) or self._link_rows.put(fabric.key, _Rows(n_links))
+        missing = list(dict.fromkeys(rows.missing(change.ravel().tolist())))
         if missing:
             cluster = self._lowering.cluster
-            seconds = self._link_seconds(messages(list(missing.values()), cluster.n_devices), fabric, cluster)
-            for number, key in enumerate(missing):
-                row = seconds[number] if number < len(seconds) else np.zeros(seconds.shape[1])
-                rows[key] = self._link_rows.put((key, fabric.key), row)
-        return rows
+            fragments = [self._pieces.fragment(number) for number in missing]
+            seconds = self._link_seconds(messages(fragments, cluster.n_devices), fabric, cluster)
+            for place, number in enumerate(missing):
+                rows.put(number, seconds[place] if place < len(seconds) else np.zeros(n_links))
+        return rows.rows
 
 
-def _compute_seconds(taskgraph: TaskGraph) -> F64:
+@inline_kernel
+def _add_difference(before: F64, change: I64, rows: F64, after: F64) -> None:
+    """Write what is left ``before`` without the rows ``change[0]`` and with the rows ``change[1]``."""
+    for k in range(len(before)):
+        after[k] = before[k]
+    for c in range(change.shape[1]):
+        for k in range(len(before)):
+            after[k] += rows[change[1, c], k] - rows[change[0, c], k]
+
+
+@kernel
+def _shift_devices(before: F64, change: I64, rows: F64, capacity: F64, slack: float, after: F64) -> tuple[float, bool]:
+    """Write the sums of devices after a change; return the most seconds, and whether memory may be exceeded."""
+    _add_difference(before, change, rows, after)
+    longest, exceeds = 0.0, False
+    for device in range(len(capacity)):
+        longest = max(longest, after[device])
+        exceeds |= after[len(capacity) + device] * (1 + slack) > capacity[device]
+    return longest, exceeds
+
+
+@kernel
+def _shift_links(before: F64, change: I64, rows: F64, after: F64) -> float:
+    """Write the sums of links after a change, and return the largest."""
+    _add_difference(before, change, rows, after)
+    busiest = 0.0
+    for link in range(len(after)):
+        busiest = max(busiest, after[link])
+    return busiest
+
+
+def _compute_seconds(taskgraph: TaskGraph) -> Any:
     """(D,) seconds of compute on each device."""
     computes = taskgraph.device >= 0
     return np.bincount(taskgraph.device[computes], taskgraph.seconds[computes], taskgraph.n_devices).astype(np.float64)

@@ -41,6 +41,8 @@ class Space:
         self._costs = costs
         self._degrees: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._interned: dict[Placement, Placement] = {}
+        #: Degrees of each operator, with how many device sets there are.
+        self._choices: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         self._placed: dict[tuple[tuple[int, ...], int], Placement] = {}
         shares = BatchShares(graph, cluster, costs)
         self._shares = shares if shares.usable else None
@@ -92,9 +94,11 @@ class Space:
 
     def random_placement(self, op: int, rng: np.random.Generator) -> Placement:
         """Draw a degree vector of ``op``, then a device set, both uniformly."""
-        choices = self.degrees(op)
-        degrees = choices[int(rng.integers(len(choices)))]
-        return self.place(degrees, int(rng.integers(self.starts(degrees))))
+        choices = self._choices.get(op)
+        if choices is None:
+            choices = self._choices[op] = [(degrees, self.starts(degrees)) for degrees in self.degrees(op)]
+        degrees, starts = choices[int(rng.integers(len(choices)))]
+        return self.place(degrees, int(rng.integers(starts)))
 
     def placements(self, op: int) -> Iterator[Placement]:
         """Go through all placements of ``op``, in a fixed order."""

@@ -20,6 +20,9 @@ from topoplan.model.problem import PlacementSpace
 
 __all__ = ["Propagation", "map_placement"]
 
+#: Placements that are kept; then all are forgotten.
+_ENTRIES = 20_000
+
 
 class Propagation:
     """Propagation on one graph; `spread` and `block` each make one proposal."""
@@ -28,15 +31,20 @@ class Propagation:
         self._space = space
         self._continuation = continuation
         self._count = len(graph.operators)
-        #: For every operator: (neighbour, elements of the tensor between them, own dim -> neighbour's dim).
-        self._neighbours: list[list[tuple[int, int, dict[int, int]]]] = [[] for _ in range(self._count)]
+        #: For every operator: (neighbour, elements of the tensor between them, number of the way there).
+        self._neighbours: list[list[tuple[int, float, int]]] = [[] for _ in range(self._count)]
+        #: For every way: own dim -> neighbour's dim.
+        self._dims: list[dict[int, int]] = []
+        #: By way and placement: the same of the neighbour, None where it cannot have it.
+        self._mapped: dict[tuple[int, bytes], Placement | None] = {}
         for u, output_index, v, input_index in graph.edges.reshape(-1, 4).tolist():
             output, argument = graph.operators[u].outputs[output_index], graph.operators[v].inputs[input_index]
             pairs = [
                 (a.dim, b.dim) for a, b in zip(output.axes, argument.axes, strict=True) if a.dim >= 0 and b.dim >= 0
             ]
-            self._neighbours[u].append((v, output.elements, dict(pairs)))
-            self._neighbours[v].append((u, output.elements, {b: a for a, b in pairs}))
+            self._neighbours[u].append((v, float(output.elements), len(self._dims)))
+            self._neighbours[v].append((u, float(output.elements), len(self._dims) + 1))
+            self._dims += [dict(pairs), {b: a for a, b in pairs}]
         self._sizes = [op.sizes for op in graph.operators]
 
     def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
@@ -48,13 +56,13 @@ class Propagation:
             edges = [n for n in self._neighbours[position] if n[0] not in visited]
             if not edges:
                 break
-            cumulative = list(itertools.accumulate(float(n[1]) for n in edges))
-            neighbour, _, dims = edges[
+            cumulative = list(itertools.accumulate(n[1] for n in edges))
+            neighbour, _, way = edges[
                 min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(edges) - 1)
             ]
-            proposal = map_placement(changes.get(position, placements[position]), dims, self._sizes[neighbour])
-            if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
-                changes[neighbour] = self._space.intern(proposal)
+            proposal = self._placement_at(neighbour, way, changes.get(position, placements[position]))
+            if proposal is not None:
+                changes[neighbour] = proposal
             visited.add(neighbour)
             position = neighbour
             if rng.random() >= self._continuation:
@@ -72,14 +80,27 @@ class Propagation:
         frontier = [op]
         while frontier and len(changes) < size:
             member = frontier.pop(int(rng.integers(len(frontier))))
-            for neighbour, _, dims in self._neighbours[member]:
+            for neighbour, _, way in self._neighbours[member]:
                 if neighbour in changes or len(changes) >= size:
                     continue
-                proposal = map_placement(changes[member], dims, self._sizes[neighbour])
-                if proposal is not None and proposal.degrees in self._space.degrees(neighbour):
-                    changes[neighbour] = self._space.intern(proposal)
+                proposal = self._placement_at(neighbour, way, changes[member])
+                if proposal is not None:
+                    changes[neighbour] = proposal
                     frontier.append(neighbour)
         return changes
+
+    def _placement_at(self, neighbour: int, way: int, placement: Placement) -> Placement | None:
+        """Return the placement that a neighbour gets from an operator's, over a way; None where it cannot have it."""
+        key = (way, placement.key)
+        try:
+            return self._mapped[key]
+        except KeyError:
+            mapped = map_placement(placement, self._dims[way], self._sizes[neighbour])
+            fits = mapped is not None and mapped.degrees in self._space.degrees(neighbour)
+            if len(self._mapped) >= _ENTRIES:
+                self._mapped.clear()
+            self._mapped[key] = proposal = self._space.intern(mapped) if mapped is not None and fits else None
+            return proposal
 
 
 def map_placement(placement: Placement, dims: dict[int, int], sizes: tuple[int, ...]) -> Placement | None:

@@ -90,7 +90,7 @@ class Rewire(Search):
                 pairs=pairs,
                 detours=detours,
             )
-            return attrs.evolve(fabric, switching=switching)
+            return fabric if fabric.switching == switching else attrs.evolve(fabric, switching=switching)
 
         return self._memo.of(demand, (paths, pairs, detours), build)
 

@@ -1,0 +1,70 @@
+"""How much every ring loads each link: one compiled pass over the paths of all flows of all rings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan_engine.csr import indptr
+from topoplan_engine.kernels.jit import kernel
+
+__all__ = ["LOAD", "ring_loads"]
+
+#: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
+LOAD = 1 << 20
+
+
+def ring_loads(
+    rows: I32, flows: I64, row_ptr: I64, path_ptr: I64, links: I32, cumulative_weight: F64, n_links: int
+) -> tuple[I64, I32, I64]:
+    """Return, as CSR, the links that the flows of each ring cross, ascending, and the units of load on each of them.
+
+    A flow with several paths loads each by its weight.
+
+    Args:
+        rows: row of paths of each flow, ring by ring.
+        flows: (rings,) how many flows each ring has.
+        row_ptr, path_ptr, links, cumulative_weight: columns of paths, see `PathColumns`.
+        n_links: how many links there are.
+    """
+    ring_ptr = indptr(flows)
+    paths = row_ptr[rows + 1] - row_ptr[rows]
+    longest = int(np.diff(path_ptr).max(initial=0))
+    most = int(np.minimum(np.add.reduceat(paths, ring_ptr[:-1]) * longest, n_links).sum())
+    load_ptr = np.zeros(len(flows) + 1, np.int64)
+    loaded, load = np.empty(most, np.int32), np.empty(most, np.int64)
+    total = np.zeros(n_links)
+    _sum_loads(rows, ring_ptr, row_ptr, path_ptr, links, cumulative_weight, total, load_ptr, loaded, load)
+    return load_ptr, loaded[: load_ptr[-1]], load[: load_ptr[-1]]
+
+
+@kernel
+def _sum_loads(
+    rows: I32,
+    ring_ptr: I64,
+    row_ptr: I64,
+    path_ptr: I64,
+    links: I32,
+    cumulative_weight: F64,
+    total: F64,
+    load_ptr: I64,
+    loaded: I32,
+    load: I64,
+) -> None:
+    """Fill the last three columns; ``total`` (E,) is room, all 0."""
+    count = 0
+    for ring in range(len(ring_ptr) - 1):
+        for flow in range(ring_ptr[ring], ring_ptr[ring + 1]):
+            before = 0.0
+            for path in range(row_ptr[rows[flow]], row_ptr[rows[flow] + 1]):
+                weight = cumulative_weight[path] - before
+                before = cumulative_weight[path]
+                for k in range(path_ptr[path], path_ptr[path + 1]):
+                    total[links[k]] += weight
+        for link in range(len(total)):
+            if total[link] != 0.0:
+                loaded[count] = link
+                load[count] = max(1, int(np.rint(total[link] * LOAD)))
+                total[link] = 0.0
+                count += 1
+        load_ptr[ring + 1] = count

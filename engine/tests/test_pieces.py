@@ -1,0 +1,66 @@
+"""Numbered fragments: compiled joins and sums equal those of arrays one by one, also after all is forgotten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topoplan import Candidate, Host, State
+from topoplan_engine.lowering import Lowering, pieces
+from topoplan_engine.lowering.parts import concatenate
+from topoplan_engine.search.lower_bounds import IncrementalLowerBound
+from topoplan_samples.models import model_problem
+from topoplan_simulator_fluid import Fluid
+
+
+@pytest.fixture(params=[20_000, 12], ids=["all kept", "forgotten again and again"])
+def problem(request, monkeypatch):
+    monkeypatch.setattr(pieces, "_FRAGMENTS", request.param)
+    return model_problem(Host.discover(), "dlrm", servers=4)
+
+
+def walk(problem, steps=40):
+    """Change after change to the initial strategy."""
+    rng, strategy = np.random.default_rng(0), problem.space.initial()
+    for _ in range(steps):
+        ops = rng.integers(len(strategy.placements), size=2).tolist()
+        changes = {op: problem.space.random_placement(op, rng) for op in ops}
+        changed = strategy.with_changes(changes)
+        yield strategy, changes, changed
+        strategy = changed
+
+
+def test_a_table_is_its_fragments_one_after_the_other(problem):
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    cache = lowering._fragments
+    for _, _, strategy in walk(problem):
+        placements = strategy.placements
+        slow = concatenate(cache.operators(placements), cache.all_edges(placements), cache.edge_ops)
+        for column, expected in zip(lowering.pieces.table(strategy), slow, strict=True):
+            assert column.dtype == expected.dtype
+            np.testing.assert_array_equal(column, expected)
+    assert (lowering.pieces.generation > 0) == (pieces._FRAGMENTS == 12)
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0], ids=["memory exceeded", "memory enough"])
+def test_bounds_are_sums_over_devices_and_links(problem, share):
+    """After any number of differences, to 1e-9, less the slack."""
+    simulate = Fluid().build()
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    capacity = share * lowering.memory(problem.space.initial()).max()
+    object.__setattr__(problem.cluster, "device_memory", np.full(4, capacity))
+    bound = IncrementalLowerBound(lowering, simulate.link_seconds, lambda used: np.maximum(used - capacity, 0).sum())
+    for before, changes, after in walk(problem):
+        base, state = State(before, fabric), State(after, fabric)
+        found = bound.of(Candidate(base=base, placements=changes), state)
+        taskgraph, memory = lowering.lower(after), lowering.memory(after)
+        devices = np.zeros(4)
+        computes = taskgraph.device >= 0
+        np.add.at(devices, taskgraph.device[computes], taskgraph.seconds[computes])
+        links = simulate.link_seconds(taskgraph, fabric, problem.cluster).sum(axis=0)
+        excess = np.maximum(memory * (1 - 1e-6) - capacity, 0).sum()
+        expected = (max(devices.max(), links.max()) + excess) * (1 - 1e-6)
+        assert found.seconds == pytest.approx(expected, rel=1e-9)
+        assert found.fits == bool((memory * (1 + 1e-6) <= capacity).all())
+        assert found.seconds <= simulate.makespan(taskgraph, fabric, problem.cluster) + excess
