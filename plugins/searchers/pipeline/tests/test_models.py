@@ -20,7 +20,15 @@ from topoplan_searcher_pipeline.latency import all_forward, early_backward, outl
 from topoplan_searcher_pipeline.machine import Machine, moves_of, transfer_loads
 from topoplan_searcher_pipeline.plans import Pipeline, devices_of, memory_of, strategy_of
 from topoplan_searcher_pipeline.search import plan_pipelines
-from topoplan_searcher_pipeline.stage_simulation import ORDERS, StageTimes, busiest, in_flight, iteration_seconds
+from topoplan_searcher_pipeline.stage_simulation import (
+    ORDERS,
+    Room,
+    StageTimes,
+    busiest,
+    in_flight,
+    iteration_seconds,
+    simulate,
+)
 
 KINDS = [ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
 
@@ -115,6 +123,19 @@ def test_played_times_are_near_simulated_ones(drawn):
     assert 0.55 <= plan.seconds / cost <= 1.35
 
 
+@settings(max_examples=30, deadline=None)
+@given(drawn_plans(), st.floats(0.5, 2.0))
+def test_the_fastest_schedule_is_that_of_all_schedules_one_by_one(drawn, factor):
+    _, planner, plan = drawn
+    for cutoff in (np.inf, plan.seconds * factor):
+        fastest = None
+        for kind, count in planner.schedules(plan.pipeline):
+            other = planner.plan(plan.pipeline, kind, count, cutoff if fastest is None else fastest.seconds)
+            if other is not None and other.seconds < (cutoff if fastest is None else fastest.seconds):
+                fastest = other
+        assert planner.fastest(plan.pipeline, cutoff) == fastest
+
+
 TIMES = st.floats(0.1, 2.0)
 
 
@@ -133,6 +154,18 @@ def drawn_stages(draw, transfers=True):
         forward, zero, backward, weights, summing, source, source + 1, np.zeros(stages - 1), loads[0], loads[1]
     )
     return times, moved[:-1] if transfers else zero[:-1], count
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn_stages(), st.sampled_from(KINDS), st.floats(0.3, 1.5))
+def test_a_simulation_stops_only_where_the_iteration_takes_the_cutoff_or_more(drawn, kind, factor):
+    times, _, count = drawn
+    seconds = iteration_seconds(kind, count, times)
+    room = Room.of(len(times.forward), count + 3, *times.egress.shape)  # larger than needed: that of another schedule
+    stopped = simulate(ORDERS.index(kind), count, times, room, factor * seconds)
+    assert stopped == seconds or (stopped == np.inf and factor <= 1)
+    assert simulate(ORDERS.index(kind), count, times, room, 1.000001 * seconds) == seconds
+    assert simulate(ORDERS.index(kind), count, times, room, 0.1 * seconds) == np.inf
 
 
 def reference(kind, count, times, transfer):

@@ -30,6 +30,7 @@ from topoplan_searcher_pipeline.plans import (
     PipelineCosts,
     PipelinePlan,
     ScheduleRoom,
+    fastest_schedule,
     pipeline_costs,
     schedule_pipeline,
 )
@@ -108,12 +109,13 @@ class Planner:
 
     def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the fastest plan of a pipeline over all schedules, if it takes less than ``cutoff`` seconds."""
-        best = None
-        for kind, count in self.schedules(pipeline):
-            plan = self.plan(pipeline, kind, count, cutoff)
-            if plan is not None and plan.seconds < cutoff:
-                best, cutoff = plan, plan.seconds
-        return best
+        costs = self.costs_of(pipeline)
+        if costs is None:
+            return None
+        memory, recompute, schedules = self.machine.memory, self.recompute, self.schedules(pipeline)
+        return fastest_schedule(
+            pipeline, costs, schedules, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
+        )
 
     def plans_of(self, best: float) -> list[PipelinePlan]:
         """Return plans of the dynamic program, the fastest first; ``best`` is the seconds of the best baseline."""

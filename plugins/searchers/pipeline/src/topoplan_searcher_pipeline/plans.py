@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
@@ -25,6 +26,7 @@ __all__ = [
     "PipelinePlan",
     "ScheduleRoom",
     "devices_of",
+    "fastest_schedule",
     "members_of",
     "memory_of",
     "pipeline_costs",
@@ -281,10 +283,36 @@ def schedule_pipeline(
     if not costs.replicated or costs.busiest >= cutoff:
         return None
     room = _room(costs, micro_batches, {} if rooms is None else rooms)
-    seconds = _schedule(costs, ORDERS.index(kind), micro_batches, memory, recompute, cutoff, room)
+    seconds = _schedule(costs, ORDERS.index(kind), micro_batches, memory, recompute, cutoff, np.inf, room)
     if seconds < 0:
         return None
     return PipelinePlan(float(seconds), pipeline, kind, micro_batches, tuple(room.recomputes.tolist()))
+
+
+def fastest_schedule(
+    pipeline: Pipeline,
+    costs: PipelineCosts,
+    schedules: Sequence[tuple[ScheduleKind, int]],
+    memory: float,
+    *,
+    recompute: bool,
+    cutoff: float,
+    rooms: dict[tuple[int, ...], ScheduleRoom],
+) -> PipelinePlan | None:
+    """Return a pipeline's fastest plan under any of ``schedules``, the first of equally fast ones.
+
+    None if none fits into memory and takes less than ``cutoff`` seconds.  Each is a schedule and its number of
+    micro-batches; `schedule_pipeline` explains the other arguments.
+    """
+    if not schedules:
+        return None
+    numbers = np.array([(ORDERS.index(kind), count) for kind, count in schedules])
+    room = _room(costs, max(count for _, count in schedules), rooms)
+    seconds, place = _fastest(costs, numbers, memory, recompute, cutoff, room)
+    if place < 0:
+        return None
+    kind, count = schedules[place]
+    return PipelinePlan(float(seconds), pipeline, kind, count, tuple(room.fastest_recomputes.tolist()))
 
 
 def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F64:
@@ -298,7 +326,7 @@ class ScheduleRoom(NamedTuple):
     """What a schedule writes into.
 
     Attributes:
-        recomputes: (S,) stages with recomputation.
+        recomputes, fastest_recomputes: (S,) stages with recomputation, and those of the fastest schedule so far.
         peaks: (2, S) see `memory_of`.
         stages: (5, S) times of stages, in the order of `StageTimes`.
         inside, loads: (E,), (2, E, H) likewise; loads are ``egress`` and ``ingress``.
@@ -306,6 +334,7 @@ class ScheduleRoom(NamedTuple):
     """
 
     recomputes: NDArray[np.bool_]
+    fastest_recomputes: NDArray[np.bool_]
     peaks: F64
     stages: F64
     inside: F64
@@ -319,6 +348,7 @@ def _room(costs: PipelineCosts, micro_batches: int, rooms: dict[tuple[int, ...],
     size = (stages, micro_batches, pairs, hosts)
     if size not in rooms:
         rooms[size] = ScheduleRoom(
+            np.empty(stages, dtype=np.bool_),
             np.empty(stages, dtype=np.bool_),
             np.empty((2, stages)),
             np.empty((5, stages)),
@@ -337,11 +367,12 @@ def _schedule(
     memory: float,
     recompute: bool,
     cutoff: float,
+    stop: float,
     room: ScheduleRoom,
 ) -> float:
     """Return the seconds of a pipeline under a schedule; -1 if it does not fit or a lower bound reaches ``cutoff``.
 
-    See `schedule_pipeline`; ``room.recomputes`` is a result, too.
+    See `schedule_pipeline`; ``room.recomputes`` is a result, too.  The simulation stops at ``stop`` (see `simulate`).
     """
     _fill_peaks(costs, order, micro_batches, room.peaks)
     for s in range(len(costs.forward)):
@@ -370,7 +401,29 @@ def _schedule(
     )
     if busiest(micro_batches, times) >= cutoff:
         return -1.0
-    return float(simulate(order, micro_batches, times, room.simulation))
+    return float(simulate(order, micro_batches, times, room.simulation, stop))
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _fastest(
+    costs: PipelineCosts, schedules: I64, memory: float, recompute: bool, cutoff: float, room: ScheduleRoom
+) -> tuple[float, int]:
+    """Return the seconds and the place of the fastest of ``schedules``, (n, 2) order and number of micro-batches.
+
+    The place is -1 if none fits and takes less than ``cutoff``; see `fastest_schedule`.  ``room.fastest_recomputes`` is
+    a result, too.
+    """
+    place = -1
+    for turn in range(len(schedules)):
+        if not costs.replicated or costs.busiest >= cutoff:
+            break
+        order, count = schedules[turn, 0], schedules[turn, 1]
+        seconds = _schedule(costs, order, count, memory, recompute, cutoff, cutoff, room)
+        if 0.0 <= seconds < cutoff:
+            place, cutoff = turn, seconds
+            for s in range(len(costs.forward)):
+                room.fastest_recomputes[s] = room.recomputes[s]
+    return cutoff, place
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -48,13 +48,14 @@ class StageTimes(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a simulation writes into; its contents do not matter before.
+    """What a simulation of at most M micro-batches writes into; its contents do not matter before.
 
     Attributes:
         missing: (2, S, M) number of transfers that each pass still waits for, forward and backward.
         arrivals: (2, S, M) latest arrival of the transfers of each pass so far.
         counts: (3, S) number of passes that have run: forward, backward, gradients of weights.
         ends: (2, S) end of the last pass of each stage, and of its next one; infinite if that waits.
+        drain: (S,) seconds that pass at least from the last backward pass of each stage to the end of the iteration.
         network: (2, H) end of the last transfer that each host sends and receives.
         pair_ptr, pairs: (2, S+1), (2, E) compressed rows: the pairs of which each stage is the source, and those of
             which it is the target.
@@ -65,6 +66,7 @@ class Room(NamedTuple):
     arrivals: F64
     counts: I64
     ends: F64
+    drain: F64
     network: F64
     pair_ptr: I64
     pairs: I64
@@ -79,6 +81,7 @@ class Room(NamedTuple):
             np.empty((2, stages, micro_batches)),
             np.empty((3, stages), dtype=np.int64),
             np.empty((2, stages)),
+            np.empty(stages),
             np.empty((2, hosts)),
             np.empty((2, stages + 1), dtype=np.int64),
             np.empty((2, pairs), dtype=np.int64),
@@ -123,12 +126,15 @@ def busiest(micro_batches: int, times: StageTimes) -> float:
 def iteration_seconds(kind: ScheduleKind, micro_batches: int, times: StageTimes) -> float:
     """Return the seconds of one iteration; interleaved schedules are not supported."""
     room = Room.of(len(times.forward), micro_batches, *times.egress.shape)
-    return float(simulate(ORDERS.index(kind), micro_batches, times, room))
+    return float(simulate(ORDERS.index(kind), micro_batches, times, room, np.inf))
 
 
 @kernel  # type: ignore[untyped-decorator]
-def simulate(order: int, micro_batches: int, times: StageTimes, room: Room) -> float:
+def simulate(order: int, micro_batches: int, times: StageTimes, room: Room, cutoff: float) -> float:
     """Run all passes; the pass that ends first is next.  Return the seconds of one iteration.
+
+    The simulation stops, and returns infinity, when it is certain that the iteration takes ``cutoff`` seconds or more:
+    a stage has its other passes to run, and after its last one the stages before it have theirs.
 
     Args:
         order: number in `ORDERS`.  In ZB-H1 gradients of weights are deferred; otherwise they belong to the backward
@@ -136,23 +142,27 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room) -> f
         micro_batches: of the batch.
         times: of all passes and transfers.
         room: for this simulation.
+        cutoff: seconds.
     """
-    _clear(times, room)
     defer_weights = order == _ZERO_BUBBLE
+    _clear(micro_batches, times, room)
+    _fill_drain(defer_weights, times, room)
     window_order = _ONE_F_ONE_B if defer_weights else order
     stages = len(times.forward)
     stage_end, ends, counts = room.ends[0], room.ends[1], room.counts
     for stage in range(stages):
-        ends[stage] = _next_end(stage, defer_weights, window_order, times, room)
+        ends[stage] = _next_end(stage, defer_weights, window_order, micro_batches, times, room)
     for _ in range(2 * stages * micro_batches):
         stage = 0
         for s in range(1, stages):
             if ends[s] < ends[stage]:
                 stage = s
         stage_end[stage] = ends[stage]
-        direction = 0 if _goes_forward(stage, window_order, room) else 1
+        direction = 0 if _goes_forward(stage, window_order, micro_batches, room) else 1
         number = counts[direction, stage]
         counts[direction, stage] += 1
+        if _certain_end(stage, defer_weights, micro_batches, times, room) >= cutoff:
+            return np.inf
         for turn in range(room.pair_ptr[direction, stage], room.pair_ptr[direction, stage + 1]):
             pair = room.pairs[direction, turn]
             arrival = _send(pair, direction, stage_end[stage], times, room)
@@ -160,8 +170,8 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room) -> f
             room.missing[direction, neighbour, number] -= 1
             latest = room.arrivals[direction, neighbour, number]
             room.arrivals[direction, neighbour, number] = max(latest, arrival)
-            ends[neighbour] = _next_end(neighbour, defer_weights, window_order, times, room)
-        ends[stage] = _next_end(stage, defer_weights, window_order, times, room)
+            ends[neighbour] = _next_end(neighbour, defer_weights, window_order, micro_batches, times, room)
+        ends[stage] = _next_end(stage, defer_weights, window_order, micro_batches, times, room)
     seconds = -np.inf
     for s in range(stages):
         if defer_weights:
@@ -171,10 +181,9 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room) -> f
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _clear(times: StageTimes, room: Room) -> None:
+def _clear(micro_batches: int, times: StageTimes, room: Room) -> None:
     """Write what a simulation starts with."""
     stages = len(times.forward)
-    room.arrivals[:] = 0.0
     room.counts[:] = 0
     room.ends[0] = 0.0
     room.network[:] = 0.0
@@ -190,7 +199,9 @@ def _clear(times: StageTimes, room: Room) -> None:
                 if senders[pair] == stage:
                     room.pairs[direction, place] = pair
                     place += 1
-            room.missing[direction, stage] = awaited
+            for number in range(micro_batches):
+                room.missing[direction, stage, number] = awaited
+                room.arrivals[direction, stage, number] = 0.0
         room.pair_ptr[direction, stages] = place
         loads = times.ingress if direction else times.egress
         for pair in range(len(senders)):
@@ -203,9 +214,32 @@ def _clear(times: StageTimes, room: Room) -> None:
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _goes_forward(stage: int, window_order: int, room: Room) -> bool:
+def _fill_drain(defer_weights: bool, times: StageTimes, room: Room) -> None:
+    """Write ``room.drain``: the gradients of the last micro-batch go back through the stages, and are summed."""
+    for stage in range(len(times.forward)):
+        seconds = times.allreduce_tail[stage]
+        for pair in range(len(times.source)):
+            if times.target[pair] == stage:
+                source = times.source[pair]
+                backward = times.backward[source] + (0.0 if defer_weights else times.weights[source])
+                seconds = max(seconds, times.inside[pair] + backward + room.drain[source])
+        room.drain[stage] = seconds
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _certain_end(stage: int, defer_weights: bool, micro_batches: int, times: StageTimes, room: Room) -> float:
+    """Return a lower bound on the seconds of the iteration, from the end of the last pass of a stage."""
+    backward = times.recompute[stage] + times.backward[stage] + (0.0 if defer_weights else times.weights[stage])
+    forward_seconds = (micro_batches - room.counts[0, stage]) * times.forward[stage]
+    backward_seconds = (micro_batches - room.counts[1, stage]) * backward
+    # Sums in another order than those of the simulation: what is only rounded up must not stop it.
+    return float((room.ends[0, stage] + forward_seconds + backward_seconds + room.drain[stage]) * (1.0 - 1e-9))
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _goes_forward(stage: int, window_order: int, micro_batches: int, room: Room) -> bool:
     """Whether the next pass of a stage is a forward pass."""
-    stages, micro_batches = room.arrivals.shape[1:]
+    stages = room.arrivals.shape[1]
     n_forward, n_backward = room.counts[0, stage], room.counts[1, stage]
     return bool(
         n_forward < micro_batches and n_forward - n_backward < in_flight(window_order, stage, stages, micro_batches)
@@ -213,7 +247,9 @@ def _goes_forward(stage: int, window_order: int, room: Room) -> bool:
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _next_end(stage: int, defer_weights: bool, window_order: int, times: StageTimes, room: Room) -> float:
+def _next_end(
+    stage: int, defer_weights: bool, window_order: int, micro_batches: int, times: StageTimes, room: Room
+) -> float:
     """Return the end of the next pass of a stage; infinite if it waits for another stage or has run all.
 
     Deferred gradients of weights that come before this pass are run.
@@ -222,17 +258,17 @@ def _next_end(stage: int, defer_weights: bool, window_order: int, times: StageTi
         stage: the stage.
         defer_weights: see `simulate`.
         window_order: number of the order whose window holds.
+        micro_batches: of the batch.
         times, room: of the simulation.
     """
     counts, arrivals, stage_end = room.counts, room.arrivals, room.ends[0]
-    micro_batches = arrivals.shape[2]
     n_forward, n_backward = counts[0, stage], counts[1, stage]
     while defer_weights and counts[2, stage] < n_backward:
         if n_backward - counts[2, stage] <= stage and n_backward < micro_batches:
             break
         stage_end[stage] += times.weights[stage]
         counts[2, stage] += 1
-    if _goes_forward(stage, window_order, room):
+    if _goes_forward(stage, window_order, micro_batches, room):
         if room.missing[0, stage, n_forward] > 0:
             return np.inf
         return float(max(stage_end[stage], arrivals[0, stage, n_forward]) + times.forward[stage])
