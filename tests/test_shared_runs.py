@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,15 @@ def test_an_array_task_ends_without_a_report_when_others_do_the_rest(participant
     slow.communicate()
     assert not list((tmp_path / "new/claims").glob("*.[0-9]"))
     assert json.loads(participant("--runs", "new").communicate()[0])["rows"]
+
+
+@pytest.mark.slow
+def test_jobs_of_submitit_share_the_runs(tmp_path):
+    pytest.importorskip("submitit")
+    script = Path(__file__).parents[1] / "examples/submitit_study.py"
+    words = [sys.executable, str(script), "--cluster", "local"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert [line.partition(":")[0] for line in ended.stdout.splitlines()] == ["switch", "cables"]
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
+    assert list((tmp_path / "runs/claims").iterdir()) == []
