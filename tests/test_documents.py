@@ -71,6 +71,7 @@ LEFT_OUT |= {
 #: Components of documents that break a promise, as the document says.
 UNFIT = ("unlimited",)
 _ON_A_PANEL = ["optimize", "alexnet", "--batch-size", "64", "--servers", "8", "-t", "topoopt", "--budget", "0", "-x"]
+_KEPT = ["optimize", "alexnet", "--batch-size", "64", "--servers", "4", "--budget", "2"]
 #: Files that a command reads, and the command of ours that writes it first.
 NEEDS = {
     "traces": [*_ON_A_PANEL, "chakra=traces"],
@@ -106,6 +107,7 @@ NEEDS = {
     ],
     "a.json": ["optimize", "ncf", "--batch-size", "64", "--servers", "2", "--budget", "0", "-x", "json=a.json"],
     "b.json": ["optimize", "ncf", "--batch-size", "64", "--servers", "4", "--budget", "0", "-x", "json=b.json"],
+    **{name: [*_KEPT, "--run", "runs/alexnet"] for name in ("runs/alexnet", "runs/alexnet/best.json")},
     "dlrm.fbuf": [
         "optimize",
         "dlrm",
@@ -205,7 +207,9 @@ def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
         (tmp_path / folder).symlink_to(ROOT / folder)
     words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
     for name, before in NEEDS.items():
-        read = [word for flag, word in zip(["", *words], words, strict=False) if flag not in ("-x", "--taskgraph")]
+        read = [
+            word for flag, word in zip(["", *words], words, strict=False) if flag not in ("-x", "--run", "--taskgraph")
+        ]
         if any(name == word.split("=")[-1] for word in read):
             assert run(before, capsys)[0] == 0
     servers = ["--servers", "4"] if "experiments/" in case[1] else []  # of 128

@@ -22,7 +22,7 @@ from topoplan_engine.completion import completion_of, names_of
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
 
-__all__ = ["AsJson", "Exports", "Flags", "Open", "one_command", "typed_command", "with_flags"]
+__all__ = ["AsJson", "Exports", "Flags", "Folder", "Open", "one_command", "typed_command", "with_flags"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Exports = Annotated[
@@ -37,6 +37,15 @@ Exports = Annotated[
 ]
 
 Open = Annotated[bool, typer.Option("--open", help="Open the HTML file that -x html=FILE writes in a browser.")]
+
+Folder = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="Keep the search in a new folder: topoplan resume DIR goes on with it, whatever ended it.",
+    ),
+]
 
 
 @attrs.frozen(kw_only=True)

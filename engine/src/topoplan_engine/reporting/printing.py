@@ -13,7 +13,7 @@ import typer
 
 from topoplan_engine.exporting import Written
 
-__all__ = ["exit_after", "print_json", "spelled_time", "table"]
+__all__ = ["exit_after", "json_values", "print_json", "spelled_time", "table"]
 
 
 def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
@@ -41,7 +41,7 @@ def table(title: str, rows: list[tuple[str, str]]) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one strict JSON object on standard output."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(json_values(value), indent=2, default=_plain) + "\n")
 
 
 def spelled_time(seconds: float) -> str:
@@ -51,14 +51,15 @@ def spelled_time(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms" if seconds < 10 else f"{seconds:.4f} s"
 
 
-def _finite(value: Any) -> Any:
+def json_values(value: Any) -> Any:
+    """Return what JSON can say: nothing in place of numbers that are not finite, and plain numbers and texts."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [json_values(item) for item in value]
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
-    return value
+    return _plain(value) if isinstance(value, np.generic | Path) else value
 
 
 def _plain(value: Any) -> Any:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import typer
 
+from topoplan.errors import TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
-from topoplan_engine.exporting import Written, check_outputs, write_outputs
+from topoplan_engine.exporting import Written, check_outputs, read_plan, write_outputs
+from topoplan_engine.files import shown_path
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows
 from topoplan_engine.reporting.model import model_rows, parameter_count, toy
 from topoplan_engine.reporting.notice import compilation_announced
-from topoplan_engine.reporting.printing import exit_after, print_json, spelled_time, table
+from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, simulation_rows
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
+from topoplan_engine.search.run_folder import RunFolder
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
-__all__ = ["outcome_rows", "outcome_title", "run_and_report"]
+__all__ = ["outcome_rows", "outcome_title", "report_again", "run_and_report"]
 
 
-def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = False) -> None:
+def run_and_report(
+    experiment: Experiment, *, as_json: bool, open_page: bool = False, folder: RunFolder | None = None
+) -> None:
     """Run an experiment, write its outputs, and print what was found.
+
+    With the folder of a run, a search goes on where it was, and the result is written down there, too.
 
     An interrupted search (Ctrl-C) keeps what it found so far: outputs are written all the same, and the
     exit status is 130.  An exporter that cannot say the plan keeps nothing else from being written and printed;
@@ -54,20 +62,76 @@ def run_and_report(experiment: Experiment, *, as_json: bool, open_page: bool = F
             say=spelled_time,
         ) as report,
     ):
-        outcome = optimize(experiment, host=host, on_progress=report)
+        outcome = optimize(experiment, host=host, on_progress=report, folder=folder)
     outputs = write_outputs(host, outcome.plan, experiment.outputs)
-    if as_json:
-        print_json(_summary(experiment, outcome, outputs))
-    else:
-        _print_outcome(outcome, outputs)
-        if (hint := toy(host, experiment, outcome.plan)) is not None:
-            typer.echo(hint, err=True)
+    document = _said(host, experiment, outcome, outputs)
+    if folder is not None and not outcome.result.interrupted:
+        folder.finish(document)
+    _print(document, outcome.plan, outputs, as_json=as_json)
     if outcome.result.interrupted:
-        typer.echo("interrupted: this is the best of what was priced", err=True)
+        on = "" if folder is None else f"; topoplan resume {shown_path(folder.path)} goes on"
+        typer.echo(f"interrupted: this is the best of what was priced{on}", err=True)
+    _end(host, document, outputs, open_page=open_page, interrupted=outcome.result.interrupted)
+
+
+def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False) -> bool:
+    """Print the result of a finished run and write its outputs again; say whether the run is finished.
+
+    Raises:
+        TopoplanError: what the folder holds is no result.
+    """
+    document = folder.result()
+    if document is None:
+        return False
+    host, path = Host.discover(), folder.path / "best.json"
+    check_outputs(host, folder.experiment.outputs)
+    plan = read_plan(host, path)
+    outputs = write_outputs(host, plan, folder.experiment.outputs)
+    try:
+        _print(document, plan, outputs, as_json=as_json)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TopoplanError(
+            f"{shown_path(folder.path / 'result.json')}: is not what a run wrote ({type(error).__name__}: {error})"
+        ) from None
+    _end(host, document, outputs, open_page=open_page)
+    return True
+
+
+def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:
+    """Return everything that is printed of an outcome, but for its strategy: JSON values."""
+    notes = []
+    if not outcome.fits:
+        ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
+        notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")
+    hint = toy(host, experiment, outcome.plan)
+    return {
+        "title": outcome_title(outcome),
+        "rows": outcome_rows(outcome),
+        "notes": [*notes, *([] if hint is None else [hint])],
+        "status": 0 if outcome.fits or outcome.memory_ignored else 1,
+        "json": json_values(_summary(experiment, outcome, outputs)),
+    }
+
+
+def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json: bool) -> None:
+    if as_json:
+        print_json(document["json"])
+        return
+    table(document["title"], [(label, value) for label, value in document["rows"]])
+    print_strategy(plan)
+    for note in document["notes"]:
+        typer.echo(note, err=True)
+    for exporter, path in outputs.paths.items():
+        typer.echo(f"{exporter} written to {path}")
+
+
+def _end(
+    host: Host, document: Mapping[str, Any], outputs: Written, *, open_page: bool, interrupted: bool = False
+) -> None:
     if open_page:
         open_pages(host, outputs)
-    exit_after(outputs, interrupted=outcome.result.interrupted)
-    if not outcome.fits and not outcome.memory_ignored:
+    exit_after(outputs, interrupted=interrupted)
+    if document.get("status"):
         raise typer.Exit(1)
 
 
@@ -165,16 +229,6 @@ def outcome_title(outcome: Outcome) -> str:
     experiment = outcome.experiment
     searchers = "+".join(choice.name for choice in experiment.searchers)
     return f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
-
-
-def _print_outcome(outcome: Outcome, outputs: Written) -> None:
-    table(outcome_title(outcome), outcome_rows(outcome))
-    print_strategy(outcome.plan)
-    if not outcome.fits:
-        ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
-        typer.echo(f"no plan that was tried fits{ignored}: {outcome.lacks}", err=True)
-    for exporter, path in outputs.paths.items():
-        typer.echo(f"{exporter} written to {path}")
 
 
 def _scheduling(plan: Plan) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of
 from topoplan_engine.search.recorder import NoRecorder, Row, history_of
 from topoplan_engine.search.result import Result
@@ -63,6 +65,8 @@ class SearchRun:
         keep: Keep = Keep(),  # noqa: B008 - it is frozen
         planning: float = 0.0,
         recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
+        journal: NoJournal = NoJournal(),  # noqa: B008 - it has no state
+        on_best: Callable[[SearchRun], None] = lambda search_run: None,
     ) -> None:
         """Price the state ``first`` and give it to the searchers.
 
@@ -75,19 +79,23 @@ class SearchRun:
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
             recorder: takes note of evaluations.
+            journal: knows the prices of the same search, as far as it came before, and takes note of the others.
+            on_best: called when there is a new best state.
         """
         keep_freed_memory()
         self._reported = clock()
         self._started = self._reported - planning
+        self._journal, self._on_best = journal, on_best
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
-        self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, self._reported
+        self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
+        self._clock_says: Ending | None = None
         self._keep, self.planning = keep, planning
-        self.initial = evaluator.price(Candidate(base=first))
+        self.initial = self._priced(Candidate(base=first))
         self._fastest, self._constructed = Bests(), Bests()
         self._fastest.take(self.initial)
         # Where strategies come from that a searcher constructed, by their keys.
         self._origins: dict[bytes, Origin] = {}
-        self.history = [(1.0, clock() - self._started, self.best.cost)]
+        self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
         for _, search in searchers:
@@ -110,7 +118,8 @@ class SearchRun:
 
     def advance(self, budget: int, stop: Stop, seconds: float = math.inf) -> Ending:
         """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that."""
-        remaining, until = budget, clock() + seconds
+        remaining, until = budget, self.elapsed + seconds
+        self._clock_says = None
         while remaining > 0:
             asked = 0
             for number in range(len(self._searchers)):
@@ -134,9 +143,19 @@ class SearchRun:
             return "interrupt"
         if self._idle >= self._limits.patience:
             return "patience"
-        if clock() >= min(until, self._improved_at + self._limits.patience_seconds):
-            return "time limit" if clock() >= until else "patience"
-        return None
+        return self._clock_says if self._is_over(until) else None
+
+    def _is_over(self, until: float) -> bool:
+        """Say whether a clock ends the run now, or did so at this place before."""
+        if self._clock_says is None:
+            patient = self._improved_at + self._limits.patience_seconds
+            if min(until, patient) == math.inf:
+                return False
+            self._clock_says = self._journal.ending()
+            if self._clock_says is None and not self._journal.replaying and self.elapsed >= min(until, patient):
+                self._clock_says = "time limit" if self.elapsed >= until else "patience"
+                self._journal.end(self._clock_says, self.elapsed)
+        return self._clock_says is not None
 
     def _asked_of(self, number: int) -> list[Candidate]:
         """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
@@ -156,13 +175,15 @@ class SearchRun:
         for candidate in candidates:
             best = self.best
             try:
-                trials.append(self._evaluator.price(candidate, best.cost if best.fits else float("inf")))
+                trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
             except Exception as error:
                 check_strategy_of(search, candidate, self._evaluator.problem, error)
                 raise
             self._note_origin(number, candidate, trials[-1])
-            if stop.wanted or clock() >= until:
+            if stop.wanted or self._is_over(until):
                 break
+        if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
+            self._journal.stop()
         started = clock()
         search.tell(trials)
         self.planning += clock() - started
@@ -203,14 +224,30 @@ class SearchRun:
 
     def _note(self, trials: Sequence[Trial], reached_trial: Trial | None, best_cost: float) -> None:
         """Let the recorder take note of trials: which the search moved to, and the best cost before and after each."""
-        first, seconds = self.evaluations - len(trials) + 1, clock() - self._started
+        first, seconds = self.evaluations - len(trials) + 1, self.elapsed
         for number, trial in enumerate(trials):
             new_best = trial is self.best
             if new_best or trial is reached_trial:
                 self._current = trial.cost
             best_cost = self.best.cost if new_best else best_cost
             accepted = new_best or trial is reached_trial
+            if accepted and self._journal.keeps:
+                self._journal.move(float(trial.cost), _checksum(trial.state), seconds)
             self.recorder.note(Row(first + number, seconds, self._current, best_cost, accepted), new_best=new_best)
+
+    def _priced(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
+        """Price a candidate, or recall its price."""
+        if not self._journal.keeps:
+            return self._evaluator.price(candidate, fitting_cutoff)
+        entry = self._journal.recall()
+        if entry is not None:
+            trial = self._evaluator.recall(candidate, entry.cost, entry.fits)
+            self._journal.check(_checksum(trial.state), candidate.cutoff_seconds)
+            return trial
+        trial = self._evaluator.price(candidate, fitting_cutoff)
+        cutoff, checksum = candidate.cutoff_seconds, _checksum(trial.state)
+        self._journal.price(float(trial.cost), float(cutoff), trial.fits, checksum, self.elapsed)
+        return trial
 
     def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
         """Remember a strategy that was constructed, or that is there for comparison with such ones."""
@@ -226,8 +263,9 @@ class SearchRun:
             self._constructed.take(trial)
 
     def _improved(self) -> None:
-        self._idle, self._improved_at = 0, clock()
-        self.history.append((float(self.evaluations), self._improved_at - self._started, self.best.cost))
+        self._idle, self._improved_at = 0, self.elapsed
+        self.history.append((float(self.evaluations), self._improved_at, self.best.cost))
+        self._on_best(self)
 
     def origin(self, strategy: Strategy) -> Origin:
         """Say where a strategy comes from."""
@@ -280,7 +318,7 @@ class SearchRun:
     @property
     def elapsed(self) -> float:
         """Seconds so far, with those that the searchers took to be built, without compilation."""
-        return clock() - self._started
+        return self._journal.elapsed(clock() - self._started)
 
     def progress(self) -> Progress:
         """Return the progress of the run."""
@@ -291,6 +329,11 @@ class SearchRun:
             acceptance=self.acceptance,
             elapsed=self.elapsed,
         )
+
+
+def _checksum(state: State) -> str:
+    """Return what tells a state from others in a journal."""
+    return f"{zlib.crc32(state.strategy.key + state.fabric.key):08x}"
 
 
 def initial_strategy(evaluator: Evaluator, seed: int) -> Strategy:
@@ -327,6 +370,8 @@ def drive(
     planning: float = 0.0,
     recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
     limits: Limits | None = None,
+    journal: NoJournal = NoJournal(),  # noqa: B008 - it has no state
+    on_best: Callable[[SearchRun], None] = lambda search_run: None,
 ) -> Result:
     """Search from a strategy, whose fabric the topology builds, or from a state.
 
@@ -341,13 +386,15 @@ def drive(
         planning: seconds that the searchers took to be built.
         recorder: takes note of evaluations.
         limits: of this search, where it is one of several that share those of the run.
+        journal: of a run that can be resumed.
+        on_best: called when there is a new best state.
 
     The initial state and every candidate that a searcher proposes are one evaluation each; the budget
     counts the proposals, so a budget of 0 prices the initial state only.
     """
     first = start if isinstance(start, State) else first_state(evaluator, start, rng)
     limits = limits or limits_of(run.patience, run.budget, run.time_limit)
-    search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder)
+    search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder, journal, on_best)
     with interruptible() as stop:
         ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
     final = search_run.progress()

@@ -37,8 +37,9 @@ _PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
 #: Entries of each cache.
 _ENTRIES = 4096
 
-#: Relative difference between the times of strategies that differ in the numbers of their devices only.
-_ROUNDING = 1e-9
+#: More than the relative difference between the times of strategies that differ in the numbers of their devices only,
+#: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
+_ROUNDING = 4e-9
 
 Memory = Literal["ignore", "limit", "penalty"]
 
@@ -127,6 +128,18 @@ class Evaluator:
         if cost == float("inf"):
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
+
+    def recall(self, candidate: Candidate, cost: float, fits: bool) -> Trial:
+        """Take the price that `price` gave for a candidate at this place of the same search.
+
+        Nothing is lowered or simulated, and later prices are those that they would be.
+        """
+        self.evaluations += 1
+        state = candidate.state()
+        key = state.strategy.key + state.fabric.key
+        if self._costs.find(key) is None and cost < float("inf"):
+            self._costs.put(key, (cost, fits))
+        return self._trial(state, cost, fits)
 
     def _cost(self, state: State, cutoff: float, bound: LowerBound) -> float:
         """Return the cost of a state, or infinity if it reaches the cutoff."""

@@ -15,8 +15,8 @@ request, in this process or in a session of an executor; states, costs and count
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 import attrs
@@ -29,12 +29,14 @@ from topoplan.search.protocol import Progress, State
 from topoplan_engine.executors import Processes, Session, executor_from
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.interrupt import Stop, interruptible
-from topoplan_engine.kernels.clock import clock, seconds_of_compilation
+from topoplan_engine.kernels.clock import clock
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
 from topoplan_engine.search.driver import SearchRun, first_state
+from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of, share, time_share
 from topoplan_engine.search.recorder import NoRecorder, Row, SearchRecorder, history_of
+from topoplan_engine.search.restarts import Part
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 
@@ -51,7 +53,7 @@ class _Status:
     Attributes:
         state: the pickled best state; None if it has not changed since the last status.
         cost, origin, rank: of the best state; the island with the smallest rank has the best of all.
-        planning, compiling: seconds so far, of its searchers and of the process that it runs in.
+        planning, elapsed: seconds so far, of its searchers and of its whole search, compilation left out.
         ended_by: what ended the round; the island can still propose candidates if that was the budget or the time.
     """
 
@@ -60,7 +62,7 @@ class _Status:
     origin: Origin
     rank: tuple[bool, bool, float]
     planning: float
-    compiling: float
+    elapsed: float
     evaluations: int
     acceptance: float | None
     ended_by: Ending
@@ -77,6 +79,8 @@ _Migrant = tuple[bytes, float, Origin]
 #: The number of proposals of an island in a round, its seconds, and the state that it adopts first.
 _Order = tuple[int, float, _Migrant | None]
 
+_OnBest = Callable[[tuple[bool, bool, float], State], None]
+
 
 class _Workers(Protocol):
     """Some of the islands, in one process."""
@@ -90,6 +94,9 @@ class _Workers(Protocol):
     def shortlist(self, island: int) -> bytes:
         """Return `SearchRun.shortlist`, `SearchRun.reports` and the recorder's rows of an island, pickled together."""
 
+    def close(self) -> None:
+        """Write what journals have, and end."""
+
 
 class LocalWorkers:
     """Islands of this process; each has its own problem and evaluator."""
@@ -100,11 +107,11 @@ class LocalWorkers:
         experiment: Experiment,
         perturbation: Perturbation | None,
         islands: Sequence[int],
-        restart: int,
-        limits: Limits,
+        part: Part,
         stop: Stop,
     ) -> None:
-        run, self._stop = experiment.run, stop
+        run, limits, self._stop = experiment.run, part.limits, stop
+        self._journals: list[NoJournal] = []
         self._search_runs: dict[int, tuple[SearchSetup, SearchRun]] = {}
         self._last_states: dict[int, State] = {}
         self._origins: dict[int, Origin] = {}
@@ -112,15 +119,23 @@ class LocalWorkers:
         for island in islands:
             setup = set_up_search(host, experiment, perturbation)
             started = clock()
-            rng, searches = setup.searches(island, restart)
+            rng, searches = setup.searches(island, part.number)
             planning = clock() - started
             first = first_state(setup.evaluator, setup.strategy, rng)
             mine = limits_of(
                 run.patience, share(limits.budget, run.chains, island), limits.seconds, by_time=run.ends_by_time_alone
             )
             recorder = SearchRecorder(run.chains * run.restarts) if run.record else NoRecorder()
+            self._journals.append(part.journals.open(part.number, island))
             search_run = SearchRun(
-                setup.evaluator, first, searches, mine, keep=setup.keep, planning=planning, recorder=recorder
+                setup.evaluator,
+                first,
+                searches,
+                mine,
+                keep=setup.keep,
+                planning=planning,
+                recorder=recorder,
+                journal=self._journals[-1],
             )
             self._search_runs[island] = (setup, search_run)
 
@@ -147,7 +162,7 @@ class LocalWorkers:
             origin=self._origins[island],
             rank=search_run.rank,
             planning=search_run.planning,
-            compiling=seconds_of_compilation(),
+            elapsed=search_run.elapsed,
             evaluations=search_run.evaluations,
             acceptance=search_run.acceptance,
             ended_by=ended_by,
@@ -159,6 +174,10 @@ class LocalWorkers:
     def shortlist(self, island: int) -> bytes:
         search_run = self._search_runs[island][1]
         return pickle.dumps((*search_run.shortlist(), search_run.reports(), search_run.recorder.rows()))
+
+    def close(self) -> None:
+        for journal in self._journals:
+            journal.close()
 
 
 class RemoteWorkers:
@@ -179,6 +198,10 @@ class RemoteWorkers:
         shortlist: bytes = self._session.answer(self._stop)
         return shortlist
 
+    def close(self) -> None:
+        self._session.send(("close", None))
+        self._session.answer(self._stop)
+
 
 def _server(
     host: Host,
@@ -186,16 +209,17 @@ def _server(
     experiment: Experiment,
     perturbation: Perturbation | None,
     islands: Sequence[int],
-    restart: int,
-    limits: Limits,
+    part: Part,
 ) -> Callable[[tuple[str, Any]], Any]:
     """Return what answers the requests of `RemoteWorkers`, in a worker."""
-    group = LocalWorkers(host, experiment, perturbation, islands, restart, limits, stop)
+    group = LocalWorkers(host, experiment, perturbation, islands, part, stop)
 
     def answer(request: tuple[str, Any]) -> Any:
         order, argument = request
         if order == "shortlist":
             return group.shortlist(argument)
+        if order == "close":
+            return group.close()
         group.start(argument)
         return group.finish()
 
@@ -208,8 +232,8 @@ def search(
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
     *,
     perturbation: Perturbation | None = None,
-    restart: int = 0,
-    limits: Limits | None = None,
+    part: Part | None = None,
+    on_best: _OnBest = lambda rank, state: None,
 ) -> Result:
     """Search with ``experiment.run.chains`` islands in the workers of an executor.
 
@@ -221,8 +245,8 @@ def search(
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
         perturbation: how the costs that it is told are wrong; None for the true ones.
-        restart: number of this search among those that share the experiment's limits.
-        limits: of this search; those of the experiment unless given.
+        part: which search this is of those that share the experiment's limits; the only one unless given.
+        on_best: called with the rank of a new best state, and that state.
 
     Raises:
         TopoplanError: something in the experiment is wrong, or a process died.
@@ -230,20 +254,23 @@ def search(
     run = experiment.run
     executor = executor_from(run.executor, run.workers)
     local_only = isinstance(executor, Processes) and executor.workers == 1
-    limits = limits or Limits(budget=run.budget, seconds=run.seconds)
-    started = clock() if local_only else time.monotonic()  # other processes have compiled nothing yet
+    part = part or Part(limits=Limits(budget=run.budget, seconds=run.seconds))
 
     def arguments(count: int) -> list[tuple[Any, ...]]:
         shares = (range(first, run.chains, count) for first in range(count))
-        return [(experiment, perturbation, islands, restart, limits) for islands in shares]
+        return [(experiment, perturbation, islands, part) for islands in shares]
 
     with interruptible() as stop:
         if local_only:
-            local = LocalWorkers(host, experiment, perturbation, range(run.chains), restart, limits, stop)
-            return _rounds([local], run.chains, limits, on_progress, started, stop)
+            local = LocalWorkers(host, experiment, perturbation, range(run.chains), part, stop)
+            with closing(local):
+                return _rounds([local], run.chains, part.limits, on_progress, on_best, stop)
         with executor.sessions(host, "chains", _server, run.chains, arguments) as sessions:
             groups = [RemoteWorkers(session, stop) for session in sessions]
-            return _rounds(groups, run.chains, limits, on_progress, started, stop)
+            result = _rounds(groups, run.chains, part.limits, on_progress, on_best, stop)
+            for group in groups:
+                group.close()
+            return result
 
 
 def _rounds(
@@ -251,7 +278,7 @@ def _rounds(
     count: int,
     limits: Limits,
     on_progress: Callable[[str, Progress], None],
-    started: float,
+    on_best: _OnBest,
     stop: Stop,
 ) -> Result:
     """Advance all islands round by round, and let each adopt its neighbour's best state if that is better."""
@@ -276,11 +303,12 @@ def _rounds(
         if turn == 0:
             first, first_cost = states[0], statuses[0].cost
         migrants = _migrants(states, statuses)
-        progress = _progress(statuses, first_cost, best, started)
+        progress = _progress(statuses, first_cost, best)
         plan.note(turn, statuses, progress.elapsed)
         if best_rank is None or statuses[best].rank < best_rank:
             best_rank = statuses[best].rank
             history.append((float(progress.evaluations), progress.elapsed, statuses[best].cost))
+            on_best(best_rank, pickle.loads(states[best]))
             if turn:
                 on_progress("new_best", progress)
         on_progress("evaluated", progress)
@@ -324,7 +352,7 @@ class _Rounds:
     def __init__(self, count: int, limits: Limits, processes: int) -> None:
         self._shares = [share(limits.budget, count, island) for island in range(count)]
         self._seconds, self._processes = limits.seconds, processes
-        self._spent, self._ready = 0.0, 0.0
+        self._spent = 0.0
         self._before: dict[int, int] = {}
         self._done: dict[int, int] = dict.fromkeys(range(count), 0)
 
@@ -340,14 +368,10 @@ class _Rounds:
         return budget, time_share(self._seconds, self._spent, rounds_left * beside)
 
     def note(self, turn: int, statuses: Mapping[int, _Status], elapsed: float) -> None:
-        """Take note of what a round did; the start of processes takes none of the time, but planning does."""
+        """Take note of what a round did."""
         if turn == 0:
             self._before = {island: status.evaluations for island, status in statuses.items()}
-            planned = [0.0] * self._processes
-            for island, status in statuses.items():
-                planned[island % self._processes] += status.planning
-            self._ready = elapsed - max(planned)
-        self._spent = elapsed - self._ready
+        self._spent = elapsed
         self._done = {island: status.evaluations - self._before[island] for island, status in statuses.items()}
 
 
@@ -394,14 +418,14 @@ def _advance(groups: Sequence[_Workers], orders: Mapping[int, _Order]) -> dict[i
     return {island: status for group in groups for island, status in group.finish().items()}
 
 
-def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int, started: float) -> Progress:
+def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int) -> Progress:
     rates = [status.acceptance for status in statuses.values() if status.acceptance is not None]
     return Progress(
         evaluations=sum(status.evaluations for status in statuses.values()),
         best=statuses[best].cost,
         initial=first_cost,
         acceptance=sum(rates) / len(rates) if rates else None,
-        elapsed=time.monotonic() - started - max(status.compiling for status in statuses.values()),
+        elapsed=max(status.elapsed for status in statuses.values()),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -28,7 +29,7 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan.search.protocol import Progress, Run
+from topoplan.search.protocol import Progress, Run, State
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
@@ -46,10 +47,11 @@ from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
-from topoplan_engine.search.limits import Limits
+from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
-from topoplan_engine.search.restarts import searched
+from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
+from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
@@ -151,6 +153,7 @@ def optimize(
     host: Host | None = None,
     perturbation: Perturbation | None = None,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
+    folder: RunFolder | None = None,
     **options: Unpack[Keywords],
 ) -> Outcome:
     """Search the best strategy (and network) for a model.
@@ -160,6 +163,7 @@ def optimize(
         host: where components come from; all installed plugins unless given.
         perturbation: how the costs that the search is told are wrong; the plan's times are then wrong, too.
         on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals.
+        folder: of a run, that goes on from what its journals know and writes down the rest.
         options: what the command line has, under the names that `Keywords` lists.
 
     Raises:
@@ -174,7 +178,7 @@ def optimize(
         experiment = experiment_of(model, **options)
     host = host or Host.discover()
     with naming_plugins(host):
-        return _optimized(named(host, experiment), host, perturbation, on_progress)
+        return _optimized(named(host, experiment), host, perturbation, on_progress, folder)
 
 
 def _optimized(
@@ -182,6 +186,7 @@ def _optimized(
     host: Host,
     perturbation: Perturbation | None,
     on_progress: Callable[[str, Progress], None],
+    folder: RunFolder | None,
 ) -> Outcome:
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
@@ -196,22 +201,25 @@ def _optimized(
         time_limit=experiment.run.seconds,
     )
 
+    keeper = None if folder is None else Keeper(folder, host, setup.evaluator)
+    on_best = keeper.note if keeper is not None else lambda rank, state: None
+
     def report(event: str, progress: Progress) -> None:
         hook = "topoplan_new_best" if event == "new_best" else "topoplan_evaluated"
         tell(host, hook, run=run, progress=progress)
+        if keeper is not None:
+            keeper.write_now_and_then()
         on_progress(event, progress)
 
     rng = setup.rng()
     tell(host, "topoplan_run_started", run=run)
 
-    def search(restart: int, limits: Limits, on_progress: Callable[[str, Progress], None]) -> Result:
+    def search(part: Part, on_progress: Callable[[str, Progress], None]) -> Result:
         if experiment.run.chains > 1:
-            return islands.search(
-                host, experiment, on_progress, perturbation=perturbation, restart=restart, limits=limits
-            )
-        return _driven(setup, run, rng if restart == 0 else setup.rng(), restart, limits, on_progress)
+            return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
+        return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
-    result = searched(experiment.run, search, report)
+    result = searched(experiment.run, Journals() if folder is None else folder.journals, search, report)
     _check_fits(setup, result)
     verdict = _verdict(setup, result)
     assumptions = dict(problem.costs.assumptions)
@@ -221,6 +229,8 @@ def _optimized(
         **_found(verdict, result),
     }
     outcome = _outcome(setup, result, verdict, record, rng, record_all=experiment.run.record)
+    if keeper is not None:
+        keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
 
@@ -229,19 +239,31 @@ def _driven(
     setup: SearchSetup,
     run: Run,
     rng: np.random.Generator,
-    restart: int,
-    limits: Limits,
+    part: Part,
     on_progress: Callable[[str, Progress], None],
+    on_best: Callable[[tuple[bool, bool, float], State], None],
 ) -> Result:
-    """Run the search of one chain; ``restart`` is its number, ``rng`` draws its first fabric."""
+    """Run a search of one chain; ``rng`` draws its first fabric."""
     options, started = setup.experiment.run, clock()
-    searches = setup.searches(restart=restart)[1]
+    searches = setup.searches(restart=part.number)[1]
     planning = clock() - started
     recorder = SearchRecorder(options.restarts) if options.record else NoRecorder()
-    evaluator = setup.new_evaluator() if restart else setup.evaluator
-    return drive(
-        run, evaluator, setup.strategy, searches, rng, on_progress, setup.keep, planning, recorder, limits=limits
-    )
+    evaluator = setup.new_evaluator() if part.number else setup.evaluator
+    with closing(part.journals.open(part.number, 0)) as journal:
+        return drive(
+            run,
+            evaluator,
+            setup.strategy,
+            searches,
+            rng,
+            on_progress,
+            setup.keep,
+            planning,
+            recorder,
+            limits=part.limits,
+            journal=journal,
+            on_best=lambda search_run: on_best(search_run.rank, search_run.best.state),
+        )
 
 
 def _check_fits(setup: SearchSetup, result: Result) -> None:

@@ -19,18 +19,37 @@ from topoplan_engine.options import RunOptions
 from topoplan_engine.search.bests import LAST, ShortlistEntry
 from topoplan_engine.search.limits import Limits, limits_of, share, time_share
 from topoplan_engine.search.result import Restart, Result
+from topoplan_engine.search.run_folder import Journals
 
-__all__ = ["searched"]
+__all__ = ["Part", "searched"]
 
 _Report = Callable[[str, Progress], None]
 
 
-def searched(run: RunOptions, search: Callable[[int, Limits, _Report], Result], on_progress: _Report) -> Result:
+@attrs.frozen(kw_only=True)
+class Part:
+    """One of the independent searches of a run.
+
+    Attributes:
+        limits: of this search.
+        number: from 0 on.
+        journals: where its chains write down their prices.
+    """
+
+    limits: Limits
+    number: int = 0
+    journals: Journals = attrs.field(factory=Journals)
+
+
+def searched(
+    run: RunOptions, journals: Journals, search: Callable[[Part, _Report], Result], on_progress: _Report
+) -> Result:
     """Search as often as the options say, and return the result of all searches.
 
     Args:
         run: says how often, and the limits of all searches together.
-        search: runs the search of this number within these limits, and reports its progress.
+        journals: of the run.
+        search: runs one of the searches, and reports its progress.
         on_progress: called with the progress of all searches so far.
     """
     results: list[Result] = []
@@ -38,7 +57,8 @@ def searched(run: RunOptions, search: Callable[[int, Limits, _Report], Result], 
         budget = share(run.budget, run.restarts, number)
         seconds = time_share(run.seconds, sum(result.elapsed for result in results), run.restarts - number)
         limits = limits_of(run.patience, budget, seconds, by_time=run.ends_by_time_alone)
-        results.append(search(number, limits, _together(results, on_progress)))
+        part = Part(number=number, limits=limits, journals=journals)
+        results.append(search(part, _together(results, on_progress)))
         if results[-1].interrupted:
             break
     return results[0] if run.restarts == 1 else _joined(results, run.chains)

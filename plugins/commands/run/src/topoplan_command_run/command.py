@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Flags, Open
+from topoplan_engine.flags import AsJson, Flags, Folder, Open
 from topoplan_engine.options import RunOptions
 
 __all__ = ["run"]
@@ -22,10 +22,11 @@ def run(
     ] = None,
     as_json: AsJson = False,
     open_page: Open = False,
+    folder: Folder = None,
 ) -> None:
     """Run an experiment that a TOML file describes."""
     from topoplan_engine.experiment import experiment_from_toml
-    from topoplan_engine.reporting.report import run_and_report
+    from topoplan_engine.reporting.runs import report_run
 
     changes = [*(change or ()), *(["run.record=true"] if recording.record else [])]
-    run_and_report(experiment_from_toml(Path(file), changes), as_json=as_json, open_page=open_page)
+    report_run(experiment_from_toml(Path(file), changes), folder, as_json=as_json, open_page=open_page)

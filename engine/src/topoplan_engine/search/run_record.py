@@ -1,0 +1,170 @@
+"""What a run says of itself: `run.json`, from which its experiment is made again, on the same plugins and inputs.
+
+Data flow: `run_record` makes JSON values of an experiment; `experiment_from_record` makes the experiment of them again;
+`check_record` compares versions and inputs with what is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from topoplan.errors import TopoplanError, shown
+from topoplan.options import structure
+from topoplan.plugin.components import Machine
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import Choice, Experiment
+from topoplan_engine.exporting import strategy_path
+from topoplan_engine.options import RunOptions
+from topoplan_engine.provenance import cluster_options, json_ready
+from topoplan_engine.search.optimize import provenance
+
+__all__ = ["FORMAT", "check_record", "experiment_from_record", "run_record"]
+
+#: First keys of `run.json`.
+FORMAT = {"format": "topoplan run", "format_version": 1}
+#: What computes beside distributions of Topoplan: another version may round otherwise.
+_LIBRARIES = ("topoplan-core", "topoplan-engine", "numpy", "numba")
+_CHOICES = ("model", "topology", "estimator", "simulator")
+
+
+def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
+    """Return what `run.json` says.
+
+    Raises:
+        TopoplanError: something in the experiment is wrong, or exists in this process alone.
+    """
+    chosen = [getattr(experiment, name) for name in _CHOICES] + list(experiment.searchers)
+    for choice in chosen:
+        if choice is not None and choice.component is not None:
+            raise TopoplanError(
+                f"run: {choice.name!r} is a component of this process, which `topoplan resume` cannot make again (give "
+                "its name, and install it as a plugin)"
+            )
+    return {
+        **FORMAT,
+        "experiment": {
+            **{name: _choice_record(getattr(experiment, name)) for name in _CHOICES},
+            "searchers": [_choice_record(choice) for choice in experiment.searchers],
+            "cluster": json_ready(attrs.asdict(experiment.cluster)),
+            "run": json_ready(attrs.asdict(experiment.run)),
+            "outputs": [[_choice_record(choice), str(path)] for choice, path in experiment.outputs],
+        },
+        "versions": _versions(host, experiment),
+        "inputs": {name: _digest(Path(name)) for name in sorted(set(_files(host, experiment)))},
+        "folder": str(Path.cwd()),
+        "provenance": provenance(host, experiment),
+    }
+
+
+def experiment_from_record(record: Mapping[str, Any], where: str) -> Experiment:
+    """Return the experiment that `run_record` recorded.
+
+    Raises:
+        TopoplanError: the record is another one than `run_record` makes; the message begins with ``where``.
+    """
+    if {key: record.get(key) for key in FORMAT} != FORMAT:
+        expected = ", ".join(f"{key} {value!r}" for key, value in FORMAT.items())
+        raise TopoplanError(f"{where}: is no run that this version knows (expected {expected})")
+    table = record.get("experiment")
+    try:
+        if not isinstance(table, Mapping):
+            raise TypeError
+        return Experiment(
+            **{name: _choice(table[name]) for name in _CHOICES if table[name] is not None},
+            searchers=tuple(_choice(value) for value in table["searchers"]),
+            cluster=cluster_options(table["cluster"], f"{where}: experiment"),
+            run=structure(RunOptions, table["run"], f"{where}: experiment: run"),
+            outputs=tuple((_choice(value), _text(path)) for value, path in table["outputs"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TopoplanError(f"{where}: experiment: is not what a run wrote ({type(error).__name__}: {error})") from None
+
+
+def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, where: str) -> None:
+    """Raise `TopoplanError` where the run would not be the same here: other versions, or other inputs."""
+    versions, inputs = record.get("versions"), record.get("inputs")
+    if not isinstance(versions, Mapping) or not isinstance(inputs, Mapping):
+        raise TopoplanError(f"{where}: versions, inputs: are no tables")
+    current = _versions(host, experiment)
+    for name in sorted({*versions, *current}, key=str):
+        if versions.get(name) != current.get(name):
+            then, now = (f"{v} " if isinstance(v, str) else "no " for v in (versions.get(name), current.get(name)))
+            raise TopoplanError(
+                f"{where}: the run was made with {then}{shown(name)}, here is {now.strip()} (install that version, or "
+                "begin a new run)"
+            )
+    for name, digest in inputs.items():
+        try:
+            now_digest = _digest(Path(name))
+        except OSError as error:
+            folder = record.get("folder")
+            raise TopoplanError(
+                f"{where}: input {shown(name)}: cannot be read ({error.strerror}; the run was begun in {shown(folder)})"
+            ) from None
+        if now_digest != digest:
+            raise TopoplanError(
+                f"{where}: input {shown(name)} has changed since the run began (restore it, or begin a new run)"
+            )
+
+
+def _choice_record(choice: Choice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in choice.options.items()}
+    return {"name": choice.name, "options": json_ready(options)}
+
+
+def _choice(value: Any) -> Choice:
+    name, options = value["name"], value["options"]
+    if not isinstance(options, dict):
+        raise TypeError("options: no table")
+    return Choice(_text(name), options)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value
+
+
+def _versions(host: Host, experiment: Experiment) -> dict[str, str]:
+    """Return the version of everything that takes part."""
+    components = provenance(host, experiment)["components"]
+    versions = {component["distribution"]: component["version"] for component in components}
+    for machine in host.components(Machine):
+        provider = host.provider(machine)
+        versions[provider.dist] = provider.version
+    for name in _LIBRARIES:
+        versions[name] = importlib.metadata.version(name)
+    return {**dict(sorted(versions.items())), "python": ".".join(platform.python_version_tuple()[:2])}
+
+
+def _files(host: Host, experiment: Experiment) -> Iterator[str]:
+    """Yield the regular files that options name."""
+    for name in (*_CHOICES, "searchers"):
+        value = getattr(experiment, name)
+        for choice in value if isinstance(value, tuple) else [value]:
+            for text in () if choice is None else choice.options.values():
+                if isinstance(text, str | Path) and _is_file(Path(text)):
+                    yield str(text)
+    if experiment.run.strategy:
+        yield str(strategy_path(host, experiment.run.strategy))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

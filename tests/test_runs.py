@@ -1,0 +1,315 @@
+"""Runs: a search that ended at any place goes on to the result that it would have had, and nothing is corrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from idle_search import IdleSearch
+
+from topoplan import Host, Searcher, TopoplanError
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.search.journal import Journal, parsed
+from topoplan_engine.search.runs import begun, resumed
+
+HOST = Host.discover()
+CLUSTER = ClusterOptions(servers=4, degree=2, interface_bandwidth_gbps=10.0)
+SMALL = Experiment(model="alexnet", cluster=CLUSTER, run=RunOptions(batch_size=64, budget=60, seed=3))
+WIRED = attrs.evolve(SMALL, topology="topoopt")
+
+
+def with_run(experiment, **run):
+    return attrs.evolve(experiment, run=attrs.evolve(experiment.run, **run))
+
+
+#: Every searcher that is shipped, and what else a search can have.
+SEARCHES = {
+    "mcmc": SMALL,
+    "random": attrs.evolve(SMALL, searchers="random"),
+    "exhaustive": attrs.evolve(SMALL, model="dlrm:arch-embedding-size=1000,arch-mlp-bot=8-8", searchers="exhaustive"),
+    "network": attrs.evolve(WIRED, searchers=("mcmc", "totientperm", "relink", "rewire")),
+    "spmd": attrs.evolve(SMALL, searchers="spmd"),
+    "pipeline": attrs.evolve(SMALL, searchers="pipeline"),
+    "hpgo": attrs.evolve(SMALL, cluster=attrs.evolve(CLUSTER, gpus_per_server=2), searchers="hpgo"),
+    "hidup": attrs.evolve(SMALL, model="vit-switch:world-size=8,layers=1", searchers="hidup:signatures=derived"),
+    "baseline": attrs.evolve(SMALL, searchers="baseline:rule=ddp"),
+    "draws": attrs.evolve(with_run(SMALL, draws=2), topology="fattree"),
+    "chains": with_run(attrs.evolve(WIRED, searchers=("mcmc", "relink")), chains=3, budget=100),
+    "restarts": with_run(SMALL, restarts=3, patience=0.5),
+    "penalty": attrs.evolve(SMALL, simulator="fluid:memory=penalty", cluster=attrs.evolve(CLUSTER, memory_gb=1.0)),
+    "flexnet": attrs.evolve(SMALL, simulator="flexnet"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return a function that runs a search once; it returns its folder and its outcome."""
+    runs = {}
+
+    def run(name):
+        if name not in runs:
+            path = tmp_path_factory.mktemp("run") / name
+            with begun(path, HOST, SEARCHES[name]) as folder:
+                runs[name] = path, optimize(folder.experiment, host=HOST, folder=folder)
+        return runs[name]
+
+    return run
+
+
+def torn(path, into, share):
+    """Copy a run whose process died when each of its journals had this share of its bytes."""
+    shutil.copytree(path, into)
+    for journal in into.glob("prices-*.csv"):
+        os.truncate(journal, int(journal.stat().st_size * share))
+    return into
+
+
+def go_on(path):
+    with resumed(path, HOST) as folder:
+        return optimize(folder.experiment, host=HOST, folder=folder)
+
+
+def told(path):
+    """Return what journals say, but for seconds."""
+    return {
+        journal.name: [entry._replace(seconds=0.0) for entry in parsed(journal.read_bytes(), journal)]
+        for journal in sorted(path.glob("prices-*.csv"))
+    }
+
+
+def check_equal(path, outcome, other_path, other):
+    assert (path / "best.json").read_bytes() == (other_path / "best.json").read_bytes()
+    assert outcome.result.history[:, ::2].tolist() == other.result.history[:, ::2].tolist()
+    assert outcome.result.evaluations == other.result.evaluations
+    assert outcome.result.ended_by == other.result.ended_by
+    assert outcome.seconds == other.seconds
+    assert told(path) == told(other_path)
+
+
+#: In every run of the tests; the others are slow.
+QUICK = {"mcmc", "network", "restarts"}
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
+SHARES = [0.37, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.0, 0.8, 1.0))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_that_is_kept_is_the_search_that_is_not(finished, name):
+    path, outcome = finished(name)
+    plain = optimize(SEARCHES[name], host=HOST)
+    assert outcome.result.history[:, ::2].tolist() == plain.result.history[:, ::2].tolist()
+    assert outcome.seconds == plain.seconds
+    prices = sum(entry.event == "price" for entries in told(path).values() for entry in entries)
+    assert prices <= outcome.result.evaluations < prices + 3  # where it starts may be chosen by prices, too
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_that_ended_anywhere_goes_on_to_the_same_result(finished, tmp_path, name, share):
+    path, outcome = finished(name)
+    copy = torn(path, tmp_path / "copy", share)
+    check_equal(copy, go_on(copy), path, outcome)
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_search_may_end_at_every_byte_again_and_again(finished, tmp_path_factory, data):
+    path, outcome = finished("mcmc")
+    copy = tmp_path_factory.mktemp("torn") / "copy"
+    shutil.copytree(path, copy)
+    size = (copy / "prices-0-0.csv").stat().st_size
+    os.truncate(copy / "prices-0-0.csv", data.draw(st.integers(0, size)))
+    check_equal(copy, go_on(copy), path, outcome)
+
+
+def test_a_journal_may_end_at_every_byte(tmp_path):
+    whole = tmp_path / "whole.csv"
+    journal = Journal(whole)
+    for number in range(6):
+        journal.price(1 / (number + 3), float("inf"), True, f"{number:08x}", number * 0.5)
+        journal.move(1 / (number + 3), f"{number:08x}", number * 0.5)
+    journal.end("time limit", 4.0)
+    journal.close()
+    data = whole.read_bytes()
+    entries = parsed(data, whole)
+    assert [entry.event for entry in entries] == ["price", "moved"] * 6 + ["time limit"]
+    path = tmp_path / "torn.csv"
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        journal, known = Journal(path), 0
+        for event, cost, cutoff, fits, state, seconds in entries:
+            known += journal.replaying
+            if event == "price":
+                if (entry := journal.recall()) is None:
+                    journal.price(cost, cutoff, fits, state, seconds)
+                else:
+                    assert entry == entries[known - 1]
+            elif event == "moved":
+                journal.move(cost, state, seconds)
+            elif journal.ending() is None:
+                journal.end(event, seconds)
+        journal.close()
+        assert known == max(data[:size].count(b"\n") - 1, 0)
+        assert path.read_bytes() == data
+
+
+@pytest.fixture
+def journal(finished, tmp_path):
+    """Return a copy of a run, and its journal."""
+    path, _ = finished("mcmc")
+    shutil.copytree(path, tmp_path / "copy")
+    return tmp_path / "copy", tmp_path / "copy" / "prices-0-0.csv"
+
+
+@pytest.mark.parametrize("damage", ["flip", "lost", "moved", "binary", "header"])
+def test_a_damaged_journal_is_refused_and_left_alone(journal, damage):
+    copy, path = journal
+    lines = path.read_bytes().split(b"\n")
+    if damage == "flip":
+        lines[9] = lines[9].replace(b"0", b"1", 1)
+    elif damage == "lost":
+        del lines[9]
+    elif damage == "moved":
+        lines[9], lines[11] = lines[11], lines[9]
+    elif damage == "binary":
+        lines[9] = os.urandom(40).replace(b"\n", b"")
+    else:
+        lines[0] = b"a,b"
+    path.write_bytes(b"\n".join(lines))
+    before = path.read_bytes()
+    with pytest.raises(TopoplanError, match=r"prices-0-0.csv: (line \d+: is damaged|is no journal)") as error:
+        go_on(copy)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == before
+
+
+def test_a_search_that_asks_for_something_else_is_refused(journal):
+    copy, _ = journal
+    record = json.loads((copy / "run.json").read_text())
+    record["experiment"]["run"]["seed"] = 4
+    (copy / "run.json").write_text(json.dumps(record))
+    with pytest.raises(TopoplanError, match=r"line \d+: the search asks for something else than it did"):
+        go_on(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("format_version", 2, r"run.json: is no run that this version knows \(expected format 'topoplan run'"),
+        ("versions", {}, r"run.json: the run was made with no 'numba', here is "),
+        ("versions", 3, r"run.json: versions, inputs: are no tables"),
+        ("inputs", {"gone.json": "00"}, r"run.json: input 'gone.json': cannot be read \(No such file"),
+        ("experiment", {}, r"run.json: experiment: is not what a run wrote \(KeyError: 'model'\)"),
+        ("experiment", [], r"run.json: experiment: is not what a run wrote"),
+    ],
+)
+def test_a_run_that_would_be_another_one_here_is_refused(journal, key, value, message):
+    copy, _ = journal
+    record = json.loads((copy / "run.json").read_text())
+    record[key] = value
+    (copy / "run.json").write_text(json.dumps(record))
+    with pytest.raises(TopoplanError, match=message) as error:
+        resumed(copy, HOST)
+    assert "\n" not in str(error.value)
+
+
+def test_an_input_that_changed_is_refused(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "3"]
+    assert run(*words, "-x", "strategy=a.strategy")[0] == 0
+    assert run(*words, "--strategy", "a.strategy", "--run", "a")[0] == 0
+    Path("a.strategy").write_text(Path("a.strategy").read_text() + "\n")
+    status, out, err = run("resume", "a")
+    assert (status, out) == (2, "")
+    assert err == (
+        "error: a/run.json: input 'a.strategy' has changed since the run began (restore it, or begin a new run)\n"
+    )
+
+
+def test_two_processes_do_not_work_on_one_run(journal, run):
+    copy, _ = journal
+    with resumed(copy, HOST):
+        status, out, err = run("resume", str(copy))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {copy}: 'process {os.getpid()} on ")
+    assert go_on(copy).result.evaluations == 61
+
+
+@pytest.mark.parametrize("content", ["a", "run.json", None])
+def test_a_folder_that_holds_something_is_not_overwritten(tmp_path, content, run):
+    path = tmp_path / "a"
+    if content is None:
+        path.write_text("file")
+    else:
+        path.mkdir()
+        (path / content).write_text("{}")
+    status, out, err = run("optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--run", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: --run {path}: ")
+    assert err.count("\n") == 1
+    assert path.read_text() == "file" if content is None else (path / content).read_text() == "{}"
+
+
+@pytest.mark.parametrize("words", [["--budget", "x"], ["-s", "unheard"], ["--servers", "0"], ["-x", "json=/nowhere/a"]])
+def test_a_run_that_cannot_begin_makes_no_folder(tmp_path, words, run):
+    assert run("optimize", "alexnet", "--run", str(tmp_path / "a"), *words)[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_component_of_this_process_cannot_be_resumed(tmp_path):
+    members = {"__doc__": "s", "name": "still", "axis": "strategy", "build": lambda *_: IdleSearch()}
+    own = type(Searcher)("Own", (Searcher,), {"__module__": __name__, **members})
+    with pytest.raises(TopoplanError, match="'still' is a component of this process"):
+        begun(tmp_path / "a", HOST, attrs.evolve(SMALL, searchers=[own]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_is_printed_again(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "9", "-x", "json=plan.json"]
+    first = run(*words, "--run", "a")
+    plan = json.loads(Path("plan.json").read_text())
+    Path("plan.json").unlink()
+    assert run("resume", "a") == first
+    assert json.loads(Path("plan.json").read_text()) == plan
+    assert json.loads(run("resume", "a", "--json")[1])["evaluations"] == 10
+    Path("a/result.json").write_text("{}")
+    status, out, err = run("resume", "a")
+    assert (status, out) == (2, "")
+    assert err == "error: a/result.json: is not what a run wrote (KeyError: 'title')\n"
+
+
+def test_a_search_that_a_clock_ended_is_repeated_as_it_was(tmp_path):
+    for chains in (1, 2):
+        path = tmp_path / f"a{chains}"
+        timed = with_run(SMALL, time_limit=0.3, budget=10**9, chains=chains)
+        with begun(path, HOST, timed) as folder:
+            outcome = optimize(timed, host=HOST, folder=folder)
+        assert outcome.result.ended_by == "time limit"
+        shutil.copytree(path, tmp_path / f"b{chains}")
+        again = go_on(tmp_path / f"b{chains}")
+        check_equal(tmp_path / f"b{chains}", again, path, outcome)
+
+
+def test_what_cannot_be_written_ends_in_one_line_and_goes_on_later(finished, tmp_path, monkeypatch):
+    path, outcome = finished("mcmc")
+    copy = torn(path, tmp_path / "copy", 0.3)
+    write = os.write
+
+    def full(file, data):
+        write(file, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("topoplan_engine.search.journal._WRITE_EVERY", 0.0)
+        with resumed(copy, HOST) as folder:
+            patch.setattr("topoplan_engine.search.journal.os.write", full)
+            with pytest.raises(TopoplanError, match=r"No space left on device.* goes on$"):
+                optimize(folder.experiment, host=HOST, folder=folder)
+    check_equal(copy, go_on(copy), path, outcome)
