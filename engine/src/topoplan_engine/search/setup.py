@@ -28,6 +28,7 @@ from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.companions import BringsCompanions, built_guest, companions_of
 from topoplan_engine.search.driver import initial_strategy
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
@@ -47,7 +48,8 @@ class SearchSetup:
         strategy: where the search starts.
         simulate, simulator, policy: the built simulator, its component, and its memory policy.
         topology: as chosen.
-        searchers: in the order of their turns.
+        searchers: in the order of their turns: those that users chose, and the companions that these bring along.
+        n_chosen: how many users chose.
         evaluator: has priced strategies to start from at most.
         seed: of the search.
         keep: which searchers construct, and whether the result is what they constructed: if users want it, and all
@@ -62,6 +64,7 @@ class SearchSetup:
     policy: Memory
     topology: Topology
     searchers: tuple[Searcher, ...]
+    n_chosen: int
     evaluator: Evaluator
     seed: int
     keep: Keep
@@ -88,8 +91,13 @@ class SearchSetup:
         fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
         if island or restart:
             rngs = np.random.default_rng([self.seed, island, *([restart] if restart else [])]).spawn(count)
+        turns = enumerate(zip(self.searchers, rngs, strict=True))
         return fabric_rng, [
-            (searcher.axis, self._built(searcher, rng)) for searcher, rng in zip(self.searchers, rngs, strict=True)
+            (
+                searcher.axis,
+                self._built(searcher, rng) if turn < self.n_chosen else built_guest(searcher, self.problem, rng),
+            )
+            for turn, (searcher, rng) in turns
         ]
 
     def _built(self, searcher: Searcher, rng: np.random.Generator) -> Search:
@@ -145,6 +153,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         policy=policy,
         topology=topology,
         searchers=searchers,
+        n_chosen=len(chosen.searchers) - chosen.n_companions,
         evaluator=evaluator,
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
@@ -195,13 +204,19 @@ def named(host: Host, experiment: Experiment) -> Experiment:
 
 @attrs.frozen(kw_only=True)
 class Chosen:
-    """The components of an experiment, with their options."""
+    """The components of an experiment, with their options.
+
+    Attributes:
+        searchers: in the order of their turns, the companions that some bring along at the end.
+        n_companions: how many of them are companions.
+    """
 
     frontend: Frontend
     topology: Topology
     estimator: Estimator
     simulator: Simulator
     searchers: tuple[Searcher, ...]
+    n_companions: int
 
     @property
     def all(self) -> list[Component]:
@@ -217,13 +232,21 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
     """
     frontend = host.make(Frontend, experiment.model.name, experiment.model.options)
     estimator = experiment.estimator or Choice(frontend.estimator)
+    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
+    simulator = host.make(Simulator, experiment.simulator.name, experiment.simulator.options)
     partners = _with_partners(host, experiment.searchers)
+    searchers = tuple(host.make(Searcher, choice.name, choice.options) for choice in partners)
+    companions: tuple[Searcher, ...] = ()
+    if any(isinstance(searcher, BringsCompanions) for searcher in searchers):
+        cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
+        companions = companions_of(host, searchers, topology, cluster.n_devices)
     return Chosen(
         frontend=frontend,
-        topology=host.make(Topology, experiment.topology.name, experiment.topology.options),
+        topology=topology,
         estimator=host.make(Estimator, estimator.name, estimator.options),
-        simulator=host.make(Simulator, experiment.simulator.name, experiment.simulator.options),
-        searchers=tuple(host.make(Searcher, choice.name, choice.options) for choice in partners),
+        simulator=simulator,
+        searchers=(*searchers, *companions),
+        n_companions=len(companions),
     )
 
 

@@ -11,11 +11,11 @@ from topoplan import Cluster, Demand, Fabric, Placement, State, Trial
 from topoplan.model.graph import Slices
 from topoplan.testing import parametrize_with_checks, reference
 from topoplan_engine import problem_on_fabric
+from topoplan_placement_moves.propagation import Propagation, map_placement
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain
-from topoplan_searcher_mcmc.propagate import Propagation, map_placement
 from topoplan_searcher_mcmc.windows import neighbouring
 
 

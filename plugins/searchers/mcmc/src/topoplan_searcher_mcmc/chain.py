@@ -26,7 +26,7 @@ import numpy as np
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
 from topoplan.search.protocol import Candidate, Search, Trial
-from topoplan_searcher_mcmc.propagate import Propagation
+from topoplan_placement_moves.propagation import Propagation
 from topoplan_searcher_mcmc.windows import neighbouring
 
 if TYPE_CHECKING:

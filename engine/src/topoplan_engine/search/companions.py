@@ -1,0 +1,105 @@
+"""Searchers that another one brings along: they take turns with it, as if the user had named them after it.
+
+A searcher that is to serve every problem (`BringsCompanions`) names planners and searchers of the network for the
+machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
+that cannot search the problem is left out, and nobody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from topoplan.errors import PluginError, TopoplanError
+from topoplan.model.problem import Problem
+from topoplan.model.strategy import Strategy
+from topoplan.plugin.components import Searcher, Topology
+from topoplan.plugin.host import Host
+from topoplan.search.protocol import Candidate, Search, Trial
+from topoplan_engine.experiment import Choice
+from topoplan_engine.guarded import build_search
+
+__all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of"]
+
+
+@runtime_checkable
+class BringsCompanions(Protocol):
+    """What a `topoplan.Searcher` has that brings others along."""
+
+    def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
+        """Return them in the order of their turns, after its own."""
+
+
+def companions_of(
+    host: Host, searchers: Sequence[Searcher], topology: Topology, n_devices: int
+) -> tuple[Searcher, ...]:
+    """Return the companions of all searchers that are installed and not among them; each once."""
+    names = {searcher.name for searcher in searchers}
+    installed = {component.name for component in host.components(Searcher)}
+    companions: list[Searcher] = []
+    for searcher in searchers:
+        if isinstance(searcher, BringsCompanions):
+            for choice in searcher.companions(topology, n_devices):
+                if choice.name in installed and choice.name not in names:
+                    names.add(choice.name)
+                    companions.append(host.make(Searcher, choice.name, choice.options))
+    return tuple(companions)
+
+
+def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Guest:
+    """Build a companion; one that cannot search the problem proposes nothing."""
+    try:
+        return Guest(build_search(searcher, problem, rng))
+    except PluginError:
+        raise
+    except TopoplanError:
+        return Guest(None)
+
+
+class Guest(Search):
+    """A companion under way, which proposes nothing more once it has said that it cannot.
+
+    Args:
+        search: None if it could not even be built.
+    """
+
+    def __init__(self, search: Search | None) -> None:
+        self._search = search
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose what the companion proposes."""
+        if self._search is None:
+            return []
+        try:
+            return self._search.ask()
+        except PluginError:
+            raise
+        except TopoplanError:
+            self._search = None
+            return []
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Pass prices on."""
+        if self._search is not None:
+            self._search.tell(trials)
+
+    def adopt(self, trial: Trial) -> None:
+        """Pass a state on."""
+        if self._search is not None:
+            self._search.adopt(trial)
+
+    @property
+    def reached(self) -> Trial | None:
+        """What the companion reached."""
+        return None if self._search is None else self._search.reached
+
+    @property
+    def follows(self) -> bool:
+        """Whether the companion follows."""
+        return self._search is not None and self._search.follows
+
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
+        """Return what the companion says of a strategy."""
+        return None if self._search is None else self._search.report(strategy)

@@ -1,0 +1,96 @@
+"""Searchers that another one brings along: who they are, and that one which cannot search is left out."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Candidate, Host, Search, Searcher, TopoplanError
+from topoplan.errors import PluginError
+from topoplan.testing import landscape
+from topoplan_engine import Choice
+from topoplan_engine.search.companions import Guest, built_guest, companions_of
+
+
+@attrs.frozen(kw_only=True)
+class Bringer(Searcher):
+    """Brings others along."""
+
+    name = "bringer"
+    axis = "strategy"
+    asked: ClassVar[list[tuple[str, int]]] = []
+
+    def companions(self, topology, n_devices):
+        self.asked.append((topology.name, n_devices))
+        return [Choice("refusing"), Choice("not-installed"), Choice("chosen"), Choice("refusing")]
+
+    def build(self, problem, rng):
+        return Search()
+
+
+def refusing(error):
+    @attrs.frozen(kw_only=True)
+    class Refusing(Searcher):
+        """Cannot search."""
+
+        name = "refusing"
+        axis = "strategy"
+
+        def build(self, problem, rng):
+            raise error
+
+    return Refusing
+
+
+@attrs.frozen(kw_only=True)
+class Chosen(Searcher):
+    """Named by the user."""
+
+    name = "chosen"
+    axis = "strategy"
+
+    def build(self, problem, rng):
+        raise AssertionError
+
+
+def test_installed_companions_that_the_user_has_not_named_take_part_once():
+    host = Host.discover()
+    for component in (Bringer, Chosen, refusing(TopoplanError("no"))):
+        host.add(component)
+    topology = host.make("topology", "bigswitch")
+    searchers = (host.make(Searcher, "bringer"), host.make(Searcher, "chosen"))
+    assert [companion.name for companion in companions_of(host, searchers, topology, 8)] == ["refusing"]
+    assert Bringer.asked[-1] == ("bigswitch", 8)
+    assert companions_of(host, searchers[1:], topology, 8) == ()
+
+
+def test_one_that_cannot_search_proposes_nothing():
+    problem, rng = landscape.problem(), np.random.default_rng(0)
+    guest = built_guest(refusing(TopoplanError("too small"))(), problem, rng)
+    guest.adopt(landscape.trial(landscape.start(problem)))
+    assert list(guest.ask()) == []
+    guest.tell([])
+    assert guest.reached is None
+    assert guest.report(None) is None
+    with pytest.raises(PluginError):
+        built_guest(refusing(PluginError("broken"))(), problem, rng)
+
+
+def test_one_that_gives_up_proposes_nothing_more():
+    class GivesUp(Search):
+        asked = 0
+
+        def ask(self):
+            self.asked += 1
+            if self.asked > 1:
+                raise TopoplanError("no further plan")
+            return [Candidate(base=self.state)]
+
+    search = GivesUp()
+    guest = Guest(search)
+    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert [len(guest.ask()) for _ in range(3)] == [1, 0, 0]
+    assert search.asked == 2

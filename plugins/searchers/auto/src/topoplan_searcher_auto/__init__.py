@@ -1,0 +1,65 @@
+"""The searcher for every problem: plans by estimates, a chain that improves them, and companions.
+
+estimates of cuts (`cuts`) ─► plans (`planning`, `elimination`) ─► chain (`search`)
+
+Companions take turns with it: planners of other kinds of strategy, whose plans are the best for some models, and
+searchers of the network where it can be wired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from topoplan import Searcher, Topology, hookimpl, option
+from topoplan_engine import Choice
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan import Problem, Search
+
+__all__ = ["Auto", "topoplan_searchers"]
+
+#: Devices up to which planners of programs and pipelines answer within seconds.
+_MOST_FOR_PLANNERS = 64
+
+
+@attrs.frozen(kw_only=True)
+class Auto(Searcher):
+    """Plans by estimates, a chain that improves them, planners, and the network where it can be wired."""
+
+    name = "auto"
+    axis = "strategy"
+    whole_batch = True
+
+    alpha: float = option(
+        100.0, help="a slowdown, as a share of the best time, is accepted with exp(-alpha * slowdown)", above=0
+    )
+    plans: bool = option(True, help="begin with plans that are the best by estimates")
+    planners: bool = option(True, help="planners of SPMD programs and pipelines take turns, up to 64 devices")
+    network: bool = option(True, help="searchers of the network take turns, where it can be wired")
+
+    def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
+        """Return who takes turns with it; see `topoplan_engine.search.companions`."""
+        names = ["spmd", "pipeline"] if self.planners and n_devices <= _MOST_FOR_PLANNERS else []
+        companions = [Choice(name) for name in names]
+        if self.network and topology.rebuilds:
+            companions.append(Choice("rewire"))
+        elif self.network and topology.follows_demand:
+            companions += [Choice("totientperm"), Choice("relink", {"every": 4})]
+        return companions
+
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Start the search."""
+        from topoplan_searcher_auto.search import AutoSearch
+
+        return AutoSearch(self, problem, rng)
+
+
+@hookimpl
+def topoplan_searchers() -> type[Searcher]:
+    """Register the searcher."""
+    return Auto

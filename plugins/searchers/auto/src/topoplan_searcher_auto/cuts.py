@@ -1,0 +1,163 @@
+"""Estimates: seconds that operators take under cuts, and edges between two cuts, without a simulation.
+
+    degrees of an operator ─► cuts worth a look ─► compute and gradient seconds of each
+    bounds of the slices of both ends of an edge, device by device ─► bytes to fetch ─► seconds of each pair of cuts
+
+All cuts lie on the first device set of their size.  Operators are taken to run one after the other, messages to share
+nothing but the interfaces of their hosts; a plan made of these estimates is simulated before anything is said of it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from topoplan import Placement, Problem
+from topoplan.arrays import F64
+from topoplan.model.graph import Operator, Tensor
+from topoplan_engine.partition import part_bounds
+from topoplan_placement_moves.forms import form_of
+
+__all__ = ["CutEstimates"]
+
+#: Cuts of an operator that are considered, at most; fewer where there are many devices.
+_CUTS = 32
+#: Numbers in a table of slice bounds of all pairs of cuts.
+_ENTRIES = 4_000_000
+
+
+class CutEstimates:
+    """Estimates for one problem.
+
+    Attributes:
+        cuts: for each operator the placements that are considered, its initial one among them.
+        compute, gradients: for each operator, (C,) seconds of its slowest part in both passes, and of summing the
+            gradients of its weights, under each of them.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        cluster = problem.cluster
+        self._graph, self._problem = problem.graph, problem
+        self._host = cluster.device_host
+        #: Devices of a host, and bytes/s of a host to others and inside: of the slowest.
+        self._per_host = int(np.bincount(self._host).max())
+        self._outside = float((cluster.interfaces * cluster.interface_bandwidth).min())
+        self._inside = float(cluster.inside_bandwidth.min())
+        most = min(_CUTS, max(4, math.isqrt(_ENTRIES // (4 * cluster.n_devices))))
+        self._rows: dict[Any, tuple[float, float]] = {}
+        self._forms = [form_of(operator) for operator in self._graph.operators]
+        self.cuts: list[list[Placement]] = []
+        self.compute: list[F64] = []
+        self.gradients: list[F64] = []
+        for op, first in enumerate(problem.space.initial().placements):
+            cuts = self._cuts_of(op, first, most)
+            rows = np.array([self._row(op, cut) for cut in cuts])
+            self.cuts.append(cuts)
+            self.compute.append(rows[:, 0])
+            self.gradients.append(rows[:, 1])
+
+    def _cuts_of(self, op: int, first: Placement, most: int) -> list[Placement]:
+        """Return the initial placement of an operator, and those of one or two cut dimensions, widest first."""
+        degrees = self._problem.space.degrees(op)
+        devices = self._problem.cluster.n_devices
+
+        def order(cut: tuple[int, ...]) -> tuple[bool, int, int, tuple[int, ...]]:
+            parts, dims = math.prod(cut), sum(degree > 1 for degree in cut)
+            return parts not in (1, devices), dims, -parts, tuple(map(int, cut))
+
+        narrow = sorted((cut for cut in degrees if sum(degree > 1 for degree in cut) <= 2), key=order)
+        placements = [self._problem.space.place(cut, 0) for cut in narrow[:most]]
+        if self._graph.operators[op].kind == "embedding" and first.parts == 1:
+            # Tables that are whole lie on devices in turn, so that none holds them all.
+            placements = [placement for placement in placements if placement.parts > 1]
+        return [first, *(placement for placement in placements if placement != first)]
+
+    def _row(self, op: int, cut: Placement) -> tuple[float, float]:
+        """Return seconds of compute and of gradients; operators of one form are priced once."""
+        key = (self._forms[op], cut.key)
+        if key not in self._rows:
+            prices = self._problem.costs.price(op, cut.degrees, cut.devices)
+            compute = np.bincount(cut.devices, prices.forward + prices.backward).max()
+            self._rows[key] = float(compute), self._gradient_seconds(self._graph.operators[op], cut)
+        return self._rows[key]
+
+    def _gradient_seconds(self, operator: Operator, cut: Placement) -> float:
+        """Return the seconds of ring all-reduces over the replicas of each weight."""
+        spans_hosts = len(np.unique(self._host[cut.devices])) > 1
+        per_device = self._problem.cluster.gpus_per_device
+        total = 0.0
+        for weight in operator.weights:
+            groups = _slices(weight, cut.degrees)
+            replicas, size = cut.parts // groups, weight.nbytes / groups
+            sharing, rate = (min(groups, self._per_host), self._outside) if spans_hosts else (1, self._inside)
+            total += sharing * 2 * (replicas - 1) / replicas * size / rate
+            if per_device > 1 and operator.kind != "embedding":
+                total += 2 * size / per_device / self._inside
+        return total
+
+    def edges(self) -> dict[tuple[int, int], F64]:
+        """Return for each pair of operators that edges join, (C, C) seconds of both passes for their cuts."""
+        tables: dict[Any, F64] = {}
+        sums: dict[tuple[int, int], F64] = {}
+        for u, output, v, argument in self._graph.edges.reshape(-1, 4).tolist():
+            ends = (self._forms[u], output, self._forms[v], argument)
+            key = (ends, *(tuple(cut.key for cut in self.cuts[op]) for op in (u, v)))
+            if key not in tables:
+                tables[key] = self._edge(u, output, v, argument)
+            sums[u, v] = sums[u, v] + tables[key] if (u, v) in sums else tables[key]
+        return sums
+
+    def _edge(self, u: int, output: int, v: int, argument: int) -> F64:
+        """(C, C) seconds in which the slowest host gets what its parts lack, twice, for both passes.
+
+        A part fetches its slice from every holder of partial sums, but for what its own device holds.
+        """
+        operators, devices = self._graph.operators, len(self._host)
+        product, needed = operators[u].outputs[output], operators[v].inputs[argument]
+        slices_held = np.stack([_bounds(operators[u], product, cut, devices) for cut in self.cuts[u]])
+        slices_asked = np.stack([_bounds(operators[v], needed, cut, devices) for cut in self.cuts[v]])
+        partial = np.array([cut.parts // _slices(product, cut.degrees) for cut in self.cuts[u]], dtype=np.float64)
+        sizes = np.prod(slices_asked[..., 1] - slices_asked[..., 0], axis=-1)
+        common = np.minimum(slices_held[:, None, ..., 1], slices_asked[None, ..., 1])
+        common -= np.maximum(slices_held[:, None, ..., 0], slices_asked[None, ..., 0])
+        local = np.prod(np.maximum(common, 0), axis=-1)
+        fetched = (partial[:, None, None] * sizes - local) * needed.itemsize
+        return self._seconds(2 * fetched, self.cuts[u])
+
+    def _seconds(self, fetched: F64, producers: list[Placement]) -> F64:
+        """(C, C) seconds in which devices fetch (C, C, D) bytes, each equally from all devices of its producer."""
+        hosts, devices = int(self._host.max()) + 1, len(self._host)
+        on_host = np.stack([np.bincount(self._host[cut.devices], minlength=hosts) for cut in producers])
+        counts = on_host.sum(axis=1)
+        inside = (on_host / counts[:, None])[:, self._host] if self._per_host > 1 else np.zeros((len(counts), devices))
+        far = fetched * (1 - inside[:, None, :])
+        to_host = np.zeros((devices, hosts))
+        to_host[np.arange(devices), self._host] = 1
+        sent = far.sum(axis=-1) / (on_host > 0).sum(axis=1)[:, None]
+        between = np.maximum((far @ to_host).max(axis=-1), sent) / self._outside
+        seconds: F64 = np.maximum(between, (fetched - far).max(axis=-1) / self._inside)
+        return seconds
+
+
+def _slices(tensor: Tensor, degrees: tuple[int, ...]) -> int:
+    """Return into how many slices a cut divides a tensor."""
+    return math.prod(degrees[axis.dim] for axis in tensor.axes if axis.dim >= 0)
+
+
+def _bounds(operator: Operator, tensor: Tensor, cut: Placement, devices: int) -> F64:
+    """(D, A, 2) where the slice of each device starts and stops along each axis; empty where it has no part."""
+    parts = np.unravel_index(np.arange(cut.parts), [int(degree) for degree in cut.degrees])
+    bounds = np.zeros((devices, max(1, len(tensor.axes)), 2))
+    bounds[cut.devices, :, 1] = 1  # a scalar
+    for number, axis in enumerate(tensor.axes):
+        if axis.dim < 0:
+            bounds[cut.devices, number, 1] = axis.size
+            continue
+        starts, stops = part_bounds(operator.dims[axis.dim].size, cut.degrees[axis.dim])
+        first, last = starts[parts[axis.dim]], stops[parts[axis.dim]] - 1
+        low = np.clip(first * axis.scale + axis.offset, 0, axis.size)
+        high = np.clip(last * axis.scale + axis.offset + axis.extent, low, axis.size)
+        bounds[cut.devices, number, 0], bounds[cut.devices, number, 1] = low, high
+    return bounds

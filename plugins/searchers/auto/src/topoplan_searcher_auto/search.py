@@ -1,0 +1,169 @@
+"""The search: it prices some plans, then improves the best by a Markov chain of large and small moves.
+
+A proposal gives a new placement to one operator, to a connected block, to all operators of one form, or to the block
+and everything of its forms; or it copies placements along edges.  The chain accepts as `mcmc` does, colder: a slowdown
+``d``, as a share of the best time, with probability ``exp(-alpha * d)``; the random number is drawn first, so that it
+is a cutoff.  Strategies that were priced before are not proposed again: what is known of them decides at once.
+
+Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
+chain of single moves sees next to none of such strategies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topoplan import Candidate, Placement, Problem, Search, State, Strategy, Trial
+from topoplan_placement_moves import Propagation, operators_of_same_form
+from topoplan_searcher_auto.planning import plans
+
+if TYPE_CHECKING:
+    from topoplan_searcher_auto import Auto
+
+__all__ = ["AutoSearch"]
+
+#: Chance that a walk along edges continues by one operator.
+_CONTINUATION = 0.75
+#: Proposals after which the chain returns to the best state.
+_RESET_EVERY = 40
+#: Priced strategies that are remembered, the oldest forgotten first.
+_REMEMBERED = 10_000
+#: Proposals in one turn that may be decided by what is remembered.
+_TRIES = 50
+
+
+class AutoSearch(Search):
+    """Plans, then one chain over strategies; the fabric is that of the state it adopted last."""
+
+    follows = True
+    reached: Trial | None = None
+
+    def __init__(self, options: Auto, problem: Problem, rng: np.random.Generator) -> None:
+        self._alpha, self._problem, self._rng = options.alpha, problem, rng
+        self._propagation = Propagation(problem.graph, problem.space, _CONTINUATION)
+        self._same_form = operators_of_same_form(problem.graph)
+        self._repeats = any(len(group) > 1 for group in self._same_form)
+        self._plans: Iterator[Strategy] | None = plans(problem) if options.plans else iter(())
+        self._current: Trial | None = None
+        self._best: Trial | None = None
+        #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
+        self._moved: State | None = None
+        self._asked: Candidate | None = None
+        #: For each priced state a lower bound on its cost, and its trial if that is its cost.
+        self._remembered: dict[bytes, tuple[float, Trial | None]] = {}
+        self._since_reset = self._proposed = self._accepted = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the proposals that were accepted."""
+        return self._accepted / self._proposed if self._proposed else None
+
+    def adopt(self, trial: Trial) -> None:
+        """Continue from ``trial``; from its fabric alone if its strategy is of a kind that the moves do not fit."""
+        if self._best is not None and type(trial.state.strategy) is not type(self._best.state.strategy):
+            self._moved = State(self._best.state.strategy, trial.state.fabric)
+            return
+        self._current = trial
+        self._since_reset = 0
+        if self._best is None or trial.rank < self._best.rank:
+            self._best = trial
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose a plan as long as there are some, then one change to the current state."""
+        if self._current is None or self._best is None:
+            return []
+        if self._moved is not None:
+            self._asked = Candidate(base=self._moved)
+        elif (plan := self._next_plan()) is not None:
+            self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
+        else:
+            self._asked = self._new_proposal(self._current, self._best)
+        return [self._asked]
+
+    def _next_plan(self) -> Strategy | None:
+        plan = None if self._plans is None else next(self._plans, None)
+        if plan is None and self._plans is not None:
+            self._plans, self._current = None, self._best
+        return plan
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Accept the proposal if it costs less than its cutoff."""
+        self.reached = None
+        for trial in trials:
+            assert self._asked is not None
+            assert self._best is not None
+            self._proposed += 1
+            self._since_reset += 1
+            self._remember(trial, self._asked.cutoff_seconds)
+            if self._moved is not None:
+                self._moved, self._current, self._best = None, trial, trial
+                continue
+            if trial.cost < self._asked.cutoff_seconds:
+                self._accepted += 1
+                self._current = self.reached = trial
+            if trial.rank < self._best.rank:
+                self._best, self._since_reset = trial, 0
+
+    def _new_proposal(self, current: Trial, best: Trial) -> Candidate:
+        """Return a change whose outcome is not known; known ones are accepted or rejected on the way."""
+        candidate = Candidate(base=current.state)
+        for _ in range(_TRIES):
+            if self._since_reset >= _RESET_EVERY:
+                current, self._since_reset = best, 0
+            cutoff = self._cutoff(current, best)
+            changes = self._changes(current.state.strategy.placements)
+            candidate = Candidate(base=current.state, placements=changes, cutoff_seconds=cutoff)
+            bound, trial = self._remembered.get(_key(candidate.state()), (0.0, None))
+            if trial is None and bound < cutoff:
+                break
+            self._since_reset += 1
+            if trial is not None and trial.cost < cutoff:
+                current = trial
+        self._current = current
+        return candidate
+
+    def _cutoff(self, current: Trial, best: Trial) -> float:
+        """Draw the cost below which the next proposal is accepted; one as fast as the current state always is."""
+        if math.isinf(current.cost):
+            return math.inf
+        slack = -math.log(1.0 - self._rng.random()) * best.cost / self._alpha
+        return math.nextafter(current.cost + slack, math.inf)
+
+    def _changes(self, placements: Sequence[Placement]) -> dict[int, Placement]:
+        """Draw a move: which kind, which operator, and which placement."""
+        rng, same_form = self._rng, self._same_form
+        kind = int(rng.integers(5 if self._repeats else 3))
+        op = int(rng.integers(len(placements)))
+        placement = self._problem.space.random_placement(op, rng)
+        changes = {op: placement}
+        if kind == 0:
+            changes = self._propagation.spread(placements, rng) or changes
+        elif kind == 1:
+            changes = self._propagation.block(op, placement, rng)
+        elif kind == 3:
+            changes = dict.fromkeys(same_form[op], placement)
+        elif kind == 4:
+            block = self._propagation.block(op, placement, rng)
+            changes = {like: new for member, new in block.items() for like in same_form[member]} | block
+        return self._that_differ(changes, placements)
+
+    @staticmethod
+    def _that_differ(changes: Mapping[int, Placement], placements: Sequence[Placement]) -> dict[int, Placement]:
+        return {op: placement for op, placement in changes.items() if placement is not placements[op]}
+
+    def _remember(self, trial: Trial, cutoff: float) -> None:
+        """Remember a cost, or that it is at least the cutoff."""
+        key = _key(trial.state)
+        known_bound = self._remembered.pop(key, (0.0, None))[0]
+        self._remembered[key] = (trial.cost, trial) if trial.cost < math.inf else (max(known_bound, cutoff), None)
+        if len(self._remembered) > _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+
+def _key(state: State) -> bytes:
+    return hashlib.blake2b(state.strategy.key + state.fabric.key, digest_size=16).digest()

@@ -1,0 +1,45 @@
+"""Estimates beside what is lowered: exact where every device fetches equally much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topoplan import Cluster
+from topoplan.testing import reference
+from topoplan_engine import problem_on_fabric
+from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_samples.costs import FlatCosts
+from topoplan_samples.graphs import two_linears
+from topoplan_searcher_auto.cuts import CutEstimates
+
+
+@pytest.fixture
+def problem():
+    return problem_on_fabric(two_linears(), Cluster.uniform(n_hosts=4), FlatCosts(), reference.ring())
+
+
+def test_edges_take_as_long_as_the_host_that_fetches_most(problem):
+    estimates, fragments = CutEstimates(problem), FragmentCache(problem.graph, problem.cluster, problem.costs)
+    rate = problem.cluster.interfaces[0] * problem.cluster.interface_bandwidth[0]
+    for edge, ((u, v), table) in enumerate(estimates.edges().items()):
+        assert table.shape == (len(estimates.cuts[u]), len(estimates.cuts[v]))
+        for row, first in enumerate(estimates.cuts[u]):
+            for column, second in enumerate(estimates.cuts[v]):
+                fragment = fragments.edge(edge, {u: first, v: second})
+                sizes = np.where(fragment.local, 0, fragment.size)
+                fetched = np.bincount(fragment.devices[1], sizes, 4).max()
+                sent = sizes.sum() / first.parts
+                assert table[row, column] == pytest.approx(2 * max(fetched, sent) / rate)
+
+
+def test_gradients_take_as_long_as_rings(problem):
+    estimates = CutEstimates(problem)
+    rate = problem.cluster.interfaces[0] * problem.cluster.interface_bandwidth[0]
+    operator = problem.graph.operators[0]
+    samples = operator.sample_cut(4)
+    position = [cut.degrees for cut in estimates.cuts[0]].index(samples)
+    size = sum(weight.nbytes for weight in operator.weights)
+    assert estimates.gradients[0][position] == pytest.approx(2 * 3 / 4 * size / rate)
+    whole = [cut.parts for cut in estimates.cuts[0]].index(1)
+    assert estimates.gradients[0][whole] == 0

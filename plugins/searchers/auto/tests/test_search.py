@@ -1,0 +1,87 @@
+"""Plans come first, nothing is priced twice, and a fabric of another kind's strategy is tried with the own best."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import State
+from topoplan.model.schedule import Schedule
+from topoplan.model.strategy import PipelineStrategy
+from topoplan.testing import landscape, reference
+from topoplan_searcher_auto import Auto
+from topoplan_searcher_auto.planning import plans
+
+
+def started(**options):
+    problem = landscape.problem()
+    search = Auto(**options).build(problem, np.random.default_rng(0))
+    first = landscape.trial(landscape.start(problem))
+    search.adopt(first)
+    return problem, search, first
+
+
+def test_plans_are_proposed_first():
+    problem, search, first = started()
+    planned = [strategy.key for strategy in plans(problem)]
+    assert planned
+    for key in planned:
+        (candidate,) = search.ask()
+        assert candidate.state().strategy.key == key
+        search.tell([landscape.trial(candidate.state())])
+    (candidate,) = search.ask()
+    assert candidate.placements
+    assert first.state.strategy.key not in planned
+
+
+def test_no_strategy_is_priced_twice():
+    _, search, _ = started()
+    proposed_keys = []
+    for _ in range(30):
+        (candidate,) = search.ask()
+        proposed_keys.append(candidate.state().strategy.key)
+        search.tell([landscape.trial(candidate.state())])
+    assert len(set(proposed_keys)) == len(proposed_keys)
+
+
+def test_what_was_cut_off_is_proposed_again_for_a_higher_cutoff():
+    _, search, first = started(plans=False)
+    (candidate,) = search.ask()
+    search.tell([attrs.evolve(landscape.trial(candidate.state()), cost=float("inf"))])
+    search.adopt(attrs.evolve(first, cost=first.cost * 10))  # everything is accepted now
+    again = []
+    for _ in range(300):
+        (proposal,) = search.ask()
+        again.append(proposal.state().strategy.key)
+        search.tell([attrs.evolve(landscape.trial(proposal.state()), cost=float("inf"))])
+    assert candidate.state().strategy.key in again
+
+
+def test_a_fabric_reached_by_a_strategy_of_another_kind_is_priced_with_the_own_best():
+    problem, search, first = started(plans=False)
+    schedule = Schedule.whole_batch(len(problem.graph.operators))
+    pipeline = PipelineStrategy(first.state.strategy.placements, schedule)
+    fabric = attrs.evolve(reference.ring(), name="another")
+    search.adopt(attrs.evolve(first, state=State(pipeline, fabric), cost=first.cost / 2))
+    (candidate,) = search.ask()
+    assert candidate.state().strategy is first.state.strategy
+    assert candidate.state().fabric is fabric
+    moved = attrs.evolve(landscape.trial(candidate.state()), cost=first.cost * 2)
+    search.tell([moved])
+    (candidate,) = search.ask()
+    assert candidate.base is moved.state
+
+
+@pytest.mark.parametrize("plans_first", [True, False])
+def test_one_seed_proposes_the_same(plans_first):
+    def proposals():
+        _, search, _ = started(plans=plans_first)
+        keys = []
+        for _ in range(40):
+            (candidate,) = search.ask()
+            keys.append(candidate.state().strategy.key)
+            search.tell([landscape.trial(candidate.state())])
+        return keys
+
+    assert proposals() == proposals()
