@@ -94,3 +94,13 @@ def test_one_that_gives_up_proposes_nothing_more():
     guest.adopt(landscape.trial(landscape.start(landscape.problem())))
     assert [len(guest.ask()) for _ in range(3)] == [1, 0, 0]
     assert search.asked == 2
+
+
+def test_a_planner_waits_until_it_has_had_its_share():
+    class Plans(Search):
+        def ask(self):
+            return [Candidate(base=self.state)] * 3
+
+    guest = Guest(Plans(), share=0.25)
+    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert [len(guest.ask()) for _ in range(25)] == [3, *[0] * 10, 3, *[0] * 11, 3, 0]

@@ -2,7 +2,8 @@
 
 A searcher that is to serve every problem (`BringsCompanions`) names planners and searchers of the network for the
 machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
-that cannot search the problem is left out, and nobody is told.
+that cannot search the problem is left out, and nobody is told.  A planner proposes many plans at once, which are of no
+use for most models; so it waits until it has had no more than a quarter as many candidates as there were turns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from topoplan_engine.experiment import Choice
 from topoplan_engine.guarded import build_search
 
 __all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of"]
+
+#: Candidates of a planner for each turn.
+_SHARE = 0.25
 
 
 @runtime_checkable
@@ -51,7 +55,7 @@ def companions_of(
 def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Guest:
     """Build a companion; one that cannot search the problem proposes nothing."""
     try:
-        return Guest(build_search(searcher, problem, rng))
+        return Guest(build_search(searcher, problem, rng), _SHARE if searcher.constructs else None)
     except PluginError:
         raise
     except TopoplanError:
@@ -63,17 +67,22 @@ class Guest(Search):
 
     Args:
         search: None if it could not even be built.
+        share: candidates for each turn that it may have; None for no such limit.
     """
 
-    def __init__(self, search: Search | None) -> None:
-        self._search = search
+    def __init__(self, search: Search | None, share: float | None = None) -> None:
+        self._search, self._share = search, share
+        self._turns = self._candidates = 0
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose what the companion proposes."""
-        if self._search is None:
+        """Propose what the companion proposes, if it is its turn."""
+        self._turns += 1
+        if self._search is None or (self._share is not None and self._candidates > self._share * self._turns):
             return []
         try:
-            return self._search.ask()
+            candidates = self._search.ask()
+            self._candidates += len(candidates)
+            return candidates
         except PluginError:
             raise
         except TopoplanError:
