@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, Search, Searcher, TopoplanError
-from topoplan.errors import PluginError
+from topoplan.errors import PluginError, TopoplanWarning
 from topoplan.testing import landscape
 from topoplan_engine import Choice
 from topoplan_engine.search.companions import Guest, built_guest, companions_of
@@ -75,8 +75,13 @@ def test_one_that_cannot_search_proposes_nothing():
     guest.tell([])
     assert guest.reached is None
     assert guest.report(None) is None
-    with pytest.raises(PluginError):
-        built_guest(refusing(PluginError("broken"))(), problem, rng)
+
+
+def test_one_with_a_fault_proposes_nothing_and_there_is_a_warning():
+    problem, rng = landscape.problem(), np.random.default_rng(0)
+    with pytest.warns(TopoplanWarning, match="broken; the other searchers continue"):
+        guest = built_guest(refusing(PluginError("broken"))(), problem, rng)
+    assert list(guest.ask()) == []
 
 
 def test_one_that_gives_up_proposes_nothing_more():

@@ -1,7 +1,7 @@
 """A build backend: flit_core, but in a checkout pip gets the paths of the required packages of this repository.
 
 In a checkout, tools/checkout_wheels.py builds the wheel, so that pip need not install flit_core for every package; the
-metadata for pip's resolution name folders; and with the engine the kernels of all packages are compiled
+metadata for pip's resolution name folders; and with the engine's the kernels of all packages are compiled
 (tools/kernels.py).  Sdists, editable installs and all else go through flit_core.  A package that was copied out of its
 checkout does not build before the packages that it requires are installed: pip would only say that it finds no version
 of them.  An sdist builds anywhere.  tools/packages.py copies this file into every package, because a build backend must
@@ -45,8 +45,7 @@ def get_requires_for_build_sdist(settings: Any = None) -> list[str]:
 
 def get_requires_for_build_editable(settings: Any = None) -> list[str]:
     """Return what an editable install is built with."""
-    root = _root()
-    return [*_FLIT, *(_wheels(root).requirements(Path.cwd()) if root else [])]
+    return _FLIT
 
 
 def build_wheel(directory: str, settings: Any = None, metadata_directory: Any = None) -> str:
@@ -64,8 +63,6 @@ def build_sdist(directory: str, settings: Any = None) -> str:
 
 def build_editable(directory: str, settings: Any = None, metadata_directory: Any = None) -> str:
     """Write an editable wheel."""
-    if root := _root():
-        _wheels(root).compile_kernels(Path.cwd())
     return str(_flit().build_editable(directory, settings, metadata_directory))
 
 

@@ -2,18 +2,20 @@
 
 A searcher that is to serve every problem (`BringsCompanions`) names planners and searchers of the network for the
 machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
-that cannot search the problem is left out, and nobody is told.  A planner proposes many plans at once, which are of no
-use for most models; so it waits until it has had no more than a quarter as many candidates as there were turns.
+that cannot search the problem is left out, and nobody is told; one that fails is left out with a warning.  A planner
+proposes many plans at once, which are of no use for most models; so it waits until it has had no more than a quarter as
+many candidates as there were turns.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from topoplan.errors import PluginError, TopoplanError
+from topoplan.errors import PluginError, TopoplanError, TopoplanWarning
 from topoplan.model.problem import Problem
 from topoplan.model.strategy import Strategy
 from topoplan.plugin.components import Searcher, Topology
@@ -56,10 +58,15 @@ def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) 
     """Build a companion; one that cannot search the problem proposes nothing."""
     try:
         return Guest(build_search(searcher, problem, rng), _SHARE if searcher.constructs else None)
-    except PluginError:
-        raise
-    except TopoplanError:
+    except TopoplanError as error:
+        _warn_of_fault(error)
         return Guest(None)
+
+
+def _warn_of_fault(error: TopoplanError) -> None:
+    """Warn if a companion did not refuse the problem, but has a fault."""
+    if isinstance(error, PluginError):
+        warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
 
 
 class Guest(Search):
@@ -83,9 +90,8 @@ class Guest(Search):
             candidates = self._search.ask()
             self._candidates += len(candidates)
             return candidates
-        except PluginError:
-            raise
-        except TopoplanError:
+        except TopoplanError as error:
+            _warn_of_fault(error)
             self._search = None
             return []
 
