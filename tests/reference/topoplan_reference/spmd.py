@@ -1,4 +1,4 @@
-"""The slow, plain counterpart of `topoplan_engine.lowering.spmd`: device by device, in textbook words."""
+"""The slow, plain counterpart of `topoplan_engine.lowering.spmd_tasks`: device by device, in textbook words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan_engine.lowering.spmd import DeviceCosts
+from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_of
 
@@ -22,7 +22,7 @@ __all__ = ["reference_program"]
 def reference_program(
     graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
 ) -> TaskGraph:
-    """Return the same task graph as `topoplan_engine.lowering.spmd.program_taskgraph`, rows of successors ascending."""
+    """Return the graph of `topoplan_engine.lowering.spmd_tasks.program_taskgraph`, rows of successors ascending."""
     n_ops, devices = len(graph.operators), range(program.n_devices)
     stage, copies = [int(number) for number in schedule.stage], schedule.micro_batches
     moves = reshards_of(program, graph)

@@ -19,6 +19,8 @@ from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
+    from topoplan_engine.lowering.spmd import SpmdLowering
+    from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 
 __all__ = ["Lowering", "StrategyLowering"]
@@ -99,6 +101,13 @@ class Lowering:
         from topoplan_engine.lowering.symmetry.quotient import quotient
 
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
+
+    def program_quotient(self, strategy: Strategy) -> ProgramQuotient | None:
+        """Return the iteration of one device for all of an SPMD program; None unless all devices are alike."""
+        if not isinstance(strategy, SpmdStrategy):
+            return None
+        lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]
+        return lowering.program_quotient(strategy)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""

@@ -24,9 +24,10 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
-from topoplan_engine.simulation.quotients import NoQuotients, Quotients
+from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 
 __all__ = ["Evaluator", "memory_penalty"]
@@ -78,6 +79,7 @@ class Evaluator:
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
+        self._programs = simulate if isinstance(simulate, ProgramQuotients) else NoQuotients()
         self._memory_policy = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._lower_bound: IncrementalLowerBound | None = None
@@ -157,6 +159,10 @@ class Evaluator:
         others.
         """
         fabric, cluster = state.fabric, self.problem.cluster
+        program = self._program_quotient(state)
+        if program is not None:
+            seconds = self._programs.program_makespan(program, fabric, cluster)
+            return seconds if seconds < cutoff else float("inf")
         once = self.evaluations == 1  # a quotient pays if more are to come
         whole = once or not self._quotients.has_quotient(fabric, cluster)
         symmetry = None if whole else self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
@@ -172,6 +178,13 @@ class Evaluator:
             seconds = self._whole_seconds(state, cutoff, bound)
         self._class_seconds.put(key, min(seconds, cutoff))
         return seconds
+
+    def _program_quotient(self, state: State) -> ProgramQuotient | None:
+        """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""
+        if not self._programs.has_program_quotient(state.fabric, self.problem.cluster):
+            return None
+        quotient = self._lowering.program_quotient(state.strategy)
+        return None if quotient is None or quotient.waits(self._programs.in_turn_bytes) else quotient
 
     def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""
@@ -226,8 +239,8 @@ class Evaluator:
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
         fabric, cluster = state.fabric, self.problem.cluster
-        if self._quotients.has_quotient(fabric, cluster):  # on a star there is one path each
-            return False
+        if self._quotients.has_quotient(fabric, cluster) or self._programs.has_program_quotient(fabric, cluster):
+            return False  # on one switch there is one path each
         return self._simulate.draws(self._lower(state.strategy), fabric, cluster)
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:

@@ -24,6 +24,7 @@ from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound
@@ -82,6 +83,12 @@ class Model(Protocol):
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
+
+    def has_program_quotient(self, network: Network) -> bool:
+        """Whether `simulate_program` holds on this network."""
+
+    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Any]:
+        """Run the quotient of an SPMD program; return bytes of all links, and the columns that were run."""
 
 
 class _Iteration(NamedTuple):
@@ -269,6 +276,19 @@ class Simulation(Simulate):
         if outcome.makespan < np.inf:
             check_finished(quotient.taskgraph, outcome.finish)
         return outcome
+
+    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether one device can stand for all of an SPMD program, where these are alike."""
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
+            return False
+        return self._model.has_program_quotient(self._networks.get(fabric, cluster))
+
+    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
+        """Return the time of an iteration, given its quotient, as `makespan` does."""
+        assert isinstance(fabric, Fabric)  # `has_program_quotient` says no to any other
+        outcome, _ = self._model.simulate_program(quotient, self._networks.get(fabric, cluster))
+        check_finished(quotient.taskgraph, outcome.finish)
+        return float(outcome.makespan)
 
     def link_seconds(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> F64:
         """(n, E) seconds that the messages of operators 0 .. n-1 are guaranteed to keep each link busy."""

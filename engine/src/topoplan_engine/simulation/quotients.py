@@ -6,9 +6,10 @@ from typing import Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 
-__all__ = ["NoQuotients", "Quotients"]
+__all__ = ["NoQuotients", "ProgramQuotients", "Quotients"]
 
 
 @runtime_checkable
@@ -30,6 +31,23 @@ class Quotients(Protocol):
         """Return the seconds of an iteration from its quotient, as `topoplan.Simulate.makespan` does from the whole."""
 
 
+@runtime_checkable
+class ProgramQuotients(Protocol):
+    """A simulator that can simulate one device for all of an SPMD program.
+
+    Attributes:
+        in_turn_bytes: see `Quotients`.
+    """
+
+    in_turn_bytes: int
+
+    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether `program_makespan` holds on this network, where nothing is drawn."""
+
+    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
+        """Return the seconds of an iteration from its quotient, as `topoplan.Simulate.makespan` does from the whole."""
+
+
 class NoQuotients:
     """What stands for every other simulator."""
 
@@ -38,6 +56,14 @@ class NoQuotients:
     def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say no."""
         return False
+
+    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say no."""
+        return False
+
+    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
+        """Refuse: see `has_program_quotient`."""
+        raise NotImplementedError
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")

@@ -25,6 +25,7 @@ from topoplan.arrays import F64, I8, I32, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
@@ -137,6 +138,14 @@ class Model(NamedTuple):
         return False
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
+        """Refuse: see `has_quotient`."""
+        raise NotImplementedError
+
+    def has_program_quotient(self, network: Network) -> bool:
+        """Whether the quotient of a program can be simulated: see `has_quotient`."""
+        return False
+
+    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
         """Refuse: see `has_quotient`."""
         raise NotImplementedError
 

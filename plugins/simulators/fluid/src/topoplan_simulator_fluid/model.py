@@ -40,6 +40,7 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
@@ -49,7 +50,8 @@ from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.quotient import quotient_loads, star
+from topoplan_simulator_fluid.programs import program_loads, spread
+from topoplan_simulator_fluid.quotient import quotient_loads, star, switch_links
 
 __all__ = ["Model", "Prepared"]
 
@@ -145,3 +147,15 @@ class Model(NamedTuple):
         assert links is not None
         prepared = quotient_loads(self.prepare(quotient.taskgraph, network), quotient, links)
         return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))
+
+    def has_program_quotient(self, network: Network) -> bool:
+        """Whether `simulate_program` holds: coupled, on one switch that all hosts, all alike, reach in the same way."""
+        return not self.stepped and switch_links(network) is not None
+
+    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
+        """Run the quotient of a program; return bytes of all links, and what was run."""
+        links = switch_links(network)
+        assert links is not None
+        prepared = program_loads(self.prepare(quotient.taskgraph, network), quotient, network, links)
+        outcome = Outcome(*run(*prepared, 0, np.zeros(0), np.inf))
+        return outcome._replace(link_bytes=spread(outcome.link_bytes, network, links)), prepared

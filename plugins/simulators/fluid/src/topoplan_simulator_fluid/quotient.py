@@ -22,7 +22,7 @@ from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_simulator_fluid.prepared import Prepared
 
-__all__ = ["Star", "quotient_loads", "star"]
+__all__ = ["Star", "quotient_loads", "star", "switch_links"]
 
 
 class Star(NamedTuple):
@@ -32,14 +32,21 @@ class Star(NamedTuple):
     down: I64
 
 
-@functools.lru_cache(maxsize=16)
 def star(network: Network) -> Star | None:
     """Return the interfaces of the hosts if they, all alike and of one device, hang on one switch and nothing else."""
+    cluster = network.cluster
+    return switch_links(network) if cluster.n_devices == cluster.n_hosts else None
+
+
+@functools.lru_cache(maxsize=16)
+def switch_links(network: Network) -> Star | None:
+    """Return the interfaces of the hosts if they, all alike, hang on one switch and nothing else."""
     fabric, cluster = network.fabric, network.cluster
     hosts = fabric.n_hosts
     if fabric.n_switches != 1 or fabric.n_links != 2 * hosts or fabric.routes is not None or fabric.rings:
         return None
-    if cluster.n_devices != hosts or len(np.unique(cluster.device_host)) != hosts:
+    counts = np.bincount(cluster.device_host, minlength=hosts)
+    if (counts != counts[0]).any() or (cluster.inside_bandwidth != cluster.inside_bandwidth[0]).any():
         return None
     up, down = np.flatnonzero(fabric.link_dst == hosts), np.flatnonzero(fabric.link_src == hosts)
     alike = all(
@@ -47,7 +54,7 @@ def star(network: Network) -> Star | None:
         for links in (up, down)
         for column in (fabric.link_bandwidth, fabric.link_latency)
     )
-    if len(up) != hosts or not alike or (np.diff(cluster.device_host) != 1).any():
+    if len(up) != hosts or not alike or (np.diff(cluster.device_host) < 0).any():
         return None
     return Star(up[np.argsort(fabric.link_src[up])], down[np.argsort(fabric.link_dst[down])])
 

@@ -1,0 +1,358 @@
+"""The tasks of an SPMD program: two streams on every device, in program order.
+
+Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
+communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
+If the whole batch goes through at once, every operator is a stage of its own.  A duplex schedule with micro-batches
+(`topoplan.model.schedule.ScheduleKind.DUPLEX`) has stages of several operators and several micro-batches: while one
+micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3; it
+also lets the streams wait for each other between stages, which nothing here needs).
+
+    forward    compute        C1 stage 1 | C2 stage 1 | C1 stage 2 | ...
+               communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
+    backward   the same from the end, micro-batches in the opposite order
+
+Parameters are resharded once, with the first micro-batch; their gradients follow those of all micro-batches.
+Gradients may share all-reduces (`SpmdProgram.gradient_bucket_bytes`).
+
+All-reduces, all-gathers and reduce-scatters are tasks (`TaskGraph.collective`); all-to-alls are transfers of every
+pair between two joins of their members, which take no time and no device.
+
+Data flow: `write_program` walks the program in the order of the streams and tells a `ProgramWriter` what to add.
+`program_taskgraph` adds the tasks of every device, `topoplan_engine.lowering.spmd_quotient` those of one device for
+all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.schedule import Schedule
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.lowering.spmd_costs import DeviceCosts
+from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
+from topoplan_engine.sharding.programs import Reshard, reshards_of
+
+__all__ = ["NO_TASK", "ProgramWriter", "pair_bytes", "program_taskgraph", "ring_bytes", "write_program"]
+
+
+def program_taskgraph(
+    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
+) -> TaskGraph:
+    """Return the task graph of one iteration.
+
+    Args:
+        graph: the model.
+        program: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
+        schedule: a duplex one.
+        prices: of every operator on every device.
+    """
+    writer = _AllDevices(program, schedule.micro_batches)
+    write_program(writer, graph, program, schedule, prices)
+    return writer.taskgraph(tuple(op.name for op in graph.operators))
+
+
+def write_program(
+    writer: ProgramWriter[Any],
+    graph: OperatorGraph,
+    program: SpmdProgram,
+    schedule: Schedule,
+    prices: Sequence[DeviceCosts],
+) -> None:
+    """Tell a writer what to add, in the order of the streams; see `program_taskgraph`."""
+    order = _Order.of(graph, program, schedule)
+    _write_forward(writer, order, schedule.micro_batches, prices)
+    buckets = _Buckets(writer, program.gradient_bucket_bytes)
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets)
+    buckets.send_rest()
+
+
+class _Order(NamedTuple):
+    """Operators and reshardings in the order of the streams.
+
+    Attributes:
+        operators: stage -> its operators, stages in order.
+        reshards: stage -> the reshardings with which it begins.
+        inputs, outputs: operator -> the reshardings that it waits for, and those of its outputs.
+    """
+
+    operators: dict[int, list[int]]
+    reshards: dict[int, list[Reshard]]
+    inputs: dict[int, list[Reshard]]
+    outputs: dict[int, list[Reshard]]
+
+    @classmethod
+    def of(cls, graph: OperatorGraph, program: SpmdProgram, schedule: Schedule) -> _Order:
+        """Put the operators and reshardings of a program into the stages of a schedule."""
+        stage = [int(number) for number in schedule.stage]
+        order = cls(
+            operators={number: [] for number in stage},
+            reshards={number: [] for number in stage},
+            inputs={op: [] for op in range(len(stage))},
+            outputs={op: [] for op in range(len(stage))},
+        )
+        for op, number in enumerate(stage):
+            order.operators[number].append(op)
+        for reshard in reshards_of(program, graph):
+            order.reshards[stage[reshard.users[0]]].append(reshard)
+            for op in reshard.users:
+                order.inputs[op].append(reshard)
+            if reshard.output >= 0:
+                order.outputs[reshard.op].append(reshard)
+        return order
+
+
+_ALL_REDUCE = Collective.ALL_REDUCE
+#: The last tasks, by device, of an operator or a resharding in a micro-batch; None if nothing is sent.
+_Ends = dict[tuple[Any, int], Any]
+
+
+def _write_forward(writer: ProgramWriter[Any], order: _Order, copies: int, prices: Sequence[DeviceCosts]) -> None:
+    """Write the forward pass of all micro-batches, stage by stage."""
+    ends: _Ends = {}
+    for stage, operators in order.operators.items():
+        for copy in range(copies):
+            for reshard in order.reshards[stage]:
+                if not reshard.parameter or copy == 0:
+                    before = [ends[reshard.op, copy]] if reshard.output >= 0 else []
+                    last = writer.exchange(reshard, reshard.forward, copy, before)
+                    ends.update({(reshard, k): last for k in (range(copies) if reshard.parameter else (copy,))})
+            for op in operators:
+                before = [ends[reshard, copy] for reshard in order.inputs[op]]
+                ends[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
+
+
+def _write_backward(
+    writer: ProgramWriter[Any], order: _Order, copies: int, prices: Sequence[DeviceCosts], buckets: _Buckets
+) -> None:
+    """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings."""
+    ends: _Ends = {}
+    for stage, operators in reversed(order.operators.items()):
+        for copy in reversed(range(copies)):
+            for op in reversed(operators):
+                before = [ends[reshard, copy] for reshard in order.outputs[op]]
+                ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
+            for reshard in reversed(order.reshards[stage]):
+                if not reshard.parameter or copy == 0:
+                    used = range(copies) if reshard.parameter else (copy,)
+                    before = [ends[op, k] for op in reshard.users for k in used]
+                    if not buckets.take(reshard, before):
+                        ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
+
+
+class _Buckets:
+    """Gradients that wait until they are enough for an all-reduce (`SpmdProgram.gradient_bucket_bytes`).
+
+    Those that are summed over different groups of devices have buckets of their own.
+    """
+
+    def __init__(self, writer: ProgramWriter[Any], nbytes: int) -> None:
+        self._writer, self._nbytes = writer, nbytes
+        self._waiting: dict[tuple[int, ...], tuple[int, Reshard, Sequence[Any]]] = {}
+
+    def take(self, reshard: Reshard, before: Sequence[Any]) -> bool:
+        """Take a gradient if it is a parameter's that one all-reduce sums; return whether it is.
+
+        Devices make gradients in the same order, so a bucket waits for ``before``, the tasks of its last one, alone.
+        """
+        steps = reshard.backward
+        if not self._nbytes or not reshard.parameter or [step.step.collective for step in steps] != [_ALL_REDUCE]:
+            return False
+        (step,) = steps
+        nbytes = self._waiting.pop(step.axes, (0,))[0] + round(reshard.nbytes * step.share)
+        self._waiting[step.axes] = nbytes, reshard, before
+        if nbytes >= self._nbytes:
+            self._send(step.axes)
+        return True
+
+    def send_rest(self) -> None:
+        """Send the buckets that are not full, the oldest last gradient first."""
+        for axes in list(self._waiting):
+            self._send(axes)
+
+    def _send(self, axes: tuple[int, ...]) -> None:
+        nbytes, reshard, before = self._waiting.pop(axes)
+        steps = (attrs.evolve(reshard.backward[0], share=1.0),)
+        self._writer.exchange(attrs.evolve(reshard, nbytes=nbytes, backward=steps), steps, 0, before)
+
+
+Tasks = TypeVar("Tasks")
+
+
+class ProgramWriter(ABC, Generic[Tasks]):
+    """Adds tasks and edges, and knows the last tasks of each stream; ``Tasks`` are those of one pass or collective."""
+
+    def __init__(self, copies: int) -> None:
+        self._copies = copies
+        self._computed: Tasks | None = None
+        self._exchanged: Tasks | None = None
+
+    def compute(self, kind: TaskKind, op: int, copy: int, seconds: F64, before: Iterable[Tasks | None]) -> Tasks:
+        """Add a pass of an operator on every device; return its tasks."""
+        tasks = self._run(kind, op, copy, seconds)
+        for ends in (self._computed, *before):
+            if ends is not None:
+                self._follow(ends, tasks)
+        self._computed = tasks
+        return tasks
+
+    def exchange(
+        self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[Tasks | None]
+    ) -> Tasks | None:
+        """Add the collectives of a resharding; return, by device, the last task, None if nothing is sent.
+
+        In that case the order of the compute stream is the whole dependency.
+        """
+        last = None
+        for step in steps:
+            kind = step.step.collective
+            if not isinstance(kind, Collective):
+                continue  # nothing is sent
+            whole = round(reshard.nbytes * step.share)
+            micro_batch = -1 if reshard.parameter else copy
+            if micro_batch >= 0:
+                whole = whole * (copy + 1) // self._copies - whole * copy // self._copies
+            first, end = self._communicate(kind, whole, step.axes, op=reshard.users[0], micro_batch=micro_batch)
+            for ends in (*before, self._exchanged):
+                if ends is not None:
+                    self._follow(ends, first)
+            last = self._exchanged = end
+            before = ()
+        return last
+
+    @abstractmethod
+    def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> Tasks:
+        """Add a pass of an operator, of which every device takes its (D,) ``seconds`` for the whole batch."""
+
+    @abstractmethod
+    def _communicate(
+        self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int
+    ) -> tuple[Tasks, Tasks]:
+        """Add a collective of ``nbytes`` in every group along some axes; return, by device, its first and last task."""
+
+    @abstractmethod
+    def _follow(self, ends: Tasks, tasks: Tasks) -> None:
+        """Let tasks follow others, device by device."""
+
+
+class _AllDevices(ProgramWriter[I64]):
+    """Collects the tasks of every device."""
+
+    def __init__(self, program: SpmdProgram, copies: int) -> None:
+        super().__init__(copies)
+        self._mesh, self._devices = program.mesh, program.n_devices
+        self._count = 0
+        self._columns: dict[str, list[Any]] = {name: [] for name in NO_TASK}
+        self._tails: list[I64] = []
+        self._heads: list[I64] = []
+        self._groups: dict[bytes, int] = {}
+        self._members: list[I64] = []
+
+    def taskgraph(self, names: tuple[str, ...]) -> TaskGraph:
+        """Return the task graph of all tasks so far."""
+        tails, heads = (np.concatenate(ends) if ends else np.zeros(0, np.int64) for ends in (self._tails, self._heads))
+        order = np.argsort(tails, kind="stable")
+        columns: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self._columns.items()}
+        degree = np.bincount(tails, minlength=self._count)
+        if self._copies == 1:
+            columns["micro_batch"] = None
+        return TaskGraph(
+            **columns,
+            group_ptr=np.concatenate([[0], np.cumsum([len(row) for row in self._members])]),
+            group_members=np.concatenate(self._members) if self._members else np.zeros(0, np.int32),
+            succ_ptr=np.concatenate([[0], np.cumsum(degree)]),
+            succ=heads[order],
+            op_names=names,
+            n_devices=self._devices,
+        )
+
+    def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> I64:
+        device = np.arange(self._devices)
+        return self._add(
+            self._devices, kind=kind, device=device, seconds=seconds / self._copies, op=op, micro_batch=copy
+        )
+
+    def _communicate(
+        self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int
+    ) -> tuple[I64, I64]:
+        common = {"op": op, "micro_batch": micro_batch}
+        members = mesh_groups(self._mesh, axes)
+        groups, size = members.shape
+        group_of = np.empty(self._devices, dtype=np.int64)
+        group_of[members] = np.arange(groups)[:, None]
+        if kind is not Collective.ALL_TO_ALL:
+            tasks = self._add_collective(kind, self._numbers(members), size=ring_bytes(kind, nbytes), **common)
+            return tasks[group_of], tasks[group_of]
+        singles = self._numbers(members[:, :1])
+        join = self._add_collective(Collective.JOIN, singles, **common)
+        sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
+        transfers = self._add(
+            groups * len(sender),
+            kind=TaskKind.TRANSFER,
+            size=pair_bytes(nbytes, size),
+            src=members[:, sender].ravel(),
+            dst=members[:, receiver].ravel(),
+            **common,
+        ).reshape(groups, -1)
+        leave = self._add_collective(Collective.JOIN, singles, **common)
+        self._tails += [np.repeat(join, len(sender)), transfers.ravel()]
+        self._heads += [transfers.ravel(), np.repeat(leave, len(sender))]
+        return join[group_of], leave[group_of]
+
+    def _numbers(self, groups: I64) -> list[int]:
+        """Return the number of each group, given by a row of its members."""
+        numbers = []
+        for members in groups:
+            number = self._groups.setdefault(members.tobytes(), len(self._members))
+            if number == len(self._members):
+                self._members.append(members)
+            numbers.append(number)
+        return numbers
+
+    def _add(self, count: int, **columns: Any) -> I64:
+        for name, empty in NO_TASK.items():
+            self._columns[name].append(np.broadcast_to(np.asarray(columns.get(name, empty)), count))
+        self._count += count
+        return np.arange(self._count - count, self._count, dtype=np.int64)
+
+    def _add_collective(self, collective: Collective, groups: list[int], **columns: Any) -> I64:
+        """Add one collective of a kind in each group, by number; return the tasks."""
+        return self._add(len(groups), kind=TaskKind.COLLECTIVE, collective=collective, group=groups, **columns)
+
+    def _follow(self, ends: I64, tasks: I64) -> None:
+        """Let tasks follow others, device by device; each edge is made once."""
+        edges = np.unique(np.stack([ends, tasks]), axis=1)
+        self._tails.append(edges[0])
+        self._heads.append(edges[1])
+
+
+#: What the columns of a task graph have where a task has nothing.
+NO_TASK: dict[str, Any] = {
+    "kind": 0,
+    "device": -1,
+    "seconds": 0.0,
+    "size": 0,
+    "src": -1,
+    "dst": -1,
+    "group": -1,
+    "op": -1,
+    "micro_batch": -1,
+    "collective": -1,
+}
+
+
+def ring_bytes(kind: Collective, nbytes: int) -> int:
+    """Return the size (`TaskGraph.size`) of a collective of a tensor of ``nbytes``."""
+    return nbytes if kind is Collective.ALL_REDUCE else -(-nbytes // 2)
+
+
+def pair_bytes(nbytes: int, members: int) -> int:
+    """Return what every member of an all-to-all sends to each other one."""
+    return -(-nbytes // members**2)
