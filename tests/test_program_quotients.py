@@ -16,6 +16,7 @@ from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import block
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, VitSwitch
 from topoplan_searcher_spmd import Spmd
@@ -182,3 +183,40 @@ def test_tasks_of_the_first_device_are_those_of_the_whole():
         with_first = [t for t in np.flatnonzero(whole.kind == TaskKind.COLLECTIVE) if 0 in whole.members(t)]
         assert whole.size[with_first].tolist() == one.size[collective].tolist()
         assert [whole.members(t).tolist() for t in with_first] == [one.members(t).tolist() for t in collective]
+
+
+def test_a_plan_says_the_same_before_and_after_its_tasks_are_made():
+    problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    strategy = next(s for s in proposals(problem, fabric) if not s.whole_batch)
+    simulate = Fluid().build()
+    plan = Evaluator(problem, simulate, "limit").plan(State(strategy, fabric), {})
+    breakdown = time_breakdown(plan.taskgraph, plan.timeline)
+    whole = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
+    timeline = simulate(whole, fabric, problem.cluster)
+    assert plan.taskgraph.n_tasks == whole.n_tasks
+    assert plan.timeline.makespan == timeline.makespan
+    assert attrs.asdict(plan.timeline.bounds) == pytest.approx(attrs.asdict(timeline.bounds), rel=1e-12)
+    for column in ("device_busy", "link_bytes", "link_busy"):
+        np.testing.assert_allclose(getattr(plan.timeline, column), getattr(timeline, column), rtol=1e-12)
+    expected = time_breakdown(whole, timeline)
+    assert attrs.asdict(breakdown) == pytest.approx(attrs.asdict(expected), rel=1e-9, abs=1e-15)
+    assert plan.taskgraph == whole
+    assert whole == plan.taskgraph
+    assert np.array_equal(plan.timeline.start, timeline.start)
+    assert np.array_equal(plan.timeline.finish, timeline.finish)
+    assert attrs.evolve(plan.taskgraph, op_names=()).n_tasks == whole.n_tasks
+
+
+def test_long_queues_are_simulated_once(monkeypatch):
+    problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    lowering, simulate = Lowering(problem.graph, problem.cluster, problem.costs), Fluid().build()
+    quotient = lowering.program_quotient(next(s for s in proposals(problem, fabric) if s.program.mesh == (16,)))
+    everywhere = simulate.program_timeline(quotient, fabric, problem.cluster, None)
+    monkeypatch.setattr("topoplan_simulator_fluid.programs._QUEUE", 4)
+    once = simulate.program_timeline(quotient, fabric, problem.cluster, None)
+    assert once.makespan == pytest.approx(everywhere.makespan, rel=1e-12)
+    np.testing.assert_allclose(once.link_bytes, everywhere.link_bytes, rtol=1e-12)
+    assert attrs.asdict(once.bounds) == pytest.approx(attrs.asdict(everywhere.bounds), rel=1e-12)
+    assert once.events < everywhere.events

@@ -38,6 +38,7 @@ class SpmdLowering:
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self._graph, self._cluster, self._costs = graph, cluster, costs
+        self._priced: tuple[SpmdProgram, list[DeviceCosts]] | None = None  # the last program
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
@@ -75,5 +76,8 @@ class SpmdLowering:
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
     def _prices(self, program: SpmdProgram) -> list[DeviceCosts]:
-        ops = range(len(self._graph.operators))
-        return [device_costs(program, op, self._graph, self._cluster, self._costs) for op in ops]
+        if self._priced is None or self._priced[0] is not program:
+            ops = range(len(self._graph.operators))
+            prices = [device_costs(program, op, self._graph, self._cluster, self._costs) for op in ops]
+            self._priced = program, prices
+        return self._priced[1]

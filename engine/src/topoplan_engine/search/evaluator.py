@@ -20,6 +20,7 @@ from topoplan.model.problem import Demand, Problem
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
@@ -27,6 +28,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 
@@ -258,9 +260,14 @@ class Evaluator:
             seed: names a draw of its paths.
             record: the plan holds a recording, too, if the simulator can make one.
         """
-        taskgraph, cluster = self._lower(state.strategy), self.problem.cluster
-        simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
-        timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)
+        cluster, recording = self.problem.cluster, None
+        program = None if record else self._program_quotient(state)
+        if program is not None:
+            taskgraph, timeline = self._deferred(state, program)
+        else:
+            taskgraph = self._lower(state.strategy)
+            simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
+            timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)
         if recording is not None:
             levels = self._lowering.memory_levels(state.strategy, taskgraph, timeline)
             recording = attrs.evolve(recording, memory=levels)
@@ -275,3 +282,15 @@ class Evaluator:
             memory=self.memory_use(state.strategy),
             provenance=provenance,
         )
+
+    def _deferred(self, state: State, program: ProgramQuotient) -> tuple[TaskGraph, Timeline]:
+        """Return the task graph and timeline of a program, given its quotient; tasks are made when asked for."""
+        cluster = self.problem.cluster
+
+        def whole() -> TaskGraph:
+            return self._lower(state.strategy)
+
+        taskgraph = DeferredTaskGraph.of(
+            whole, n_tasks=program.n_tasks, n_devices=cluster.n_devices, op_names=program.taskgraph.op_names
+        )
+        return taskgraph, self._programs.program_timeline(program, state.fabric, cluster, whole)

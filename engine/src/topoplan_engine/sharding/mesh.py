@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -43,21 +45,42 @@ def mesh_steps(
     Axes of the mesh come one after the other, in the first order in which slices of slices are joined before the
     slices that they belong to; axes along which everything is summed come together.
     """
+    steps = _any_mesh_steps(source, target)
+    if steps is None:
+        return None
+    forward, backward = (
+        tuple(MeshStep(step, axes, 1 / math.prod(mesh[axis] for axis in sliced)) for step, axes, sliced in pass_steps)
+        for pass_steps in steps
+    )
+    return forward, backward
+
+
+class _AnyMeshStep(NamedTuple):
+    """A step on meshes of any size: its collective, its axes, and the other axes that slice the tensor."""
+
+    step: CollectiveStep
+    axes: tuple[int, ...]
+    sliced: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _any_mesh_steps(
+    source: MeshSharding, target: MeshSharding
+) -> tuple[tuple[_AnyMeshStep, ...], tuple[_AnyMeshStep, ...]] | None:
+    """Return the steps of `mesh_steps`, which depend on the sizes of axes by their shares alone."""
     summed = _summed_axes(source, target)
-    for order in itertools.permutations([axis for axis in range(len(mesh)) if axis not in summed[1:]]):
+    for order in itertools.permutations([axis for axis in range(len(source)) if axis not in summed[1:]]):
         current = list(source)
-        forward: list[MeshStep] = []
-        backward: list[MeshStep] = []
+        forward: list[_AnyMeshStep] = []
+        backward: list[_AnyMeshStep] = []
         for axis in order:
             axes = summed if axis in summed else (axis,)
             conversion = convert(current[axis], target[axis])
             if conversion is None or any(_sliced_again(current, target, each) for each in axes):
                 break
-            shardings = (current[k] for k in range(len(mesh)) if k not in axes)
-            sizes = (size for k, size in enumerate(mesh) if k not in axes)
-            share = 1 / math.prod(size for sharding, size in zip(shardings, sizes, strict=True) if sharding.sliced)
-            forward += [MeshStep(step, axes, share) for step in conversion.forward]
-            backward[:0] = [MeshStep(step, axes, share) for step in conversion.backward]
+            sliced = tuple(k for k, sharding in enumerate(current) if k not in axes and sharding.sliced)
+            forward += [_AnyMeshStep(step, axes, sliced) for step in conversion.forward]
+            backward[:0] = [_AnyMeshStep(step, axes, sliced) for step in conversion.backward]
             for each in axes:
                 current[each] = target[each]
         else:

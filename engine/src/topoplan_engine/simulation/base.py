@@ -11,7 +11,7 @@ time is one draw of many.  `Simulation.makespans` prices one task graph under se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -27,9 +27,10 @@ from topoplan.plugin.simulate import Simulate
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, NetworkCache
-from topoplan_engine.simulation.bounds import bounds, collective_bound
+from topoplan_engine.simulation.bounds import bounds, collective_bound, program_collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
 from topoplan_engine.simulation.component import GradientSum
+from topoplan_engine.simulation.deferred import DeferredTimeline
 from topoplan_engine.simulation.gradients import (
     origin_of_rows,
     server_origin,
@@ -282,6 +283,36 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
             return False
         return self._model.has_program_quotient(self._networks.get(fabric, cluster))
+
+    def program_timeline(
+        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
+    ) -> Timeline:
+        """Return the timeline of a program, given its quotient; starts and ends are of ``whole``, if asked for."""
+        assert isinstance(fabric, Fabric)
+        network = self._networks.get(fabric, cluster)
+        outcome, prepared = self._model.simulate_program(quotient, network)
+        check_finished(quotient.taskgraph, outcome.finish)
+        computes = quotient.taskgraph.device == 0
+        busy = np.full(
+            cluster.n_devices, np.bincount(np.zeros(computes.sum(), int), quotient.taskgraph.seconds[computes], 1)[0]
+        )
+        link_busy = outcome.link_bytes / network.paths.bandwidth
+        fields: dict[str, Any] = {
+            "makespan": float(outcome.makespan),
+            "device_busy": busy,
+            "link_bytes": outcome.link_bytes[: fabric.n_links],
+            "link_busy": link_busy[: fabric.n_links],
+            "bounds": bounds(
+                prepared.tasks,
+                self._model.processing_times(prepared),
+                busy,
+                link_busy,
+                program_collective_bound(quotient, fabric, cluster),
+            ),
+            "events": int(outcome.events),
+        }
+        first = Timeline(start=outcome.start, finish=outcome.finish, **fields)
+        return DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (quotient.taskgraph, first), **fields)
 
     def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
         """Return the time of an iteration, given its quotient, as `makespan` does."""

@@ -17,11 +17,12 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.kernels.jit import njit
+from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_engine.simulation.topological import sort_tasks
 
-__all__ = ["bounds", "collective_bound", "longest_chain"]
+__all__ = ["bounds", "collective_bound", "longest_chain", "program_collective_bound"]
 
 
 def bounds(
@@ -69,10 +70,7 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
         count = len(group.endpoints)
         if count == 1:
             continue
-        key, kind = group.endpoints.tobytes(), int(taskgraph.collective[task])
-        rounds, share = collective_rounds(int(taskgraph.size[task]), len(members), kind)
-        turns = 2 if kind == Collective.ALL_REDUCE else 1
-        sent = share * (count if rounds == 1 else turns * (count - 1) * len(members))
+        key, sent = group.endpoints.tobytes(), _sent_bytes(taskgraph, task, count, len(members))
         interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
     if not sent_bytes:
         return 0.0
@@ -83,6 +81,45 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     hosts = np.unique(np.concatenate([interfaces[key].endpoints for key in remote]))
     latency = min(interfaces[key].latency for key in remote)
     return max(largest, latency + sum(sent_bytes[key] for key in remote) / _bandwidth(hosts, fabric))
+
+
+def program_collective_bound(quotient: ProgramQuotient, fabric: Fabric, cluster: Cluster) -> float:
+    """Return `collective_bound` of the whole program, given the collectives of the first device.
+
+    All groups of a collective have as many members in as many hosts, and all hosts the same bandwidth.
+    """
+    tasks = quotient.taskgraph
+    by_members: dict[int, _Interfaces] = {}
+    interfaces: dict[bytes, _Interfaces] = {}
+    sent_bytes: dict[bytes, int | float] = {}  # by endpoints of the first device's groups, all groups with these
+    for task in np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.size > 0)).tolist():
+        number = int(tasks.group[task])
+        if number not in by_members:
+            by_members[number] = _interfaces(np.unique(tasks.members(task)), fabric, cluster)
+        group, members = by_members[number], len(tasks.members(task))
+        if len(group.endpoints) == 1:
+            continue
+        key, same = group.endpoints.tobytes(), quotient.host_devices // int(quotient.members[task])
+        sent = _sent_bytes(tasks, task, len(group.endpoints), members) * (same if group.between_hosts else 1)
+        interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
+    if not sent_bytes:
+        return 0.0
+    largest = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in sent_bytes.items())
+    remote = [key for key in sent_bytes if interfaces[key].between_hosts]
+    if not remote:
+        return largest
+    every = sum(sent_bytes[key] * (cluster.n_hosts // len(interfaces[key].endpoints)) for key in remote)
+    latency = min(interfaces[key].latency for key in remote)
+    return max(largest, latency + every / _bandwidth(np.arange(cluster.n_hosts), fabric))
+
+
+def _sent_bytes(taskgraph: TaskGraph, task: int, endpoints: int, members: int) -> int | float:
+    """Return the bytes that the members of a collective on so many endpoints must send together."""
+    kind = int(taskgraph.collective[task])
+    rounds, share = collective_rounds(int(taskgraph.size[task]), members, kind)
+    turns = 2 if kind == Collective.ALL_REDUCE else 1
+    sent: int | float = share * (endpoints if rounds == 1 else turns * (endpoints - 1) * members)
+    return sent
 
 
 class _Interfaces(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 
@@ -47,6 +50,11 @@ class ProgramQuotients(Protocol):
     def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
         """Return the seconds of an iteration from its quotient, as `topoplan.Simulate.makespan` does from the whole."""
 
+    def program_timeline(
+        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
+    ) -> Timeline:
+        """Return the timeline; starts and ends are those of ``whole``, which is asked when they are."""
+
 
 class NoQuotients:
     """What stands for every other simulator."""
@@ -62,6 +70,12 @@ class NoQuotients:
         return False
 
     def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
+        """Refuse: see `has_program_quotient`."""
+        raise NotImplementedError
+
+    def program_timeline(
+        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
+    ) -> Timeline:
         """Refuse: see `has_program_quotient`."""
         raise NotImplementedError
 

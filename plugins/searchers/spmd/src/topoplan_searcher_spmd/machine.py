@@ -52,7 +52,7 @@ class Machine:
         if collective is Collective.ALL_TO_ALL:
             return _wire_bytes(nbytes / links.members**2) * links.pair + links.hop
         turns = 2 if collective is Collective.ALL_REDUCE else 1
-        rounds, share = collective_rounds(math.ceil(nbytes * turns / 2), links.members, collective)
+        rounds, share = collective_rounds(math.ceil(nbytes * turns / 2), links.members, int(collective))
         return float(rounds * (_wire_bytes(share) / links.bandwidth + links.hop))
 
     def _links(self, groups: I64) -> _Links:

@@ -12,7 +12,7 @@ from functools import cache
 import attrs
 import numpy as np
 
-from topoplan import OperatorGraph, PartCosts, Problem
+from topoplan import OperatorGraph, Problem
 from topoplan.arrays import F64
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
@@ -20,7 +20,7 @@ from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
 from topoplan_searcher_spmd.bounds import min_after
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.space import Joint, Kind, MeshProgram
+from topoplan_searcher_spmd.space import Joint, Kind, LargestPart, MeshProgram
 from topoplan_spmd_planning.columns import Columns, columns_of, forms_of
 from topoplan_spmd_planning.program import Instruction, Verb
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
@@ -39,7 +39,8 @@ class Prices:
         self._sizes = model.mesh.sizes
         self._groups = cache(lambda axes: mesh_groups(self._sizes, axes))
         self._exchanges = cache(lambda source, target: mesh_steps(source, target, self._sizes))
-        self._parts: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+        # By collective, bytes and axes: many conversions have the same steps.
+        self._along = cache(lambda kind, nbytes, axes: machine.seconds(kind, nbytes, self._groups(axes)))
         self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]
 
     def compute(self, instruction: Instruction[Joint], rule: Joint) -> float:
@@ -51,7 +52,7 @@ class Prices:
         if instruction.op < 0:
             return 0.0, 0.0
         part = self._part(instruction, rule)
-        return float(part.forward.max()) / MICRO_BATCHES, float(part.backward.max()) / MICRO_BATCHES
+        return part.forward / MICRO_BATCHES, part.backward / MICRO_BATCHES
 
     def conversion(self, nbytes: int, source: MeshSharding, target: MeshSharding) -> tuple[float, float] | None:
         """Return zeros if the resharding exists, else None; `crossing` has its price, which depends on the value."""
@@ -90,7 +91,7 @@ class Prices:
         if not axes or PENDING_GRADIENT in forms:
             return 0.0
         share = self._model.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
-        return self._machine.seconds(Collective.ALL_REDUCE, share, self._groups(axes))
+        return float(self._along(Collective.ALL_REDUCE, share, axes))
 
     def persistent_bytes(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the bytes that an instruction holds on a device until the backward pass."""
@@ -98,7 +99,7 @@ class Prices:
             part, op = self._part(instruction, rule), self._problem.graph.operators[instruction.op]
             degrees = rule.degrees(self._model.mesh, len(op.dims))
             cut = sum(int(slice_elements(op, w, degrees).max()) * w.itemsize for w in op.weights)
-            return max(0.0, float(part.memory.max()) - self._state[instruction.op] * cut)
+            return max(0.0, part.memory - self._state[instruction.op] * cut)
         if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
         value, (forms,) = instruction.outputs[0], rule.outputs
@@ -116,19 +117,25 @@ class Prices:
         return exchanges
 
     def _seconds(self, steps: _Exchanges, nbytes: float) -> float:
-        return sum(
-            self._machine.seconds(step.step.collective, nbytes * step.share, self._groups(step.axes)) for step in steps
-        )
+        return sum(self._along(step.step.collective, nbytes * step.share, step.axes) for step in steps)
 
-    def _part(self, instruction: Instruction[Joint], rule: Joint) -> PartCosts:
+    def _part(self, instruction: Instruction[Joint], rule: Joint) -> LargestPart:
         dims = self._problem.graph.operators[instruction.op].dims
         return self._price(instruction.op, rule.degrees(self._model.mesh, len(dims)))
 
-    def _price(self, op: int, degrees: tuple[int, ...]) -> PartCosts:
-        if (op, degrees) not in self._parts:
+    def _price(self, op: int, degrees: tuple[int, ...]) -> LargestPart:
+        """Price an operator cut by ``degrees``; other meshes ask the same."""
+        largest = self._model.outline.largest_parts
+        if (op, degrees) not in largest:
             devices = np.arange(int(np.prod(degrees, dtype=np.int64)), dtype=np.int32)
-            self._parts[op, degrees] = self._problem.costs.price(op, degrees, devices)
-        return self._parts[op, degrees]
+            part = self._problem.costs.price(op, degrees, devices)
+            largest[op, degrees] = LargestPart(
+                float(part.forward.max()),
+                float(part.backward.max()),
+                float(part.memory.max()),
+                None if part.kept is None else float(part.kept[0]),
+            )
+        return largest[op, degrees]
 
     def _state_of(self, op: int) -> float:
         """Return the persistent bytes for each byte of an operator's parameters; at least 1."""
@@ -138,8 +145,8 @@ class Prices:
             return 0.0
         costs = self._price(op, (1,) * len(operator.dims))
         outputs = sum(tensor.nbytes for tensor in operator.outputs)
-        state = costs.memory[0] - min(outputs, costs.memory[0]) if costs.kept is None else costs.kept[0]
-        return max(1.0, float(state) / weights)
+        state = costs.memory - min(outputs, costs.memory) if costs.kept is None else costs.kept
+        return max(1.0, state / weights)
 
 
 def least_bytes(prices: Prices, model: MeshProgram, graph: OperatorGraph) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -104,6 +105,15 @@ class Joint:
         return tuple(degrees)
 
 
+class LargestPart(NamedTuple):
+    """The largest values of an operator's parts: seconds of both passes, and bytes; and ``kept`` of the first part."""
+
+    forward: float
+    backward: float
+    memory: float
+    kept: float | None
+
+
 @attrs.frozen
 class Outline:
     """A model as instructions, independent of the mesh.
@@ -114,6 +124,7 @@ class Outline:
         owner: for each value that is read, the operator that uses it; else -1.
         user: for each value, the last instruction that uses it and the index of the argument, or (-1, -1).
         experts: (n_ops) the dimension of experts in each operator, or -1.
+        largest_parts: prices so far, by operator and degrees of its cut.
     """
 
     program: Program[Signature]
@@ -121,6 +132,7 @@ class Outline:
     owner: tuple[int, ...]
     user: tuple[tuple[int, int], ...]
     experts: tuple[int, ...]
+    largest_parts: dict[tuple[int, tuple[int, ...]], LargestPart] = attrs.field(factory=dict, init=False, eq=False)
 
 
 @attrs.frozen

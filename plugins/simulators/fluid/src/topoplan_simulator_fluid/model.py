@@ -153,9 +153,10 @@ class Model(NamedTuple):
         return not self.stepped and switch_links(network) is not None
 
     def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
-        """Run the quotient of a program; return bytes of all links, and what was run."""
+        """Run the quotient of a program; return bytes of all links, and the columns of its own messages."""
         links = switch_links(network)
         assert links is not None
-        prepared = program_loads(self.prepare(quotient.taskgraph, network), quotient, network, links)
-        outcome = Outcome(*run(*prepared, 0, np.zeros(0), np.inf))
-        return outcome._replace(link_bytes=spread(outcome.link_bytes, network, links)), prepared
+        prepared = self.prepare(quotient.taskgraph, network)
+        loads = program_loads(prepared, quotient, network, links)
+        outcome = Outcome(*run(*loads.prepared, 0, np.zeros(0), np.inf))
+        return outcome._replace(link_bytes=spread(outcome.link_bytes + loads.link_bytes, network, links)), prepared

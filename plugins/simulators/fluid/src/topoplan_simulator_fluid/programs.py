@@ -17,20 +17,37 @@ loads; `spread` gives the bytes that crossed the links to all links of a kind.
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 
 from topoplan.arrays import F64, I64, i32, i64
+from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.network.tables import LOAD, Network
-from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.columns import Outcome, columns
+from topoplan_engine.simulation.flows import Entities, build
 from topoplan_simulator_fluid.bursts import BURST
+from topoplan_simulator_fluid.kernel import run
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.quotient import Star
+from topoplan_simulator_fluid.quotient import Star, switch_links
 
-__all__ = ["program_loads", "spread"]
+__all__ = ["ProgramLoads", "program_loads", "spread"]
+
+#: Messages in the longest queue between two hosts that is simulated wherever it comes up.  Longer ones are simulated
+#: once for all equal all-to-alls, whose times then differ by rounding.
+_QUEUE = 256
 
 
-def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Network, links: Star) -> Prepared:
+class ProgramLoads(NamedTuple):
+    """The columns of a program's quotient, and (E,) bytes over links that none of its messages counts."""
+
+    prepared: Prepared
+    link_bytes: F64
+
+
+def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Network, links: Star) -> ProgramLoads:
     """Give the messages of the first device the loads of those of all devices."""
     entities, paths = prepared.entities, prepared.paths
     hosts, members = quotient.hosts[entities.task], quotient.members[entities.task]
@@ -38,13 +55,25 @@ def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Networ
     transfers = entities.path_set >= 0
     between = transfers & (paths.pair[entities.path_set] >= 0)
     waiting = between & (entities.volume <= BURST)
+    long = waiting & (quotient.host_devices * members > _QUEUE) & (len(prepared.tasks.kind) > 1)
+    queues = [
+        _queue(network, int(hosts[entity]), int(members[entity]), int(prepared.tasks.size[entities.task[entity]]))
+        for entity in np.flatnonzero(long)
+    ]
+    setup_latency, path_set = entities.setup_latency.copy(), entities.path_set.copy()
+    setup_latency[long] = [queue.seconds for queue in queues]
+    path_set[long] = -1
+    link_bytes = np.sum([np.zeros(network.n_links), *(queue.link_bytes for queue in queues)], axis=0)
     flows = np.where(transfers, members - 1, 1)
     flows[between] = (quotient.host_devices * members * (hosts - 1))[between]
     flows[waiting] = hosts[waiting] - 1
     groups = quotient.host_devices // np.maximum(members, 1)
-    repeats = np.where(waiting, quotient.host_devices * members, 1)
+    repeats = np.where(waiting & ~long, quotient.host_devices * members, 1)
+    none = np.zeros(0, dtype=np.int64)
     loads = [
-        _transfer_loads(prepared, entity, flows[entity])
+        (none, none)
+        if long[entity]
+        else _transfer_loads(prepared, entity, flows[entity])
         if transfers[entity]
         else _ring_loads(network, int(entities.ring[entity]), kind, groups[entity])
         for entity in range(len(transfers))
@@ -52,9 +81,11 @@ def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Networ
     slots = np.array([len(links) for links, _ in loads])
     per_task = np.bincount(entities.task, repeats, len(prepared.tasks.kind)).astype(np.int64)
     rows = np.repeat(np.arange(len(transfers)), repeats)
-    columns = entities._replace(ring=np.arange(len(transfers)))._asdict()
+    columns = entities._replace(
+        ring=np.arange(len(transfers)), path_set=path_set, setup_latency=setup_latency
+    )._asdict()
     repeated = {name: columns[name][rows] for name in columns if name not in ("of_task", "slot_ptr", "caps")}
-    return prepared._replace(
+    loaded = prepared._replace(
         entities=Entities(
             **repeated,
             of_task=i32(np.concatenate([[0], np.cumsum(per_task)])),
@@ -67,6 +98,43 @@ def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Networ
             load=i64(np.concatenate([load for _, load in loads])),
         ),
     )
+    return ProgramLoads(loaded, link_bytes)
+
+
+class _Queue(NamedTuple):
+    """Seconds until all messages of an all-to-all that wait for each other are there, and (E,) bytes over links."""
+
+    seconds: float
+    link_bytes: F64
+
+
+@functools.lru_cache(maxsize=256)
+def _queue(network: Network, hosts: int, members: int, nbytes: int) -> _Queue:
+    """Simulate such messages between hosts, of ``nbytes`` each, on a network that is idle otherwise."""
+    links = switch_links(network)
+    assert links is not None
+    host_devices = network.cluster.n_devices // network.cluster.n_hosts
+    taskgraph = TaskGraph(
+        kind=[TaskKind.TRANSFER],
+        device=[-1],
+        seconds=[0.0],
+        size=[nbytes],
+        group=[-1],
+        op=[0],
+        src=[0],
+        dst=[host_devices],
+        group_ptr=[0],
+        group_members=[],
+        succ_ptr=[0, 0],
+        succ=[],
+        n_devices=network.cluster.n_devices,
+    )
+    quotient = ProgramQuotient(taskgraph, np.array([hosts]), np.array([members]), host_devices, 1)
+    tasks, traffic = columns(taskgraph), network.lower(taskgraph)
+    entities = build(tasks, traffic, network.paths, network.rings, False)
+    prepared = Prepared(tasks, entities, network.paths, network.rings, network.cluster.n_devices)
+    outcome = Outcome(*run(*program_loads(prepared, quotient, network, links).prepared, 0, np.zeros(0), np.inf))
+    return _Queue(float(outcome.makespan), outcome.link_bytes)
 
 
 def _transfer_loads(prepared: Prepared, entity: int, flows: int) -> tuple[I64, I64]:
