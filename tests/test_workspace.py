@@ -170,8 +170,8 @@ def test_what_differs_is_shown(checkout, path, edit, message, capsys):
         ('topoplan-topology-x = { descripton = "X" }', "topoplan-topology-x: unknown field 'descripton'"),
         ("topoplan-topology-x = {}", "topoplan-topology-x: no description"),
         (
-            'topoplan-topology-x = { description = "X", dependencies = ["scipy"] }',
-            "topoplan-topology-x: 'scipy' is neither a package nor in [bounds]",
+            'topoplan-topology-x = { description = "X", dependencies = ["sympy"] }',
+            "topoplan-topology-x: 'sympy' is neither a package nor in [bounds]",
         ),
     ],
 )

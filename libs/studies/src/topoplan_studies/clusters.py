@@ -28,12 +28,12 @@ from topoplan_engine.experiment import build_cluster, interfaces_unless_given
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.options import ClusterOptions
 from topoplan_studies.prices import Basis, Item, Prices, affordable, bill, cost, largest_factor
-from topoplan_studies.study import BATCH, Network, Study
+from topoplan_studies.study import BATCH, MACHINE, Network, Study
 
 __all__ = ["EQUAL", "Settings", "Target", "cluster_of"]
 
 #: What varies in a study -> its value.
-Settings = Mapping[str, float]
+Settings = Mapping[str, float | str]
 
 #: Costs that differ by no more than this share are equal.
 EQUAL = 0.01
@@ -92,7 +92,9 @@ def cluster_of(
 
 def _options(study: Study, settings: Settings, host: Host, prices: Prices) -> ClusterOptions:
     """Return the cluster at a setting, the same for all networks."""
-    changes: dict[str, Any] = {key.replace("-", "_"): value for key, value in settings.items() if key != BATCH}
+    changes: dict[str, Any] = {
+        key.replace("-", "_"): value for key, value in settings.items() if key not in (BATCH, MACHINE)
+    }
     topologies = [_topology(network, host) for network in study.networks]
     options = interfaces_unless_given(attrs.evolve(study.cluster, **changes), topologies)
     speed = options.interface_bandwidth_gbps

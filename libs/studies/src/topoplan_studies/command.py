@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +15,7 @@ from topoplan_engine.reporting.figures import check_figure, write_figure
 from topoplan_engine.reporting.pages import check_section, picture_of, write_section
 from topoplan_engine.reporting.printing import print_json
 from topoplan_engine.reporting.progress import parts_shown
+from topoplan_engine.reporting.tables import print_line
 from topoplan_studies.hypotheses import hypothesis_tests
 from topoplan_studies.notes import notes
 from topoplan_studies.page import section
@@ -21,13 +24,16 @@ from topoplan_studies.prices import default_prices, read_prices
 from topoplan_studies.results import network_results
 from topoplan_studies.rows import check_rows, write_rows
 from topoplan_studies.runner import run_all
-from topoplan_studies.runspecs import all_measured, run_specs
+from topoplan_studies.runspecs import RunSpec, all_measured, run_specs
 from topoplan_studies.store import Store
 from topoplan_studies.study import Study
 from topoplan_studies.tables import StudyReport, study_table
 from topoplan_studies.tables import as_json as json_of
 
-__all__ = ["compare_and_report", "run_study"]
+if TYPE_CHECKING:
+    from topoplan_studies.searchers.report import SearcherReport
+
+__all__ = ["compare_and_report", "run_searchers_study", "run_study", "searcher_report"]
 
 
 def compare_and_report(
@@ -54,6 +60,11 @@ def compare_and_report(
         check_figure(plot, "topoplan-command-compare")
     if page is not None:
         check_section(page, study.name, "topoplan-command-compare")
+    if study.compares_searchers:
+        if page is not None or table is not None:
+            raise TopoplanError("--write and --table: have nothing for searchers (--json and --plot have all)")
+        _compare_searchers(study, host, measures, runs, executor, wait=wait, plot=plot, as_json=as_json)
+        return
     if table is not None:
         check_rows(table)
     report = run_study(
@@ -70,6 +81,69 @@ def compare_and_report(
     if page is not None:
         text = section(report, command, picture_of(page, study.name).name)
         write_section(page, study.name, text, figure_of(report))
+
+
+def _compare_searchers(
+    study: Study,
+    host: Host,
+    measures: Path | None,
+    runs: Path,
+    executor: Executor,
+    *,
+    wait: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare the searchers of a study, print tables or JSON, and draw the figure."""
+    from topoplan_studies.searchers.plot import plot as searchers_figure
+    from topoplan_studies.searchers.report import as_json as searchers_json
+
+    report = run_searchers_study(study, host, measures=measures, runs=runs, executor=executor, wait=wait)
+    if as_json:
+        print_json(searchers_json(report))
+    else:
+        _print_searchers(report)
+    if plot is not None:
+        write_figure(searchers_figure(report), plot)
+
+
+def run_searchers_study(
+    study: Study, host: Host, *, measures: Path | None, runs: Path, executor: Executor, wait: bool = True
+) -> SearcherReport:
+    """Run all that is not stored yet of a study that compares searchers, and return what came of it.
+
+    Args:
+        study: what to run.
+        host: where components come from.
+        measures: folder with the measurement files that models name.
+        runs: folder that stores finished runs.
+        executor: where they run.
+        wait: for runs that other processes do, which share the folder.
+
+    Raises:
+        TopoplanError: something in the study is wrong, or cannot be run.
+        typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
+    """
+    if measures is not None and not measures.is_dir():
+        raise TopoplanError(f"--measures {measures}: is not a folder")
+    specs = run_specs(study, host, default_prices(), measures)
+    return searcher_report(study, specs, host, runs, executor, wait=wait)
+
+
+def searcher_report(
+    study: Study, specs: Sequence[RunSpec], host: Host, runs: Path, executor: Executor, *, wait: bool = True
+) -> SearcherReport:
+    """Run what is not stored of runs that compare searchers, and return what came of them.
+
+    Raises:
+        TopoplanError: a run cannot be run.
+        typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
+    """
+    from topoplan_studies.searchers.places import comparison, places_of
+    from topoplan_studies.searchers.report import SearcherReport
+
+    values = _finished(specs, host, runs, executor, wait=wait)
+    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, {})))
 
 
 def run_study(
@@ -105,6 +179,21 @@ def run_study(
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
     specs = run_specs(study, host, price_list, measures)
+    values = _finished(specs, host, runs, executor, wait=wait)
+    results = network_results(specs, values, price_list)
+    return StudyReport(
+        study=study,
+        results=results,
+        tests=hypothesis_tests(study, results),
+        prices=price_list,
+        measured=all_measured(study, measures),
+    )
+
+
+def _finished(
+    specs: Sequence[RunSpec], host: Host, runs: Path, executor: Executor, *, wait: bool
+) -> list[dict[str, Any]]:
+    """Return what came of each run: of those that are stored, and of the others, which are run now."""
     with parts_shown("comparing", len(specs)) as on_progress:
         finished = run_all(specs, host, Store(runs), executor, on_progress, wait=wait)
     values = [result for result in finished.results if result is not None]
@@ -115,14 +204,20 @@ def run_study(
             raise typer.Exit(130)
         typer.echo(f"{count}; other processes do the rest (without --no-wait, this one waits and reports)", err=True)
         raise typer.Exit(0)
-    results = network_results(specs, values, price_list)
-    return StudyReport(
-        study=study,
-        results=results,
-        tests=hypothesis_tests(study, results),
-        prices=price_list,
-        measured=all_measured(study, measures),
-    )
+    return values
+
+
+def _print_searchers(report: SearcherReport) -> None:
+    """Print the times at each problem, ranks over problems, and what the numbers are."""
+    from topoplan_studies.searchers.report import notes as notes_on_searchers
+    from topoplan_studies.searchers.report import places_table, ranks_table
+
+    places_table(report).print(report.study.title)
+    ranks = ranks_table(report)
+    if ranks.rows:
+        ranks.print("over all problems")
+    for line in notes_on_searchers(report):
+        print_line(line)
 
 
 def _print(report: StudyReport) -> None:

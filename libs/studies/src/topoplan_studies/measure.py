@@ -24,7 +24,10 @@ __all__ = ["measure"]
 
 
 def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
-    """Run an experiment and return what tables need; the same experiment gives the same values.
+    """Run an experiment and return what tables need; the same experiment gives the same values, but for seconds.
+
+    ``history`` has rows (evaluations, best cost), with the seconds since the search began between them where the
+    search keeps these; ``search_s`` is how long the search took.
 
     Raises:
         TopoplanError: it cannot be run.
@@ -54,6 +57,8 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "memory_bytes": float(outcome.memory[fullest]),
         "memory_capacity_bytes": float(plan.cluster.device_memory[fullest]),
         "evaluations": outcome.result.evaluations,
+        "history": outcome.result.history.tolist(),
+        "search_s": outcome.result.elapsed,
         "batch_size": plan.graph.batch_size if plan.graph else None,
         "interfaces": int(plan.cluster.interfaces.min()),
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),

@@ -49,7 +49,7 @@ class NetworkResult:
 
     model: str
     network: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, float | str]
     time: Spread
     exposed: float
     bound: float

@@ -19,7 +19,7 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster
 from topoplan_engine.options import ClusterOptions
 from topoplan_studies.clusters import Settings, Target, cluster_of
 from topoplan_studies.prices import Prices
-from topoplan_studies.study import BATCH, DEVICES, Model, Network, Planner, Study, number
+from topoplan_studies.study import BATCH, DEVICES, MACHINE, Model, Network, Planner, Study, number
 
 __all__ = ["RunSpec", "all_measured", "run_specs"]
 
@@ -29,7 +29,7 @@ class RunSpec:
     """One run of a study.
 
     Attributes:
-        model, network, planner: names in the study.
+        model, network, planner: names in the study; no network where the model is a problem that has one.
         settings: the values of what varies.
         experiment: what is run.
         target: the cost that the network should have; None if the study sets none.
@@ -45,7 +45,8 @@ class RunSpec:
     def __str__(self) -> str:
         where = "".join(f", {key} {number(value)}" for key, value in self.settings.items())
         planner = f" by {self.planner}" if self.planner else ""
-        return f"{self.model} on {self.network}{planner}{where}, seed {self.experiment.run.seed}"
+        network = f" on {self.network}" if self.network else ""
+        return f"{self.model}{network}{planner}{where}, seed {self.experiment.run.seed}"
 
 
 def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -> list[RunSpec]:
@@ -60,8 +61,10 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
     Raises:
         TopoplanError: a component or file is missing, or a network cannot be built or priced.
     """
+    if study.problems:
+        return _of_problems(study, host)
     specs = []
-    clusters: dict[tuple[str, tuple[float, ...]], tuple[ClusterOptions, Target | None]] = {}
+    clusters: dict[tuple[str, tuple[float | str, ...]], tuple[ClusterOptions, Target | None]] = {}
     for model, settings in itertools.product(study.models, _settings(study)):
         batch = cast("int | None", settings.get(BATCH, model.batch_size))
         estimator = _estimator(study, model, batch, measures)
@@ -77,7 +80,7 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
                     topology=network.choice,
                     estimator=estimator,
                     simulator=study.simulator,
-                    searchers=_searchers(planner, network, host),
+                    searchers=_searchers(planner, network.name, network.choice, host),
                     run=attrs.evolve(study.run, batch_size=batch, seed=seed),
                 )
                 specs.append(
@@ -90,6 +93,21 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
                         target=target,
                     )
                 )
+    return specs
+
+
+def _of_problems(study: Study, host: Host) -> list[RunSpec]:
+    """Unroll a study of benchmark problems: problems, then planners, then seeds."""
+    specs = []
+    for problem, planner in itertools.product(study.problems, study.planners):
+        searchers = _searchers(planner, problem.name, problem.setting.topology, host)
+        for seed in study.seeds:
+            setting_run = problem.setting.run
+            run = attrs.evolve(study.run, batch_size=setting_run.batch_size, precision=setting_run.precision, seed=seed)
+            experiment = attrs.evolve(problem.setting, searchers=searchers, run=run)
+            specs.append(
+                RunSpec(model=problem.name, network="", planner=planner.name, settings={}, experiment=experiment)
+            )
     return specs
 
 
@@ -106,6 +124,9 @@ def _cluster(
     study: Study, network: Network, settings: Settings, host: Host, prices: Prices
 ) -> tuple[ClusterOptions, Target | None]:
     """Return what `cluster_of` does; its errors name the network and the setting."""
+    machines = {machine.name: machine.cluster for machine in study.machines}
+    if MACHINE in settings:
+        study = attrs.evolve(study, cluster=machines[str(settings[MACHINE])])
     try:
         return cluster_of(study, network, settings, host, prices)
     except TopoplanError as error:
@@ -148,14 +169,12 @@ def _estimator(study: Study, model: Model, batch: int | None, measures: Path | N
     return Choice(measured.name, options)
 
 
-def _searchers(planner: Planner, network: Network, host: Host) -> tuple[Choice, ...]:
+def _searchers(planner: Planner, where: str, topology: Choice, host: Host) -> tuple[Choice, ...]:
     """Return the searchers for a network: without those of the network axis if it cannot be rewired."""
-    rewirable = host.get(Topology, network.choice.name).follows_demand
+    rewirable = host.get(Topology, topology.name).follows_demand
     searchers = tuple(
         choice for choice in planner.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
     )
     if not searchers:
-        raise TopoplanError(
-            f"network {network.name!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc"
-        )
+        raise TopoplanError(f"network {where!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc")
     return searchers

@@ -16,12 +16,27 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.options import SEEDS, option, structure
 from topoplan_engine.experiment import Choice, choice_from
 from topoplan_engine.options import ClusterOptions, RunOptions
+from topoplan_studies.listing import searcher_choices, seeds_of
 from topoplan_studies.options import SEARCHERS
+from topoplan_studies.problems import BenchmarkProblem, named_problems
 from topoplan_studies.published import Published, published_from
 
-__all__ = ["BATCH", "DEVICES", "Hypothesis", "Model", "Network", "Planner", "Study", "label", "number", "study_from"]
+__all__ = [
+    "BATCH",
+    "DEVICES",
+    "MACHINE",
+    "Hypothesis",
+    "Machine",
+    "Model",
+    "Network",
+    "Planner",
+    "Study",
+    "label",
+    "number",
+    "study_from",
+]
 
-_LISTS = ("model", "network", "searcher", "planner", "claim", "published")
+_LISTS = ("model", "network", "machine", "searcher", "planner", "claim", "published")
 _TABLES = ("cluster", "vary", "estimator", "simulator")
 #: What may vary: numbers of the cluster, and the batch size.
 _VARY = (
@@ -34,10 +49,12 @@ _VARY = (
     "gpus-per-device",
 )
 BATCH = "batch-size"
+#: What varies where a study has several machines: their names.
+MACHINE = "machine"
 #: In options of models: the number of devices.
 DEVICES = "{devices}"
 #: Options of runs that stand at the top of the file, beside `_Settings`.
-_RUN = ("budget", "keep", "draws", "precision", "precision-speedup", "optimizer")
+_RUN = ("budget", "time-limit", "keep", "draws", "precision", "precision-speedup", "optimizer")
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +64,8 @@ class _Settings:
     title: str = option("", help="headline")
     source: str = option("", help="publication and figure that is repeated")
     seeds: tuple[int, ...] = option((0,), help="a run for each", minimum=0, maximum=SEEDS)
+    searchers: tuple[str, ...] = option((), help="what is compared: NAME[:KEY=VALUE,...], or NAME+NAME to take turns")
+    problems: tuple[str, ...] = option((), help="benchmark problems, in place of models, networks and a cluster")
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +102,19 @@ class Network:
 
 
 @attrs.frozen(kw_only=True)
+class Machine:
+    """One of several clusters that models are planned for.
+
+    Attributes:
+        name: as tables show it.
+        cluster: what the study says of all clusters, and what this one has instead.
+    """
+
+    name: str
+    cluster: ClusterOptions
+
+
+@attrs.frozen(kw_only=True)
 class Planner:
     """Searchers that work together, as one of several ways to plan that a study compares.
 
@@ -112,11 +144,14 @@ class Study:
         name: of the file without suffix, or of the model.
         title, source: headline, and what is repeated.
         run: of all runs, but for seeds and batch sizes.
-        vary: option of the cluster (or ``batch-size``) -> the values that it takes; all combinations are run.
+        vary: option of the cluster, ``batch-size`` or `MACHINE` -> the values that it takes; all combinations are run.
         estimator: prices operators; None leaves it to the model's frontend.
         planners: all are run on every network.
         hypotheses: on the order of what is compared.
         published: what others measured, to stand beside the results.
+        machines: of which `MACHINE` takes the names; none if there is but the cluster.
+        problems: benchmark problems, which stand for models, networks and clusters; there are none of these then.
+        compares_searchers: what is compared are searchers, with statistics over seeds, and not what networks cost.
     """
 
     name: str
@@ -127,12 +162,15 @@ class Study:
     models: tuple[Model, ...]
     networks: tuple[Network, ...]
     cluster: ClusterOptions
-    vary: Mapping[str, tuple[float, ...]]
+    vary: Mapping[str, tuple[float | str, ...]]
     estimator: Choice | None
     simulator: Choice
     planners: tuple[Planner, ...]
     hypotheses: tuple[Hypothesis, ...] = ()
     published: tuple[Published, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    problems: tuple[BenchmarkProblem, ...] = ()
+    compares_searchers: bool = False
 
     @property
     def compares_planners(self) -> bool:
@@ -162,6 +200,8 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         TopoplanError: a section, key or name that does not fit; the message says which.
     """
     settings, run = _settings(document, where)
+    if settings.problems:
+        return _of_problems(document, settings, run, name, where)
     models = tuple(_model(table, f"{where}: model[{i}]") for i, table in enumerate(_list(document, "model", where)))
     networks = tuple(
         _network(table, f"{where}: network[{i}]") for i, table in enumerate(_list(document, "network", where))
@@ -169,6 +209,7 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
     for kind, entries in (("model", models), ("network", networks)):
         _check_names(kind, [entry.name for entry in entries], where)
     _check_costs({network.name: network for network in networks}, where)
+    machines, vary = _machines(document, where), _vary(_table(document, "vary", where), f"{where}: vary")
     study = Study(
         name=name,
         title=settings.title or name,
@@ -178,10 +219,12 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         models=models,
         networks=networks,
         cluster=structure(ClusterOptions, _table(document, "cluster", where), f"{where}: cluster"),
-        vary=_vary(_table(document, "vary", where), f"{where}: vary"),
+        vary={**({MACHINE: tuple(machine.name for machine in machines)} if machines else {}), **vary},
+        machines=machines,
         estimator=choice_from(document["estimator"], f"{where}: estimator") if "estimator" in document else None,
         simulator=choice_from(document.get("simulator", "fluid"), f"{where}: simulator"),
-        planners=_planners(document, where),
+        planners=_planners(document, settings, where),
+        compares_searchers=bool(settings.searchers),
     )
     return attrs.evolve(
         study,
@@ -198,8 +241,57 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
     )
 
 
-def _planners(document: Mapping[str, Any], where: str) -> tuple[Planner, ...]:
+def _of_problems(document: Mapping[str, Any], settings: _Settings, run: RunOptions, name: str, where: str) -> Study:
+    """Return the study of benchmark problems, which say all but searchers, seeds and how long to search."""
+    for section in (*_LISTS, *_TABLES, "precision", "precision-speedup", "optimizer"):
+        if section in document and section not in ("searcher", "planner"):
+            raise TopoplanError(f"{where}: {section}: has no place beside problems, which say it themselves")
+    return Study(
+        name=name,
+        title=settings.title or name,
+        source=settings.source,
+        seeds=settings.seeds,
+        run=run,
+        models=(),
+        networks=(),
+        cluster=ClusterOptions(),
+        vary={},
+        estimator=None,
+        simulator=Choice("fluid"),
+        planners=_planners(document, settings, where),
+        problems=named_problems(settings.problems),
+        compares_searchers=True,
+    )
+
+
+def _machines(document: Mapping[str, Any], where: str) -> tuple[Machine, ...]:
+    """Read the machines: each has the keys of [cluster] that differ from it."""
+    shared = _table(document, "cluster", where)
+    machines = []
+    for number, table in enumerate(_list(document, "machine", where)):
+        place = f"{where}: machine[{number}]"
+        if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+            raise TopoplanError(f'{place}: needs name = "..." and keys of [cluster]')
+        keys = {key: value for key, value in table.items() if key != "name"}
+        machines.append(Machine(name=table["name"], cluster=structure(ClusterOptions, {**shared, **keys}, place)))
+    if machines:
+        _check_names("machine", [machine.name for machine in machines], where)
+    return tuple(machines)
+
+
+def _planners(document: Mapping[str, Any], settings: _Settings, where: str) -> tuple[Planner, ...]:
     """Read the planners; a study without them has one of its searchers."""
+    if settings.searchers:
+        for section in ("planner", "searcher"):
+            if section in document:
+                raise TopoplanError(
+                    f"{where}: has searchers and [[{section}]] (searchers = [...] are compared; NAME+NAME take turns)"
+                )
+        _check_names("searchers", list(settings.searchers), where)
+        return tuple(
+            Planner(name=text, searchers=searcher_choices(text, f"{where}: searchers[{number}]"))
+            for number, text in enumerate(settings.searchers)
+        )
     planners = tuple(
         _planner(table, f"{where}: planner[{i}]") for i, table in enumerate(_list(document, "planner", where))
     )
@@ -235,6 +327,8 @@ def _settings(document: Mapping[str, Any], where: str) -> tuple[_Settings, RunOp
         if key.replace("_", "-") not in keys:
             raise TopoplanError(f"{where}: no section {shown(key)}{nearest(key, keys)}")
     top = {key: value for key, value in document.items() if key not in (*_LISTS, *_TABLES)}
+    if "seeds" in top:
+        top["seeds"] = seeds_of(top["seeds"], f"{where}: seeds")
     run = {key: top.pop(key) for key in list(top) if key.replace("_", "-") in _RUN}
     settings = structure(_Settings, top, where)
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
@@ -265,8 +359,10 @@ def _check_costs(networks: Mapping[str, Network], where: str) -> None:
             )
 
 
-def number(value: float) -> str:
+def number(value: float | str) -> str:
     """Return a value of what varies as people write it."""
+    if isinstance(value, str):
+        return value
     return f"{value:.0f}" if value == round(value) else f"{value:.6g}"
 
 
@@ -313,9 +409,9 @@ def _split(table: Any, names: Sequence[str], where: str) -> tuple[Any, dict[str,
     return {key: value for key, value in table.items() if key not in names}, keys
 
 
-def _vary(table: Mapping[str, Any], where: str) -> dict[str, tuple[float, ...]]:
+def _vary(table: Mapping[str, Any], where: str) -> dict[str, tuple[float | str, ...]]:
     """Read what varies; every value passes the same check as one of the cluster's options."""
-    ranges: dict[str, tuple[float, ...]] = {}
+    ranges: dict[str, tuple[float | str, ...]] = {}
     for key, values in table.items():
         if key not in (*_VARY, BATCH):
             raise TopoplanError(f"{where}: {shown(key)} cannot vary{nearest(key, (*_VARY, BATCH))}")

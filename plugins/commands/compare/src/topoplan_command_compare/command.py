@@ -10,7 +10,7 @@ import attrs
 import typer
 
 from topoplan.errors import TopoplanError
-from topoplan.options import SEEDS, option
+from topoplan.options import option
 from topoplan_engine.flags import AsJson, Flags, typed_command
 from topoplan_engine.options import EXECUTOR, ClusterOptions, ComponentOptions, RunOptions
 from topoplan_studies.options import SEARCHERS, StudyFiles
@@ -19,7 +19,7 @@ __all__ = ["CompareOptions", "compare"]
 
 #: Options of which one run has one value, and a comparison may take several.
 _VARYING = ("interface_bandwidth_gbps", "degree", "servers", "batch_size")
-_RUN = ("batch_size", "budget", "keep", "draws", "precision", "precision_speedup", "optimizer")
+_RUN = ("batch_size", "budget", "time_limit", "keep", "draws", "precision", "precision_speedup", "optimizer")
 #: Options that change no result; a page does not repeat them.
 _NO_MATTER = ("runs", "no_wait", "table", "jobs", "executor", "write", "plot", "as_json")
 
@@ -34,11 +34,22 @@ class CompareOptions:
         short="-n",
         metavar="NAME[:KEY=VALUE,...]",
     )
+    searchers: tuple[str, ...] = option(
+        (),
+        help="what is compared in place of networks; A+B take turns in one search; several with commas between, or the "
+        "option again",
+        metavar="NAME[:KEY=VALUE,...][+NAME...]",
+    )
+    problems: tuple[str, ...] = option(
+        (),
+        help="benchmark problems to compare searchers on: standard, placement, spmd, pipeline or names",
+        metavar="NAME,...",
+    )
     at_equal_cost: bool = option(
         False, help="give every network that is for sale the bandwidth that costs as the first one"
     )
-    seeds: tuple[int, ...] = option(
-        (), help="a run for each; unset: the study's, else 0", minimum=0, maximum=SEEDS, metavar="N,..."
+    seeds: str = option(
+        "", help="a run for each, such as 1..10 or 1,2,5..8; unset: the study's, else 0", metavar="N,N..N"
     )
     runs: Path = option(
         Path(".topoplan-runs"), help="folder that keeps finished runs; processes that share it share the work"
@@ -51,9 +62,6 @@ class CompareOptions:
 
 def compare(
     context: typer.Context,
-    target: Annotated[
-        str, typer.Argument(metavar="MODEL|FILE.toml", help="Frontend that builds the model, or a study.")
-    ],
     comparison: CompareOptions,
     components: Annotated[
         Mapping[str, Any], Flags(of=ComponentOptions, without=("topology",), defaults={"searcher": SEARCHERS})
@@ -61,9 +69,13 @@ def compare(
     cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, several=_VARYING)],
     run: Annotated[Mapping[str, Any], Flags(of=RunOptions, only=_RUN, several=_VARYING)],
     files: StudyFiles,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL...|FILE.toml", help="Frontends that build models, or a study."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare networks for a model: each is searched for by itself, with the same budget, and priced.
+    """Compare networks, or searchers (--searchers): each is run by itself, with the same budget.
 
     What is given on the command line goes over what a study says; the defaults are for what neither says.  Searchers
     of the network axis search only where it can be rewired; --plot draws iteration times, and times against costs.
@@ -74,12 +86,12 @@ def compare(
     from topoplan_studies.study import study_from
 
     host = Host.discover()
-    document = _document(target, components.get("option", ()))
+    document, where = _document(targets or [], comparison, components.get("option", ()))
     _set_networks(document, comparison)
     _set_searches(document, comparison, components, run)
     _set_cluster(document, {**cluster, **run})
     compare_and_report(
-        study_from(document, Path(target).stem, target),
+        study_from(document, Path(where).stem, where),
         host,
         prices=files.prices,
         catalogue=files.catalogue,
@@ -95,36 +107,68 @@ def compare(
     )
 
 
-def _document(target: str, options: Sequence[str]) -> dict[str, Any]:
-    """Read a study, or write the one of a single model."""
+def _document(targets: Sequence[str], comparison: CompareOptions, options: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Read a study, or write the one of models or benchmark problems; return it, and its name for messages."""
     from topoplan_engine.tomlfiles import read_toml
+    from topoplan_engine.wordlists import listed
 
-    if not target.endswith(".toml"):
-        return {"title": f"{target} on several networks", "model": [_component(target, options)]}
-    if options:
-        raise TopoplanError("-o: a study says the options of its models itself")
-    return read_toml(Path(target))
+    files = [target for target in targets if target.endswith(".toml")]
+    if files and len(targets) > 1:
+        raise TopoplanError(f"{files[0]}: a study is compared by itself (leave the others out)")
+    if comparison.problems and targets:
+        raise TopoplanError(f"--problems: beside {targets[0]} (give models, or problems)")
+    if options and (len(targets) != 1 or files):
+        form = f"write {targets[0]}:{options[0]}" if len(targets) > 1 else "a study and problems say them themselves"
+        raise TopoplanError(f"-o: options of models ({form})")
+    if files:
+        return read_toml(Path(files[0])), files[0]
+    if comparison.problems:
+        names = [name for text in comparison.problems for name in listed(text)]
+        return {"title": "benchmark problems", "problems": names}, "problems"
+    if not targets:
+        raise TopoplanError("compare: needs a MODEL, a study FILE.toml, or --problems standard")
+    where = "+".join(targets)
+    models = [{"name": target, **_component(target, options)} for target in targets]
+    if len(models) == 1:
+        del models[0]["name"]
+    if comparison.searchers:
+        return {"title": "searchers side by side", "model": models}, where
+    return {"title": f"{', '.join(targets)} on several networks", "model": models}, where
 
 
 def _set_networks(document: dict[str, Any], comparison: CompareOptions) -> None:
     if comparison.networks:
+        if comparison.problems:
+            raise TopoplanError("--networks: beside --problems, which have a network each")
         document["network"] = _networks(comparison.networks, comparison.at_equal_cost)
         document.pop("claim", None)
     elif comparison.at_equal_cost:
         raise TopoplanError("--at-equal-cost: needs --networks (a study says costs-as for each network)")
+    elif comparison.searchers and "network" not in document and "problems" not in document:
+        document["network"] = [{"use": ComponentOptions().topology}]
 
 
 def _set_searches(
     document: dict[str, Any], comparison: CompareOptions, components: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
-    from topoplan_engine.wordlists import listed_components
+    from topoplan_engine.wordlists import listed, listed_components
 
-    if "searcher" in components:
+    if comparison.searchers:
+        if "searcher" in components:
+            raise TopoplanError(
+                f"-s: searchers that take turns; with --searchers, join them: --searchers {comparison.searchers[0]}+"
+                f"{components['searcher'][0]}"
+            )
+        for section in ("searcher", "planner", "claim", "published"):
+            document.pop(section, None)
+        document["searchers"] = listed_components(comparison.searchers, "--searchers")
+    elif "searcher" in components:
         document["searcher"] = listed_components(components["searcher"], "-s")
+        document.pop("searchers", None)
     document.update({key: components[key] for key in ("estimator", "simulator") if key in components})
     document.update({_key(name): value for name, value in run.items() if name not in _VARYING})
     if comparison.seeds:
-        document["seeds"] = list(comparison.seeds)
+        document["seeds"] = [_number(word) for word in listed(comparison.seeds)]
 
 
 def _set_cluster(document: dict[str, Any], values: Mapping[str, Any]) -> None:
@@ -135,6 +179,11 @@ def _set_cluster(document: dict[str, Any], values: Mapping[str, Any]) -> None:
             _section(document, "vary")[_key(name)] = list(value)
         elif name not in _RUN:
             _section(document, "cluster")[_key(name)] = value
+
+
+def _number(word: str) -> int | str:
+    """Return a seed as a number; what is none, a range for example, stays text."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 20 else word
 
 
 def _key(name: str) -> str:
