@@ -1,0 +1,34 @@
+"""Searches of every kind, which tests keep in folders, end, and resume."""
+
+from __future__ import annotations
+
+import attrs
+
+from topoplan_engine import ClusterOptions, Experiment, RunOptions
+
+CLUSTER = ClusterOptions(servers=4, degree=2, interface_bandwidth_gbps=10.0)
+SMALL = Experiment(model="alexnet", cluster=CLUSTER, run=RunOptions(batch_size=64, budget=60, seed=3))
+WIRED = attrs.evolve(SMALL, topology="topoopt")
+
+
+def with_run(experiment, **run):
+    return attrs.evolve(experiment, run=attrs.evolve(experiment.run, **run))
+
+
+#: Every searcher that is shipped, and what else a search can have.
+SEARCHES = {
+    "mcmc": SMALL,
+    "random": attrs.evolve(SMALL, searchers="random"),
+    "exhaustive": attrs.evolve(SMALL, model="dlrm:arch-embedding-size=1000,arch-mlp-bot=8-8", searchers="exhaustive"),
+    "network": attrs.evolve(WIRED, searchers=("mcmc", "totientperm", "relink", "rewire")),
+    "spmd": attrs.evolve(SMALL, searchers="spmd"),
+    "pipeline": attrs.evolve(SMALL, searchers="pipeline"),
+    "hpgo": attrs.evolve(SMALL, cluster=attrs.evolve(CLUSTER, gpus_per_server=2), searchers="hpgo"),
+    "hidup": attrs.evolve(SMALL, model="vit-switch:world-size=8,layers=1", searchers="hidup:signatures=derived"),
+    "baseline": attrs.evolve(SMALL, searchers="baseline:rule=ddp"),
+    "draws": attrs.evolve(with_run(SMALL, draws=2), topology="fattree"),
+    "chains": with_run(attrs.evolve(WIRED, searchers=("mcmc", "relink")), chains=3, budget=100),
+    "restarts": with_run(SMALL, restarts=3, patience=0.5),
+    "penalty": attrs.evolve(SMALL, simulator="fluid:memory=penalty", cluster=attrs.evolve(CLUSTER, memory_gb=1.0)),
+    "flexnet": attrs.evolve(SMALL, simulator="flexnet"),
+}
