@@ -97,7 +97,7 @@ def tables(rows, problems, searchers):
             target = known_at_end(by_searcher[BASE])
             until = {n: statistics.median(evaluations_until(r, target) for r in f) for n, f in by_searcher.items()}
             cells = [f"{until[n]:.0f}" if until.get(n, float("inf")) < float("inf") else "-" for n in searchers]
-            ratio = f"{until[BASE] / until['auto']:.1f}" if "auto" in until and until[BASE] < float("inf") else "-"
+            ratio = f"{until[BASE] / until['auto']:.1f}" if until.get("auto", float("inf")) < float("inf") else "-"
             counts.append(markdown_row([problem.name, *cells, ratio]))
     return ["Median iteration time, ms", "", *finals, "", f"Evaluations to the median end of {BASE}", "", *counts]
 
