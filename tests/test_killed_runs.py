@@ -76,7 +76,7 @@ SMALL = ["alexnet", "--servers", "4", "--batch-size", "64"]
 COMMANDS = {
     "chains": ["optimize", *SMALL, "--budget", "100000000", "--chains", "2", "--workers", "2"],
     "sweep": ["sweep", *SMALL[:3], "--batch-sizes", "64,128,256", "--budget", "100000000", "--jobs", "2"],
-    "compare": ["compare", *SMALL, "-t", "bigswitch,fattree", "--budget", "100000000", "--jobs", "2"],
+    "compare": ["compare", *SMALL, "-n", "bigswitch,fattree", "--budget", "100000000", "--jobs", "2"],
 }
 
 
