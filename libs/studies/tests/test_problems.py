@@ -7,7 +7,10 @@ import pytest
 from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine import optimize
+from topoplan_engine.search.setup import set_up_search
 from topoplan_studies.problems import named_problems, read_problems, standard_problems
+from topoplan_studies.problems.best import best_known, check, improve
+from topoplan_studies.problems.bounds import lower_bound
 
 NAMES = [problem.name for problem in standard_problems()]
 
@@ -78,3 +81,43 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(TopoplanError, match=f"^{path}: {message}"):
         read_problems(path)
+
+
+def test_a_bound_is_below_every_strategy_that_is_tried():
+    host = Host.discover()
+    for name in ("vgg-19-pipeline", "dlrm16-topoopt"):
+        (problem,) = named_problems([name])
+        experiment = problem.experiment(["random"], budget=5, seed=1)
+        bound = lower_bound(set_up_search(host, experiment).problem)
+        assert 0 < max(bound.work, bound.part) * (1 - 1e-6) <= bound.seconds <= optimize(experiment, host=host).seconds
+
+
+def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tmp_path):
+    host = Host.discover()
+    (problem,) = named_problems(["vgg-19-pipeline"])
+    first = improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path)
+    assert first == best_known(tmp_path)[problem.name]
+    assert check(problem, host, tmp_path).holds
+    assert improve(problem, "random", budget=0, seed=2, host=host, folder=tmp_path) is None
+    second = improve(problem, "pipeline", budget=30, seed=1, host=host, folder=tmp_path)
+    assert second.bound <= second.seconds < first.seconds
+    assert check(problem, host, tmp_path).holds
+    table = tmp_path / "best.csv"
+    table.write_text(table.read_text().replace(repr(second.seconds), repr(second.seconds * 0.5)))
+    assert not check(problem, host, tmp_path).holds
+    table.write_text("problem,seconds\nvgg-19-pipeline,x\n")
+    with pytest.raises(TopoplanError, match=r"best\.csv: line 2: needs problem, seconds, bound"):
+        best_known(tmp_path)
+    table.unlink()
+    with pytest.raises(TopoplanError, match=r"best\.csv: has no row for 'vgg-19-pipeline'"):
+        check(problem, host, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_best_known_plans_of_the_set_are_as_stored():
+    host = Host.discover()
+    rows = best_known()
+    assert rows.keys() <= set(NAMES)
+    for problem in standard_problems():
+        if problem.name in rows:
+            assert check(problem, host).holds, problem.name

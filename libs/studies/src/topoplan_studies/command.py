@@ -139,11 +139,13 @@ def searcher_report(
         TopoplanError: a run cannot be run.
         typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
     """
+    from topoplan_studies.problems.best import best_known
     from topoplan_studies.searchers.places import comparison, places_of
     from topoplan_studies.searchers.report import SearcherReport
 
     values = _finished(specs, host, runs, executor, wait=wait)
-    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, {})))
+    best = {name: (row.seconds, row.bound) for name, row in best_known().items()}
+    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, best)))
 
 
 def run_study(

@@ -17,6 +17,7 @@ from topoplan_engine.executors import executor_from
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.keywords import Model, experiment_of
 from topoplan_studies.command import searcher_report
+from topoplan_studies.in_process import InProcess
 from topoplan_studies.problems import BenchmarkProblem
 from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.searchers.report import SearcherReport
@@ -35,7 +36,7 @@ def compare_searchers(
     seeds: Sequence[int] = tuple(range(1, 11)),
     runs: Path | str | None = None,
     jobs: int = 1,
-    executor: str = "processes",
+    executor: str = "",
     host: Host | None = None,
     **options: Any,
 ) -> SearcherReport:
@@ -48,8 +49,8 @@ def compare_searchers(
         seeds: a run for each.
         runs: folder that keeps finished runs; None to keep none.  Not for searchers given themselves, since their code
             may change while their name stays.
-        jobs: worker processes, of the executor of this machine.
-        executor: where runs run, as ``--executor`` names it.
+        jobs: worker processes; one job at a time runs in this process.
+        executor: where runs run, as ``--executor`` names it; unless given, on this machine.
         host: where components come from; all installed plugins unless given.
         options: of all runs, as `topoplan.optimize` has them; benchmark problems take those of runs alone.
 
@@ -67,7 +68,8 @@ def compare_searchers(
     study = _study(experiments[0][1], planners, seeds)
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory()) if runs is None else runs
-        return searcher_report(study, specs, host, Path(folder), executor_from(executor, jobs))
+        where = executor_from(executor or "processes", jobs) if executor or jobs > 1 else InProcess()
+        return searcher_report(study, specs, host, Path(folder), where)
 
 
 def _specs(

@@ -1,0 +1,224 @@
+"""The best known plan of every benchmark problem: a table of times, bounds and recipes, and the plans themselves.
+
+``best.csv`` has a row for each problem; ``plans/NAME.json.gz`` is the strategy and the fabric of its plan, as the
+exporter ``json`` writes them, without a task graph, which follows from these.  `check` simulates a stored plan again,
+`improve` searches and stores what is better.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import attrs
+
+from topoplan import __version__
+from topoplan.errors import TopoplanError
+from topoplan.model.plan import Plan
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.plugin.components import Exporter, Searcher, Topology
+from topoplan.plugin.host import Host
+from topoplan.search.protocol import State
+from topoplan_engine.files import read_file, write_file
+from topoplan_engine.search.draws import mean_trial
+from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_engine.search.setup import SearchSetup, set_up_search
+from topoplan_studies.listing import searcher_choices
+from topoplan_studies.problems.bounds import lower_bound
+from topoplan_studies.problems.reading import BenchmarkProblem
+
+__all__ = ["FOLDER", "BestKnown", "Check", "best_known", "check", "improve"]
+
+#: Where the table and the plans of the standard set are.
+FOLDER = Path(__file__).with_name("best")
+_TABLE = "best.csv"
+#: In place of a task graph: one task that takes no time.
+_NOTHING = TaskGraph(
+    kind=[TaskKind.FORWARD],
+    device=[0],
+    seconds=[0.0],
+    size=[0],
+    src=[-1],
+    dst=[-1],
+    group=[-1],
+    group_ptr=[0],
+    group_members=[],
+    succ_ptr=[0, 0],
+    succ=[],
+    op=[-1],
+    n_devices=1,
+)
+
+
+@attrs.frozen(kw_only=True)
+class BestKnown:
+    """The best known plan of a problem, and how to find it again.
+
+    Attributes:
+        problem: its name.
+        seconds: of an iteration, the mean over draws of equal paths.
+        bound: seconds below which no strategy on any wiring gets (`bounds.lower_bound`).
+        searchers, seed, evaluations: of the search that found it, as ``topoplan compare --searchers`` writes them.
+        version: of Topoplan that found it; another one may search otherwise.
+    """
+
+    problem: str
+    seconds: float
+    bound: float
+    searchers: str
+    seed: int
+    evaluations: int
+    version: str
+
+    @property
+    def gap(self) -> float:
+        """By which share the time is above the bound."""
+        return self.seconds / self.bound - 1
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """What a stored plan takes now, and what the bound is now; both equal the table's to the last bit if it holds."""
+
+    stored: BestKnown
+    seconds: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both figures are those of the table."""
+        return self.seconds == self.stored.seconds and self.bound == self.stored.bound
+
+
+def best_known(folder: Path = FOLDER) -> dict[str, BestKnown]:
+    """Return the best known plans by the names of their problems; none if the folder has no table.
+
+    Raises:
+        TopoplanError: the table cannot be read; the message names the line.
+    """
+    path = folder / _TABLE
+    if not path.is_file():
+        return {}
+    rows: dict[str, BestKnown] = {}
+    for number, row in enumerate(csv.DictReader(io.StringIO(read_file(path).decode("utf-8", "replace"))), 2):
+        try:
+            rows[row["problem"]] = BestKnown(
+                problem=row["problem"],
+                seconds=float(row["seconds"]),
+                bound=float(row["bound"]),
+                searchers=row["searchers"],
+                seed=int(row["seed"]),
+                evaluations=int(row["evaluations"]),
+                version=row["version"],
+            )
+        except (KeyError, TypeError, ValueError):
+            columns = ", ".join(field.name for field in attrs.fields(BestKnown))
+            raise TopoplanError(f"{path}: line {number}: needs {columns}, the numbers among them in digits") from None
+    return rows
+
+
+def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check:
+    """Simulate the stored plan of a problem again, and bound the problem again.
+
+    Raises:
+        TopoplanError: there is no such plan, or it cannot be read, or does not fit the problem.
+    """
+    stored = best_known(folder).get(problem.name)
+    if stored is None:
+        raise TopoplanError(f"{folder / _TABLE}: has no row for {problem.name!r}")
+    setup = _setup(problem, host)
+    path = _plan_path(folder, problem)
+    try:
+        data = gzip.decompress(read_file(path))
+    except (OSError, EOFError):
+        raise TopoplanError(f"{path}: is no plan that gzip packed") from None
+    plan = host.make(Exporter, "json").read(data, str(path))
+    if plan.strategy is None:
+        raise TopoplanError(f"{path}: has no strategy")
+    plan.strategy.check(setup.problem.graph, setup.problem.cluster.n_devices)
+    seconds = _seconds(setup, State(plan.strategy, plan.fabric))
+    return Check(stored=stored, seconds=seconds, bound=lower_bound(setup.problem).seconds)
+
+
+def improve(
+    problem: BenchmarkProblem, searchers: str, *, budget: int, seed: int, host: Host, folder: Path = FOLDER
+) -> BestKnown | None:
+    """Search, and store the plan if it fits into memory and is better than the best known one.
+
+    Args:
+        problem: what to search in.
+        searchers: as ``topoplan compare --searchers`` takes them: ``mcmc+relink`` take turns.
+        budget, seed: of the search.
+        host: where components come from.
+        folder: that has the table and the plans.
+
+    Returns:
+        The new best, or None if there is none.
+    """
+    rewirable = host.get(Topology, problem.setting.topology.name).follows_demand
+    choices = [
+        choice
+        for choice in searcher_choices(searchers, "searchers")
+        if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+    ]
+    outcome = optimize(problem.experiment(choices, budget=budget, seed=seed), host=host)
+    rows = best_known(folder)
+    before = rows.get(problem.name)
+    if not (outcome.fits or outcome.memory_ignored) or (before is not None and outcome.seconds >= before.seconds):
+        return None
+    setup = _setup(problem, host)
+    assert outcome.plan.strategy is not None
+    best = BestKnown(
+        problem=problem.name,
+        seconds=_seconds(setup, State(outcome.plan.strategy, outcome.plan.fabric)),
+        bound=lower_bound(setup.problem).seconds if before is None else before.bound,
+        searchers=searchers,
+        seed=seed,
+        evaluations=budget,
+        version=__version__,
+    )
+    try:
+        (folder / "plans").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TopoplanError(f"{folder}: cannot be made ({error.strerror})") from None
+    write_file(_plan_path(folder, problem), _packed(outcome, host))
+    _write_table(folder, {**rows, problem.name: best})
+    return best
+
+
+def _setup(problem: BenchmarkProblem, host: Host) -> SearchSetup:
+    return set_up_search(host, problem.experiment(["random"], budget=0, seed=0))
+
+
+def _seconds(setup: SearchSetup, state: State) -> float:
+    """Return the mean seconds of a state over the draws that are reported, without what exceeds memory."""
+    return float(mean_trial(setup.evaluator, state).cost - setup.evaluator.penalty(state.strategy))
+
+
+def _plan_path(folder: Path, problem: BenchmarkProblem) -> Path:
+    return folder / "plans" / f"{problem.name}.json.gz"
+
+
+def _packed(outcome: Outcome, host: Host) -> bytes:
+    """Return model, strategy, fabric and cluster of a plan; equal ones give equal bytes."""
+    plan = Plan(
+        cluster=outcome.plan.cluster,
+        fabric=outcome.plan.fabric,
+        taskgraph=attrs.evolve(_NOTHING, n_devices=outcome.plan.cluster.n_devices),
+        graph=outcome.plan.graph,
+        strategy=outcome.plan.strategy,
+    )
+    return gzip.compress(host.make(Exporter, "json").write(plan), mtime=0)
+
+
+def _write_table(folder: Path, rows: dict[str, BestKnown]) -> None:
+    """Write the table, in the order of the names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in attrs.fields(BestKnown)]
+    writer.writerow(names)
+    for name in sorted(rows):
+        writer.writerow([repr(value) if isinstance(value, float) else value for value in attrs.astuple(rows[name])])
+    write_file(folder / _TABLE, text.getvalue().encode())

@@ -1,0 +1,313 @@
+"""A lower bound on the iteration time over all strategies and all wirings of a problem.
+
+What it takes for granted, and nothing else:
+
+- every operator is computed once at least, in parts that the cost function prices, each part on a device of its own;
+  parts may be copied to further devices, as SPMD programs do.  This covers placements, SPMD programs (their parameters
+  and states whole or sharded), and pipelines, whose micro-batches divide the price of a part;
+- a device computes one part after the other, and a host sends no faster than all its interfaces together; latency,
+  packets, paths and waiting are free, and so are messages inside a host;
+- copies of a weight on ``h`` hosts cost ``2 (h - 1)`` times its bytes to keep equal, all of which leave interfaces
+  (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009);
+- what a host computes with it has made itself, or it has come over the network.  Its gradient goes back, unless the
+  operator has copies, which know the whole gradient.  A tensor that several operators read counts for them in equal
+  shares, since they may share what has come;
+- no cut computes less than the cuts that are looked at: those of the strategy space, and cuts of the samples over any
+  number of devices.  Estimators by roofline, profile and rate compute least where nothing is cut, which is among them;
+  measured ones price few other cuts, or none.
+
+Then for any time T that a strategy reaches, and any share ``s``,
+
+    T >= sum over operators of (s * work / devices + (1 - s) * bytes sent / bandwidth of all hosts),
+
+since both parts alone are at most T.  Each operator chooses the cut that makes the sum least, of those whose parts take
+T at most; bytes between two operators depend on the choices of both.  Edges beyond a spanning forest are left out, so
+that the least sum is found exactly, from the leaves to the roots.  The bound is the least T for which no ``s``
+contradicts it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Operator
+from topoplan.model.problem import Problem
+from topoplan_engine.partition import replica_groups, slice_elements
+
+__all__ = ["Bound", "lower_bound"]
+
+#: Shares of work in the sum that are tried, and the relative precision of the bound.
+_SHARES = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+_PRECISION = 1e-4
+#: Columns of cuts that are no tensors'.
+_COLUMNS = 6
+#: Below the exact sum, for sums that others take in another order.
+_SLACK = 1 - 1e-9
+
+
+@attrs.frozen(kw_only=True)
+class Bound:
+    """A lower bound on the iteration time, in seconds.
+
+    Attributes:
+        seconds: the bound.
+        work: its simplest part: the least work of all operators, over all devices.
+        part: another one: the least time of the longest part that is sure to run somewhere.
+    """
+
+    seconds: float
+    work: float
+    part: float
+
+
+@attrs.frozen(eq=False)
+class _Cuts:
+    """The cuts of one operator, with their copies: (n,) each.
+
+    Attributes:
+        work: seconds of compute, all parts and copies together.
+        longest: seconds of the longest part, forward and backward.
+        sent: bytes that leave hosts to keep copies of weights equal.
+        hosts: the fewest hosts that hold all parts and copies, and in ``most_hosts`` the most.
+        ways: how often its inputs cross the network: once, and a second time, as gradients, where there are no copies.
+        needs: for each input, bytes that a host needs at least, which computes any part.
+        makes: for each output, bytes that a host can have made at most.
+    """
+
+    work: F64
+    longest: F64
+    sent: F64
+    hosts: F64
+    most_hosts: F64
+    ways: F64
+    needs: tuple[F64, ...]
+    makes: tuple[F64, ...]
+
+
+@attrs.frozen
+class _Edge:
+    """An edge of the model: an output that an operator reads, and one over the number of operators that read it."""
+
+    producer: int
+    output: int
+    consumer: int
+    argument: int
+    share: float
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """Return the bound of a problem.
+
+    Raises:
+        TopoplanError: its devices or hosts differ, which the arguments above do not cover.
+    """
+    cluster = problem.cluster
+    counts = np.bincount(cluster.device_host)
+    kinds = (cluster.device_speed.tolist(), cluster.device_preset, counts.tolist())
+    if any(len(set(kind)) > 1 for kind in kinds):
+        raise TopoplanError(f"problem: no bound where devices or hosts differ ({problem.graph.name!r})")
+    devices, bandwidth = cluster.n_devices, float((cluster.interfaces * cluster.interface_bandwidth).sum())
+    cuts = [_cuts_of(problem, index, int(counts[0])) for index in range(len(problem.graph.operators))]
+    work = sum(float(column.work.min()) for column in cuts) / devices
+    part = max(float(column.longest.min()) for column in cuts)
+    tree = _tree(cuts, _forest(problem))
+
+    def contradicted(seconds: float) -> bool:
+        barred = [np.where(column.longest <= seconds, 0.0, np.inf) for column in cuts]
+        for share in _SHARES.tolist():
+            per_work, per_byte = share / devices, (1 - share) / bandwidth
+            sums = [
+                per_work * column.work + per_byte * column.sent + bar for column, bar in zip(cuts, barred, strict=True)
+            ]
+            if _least_sum(sums, tree, per_byte) > seconds:
+                return True
+        return False
+
+    low = max(work, part)
+    if not contradicted(low * (1 + _PRECISION)):
+        return Bound(seconds=low * _SLACK, work=work, part=part)
+    high = 2 * low
+    while contradicted(high):
+        low, high = high, 2 * high
+    while high > low * (1 + _PRECISION):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if contradicted(middle) else (low, middle)
+    return Bound(seconds=low * _SLACK, work=work, part=part)
+
+
+def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
+    """Price all cuts of an operator; of those that are alike in every column, one is left."""
+    operator, devices, n_hosts = problem.graph.operators[index], problem.cluster.n_devices, problem.cluster.n_hosts
+    rows = []
+    for degrees in _degrees(problem, index):
+        parts = math.prod(degrees)
+        price = problem.costs.price(index, degrees, np.arange(parts, dtype=np.int32))
+        seconds = price.forward + price.backward
+        sent = _weight_bytes_sent(operator, degrees, per_host)
+        needs = [slice_elements(operator, tensor, degrees).min() * tensor.itemsize for tensor in operator.inputs]
+        makes = [slice_elements(operator, tensor, degrees).max() * tensor.itemsize for tensor in operator.outputs]
+        whole = [tensor.elements * tensor.itemsize for tensor in operator.outputs]
+        for copies in range(1, devices // parts + 1):
+            if devices % (parts * copies) and copies > 1:
+                continue
+            fewest, on_one = -(-parts * copies // per_host), min(per_host, parts * copies)
+            rows.append(
+                [
+                    float(seconds.sum()) * copies,
+                    float(seconds.max()),
+                    sent,
+                    fewest,
+                    min(parts * copies, n_hosts),
+                    2.0 if copies == 1 else 1.0,
+                    *needs,
+                    *(
+                        min(on_one * slice_bytes, all_of_it)
+                        for slice_bytes, all_of_it in zip(makes, whole, strict=True)
+                    ),
+                ]
+            )
+    table = np.unique(np.array(rows, dtype=np.float64), axis=0)
+    first = _COLUMNS + len(operator.inputs)
+    work, longest, sent, hosts, most_hosts, ways = table[:, :_COLUMNS].T
+    needs_columns, makes_columns = tuple(table[:, _COLUMNS:first].T), tuple(table[:, first:].T)
+    return _Cuts(work, longest, sent, hosts, most_hosts, ways, needs_columns, makes_columns)
+
+
+def _degrees(problem: Problem, index: int) -> Iterator[tuple[int, ...]]:
+    """Go through the cuts of an operator: those of the space, the uncut operator, and its samples over any devices."""
+    operator = problem.graph.operators[index]
+    candidates = dict.fromkeys([*problem.space.degrees(index), (1,) * len(operator.dims)])
+    if operator.sample_dim >= 0:
+        size = operator.dims[operator.sample_dim].size
+        most = min(problem.cluster.n_devices, size)
+        candidates |= dict.fromkeys(operator.sample_cut(count) for count in range(2, most + 1))
+    for degrees in candidates:
+        if problem.costs.supports(index, degrees):
+            yield degrees
+
+
+def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int) -> float:
+    """Bytes that leave hosts to keep copies of an operator's weights equal, where parts lie as close as they can."""
+    sent = 0.0
+    for weight in operator.weights:
+        groups = replica_groups(operator, weight, degrees)
+        hosts = -(-groups.shape[1] // per_host)
+        elements = slice_elements(operator, weight, degrees)[groups[:, 0]]
+        sent += 2.0 * (hosts - 1) * float(elements.sum()) * weight.itemsize
+    return sent
+
+
+def _forest(problem: Problem) -> list[_Edge]:
+    """Return the edges of a spanning forest, heaviest first (Kruskal)."""
+    graph = problem.graph
+    rows = graph.edges.reshape(-1, 4).tolist()
+    readers = Counter((producer, output) for producer, output, _, _ in rows)
+    edges = [_Edge(u, output, v, argument, 1.0 / readers[u, output]) for u, output, v, argument in rows]
+
+    def weight(edge: _Edge) -> float:
+        tensor = graph.operators[edge.producer].outputs[edge.output]
+        return float(tensor.elements * tensor.itemsize * edge.share)
+
+    root = list(range(len(graph.operators)))
+
+    def find(op: int) -> int:
+        while root[op] != op:
+            root[op] = root[root[op]]
+            op = root[op]
+        return op
+
+    chosen = []
+    for edge in sorted(edges, key=weight, reverse=True):
+        producer_root, consumer_root = find(edge.producer), find(edge.consumer)
+        if producer_root != consumer_root:
+            root[producer_root] = consumer_root
+            chosen.append(edge)
+    return chosen
+
+
+@attrs.frozen(eq=False)
+class _Tree:
+    """The operators of a forest from the roots to the leaves, and what each edge to a parent costs.
+
+    Attributes:
+        order: operators, parents before children.
+        parents: of each operator of ``order``; -1 for a root.
+        crossings: (n, m) bytes between each cut of the operator and each of its parent; None for a root.
+    """
+
+    order: list[int]
+    parents: list[int]
+    crossings: list[F64 | None]
+
+
+def _tree(cuts: Sequence[_Cuts], forest: Sequence[_Edge]) -> _Tree:
+    """Go through the forest breadth first."""
+    neighbours: list[list[_Edge]] = [[] for _ in cuts]
+    for edge in forest:
+        neighbours[edge.producer].append(edge)
+        neighbours[edge.consumer].append(edge)
+    tree, visited = _Tree([], [], []), [False] * len(cuts)
+    for start in range(len(cuts)):
+        if visited[start]:
+            continue
+        visited[start] = True
+        tree.order.append(start)
+        tree.parents.append(-1)
+        tree.crossings.append(None)
+        _visit(start, neighbours, cuts, visited, tree)
+    return tree
+
+
+def _visit(
+    root: int, neighbours: Sequence[Sequence[_Edge]], cuts: Sequence[_Cuts], visited: list[bool], tree: _Tree
+) -> None:
+    """Add everything that hangs on an operator."""
+    waiting = [root]
+    while waiting:
+        op = waiting.pop()
+        for edge in neighbours[op]:
+            child = edge.consumer if edge.producer == op else edge.producer
+            if visited[child]:
+                continue
+            visited[child] = True
+            crossing = edge.share * _crossing(cuts[edge.producer], edge.output, cuts[edge.consumer], edge.argument)
+            tree.order.append(child)
+            tree.parents.append(op)
+            tree.crossings.append(crossing if edge.producer == child else crossing.T)
+            waiting.append(child)
+
+
+def _least_sum(sums: list[F64], tree: _Tree, per_byte: float) -> float:
+    """Return the least sum over all choices of cuts, from the leaves to the roots; infinite if there is none.
+
+    Args:
+        sums: of each operator, what each of its cuts adds; infinite for one that cannot be chosen.
+        tree: of the operators.
+        per_byte: what a byte between two operators adds.
+    """
+    sums, total = list(sums), 0.0
+    for op, parent, crossing in zip(tree.order[::-1], tree.parents[::-1], tree.crossings[::-1], strict=True):
+        if crossing is None:
+            total += float(sums[op].min())
+        else:
+            sums[parent] = sums[parent] + (sums[op][:, None] + per_byte * crossing).min(axis=0)
+    return total
+
+
+def _crossing(producer: _Cuts, output: int, consumer: _Cuts, argument: int) -> F64:
+    """(n, m) bytes that come to the hosts of a consumer at least, for each cut of the producer and of the consumer.
+
+    Every host of the consumer needs so many bytes; a host that has the producer, too, has made some of them.
+    """
+    needs, hosts = consumer.needs[argument][None, :], consumer.hosts[None, :]
+    own_bytes = np.minimum(needs, producer.makes[output][:, None])
+    shared = np.minimum(hosts, producer.most_hosts[:, None])
+    crossing: F64 = consumer.ways[None, :] * np.maximum(hosts * needs - shared * own_bytes, 0.0)
+    return crossing
