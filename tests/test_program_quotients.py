@@ -220,3 +220,15 @@ def test_long_queues_are_simulated_once(monkeypatch):
     np.testing.assert_allclose(once.link_bytes, everywhere.link_bytes, rtol=1e-12)
     assert attrs.asdict(once.bounds) == pytest.approx(attrs.asdict(everywhere.bounds), rel=1e-12)
     assert once.events < everywhere.events
+
+
+def test_a_plan_with_another_field_keeps_its_breakdown():
+    problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    plan = Evaluator(problem, Fluid().build(), "limit").plan(State(next(proposals(problem, fabric)), fabric), {})
+    breakdown = time_breakdown(plan.taskgraph, plan.timeline)
+    evolved = attrs.evolve(plan.timeline, events=plan.timeline.events + 1)
+    assert evolved.events == plan.timeline.events + 1
+    again = time_breakdown(plan.taskgraph, evolved)
+    assert attrs.asdict(again) == pytest.approx(attrs.asdict(breakdown), rel=1e-9, abs=1e-15)
+    assert attrs.asdict(time_breakdown(attrs.evolve(plan.taskgraph), plan.timeline)) == attrs.asdict(breakdown)

@@ -63,6 +63,12 @@ class RooflineCosts(CostFunction):
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
         counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
         self._backward = [backward_factors(op, int(n)) for op, n in zip(graph.operators, counts, strict=True)]
+        # For each operator, the first one that differs in its name only: layers of a model share their prices.
+        first: dict[object, int] = {}
+        self._like = [
+            first.setdefault((attrs.evolve(op, name=""), factors), number)
+            for number, (op, factors) in enumerate(zip(graph.operators, self._backward, strict=True))
+        ]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
 
@@ -76,7 +82,7 @@ class RooflineCosts(CostFunction):
         Raises:
             TopoplanError: the cut is not legal.
         """
-        key = (op, degrees)
+        key = (self._like[op], degrees)
         cached = self._prices.get(key)
         if cached is not None:
             return cached

@@ -49,6 +49,7 @@ class SpmdSearch(Search):
     def __init__(self, options: Spmd, problem: Problem) -> None:
         self._options, self._problem = options, problem
         self._outline = outline(problem.graph)
+        self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._rounds: Iterator[list[_Proposal]] | None = None
         self._asked: list[_Proposal] = []
         self._proposals: list[_Proposal] = []
@@ -185,7 +186,7 @@ class SpmdSearch(Search):
         if plan is None:
             message = needs_more(problem, refused.needed)
             return NoPlanFitsError(f"{refused}: of all meshes devices need the least on {mesh}, and {message}")
-        use = Lowering(problem.graph, problem.cluster, problem.costs).memory_use(plan.strategy)
+        use = self._lowering.memory_use(plan.strategy)
         message = no_plan_fits(problem, plan.strategy, use)
         return NoPlanFitsError(f"{refused}: of the plans that do not count bytes, on {mesh}, {message}")
 
@@ -203,13 +204,12 @@ class SpmdSearch(Search):
     def _plan(self, mesh: Mesh, fabric: AnyFabric, weight: float, bound: float = np.inf) -> MeshPlan | None:
         """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
-        lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         plan = plan_on(
             problem,
             self._outline,
             mesh,
             Machine(problem.cluster, fabric),
-            lowering,
+            self._lowering,
             state=options.state,
             beam=options.beam,
             max_states=options.max_states,

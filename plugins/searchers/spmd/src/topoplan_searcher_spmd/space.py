@@ -192,11 +192,17 @@ def outline(graph: OperatorGraph) -> Outline:
 def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
     """Return the program of a model on a mesh, with the signatures that are possible and have a price."""
     instructions = []
+    joints: dict[object, list[tuple[Joint, tuple[int, ...]]]] = {}  # equal layers have the same
     for i in model.program.instructions:
-        rules_by_axis = [
+        rules_by_axis = tuple(
             _along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)
-        ]
-        rules = tuple(_joint(problem, mesh, model.program, i, rules_by_axis))
+        )
+        shapes = tuple(model.program.values[value].shape for value in (*i.inputs, *i.outputs))
+        sizes = tuple(dim.size for dim in problem.graph.operators[i.op].dims) if i.op >= 0 else ()
+        key = rules_by_axis, shapes, sizes
+        if key not in joints:
+            joints[key] = list(_joint(mesh, *key))
+        rules = tuple(joint for joint, degrees in joints[key] if i.op < 0 or problem.costs.supports(i.op, degrees))
         instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
     return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model)
 
@@ -240,24 +246,24 @@ def _along(
 
 
 def _joint(
-    problem: Problem,
     mesh: Mesh,
-    program: Program[Signature],
-    i: Instruction[Signature],
     rules_by_axis: Sequence[tuple[Signature, ...]],
-) -> Iterator[Joint]:
-    """Yield the joint signatures that have equal slices and a price."""
-    shapes = [program.values[value].shape for value in (*i.inputs, *i.outputs)]
+    shapes: Sequence[tuple[int, ...]],
+    sizes: Sequence[int],
+) -> Iterator[tuple[Joint, tuple[int, ...]]]:
+    """Yield the joint signatures that have equal slices, and their degrees.
+
+    Args:
+        mesh: the mesh.
+        rules_by_axis: the signatures of an instruction along each axis.
+        shapes: of its inputs and outputs.
+        sizes: of the dimensions of its operator; none if it runs none.
+    """
     for rules in itertools.product(*rules_by_axis):
         joint = Joint(rules)
         cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
         if any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):
             continue
-        if i.op >= 0:
-            dims = problem.graph.operators[i.op].dims
-            degrees = joint.degrees(mesh, len(dims))
-            if any(dim.size % degree for dim, degree in zip(dims, degrees, strict=True)):
-                continue
-            if not problem.costs.supports(i.op, degrees):
-                continue
-        yield joint
+        degrees = joint.degrees(mesh, len(sizes)) if sizes else ()
+        if not any(size % degree for size, degree in zip(sizes, degrees, strict=True)):
+            yield joint, degrees
