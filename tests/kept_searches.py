@@ -18,6 +18,9 @@ def with_run(experiment, **run):
 #: Every searcher that is shipped, and what else a search can have.
 SEARCHES = {
     "mcmc": SMALL,
+    "anneal": attrs.evolve(SMALL, searchers="anneal"),
+    "cem": attrs.evolve(SMALL, searchers="cem"),
+    "auto": attrs.evolve(with_run(WIRED, budget=100), searchers="auto"),  # with planners and searchers of the network
     "random": attrs.evolve(SMALL, searchers="random"),
     "exhaustive": attrs.evolve(SMALL, model="dlrm:arch-embedding-size=1000,arch-mlp-bot=8-8", searchers="exhaustive"),
     "network": attrs.evolve(WIRED, searchers=("mcmc", "totientperm", "relink", "rewire")),

@@ -12,7 +12,17 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 #: Inputs of each reader; those that simulate or plan are slower.
 COUNT, FEW = 60, 3
-SLOW = ("torchgraph", "fbuf-values", "fbuf-simulated", "plan-values", "plan-strategy", "fbuf-strategy", "flexnet")
+SLOW = (
+    "torchgraph",
+    "fbuf-values",
+    "fbuf-simulated",
+    "plan-values",
+    "plan-strategy",
+    "fbuf-strategy",
+    "flexnet",
+    "result",
+    "journal-values",
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from idle_search import IdleSearch
 from kept_searches import SEARCHES, SMALL, with_run
 
 from topoplan import Host, Searcher, TopoplanError
+from topoplan.errors import shown
 from topoplan_engine import optimize
+from topoplan_engine.experiment import Choice
 from topoplan_engine.search.journal import Journal, parsed
 from topoplan_engine.search.runs import begun, resumed
 
@@ -207,6 +209,32 @@ def test_an_input_that_changed_is_refused(tmp_path, monkeypatch, run):
     )
 
 
+@pytest.mark.parametrize(("there", "why"), [(False, "No such file or directory"), (True, "is no regular file")])
+def test_an_input_that_is_gone_is_named(tmp_path, there, why, run):
+    path = tmp_path / "model.toml"
+    shutil.copy(Path(__file__).parents[1] / "examples" / "models" / "transformer.toml", path)
+    with begun(tmp_path / "a", HOST, attrs.evolve(SMALL, model=Choice("layers", {"file": str(path)}))):
+        path.unlink()
+        if there:
+            os.mkfifo(path)
+    status, out, err = run("resume", str(tmp_path / "a"))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"input {shown(str(path))}: cannot be read ({why}; the run was begun in " in err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("title", "\ud800"), ("rows", [["a", 1]]), ("rows", [["a"]]), ("notes", [1]), ("status", "1"), ("json", [])],
+)
+def test_a_result_that_no_run_wrote_is_refused(journal, key, value, run):
+    copy, _ = journal
+    document = {"title": "t", "rows": [["a", "b"]], "notes": [], "status": 0, "json": {}} | {key: value}
+    (copy / "result.json").write_text(json.dumps(document))
+    status, out, err = run("resume", str(copy))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"result.json: {key!r} is not what a run wrote (" in err
+
+
 def test_two_processes_do_not_work_on_one_run(journal, run):
     copy, _ = journal
     with resumed(copy, HOST):
@@ -257,7 +285,7 @@ def test_a_finished_run_is_printed_again(tmp_path, monkeypatch, run):
     Path("a/result.json").write_text("{}")
     status, out, err = run("resume", "a")
     assert (status, out) == (2, "")
-    assert err == "error: a/result.json: is not what a run wrote (KeyError: 'title')\n"
+    assert err == "error: a/result.json: 'title' is not what a run wrote (missing, expected a text)\n"
 
 
 def test_a_search_that_a_clock_ended_is_repeated_as_it_was(tmp_path):

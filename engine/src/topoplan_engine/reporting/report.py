@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import typer
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
@@ -83,18 +83,40 @@ def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False) -
     document = folder.result()
     if document is None:
         return False
+    where = shown_path(folder.path / "result.json")
+    _check_said(document, where)
     host, path = Host.discover(), folder.path / "best.json"
     check_outputs(host, folder.experiment.outputs)
     plan = read_plan(host, path)
     outputs = write_outputs(host, plan, folder.experiment.outputs)
     try:
         _print(document, plan, outputs, as_json=as_json)
-    except (KeyError, TypeError, ValueError) as error:
-        raise TopoplanError(
-            f"{shown_path(folder.path / 'result.json')}: is not what a run wrote ({type(error).__name__}: {error})"
-        ) from None
+    except RecursionError:
+        raise TopoplanError(f"{where}: 'json' is not what a run wrote (too many levels)") from None
     _end(host, document, outputs, open_page=open_page)
     return True
+
+
+def _check_said(document: Mapping[str, Any], where: str) -> None:
+    """Raise `TopoplanError` if a file holds something else than `_said` returns; ``where`` names the file."""
+
+    def is_text(value: Any) -> bool:
+        return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+    def is_row(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
+
+    expected: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "title": ("a text", is_text),
+        "rows": ("a list of pairs of texts", lambda value: isinstance(value, list) and all(map(is_row, value))),
+        "notes": ("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value))),
+        "status": ("0 or 1", lambda value: isinstance(value, int) and value in (0, 1)),
+        "json": ("an object", lambda value: isinstance(value, dict)),
+    }
+    for key, (what, is_right) in expected.items():
+        if not is_right(document.get(key)):
+            value = shown(document[key]) if key in document else "missing"
+            raise TopoplanError(f"{where}: {key!r} is not what a run wrote ({value}, expected {what})")
 
 
 def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:

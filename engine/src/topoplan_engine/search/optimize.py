@@ -33,6 +33,7 @@ from topoplan.search.protocol import Progress, Run, State
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
+from topoplan_engine.files import read_file
 from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible
 from topoplan_engine.kernels.clock import clock
@@ -446,5 +447,5 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "batch_size": run.batch_size,
         "components": components,
         "cluster": cluster_record(cluster),
-        "inputs": {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files},
+        "inputs": {Path(name).name: hashlib.sha256(read_file(Path(name))).hexdigest() for name in files},
     }

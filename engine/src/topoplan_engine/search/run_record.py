@@ -6,6 +6,7 @@ Data flow: `run_record` makes JSON values of an experiment; `experiment_from_rec
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import platform
@@ -21,6 +22,7 @@ from topoplan.plugin.components import Machine
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.exporting import strategy_path
+from topoplan_engine.files import why_not
 from topoplan_engine.options import RunOptions
 from topoplan_engine.provenance import cluster_options, json_ready
 from topoplan_engine.search.optimize import provenance
@@ -92,25 +94,25 @@ def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, 
     versions, inputs = record.get("versions"), record.get("inputs")
     if not isinstance(versions, Mapping) or not isinstance(inputs, Mapping):
         raise TopoplanError(f"{where}: versions, inputs: are no tables")
-    current = _versions(host, experiment)
-    for name in sorted({*versions, *current}, key=str):
-        if versions.get(name) != current.get(name):
-            then, now = (f"{v} " if isinstance(v, str) else "no " for v in (versions.get(name), current.get(name)))
-            raise TopoplanError(
-                f"{where}: the run was made with {then}{shown(name)}, here is {now.strip()} (install that version, or "
-                "begin a new run)"
-            )
     for name, digest in inputs.items():
         try:
             now_digest = _digest(Path(name))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             folder = record.get("folder")
             raise TopoplanError(
-                f"{where}: input {shown(name)}: cannot be read ({error.strerror}; the run was begun in {shown(folder)})"
+                f"{where}: input {shown(name)}: cannot be read ({why_not(error)}; the run was begun in {shown(folder)})"
             ) from None
         if now_digest != digest:
             raise TopoplanError(
                 f"{where}: input {shown(name)} has changed since the run began (restore it, or begin a new run)"
+            )
+    current = _versions(host, experiment)
+    for name in sorted({*versions, *current}, key=str):
+        if versions.get(name) != current.get(name):
+            then, now = (shown(v) if isinstance(v, str) else "no" for v in (versions.get(name), current.get(name)))
+            raise TopoplanError(
+                f"{where}: the run was made with {then} {shown(name)}, here is {now} (install that version, or begin a "
+                "new run)"
             )
 
 
@@ -166,5 +168,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is no regular file")
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
