@@ -301,3 +301,41 @@ def test_where_nothing_is_better_the_initial_strategy_is_chosen():
     while candidates := search.ask():
         search.tell([attrs.evolve(first, cost=1.0)] * len(candidates))
     assert search.report(None)["chosen"] == "initial strategy"
+
+
+class WholeCosts(Costs):
+    """Prices of ``names`` for the uncut operator alone, as tables of embeddings that were measured whole."""
+
+    names: tuple[str, ...] = ()
+
+    def supports(self, op, degrees):
+        whole = self.graph.operators[op].name in self.names and max(degrees) > 1
+        return not whole and super().supports(op, degrees)
+
+
+def whole_problem(**sizes):
+    problem = problem_of(**sizes)
+    costs = WholeCosts(problem.graph)
+    costs.names = (next(op.name for op in problem.graph.operators if op.weights),)
+    return problem_on(problem.graph, problem.cluster, costs, BigSwitch())
+
+
+@pytest.mark.parametrize("memory", [1e9, 1e3])
+def test_a_mesh_that_needs_cuts_without_a_price_is_left_out(memory):
+    problem = whole_problem(memory=memory)
+    machine = Machine(problem.cluster, problem.build_fabric(None, None))
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    message = r"no price of operator .* cut as mesh data \d x model \d needs \(.*/\d; use an estimator"
+    for mesh in meshes(problem.cluster, "all", experts=False):
+        if len(mesh.sizes) == 1:
+            continue
+        with pytest.raises(TopoplanError, match=message):
+            plan_on(
+                problem, outline(problem.graph), mesh, machine, lowering, state="auto", beam=10**4, max_states=10**6
+            )
+    if memory == 1e9:
+        _, report = searched(problem)
+        assert {tuple(entry["mesh"]) for entry in report["meshes"]} == {(8,)}
+    else:
+        with pytest.raises(NoPlanFitsError, match="of all meshes devices need the least on 8"):
+            searched(problem)

@@ -81,7 +81,7 @@ def plan_on(
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
     Raises:
-        TopoplanError: too many states.
+        TopoplanError: too many states, or an operator that has no signature on the mesh.
         PlanTooLargeError: no plan fits the devices.
     """
     model = mesh_program(problem, outline, mesh)

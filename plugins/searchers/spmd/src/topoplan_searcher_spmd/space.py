@@ -16,7 +16,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from topoplan import Cluster, Problem
+from topoplan import Cluster, Problem, TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.sharding import (
     PARTIAL,
@@ -190,7 +190,11 @@ def outline(graph: OperatorGraph) -> Outline:
 
 
 def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
-    """Return the program of a model on a mesh, with the signatures that are possible and have a price."""
+    """Return the program of a model on a mesh, with the signatures that are possible and have a price.
+
+    Raises:
+        TopoplanError: an instruction has no such signature; the message names it and what its cuts lack.
+    """
     instructions = []
     joints: dict[object, list[tuple[Joint, tuple[int, ...]]]] = {}  # equal layers have the same
     for i in model.program.instructions:
@@ -203,6 +207,9 @@ def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
         if key not in joints:
             joints[key] = list(_joint(mesh, *key))
         rules = tuple(joint for joint, degrees in joints[key] if i.op < 0 or problem.costs.supports(i.op, degrees))
+        if not rules:
+            cuts = sorted({degrees for _, degrees in joints[key]})
+            raise TopoplanError(f"searcher spmd: model {problem.graph.name!r}: {_why_none(problem, mesh, i, cuts)}")
         instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
     return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model)
 
@@ -267,3 +274,18 @@ def _joint(
         degrees = joint.degrees(mesh, len(sizes)) if sizes else ()
         if not any(size % degree for size, degree in zip(sizes, degrees, strict=True)):
             yield joint, degrees
+
+
+def _why_none(problem: Problem, mesh: Mesh, i: Instruction[Signature], cuts: Sequence[tuple[int, ...]]) -> str:
+    """Say why an instruction has no signature on a mesh: no cut is even, or the even ``cuts`` have no price."""
+    if not cuts:
+        return f"{i.name!r} has no cut into equal parts on mesh {mesh}"
+    dims = problem.graph.operators[i.op].dims
+    text = " or ".join(
+        " x ".join(f"{dim.name}/{degree}" for dim, degree in zip(dims, cut, strict=True) if degree > 1) or "uncut"
+        for cut in cuts
+    )
+    return (
+        f"the estimator has no price of operator {i.name!r} cut as mesh {mesh} needs ({text}; use an estimator that "
+        "prices every cut, such as roofline, or one with times of these)"
+    )
