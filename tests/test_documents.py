@@ -59,6 +59,7 @@ LEFT_OUT = {
     "topoplan share": "takes minutes with its 128 servers (tests/test_share_command.py runs a smaller one)",
     "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",
+    "topoplan optimize alexnet -t slim-fly": "a plugin that is not installed (plugins/commands/new/tests)",
 }
 LEFT_OUT |= {
     "topoplan compare study.toml": "has no study, and waits for a cluster (tests/test_shared_runs.py)",
