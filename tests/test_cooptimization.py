@@ -201,7 +201,7 @@ def test_chains_give_an_outcome_like_any_other(host):
 
 def one_session(host, experiment):
     """Start a process with the first chain, which only prices its initial state."""
-    arguments = [(experiment, None, [0], 0, Limits(budget=0))]
+    arguments = [(experiment, None, [0], chains.Part(limits=Limits(budget=0)))]
     return Processes().sessions(host, "chains", chains._server, 1, lambda count: arguments)
 
 

@@ -173,7 +173,7 @@ def typed_command(context: typer.Context, without: tuple[str, ...] = ()) -> str:
         without: names of the parameters to leave out.
     """
     words = ["topoplan", str(context.command.name)]
-    for parameter in context.command.params:
+    for parameter in sorted(context.command.params, key=lambda each: each.param_type_name != "argument"):
         value, flag = context.params[str(parameter.name)], max(parameter.opts, key=len)
         if parameter.name in without or value in (None, False, (), []):
             continue

@@ -16,7 +16,7 @@ from topoplan_command_flexnet.scan import scan
 from topoplan_command_flexnet.spell import command_line
 from topoplan_command_flexnet.story import rows_of, warnings_of
 from topoplan_command_flexnet.translate import experiment_of, reset_every, settings_of
-from topoplan_engine.reporting import report
+from topoplan_engine.reporting import runs
 
 PROFILING = (
     "-ll:gpu 1 -ll:cpu 1 -dm:memoize --arch-mlp-bot 1024-1024 --search-budget 1 --net-opt 1 ---batch-size 4096 "
@@ -203,7 +203,7 @@ def test_the_line_that_is_shown_asks_for_the_same(flags, propagates):
     wanted = experiment(shlex.join(words), seed=3)
     got = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "run_and_report", lambda experiment, **rest: got.append(experiment))
+        patch.setattr(runs, "run_and_report", lambda experiment, **rest: got.append(experiment))
         with pytest.raises(SystemExit):
             cli.main(shlex.split(command_line(wanted))[1:])
     (found,) = got
