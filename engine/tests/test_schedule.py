@@ -261,7 +261,7 @@ def test_recomputed_stages_run_and_send_again(drawn):
     inner = 0
     stage = strategy.schedule.stage
     for number, (u, _, v, _) in enumerate(graph.edges.tolist()):
-        piece = lowering.edge(strategy, number)
+        piece = lowering.pieces.fragment(lowering.pieces.edge(number, strategy.placements))
         inner += int(piece.size[~piece.local].sum()) if stage[u] == stage[v] else 0
     sent = [graph_.size[graph_.kind == TaskKind.TRANSFER].sum() for graph_ in (once, twice)]
     assert sent[1] == sent[0] + inner

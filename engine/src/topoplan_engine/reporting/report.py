@@ -106,14 +106,14 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
     def is_row(value: Any) -> bool:
         return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
 
-    expected: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "title": ("a text", is_text),
-        "rows": ("a list of pairs of texts", lambda value: isinstance(value, list) and all(map(is_row, value))),
-        "notes": ("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value))),
-        "status": ("0 or 1", lambda value: isinstance(value, int) and value in (0, 1)),
-        "json": ("an object", lambda value: isinstance(value, dict)),
+    expected: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "title": (is_text, "a text"),
+        "rows": (lambda value: isinstance(value, list) and all(map(is_row, value)), "a list of pairs of texts"),
+        "notes": (lambda value: isinstance(value, list) and all(map(is_text, value)), "a list of texts"),
+        "status": (lambda value: isinstance(value, int) and value in (0, 1), "0 or 1"),
+        "json": (lambda value: isinstance(value, dict), "an object"),
     }
-    for key, (what, is_right) in expected.items():
+    for key, (is_right, what) in expected.items():
         if not is_right(document.get(key)):
             value = shown(document[key]) if key in document else "missing"
             raise TopoplanError(f"{where}: {key!r} is not what a run wrote ({value}, expected {what})")

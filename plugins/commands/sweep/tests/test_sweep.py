@@ -178,7 +178,7 @@ def test_rayons_variable_limits_processes_unless_jobs_are_given(run, monkeypatch
     monkeypatch.setattr(command, "plan_batch_sizes", lambda _, jobs, __: (used.append(jobs) or [], True))
     run("alexnet", "--servers", 2)
     run("alexnet", "--servers", 2, "--jobs", 5)
-    assert used == [jobs, 5]
+    assert used == [Processes(workers=jobs), Processes(workers=5)]
 
 
 def test_a_variable_without_a_number_is_refused(run, monkeypatch):

@@ -88,14 +88,15 @@ def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Networ
     loaded = prepared._replace(
         entities=Entities(
             **repeated,
-            of_task=i32(np.concatenate([[0], np.cumsum(per_task)])),
-            slot_ptr=i64(np.concatenate([[0], np.cumsum(slots[rows])])),
+            # Columns can be written, as those of a whole task graph: the kernel is compiled once for both.
+            of_task=np.concatenate([[0], np.cumsum(per_task)]).astype(np.int32),
+            slot_ptr=np.concatenate([[0], np.cumsum(slots[rows])]).astype(np.int64),
             caps=entities.caps,
         ),
         rings=prepared.rings._replace(
             load_ptr=i64(np.concatenate([[0], np.cumsum(slots)])),
-            load_links=i32(np.concatenate([links for links, _ in loads])),
-            load=i64(np.concatenate([load for _, load in loads])),
+            load_links=i32(np.concatenate([none, *(links for links, _ in loads)])),
+            load=i64(np.concatenate([none, *(load for _, load in loads)])),
         ),
     )
     return ProgramLoads(loaded, link_bytes)
