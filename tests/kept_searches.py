@@ -5,10 +5,19 @@ from __future__ import annotations
 import attrs
 
 from topoplan_engine import ClusterOptions, Experiment, RunOptions
+from topoplan_engine.search.journal import parsed
 
 CLUSTER = ClusterOptions(servers=4, degree=2, interface_bandwidth_gbps=10.0)
 SMALL = Experiment(model="alexnet", cluster=CLUSTER, run=RunOptions(batch_size=64, budget=60, seed=3))
 WIRED = attrs.evolve(SMALL, topology="topoopt")
+
+
+def journals(path):
+    """Return the entries of all journals in the folder of a run, without their seconds."""
+    return {
+        journal.name: [entry._replace(seconds=0.0) for entry in parsed(journal.read_bytes(), journal)]
+        for journal in sorted(path.glob("prices-*.csv"))
+    }
 
 
 def with_run(experiment, **run):

@@ -92,7 +92,7 @@ def test_claims_of_another_machine_are_stale_when_its_file_does_not_change(folde
     clock = Clock()
     with monkeypatch.context() as patch:
         elsewhere(patch)
-        dead = Claims(folder, beat=1e9)
+        dead = Claims(folder, heartbeat=1e9)
         dead.__enter__().take("a")
     with Claims(folder, expires=60, clock=clock) as claims:
         assert not claims.take("a")
@@ -115,7 +115,7 @@ def test_a_clock_that_is_wrong_by_days_changes_nothing(folder, monkeypatch, skew
     clock = Clock()
     with monkeypatch.context() as patch:
         elsewhere(patch)
-        other = Claims(folder, beat=1e9).__enter__()
+        other = Claims(folder, heartbeat=1e9).__enter__()
         other.take("a")
     touched = 1_700_000_000 + skew
     os.utime(other._own, (touched, touched))
@@ -128,7 +128,7 @@ def test_a_clock_that_is_wrong_by_days_changes_nothing(folder, monkeypatch, skew
 
 
 def test_a_participant_shows_that_it_lives(tmp_path):
-    with Claims(tmp_path, beat=0.01) as claims:
+    with Claims(tmp_path, heartbeat=0.01) as claims:
         os.utime(claims._own, (0, 0))
         for _ in range(500):
             if claims._own.stat().st_mtime:

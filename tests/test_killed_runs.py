@@ -11,22 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-
-from topoplan_engine.search.journal import parsed
+from kept_searches import journals
 
 TESTS = Path(__file__).parent
 TOPOPLAN = [sys.executable, "-c", "from topoplan.cli import main; main()"]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and asks the system for processes")
 #: Searches that are killed ten times each: strategies, networks, chains, restarts, planners.
 KILLED = ["network", "chains", "restarts", "spmd", "pipeline"]
-
-
-def told(path):
-    """Return what journals say, but for seconds."""
-    return {
-        journal.name: [entry._replace(seconds=0.0) for entry in parsed(journal.read_bytes(), journal)]
-        for journal in sorted(path.glob("prices-*.csv"))
-    }
 
 
 def kill(path, name, count):
@@ -39,10 +30,10 @@ def kill(path, name, count):
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert report["kills"] == count
-    plan, prices = (path / "whole" / "best.json").read_bytes(), told(path / "whole")
+    plan, prices = (path / "whole" / "best.json").read_bytes(), journals(path / "whole")
     for number in range(report["runs"]):
         assert (path / str(number) / "best.json").read_bytes() == plan
-        assert told(path / str(number)) == prices
+        assert journals(path / str(number)) == prices
 
 
 @pytest.mark.slow  # .ci/run runs it all the same

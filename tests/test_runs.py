@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from idle_search import IdleSearch
-from kept_searches import SEARCHES, SMALL, with_run
+from kept_searches import SEARCHES, SMALL, journals, with_run
 
 from topoplan import Host, Searcher, TopoplanError
 from topoplan.errors import shown
@@ -52,21 +52,13 @@ def go_on(path):
         return optimize(folder.experiment, host=HOST, folder=folder)
 
 
-def told(path):
-    """Return what journals say, but for seconds."""
-    return {
-        journal.name: [entry._replace(seconds=0.0) for entry in parsed(journal.read_bytes(), journal)]
-        for journal in sorted(path.glob("prices-*.csv"))
-    }
-
-
 def check_equal(path, outcome, other_path, other):
     assert (path / "best.json").read_bytes() == (other_path / "best.json").read_bytes()
     assert outcome.result.history[:, ::2].tolist() == other.result.history[:, ::2].tolist()
     assert outcome.result.evaluations == other.result.evaluations
     assert outcome.result.ended_by == other.result.ended_by
     assert outcome.seconds == other.seconds
-    assert told(path) == told(other_path)
+    assert journals(path) == journals(other_path)
 
 
 #: In every run of the tests; the others are slow.
@@ -81,7 +73,7 @@ def test_a_search_that_is_kept_is_the_search_that_is_not(finished, name):
     plain = optimize(SEARCHES[name], host=HOST)
     assert outcome.result.history[:, ::2].tolist() == plain.result.history[:, ::2].tolist()
     assert outcome.seconds == plain.seconds
-    prices = sum(entry.event == "price" for entries in told(path).values() for entry in entries)
+    prices = sum(entry.event == "price" for entries in journals(path).values() for entry in entries)
     assert prices <= outcome.result.evaluations < prices + 3  # where it starts may be chosen by prices, too
 
 

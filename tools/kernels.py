@@ -39,6 +39,7 @@ optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record
 optimize alexnet --servers 4 --budget 20 --simulator flexnet
 optimize alexnet --servers 4 --budget 5 --simulator flexnet --record
 optimize torchgraph -o profile=vgg-19 --batch-size 64 --devices [2,4] -s pipeline
+optimize alexnet --batch-size 64 --servers 4 -s pipeline --budget 20
 optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -s spmd --budget 5
 optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -e hidup -s hidup
 simulate plan.fbuf

@@ -13,6 +13,7 @@ import pytest
 import topoplan_engine
 from topoplan_engine.kernels.caching import SHIPPED
 
+ROOT = Path(__file__).resolve().parents[2]
 COMPILE = """
 import sys
 from topoplan_engine.kernels.jit import on_compilation
@@ -45,6 +46,13 @@ def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
     assert run(COMPILE, **settings).split("\n")[0] == "compiling"
     assert list(package.rglob("*.nbc"))
     assert run(COMPILE, **settings).split("\n")[0] == "[0]"
+
+
+def test_every_kernel_is_compiled_by_the_one_decorator():
+    """`numba.njit` itself would not look for the kernels that packages bring along."""
+    sources = [path for folder in ("engine", "libs", "plugins") for path in (ROOT / folder).rglob("src/**/*.py")]
+    assert len(sources) > 100
+    assert [path.name for path in sources if "numba.njit(" in path.read_text(encoding="utf-8")] == ["jit.py"]
 
 
 def test_import_topoplan_loads_no_numba():

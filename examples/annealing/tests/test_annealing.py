@@ -21,17 +21,17 @@ def test_it_is_better_than_chance():
 
 
 def test_a_restart_begins_at_the_best_state_with_the_first_temperature():
-    class Told:
+    class Priced:
         def __init__(self, cost):
             self.cost, self.rank, self.state = cost, (False, cost), None
 
     search = Annealing(restart=2, cooling=0.5).build(None, np.random.default_rng(0))
-    best = Told(1.0)
+    best = Priced(1.0)
     search.adopt(best)
     search.limit = 9.0
-    search.tell([Told(2.0)])
+    search.tell([Priced(2.0)])
     assert search.current.cost == 2.0
     assert search.temperature == 0.025
-    search.tell([Told(3.0)])
+    search.tell([Priced(3.0)])
     assert search.current is best
     assert search.temperature == 0.05

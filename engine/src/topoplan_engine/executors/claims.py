@@ -35,7 +35,7 @@ from topoplan_engine.files import shown_path, why_not
 __all__ = ["EXPIRES", "Claims"]
 
 #: Seconds for which a participant's file stays as it is before its claims are stale, and between two touches.
-EXPIRES, BEAT = 60.0, 5.0
+EXPIRES, HEARTBEAT = 60.0, 5.0
 #: What file systems without hard links say.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
 _ALIVE = ".alive"
@@ -59,9 +59,13 @@ class Claims:
     """
 
     def __init__(
-        self, folder: Path, expires: float = EXPIRES, beat: float = BEAT, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        expires: float = EXPIRES,
+        heartbeat: float = HEARTBEAT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._expires, self._beat, self._clock = folder, expires, beat, clock
+        self._folder, self._expires, self._heartbeat, self._clock = folder, expires, heartbeat, clock
         self._held: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._stop = threading.Event()
@@ -99,7 +103,7 @@ class Claims:
         self._own.write_text(json.dumps(self._record), encoding="utf-8")
 
     def _keep_alive(self) -> None:
-        while not self._stop.wait(self._beat):
+        while not self._stop.wait(self._heartbeat):
             with contextlib.suppress(OSError):  # the file system is away for a moment, perhaps for good
                 if self._own.exists():
                     os.utime(self._own)

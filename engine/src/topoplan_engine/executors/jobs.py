@@ -1,4 +1,4 @@
-"""`run_jobs`: independent jobs side by side, with Ctrl-C and failures handled alike for every executor."""
+"""`run_jobs`: independent jobs side by side, with Ctrl-C and failures handled in the same way by every executor."""
 
 from __future__ import annotations
 

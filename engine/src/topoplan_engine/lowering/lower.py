@@ -103,7 +103,7 @@ class Lowering:
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
     def program_quotient(self, strategy: Strategy) -> ProgramQuotient | None:
-        """Return the iteration of one device for all of an SPMD program; None unless all devices are alike."""
+        """Return the iteration of one device for all of an SPMD program; None unless all devices are equal."""
         if not isinstance(strategy, SpmdStrategy):
             return None
         lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan_engine.cache import LruCache
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment, FragmentKey, OperatorFragment
 from topoplan_engine.lowering.parts import PartTable
@@ -176,7 +176,7 @@ class Pieces:
         self._used[place] = end
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def _join_operators(numbers: I64, rows: I64, ints: I32, floats: F64, longs: I64) -> Any:
     """Copy the fragments of operators into the columns of a `PartTable` from ``op_base`` to ``group_devices``."""
     counts = np.zeros(4, np.int64)
@@ -213,7 +213,7 @@ def _join_operators(numbers: I64, rows: I64, ints: I32, floats: F64, longs: I64)
     return *compute, group_op, group_bytes, group_seconds, part_ptr, group_parts, device_ptr, group_devices
 
 
-@numba.njit(cache=True, no_cfunc_wrapper=True)
+@njit(no_cfunc_wrapper=True)
 def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> Any:
     """Copy the fragments of edges into the columns of pairs, and return ``edge_ptr`` before them."""
     edge_ptr = np.zeros(len(numbers) + 1, np.int32)
@@ -229,6 +229,6 @@ def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> A
     return edge_ptr, src, dst, size, local
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _ints(count: int) -> I32:
     return np.empty(count, np.int32)

@@ -1,7 +1,7 @@
 """Lowering of SPMD programs: their task graphs, their memory, and what they ask of the network.
 
 `topoplan_engine.lowering.spmd_tasks` writes the tasks of all devices, `topoplan_engine.lowering.spmd_quotient` those of
-one device for all that are alike; `topoplan_engine.lowering.spmd_costs` has seconds and bytes.
+one device for all equal ones; `topoplan_engine.lowering.spmd_costs` has seconds and bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SpmdLowering:
         """Return None: programs have quotients of their own (`program_quotient`)."""
 
     def program_quotient(self, strategy: SpmdStrategy) -> ProgramQuotient | None:
-        """Return the iteration of one device for all; None unless all devices are alike."""
+        """Return the iteration of one device for all; None unless all devices are equal."""
         program = strategy.program
         return program_quotient(self._graph, program, strategy.schedule, self._prices(program), self._cluster)
 

@@ -1,4 +1,4 @@
-"""The quotient of an SPMD program: the tasks of one device, where all devices are alike.
+"""The quotient of an SPMD program: the tasks of one device, where all devices are equal.
 
 All devices of a program run the same operators in the same order, and all groups of a mesh the same collectives.  If
 they also take equally long, and every host holds a block of the mesh, then a shift of the mesh by one place maps the
@@ -8,7 +8,7 @@ arithmetic: a block of ``k`` devices has ``k / r`` groups with ``r`` members eac
 
     a host of k = 8 devices on a mesh of 4 x 8:  groups along axis 0 have r = 1 member there, along axis 1 r = 8
 
-Data flow: `program_quotient` asks `block` whether the devices are alike, and writes the tasks of the first one.
+Data flow: `program_quotient` asks `block` whether the devices are equal, and writes the tasks of the first one.
 `topoplan_simulator_fluid.programs` gives their messages the loads of all.  What is exported, or asked for task by task,
 is the whole task graph (`topoplan_engine.lowering.spmd_tasks`).
 """
@@ -56,7 +56,7 @@ class ProgramQuotient(NamedTuple):
     def waits(self, in_turn_bytes: int) -> bool:
         """Say whether messages of two groups go from one host to the same other one in turn.
 
-        Then the group whose messages go first is done first, and devices are not alike.
+        Then the group whose messages go first is done first, and devices are not equal.
 
         Args:
             in_turn_bytes: messages of no more bytes from one host to the same other one are served in turn.
@@ -68,7 +68,7 @@ class ProgramQuotient(NamedTuple):
 def program_quotient(
     graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts], cluster: Cluster
 ) -> ProgramQuotient | None:
-    """Return the quotient; None unless all devices are alike.
+    """Return the quotient; None unless all devices are equal.
 
     Args:
         graph, program, schedule, prices: see `topoplan_engine.lowering.spmd_tasks.program_taskgraph`.

@@ -279,7 +279,7 @@ class Simulation(Simulate):
         return outcome
 
     def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say whether one device can stand for all of an SPMD program, where these are alike."""
+        """Say whether one device can stand for all of an SPMD program, where all devices are equal."""
         if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
             return False
         return self._model.has_program_quotient(self._networks.get(fabric, cluster))

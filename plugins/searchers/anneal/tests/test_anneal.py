@@ -18,7 +18,7 @@ def started(**options):
     return search, first
 
 
-def told(search, cost):
+def priced(search, cost):
     """Ask once, answer with a cost, and return the trial."""
     (candidate,) = search.ask()
     trial = attrs.evolve(landscape.trial(candidate.state()), cost=cost)
@@ -40,9 +40,9 @@ def test_the_temperature_falls_geometrically_and_rounds_double():
 
 def test_a_round_starts_from_the_best_state():
     search, first = started(length=2, hot=1e6, cold=1e5)
-    best = told(search, first.cost / 2)
+    best = priced(search, first.cost / 2)
     assert search.reached is best
-    slow = told(search, first.cost)  # so hot that it is accepted
+    slow = priced(search, first.cost)  # so hot that it is accepted
     assert search.reached is slow
     (candidate,) = search.ask()
     assert candidate.base is best.state
@@ -54,7 +54,7 @@ def test_slowdowns_are_accepted_hot_and_not_cold():
         accepted = 0
         for _ in range(400):
             search.adopt(first)
-            trial = told(search, first.cost * 1.01)
+            trial = priced(search, first.cost * 1.01)
             accepted += search.reached is trial
         return accepted / 400
 

@@ -149,7 +149,7 @@ class Model(NamedTuple):
         return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))
 
     def has_program_quotient(self, network: Network) -> bool:
-        """Whether `simulate_program` holds: coupled, on one switch that all hosts, all alike, reach in the same way."""
+        """Whether `simulate_program` holds: coupled, on one switch that all hosts, all equal, reach in the same way."""
         return not self.stepped and switch_links(network) is not None
 
     def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:

@@ -33,14 +33,14 @@ class Star(NamedTuple):
 
 
 def star(network: Network) -> Star | None:
-    """Return the interfaces of the hosts if they, all alike and of one device, hang on one switch and nothing else."""
+    """Return the interfaces of the hosts if they, all equal and of one device, hang on one switch and nothing else."""
     cluster = network.cluster
     return switch_links(network) if cluster.n_devices == cluster.n_hosts else None
 
 
 @functools.lru_cache(maxsize=16)
 def switch_links(network: Network) -> Star | None:
-    """Return the interfaces of the hosts if they, all alike, hang on one switch and nothing else."""
+    """Return the interfaces of the hosts if they, all equal, hang on one switch and nothing else."""
     fabric, cluster = network.fabric, network.cluster
     hosts = fabric.n_hosts
     if fabric.n_switches != 1 or fabric.n_links != 2 * hosts or fabric.routes is not None or fabric.rings:
@@ -49,12 +49,12 @@ def switch_links(network: Network) -> Star | None:
     if (counts != counts[0]).any() or (cluster.inside_bandwidth != cluster.inside_bandwidth[0]).any():
         return None
     up, down = np.flatnonzero(fabric.link_dst == hosts), np.flatnonzero(fabric.link_src == hosts)
-    alike = all(
+    equal = all(
         len(np.unique(column[links])) == 1
         for links in (up, down)
         for column in (fabric.link_bandwidth, fabric.link_latency)
     )
-    if len(up) != hosts or not alike or (np.diff(cluster.device_host) < 0).any():
+    if len(up) != hosts or not equal or (np.diff(cluster.device_host) < 0).any():
         return None
     return Star(up[np.argsort(fabric.link_src[up])], down[np.argsort(fabric.link_dst[down])])
 
