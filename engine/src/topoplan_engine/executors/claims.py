@@ -55,6 +55,7 @@ class Claims:
     Args:
         folder: that all participants share; made if it is not there.
         expires: seconds after which the claims of a participant that shows no life are stale.
+        heartbeat: seconds between two signs of life.
         clock: seconds that only grow.
     """
 

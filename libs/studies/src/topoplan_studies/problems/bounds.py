@@ -143,7 +143,7 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
-    """Price all cuts of an operator; of those that are alike in every column, one is left."""
+    """Price all cuts of an operator; of those that are equal in every column, one is left."""
     operator, devices, n_hosts = problem.graph.operators[index], problem.cluster.n_devices, problem.cluster.n_hosts
     rows = []
     for degrees in _degrees(problem, index):
