@@ -44,10 +44,10 @@ def refusal(capsys, *words):
     return err
 
 
-def test_tests_of_every_package_pass_at_once(packages):
-    sources = [packages / kind / "src" for kind in KINDS]
-    tests = [packages / kind / "tests" for kind in KINDS]
-    path = " ".join(map(str, sources))
+@pytest.mark.parametrize("kinds", [("topology",), pytest.param(KINDS, marks=pytest.mark.slow)], ids=["one", "all"])
+def test_tests_of_a_package_pass_at_once(packages, kinds):
+    path = " ".join(str(packages / kind / "src") for kind in kinds)
+    tests = [packages / kind / "tests" for kind in kinds]
     options = ("-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", packages, "-o", f"pythonpath={path}")
     process = run(sys.executable, "-m", "pytest", *options, *tests, cwd=packages)
     assert process.returncode == 0, process.stdout[-3000:]
