@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from kept_searches import without_clock
+
 from topoplan import Host
 from topoplan_studies.prices import default_prices
 from topoplan_studies.runspecs import run_specs
@@ -13,15 +15,6 @@ from topoplan_studies.store import RESULTS_VERSION, Store, inputs
 from topoplan_studies.study import study_from
 
 PRICES = Path(__file__).parents[1] / "libs/studies/src/topoplan_studies/prices/default.toml"
-
-
-def without_clock(value):
-    """Return a JSON value without what a clock measured: seconds of searches, and checksums over them."""
-    if isinstance(value, dict):
-        value = {key: each for key, each in value.items() if key not in ("search_s", "digest")}
-        history = [[evaluations, cost] for evaluations, _, cost in value.get("history", ())]
-        return {key: history if key == "history" else without_clock(each) for key, each in value.items()}
-    return [without_clock(each) for each in value] if isinstance(value, list) else value
 
 
 def contents(folder):
@@ -65,7 +58,7 @@ def test_another_price_repeats_only_what_it_makes_faster_or_slower(run, finished
 
 
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, interrupted, comparison, tmp_path):
-    words = ["compare", "small.toml", "--budget", "5", "--seeds", "1", "--json"]
+    words = ["compare", "small.toml", "--budget", "5", "--seeds", "1", "--jobs", "2", "--json"]
     status, out, err = interrupted(*words, once=".topoplan-runs/*.json")
     folder = tmp_path / ".topoplan-runs"
     before = contents(folder)
