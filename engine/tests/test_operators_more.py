@@ -105,6 +105,8 @@ class TestMoves:
             (lambda: normalization.local_response_norm(X, 0), "size 0"),
             (lambda: normalization.batch_scale(X, Handle((5,)), Handle((6,))), "are not those of 6 channels"),
             (lambda: tokens.gather(X, Handle(()), 0), "axis 0 of"),
+            (lambda: tokens.gather_elements(X, Handle((4, 7, 8)), 2), "axis 2 of"),
+            (lambda: tokens.gather_elements(X, Handle((4, 6)), 1), "axis 1 of"),
             (lambda: tokens.scatter_add(X, Handle((5,)), 3), "do not send"),
             (lambda: tokens.dispatch(X, Handle((4, 5, 2)), 3, 2), "by choices"),
             (lambda: tokens.combine(X, X, X), "do not fit"),

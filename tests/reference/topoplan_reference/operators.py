@@ -464,6 +464,13 @@ def chosen_samples(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[
     return (x[np.where(mine, indices - start, 0).astype(int)] * mine[:, None],)
 
 
+def chosen_elements(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray]:
+    """Elements along axis 1; zeros for those of other parts."""
+    start, stop = bounds["r"]
+    mine = (indices >= start) & (indices < stop)
+    return (np.take_along_axis(x, np.where(mine, indices - start, 0).astype(int), axis=1) * mine,)
+
+
 def added_rows(bounds: Bounds, x: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray]:
     start, stop = bounds["r"]
     y = np.zeros((stop - start, x.shape[1]))
@@ -516,6 +523,7 @@ def token_cases() -> dict[str, Case]:
     operators: dict[str, tuple[Operator, Function, dict[str, int]]] = {
         "gather positions": (tokens.gather(x, Handle((2, 4)), 1), chosen_rows, {"indices": 5}),
         "gather samples": (tokens.gather(Handle((5, 3)), Handle((7,))), chosen_samples, {"indices": 5}),
+        "gather elements": (tokens.gather_elements(x, Handle((2, 4, 3)), 1), chosen_elements, {"indices": 5}),
         "scatter_add": (tokens.scatter_add(Handle((7, 3)), Handle((7,)), 4), added_rows, {"indices": 4}),
         "dispatch to experts": (tokens.dispatch(x, choices, 3, 4), dispatched, {"experts": 3}),
         "combine answers of experts": (

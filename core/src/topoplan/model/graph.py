@@ -1,9 +1,8 @@
 """The operator graph and the algebra that everything about parallelization is derived from.
 
-An operator is an *iteration space* (named loop dimensions) plus, for each of its tensors, a map from
-tensor axes to dimensions.  Cutting a dimension into parts then says which slice of every tensor a part
-holds; `topoplan_engine.partition` derives slices, replicas, all-reduce groups, partial sums and transfer
-volumes from it, once, for every operator.
+An operator is an *iteration space* (named loop dimensions) plus, for each of its tensors, a map from tensor axes to
+dimensions.  Cutting a dimension into parts then says which slice of every tensor a part holds;
+`topoplan_engine.partition` derives slices, replicas, groups, partial sums and volumes from it, for every operator.
 
 Data flow: a frontend builds an `OperatorGraph` (usually with `topoplan_operators.GraphBuilder`); the
 estimator prices its operators and `topoplan_engine.lowering` turns graph + strategy into a task graph.
@@ -86,12 +85,11 @@ class Slices(int):
 class Axis:
     """How one axis of a tensor follows a dimension of the iteration space.
 
-    The part that runs iterations ``[a, b)`` of dimension ``dim`` touches elements
-    ``[a*scale + offset, (b-1)*scale + offset + extent)`` of the axis, clipped to ``[0, size)``.
-    ``dim=-1`` says that every part touches the whole axis.  So a plain axis is ``scale=extent=1``; the
-    rows that a convolution reads have ``scale=stride, offset=-padding, extent=kernel`` (the halo);
-    an input of a concatenation has ``offset=-start``; an axis flattened behind others of ``k`` elements
-    has ``scale=extent=k``.
+    The part that runs iterations ``[a, b)`` of dimension ``dim`` touches elements ``[a*scale + offset, (b-1)*scale +
+    offset + extent)`` of the axis, clipped to ``[0, size)``.  ``dim=-1`` says that every part touches the whole axis.
+    So a plain axis is ``scale=extent=1``; the rows that a convolution reads have ``scale=stride, offset=-padding,
+    extent=kernel`` (the halo); an input of a concatenation has ``offset=-start``; an axis flattened behind others of
+    ``k`` elements has ``scale=extent=k``.
     """
 
     size: int
@@ -169,14 +167,16 @@ class Operator:
         dims: the iteration space.
         inputs, weights, outputs: its tensors with their axis maps.
         work: forward FLOPs as a polynomial in the part's sizes.
-        traffic: bytes that the forward pass moves through device memory, likewise; empty means the
-            slices of all inputs, weights and outputs, once each.
+        traffic: bytes that the forward pass moves through device memory, likewise; empty means the slices of all
+            inputs, weights and outputs, once each.
         tags: what plugins say of it to each other, such as another program's name of operators of this form.
         profile: what was measured of this very operator, where the model comes with measurements.
         linear_in: sets of arguments (numbered through inputs, then weights) in which the operator is linear
             *together*, all others held: ``((0, 1),)`` says ``f(a+c, b+d) = f(a, b) + f(c, d)``, as addition does,
             and ``((0,), (1,))`` that it is linear in either one alone, as a product.  Partial sums of these
             arguments give partial sums of the outputs.
+        saved: names of inputs and outputs that its backward pass reads; None for what `linear_in` implies.
+        extras: what it keeps for its backward pass beside these, such as a mask.
     """
 
     name: str
@@ -190,9 +190,11 @@ class Operator:
     tags: Mapping[str, str] = attrs.field(factory=dict, converter=FrozenMapping)
     profile: Profile | None = None
     linear_in: tuple[tuple[int, ...], ...] = ()
+    saved: tuple[str, ...] | None = None
+    extras: tuple[Tensor, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        for tensor in (*self.inputs, *self.weights, *self.outputs):
+        for tensor in (*self.inputs, *self.weights, *self.outputs, *self.extras):
             used = [axis.dim for axis in tensor.axes if axis.dim >= 0]
             if len(used) != len(set(used)) or any(d >= len(self.dims) for d in used):
                 raise TopoplanError(
@@ -242,9 +244,8 @@ class OperatorGraph(OneLine):
     Attributes:
         name: model name.
         operators: in topological order, which is also the order of the task graph.
-        edges: (m, 4) int32, rows ``(producer, its output, consumer, its input)`` sorted by consumer and
-            input; inputs without a row are data of the training set.  ``producer < consumer`` in every
-            row is the proof that the graph has no cycle.
+        edges: (m, 4) int32, rows ``(producer, its output, consumer, its input)`` sorted by consumer and input; inputs
+            without a row are data of the training set.  ``producer < consumer`` in all rows: there is no cycle.
         batch_size: samples per iteration, over all devices.
         tags: what plugins say of the model to each other.
         precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan_engine.precision.in_precision`

@@ -15,6 +15,8 @@ The costs of the backward pass are multiples of those of the forward pass (`back
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -27,12 +29,12 @@ __all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
 
 @attrs.frozen(eq=False)
 class PartWork:
-    """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of the weights and of the outputs."""
+    """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of the weights and of what is kept."""
 
     flops: F64
     traffic: F64
     weights: F64
-    outputs: F64
+    saved: F64
 
 
 @attrs.frozen
@@ -57,7 +59,7 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
     return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
 
 
-def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
+def part_work(op: Operator, degrees: tuple[int, ...], share: int, saved: Sequence[Tensor] = ()) -> PartWork:
     """Return FLOPs, memory traffic and stored bytes of every part of ``op`` cut by ``degrees``.
 
     Args:
@@ -65,6 +67,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
         degrees: number of parts along each dimension.
         share: GPUs among which a part's samples are divided, weights replicated; the result is that of
             the GPU with the most samples.
+        saved: what it keeps for backward passes (`topoplan_operator_times.saved`).
     """
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
@@ -79,7 +82,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
         slice_bytes = slice_elements(op, tensor, degrees).astype(np.float64) * tensor.itemsize
         return slice_bytes * ratio if any(axis.dim == sample for axis in tensor.axes) else slice_bytes
 
-    def total(tensors: tuple[Tensor, ...]) -> F64:
+    def total(tensors: Sequence[Tensor]) -> F64:
         return sum((nbytes(tensor) for tensor in tensors), np.zeros(parts))
 
     weights, outputs = total(op.weights), total(op.outputs)
@@ -88,7 +91,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int) -> PartWork:
         flops=_polynomial(op.work, sizes, parts),
         traffic=traffic,
         weights=weights,
-        outputs=outputs,
+        saved=total(saved),
     )
 
 

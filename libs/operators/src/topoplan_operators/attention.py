@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Dimension, Operator, Role, Term
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, every_axis, plain
 from topoplan_operators.patterns import followed, shape_of, solved
 
@@ -81,6 +81,9 @@ def scaled_dot_product(
         work=(Term(2, (n, i, h, g, t, d)), Term(2, (n, i, h, g, t, e))),
         tags={"causal": "yes"} if causal else {},
         linear_in=((2,),),
+        # FlashAttention (Dao et al., 2022) makes the scores again from the logarithm of their sums.
+        saved=("query", "keys", "values", "y"),
+        extras=(Tensor("sums", tuple(Axis(sizes[dim], numbers[dim]) for dim in "nhgq"), 4),),
     )
 
 

@@ -50,6 +50,7 @@ def linear(x: Handle, out: int, *, bias: bool, activation: bool) -> Operator:
         work=tuple(work),
         tags={"flexnet": f"Dense_{channels}_{out}"},
         linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
+        saved=("x", "y") if activation else None,
     )
 
 

@@ -42,6 +42,7 @@ def top_k(x: Handle, k: int) -> Operator:
         ),
         work=(Term(k, (*axes, len(axes))),),
         tags={"flexnet": "TopK"},
+        saved=("indices",),
     )
 
 

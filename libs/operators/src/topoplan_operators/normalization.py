@@ -37,7 +37,13 @@ def layer_norm(x: Handle, normalized: int = 1) -> Operator:
         weights=tuple(plain(name, scale, *axes[rank - normalized :]) for name in ("weight", "bias")),
         outputs=(plain("y", x, *axes),),
         work=(Term(NORM_FLOPS, axes),),
+        extras=(_statistics(x, rank - normalized, 2),),
     )
+
+
+def _statistics(x: Handle, leading: int, count: int) -> Tensor:
+    """``count`` numbers in fp32 for every row of ``x``, whose place its first axes say."""
+    return Tensor("statistics", (*(Axis(size, k) for k, size in enumerate(x.shape[:leading])), Axis(count)), 4)
 
 
 def rms_norm(x: Handle, normalized: int = 1) -> Operator:
@@ -47,6 +53,7 @@ def rms_norm(x: Handle, normalized: int = 1) -> Operator:
         operator,
         kind="rms_norm",
         weights=operator.weights[:1],
+        extras=(_statistics(x, len(x.shape) - normalized, 1),),
         work=(Term(RMS_NORM_FLOPS, operator.work[0].dims),),
     )
 
@@ -73,6 +80,7 @@ def batch_norm(x: Handle) -> Operator:
         weights=tuple(plain(name, Handle((channels,)), 1) for name in ("weight", "bias")),
         outputs=(plain("y", x, *axes),),
         work=(Term(NORM_FLOPS, axes),),
+        extras=(Tensor("statistics", (Axis(2), Axis(channels, 1)), 4),),
     )
 
 

@@ -32,6 +32,10 @@ _LINEAR = {
     ("divide", 1): ((0,),),
     ("divide", 2): ((0,),),
 }
+#: Functions whose derivative is one of their answers.
+_BY_ANSWER = frozenset(("exp", "relu", "rsqrt", "sigmoid", "sqrt", "tanh"))
+#: Those whose derivative is known beforehand, or drawn, with one tensor.
+_BY_NOTHING = frozenset(("add", "ceil", "dropout", "floor", "not", "round", "sign", "subtract"))
 
 
 def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] = ()) -> Operator:
@@ -72,7 +76,18 @@ def elementwise(kind: str, inputs: Sequence[Handle], weights: Sequence[Handle] =
         work=() if kind in ("clone", "contiguous") else (Term(1, axes),),
         tags={"flexnet": f"Element{arity}_{FLEXNET_TYPE[kind]}"} if kind in FLEXNET_TYPE else {},
         linear_in=_LINEAR.get((kind, len(operands)), ()),
+        saved=_saved(kind, len(operands)),
+        extras=(Tensor("mask", tuple(Axis(size, dim) for dim, size in enumerate(shape)), 1),)
+        if kind == "dropout"
+        else (),
     )
+
+
+def _saved(kind: str, operands: int) -> tuple[str, ...] | None:
+    """Return what the backward pass of a function reads; None for what its linearity says: its inputs, or nothing."""
+    if operands > 1:
+        return None
+    return ("y",) if kind in _BY_ANSWER else () if kind in _BY_NOTHING else None
 
 
 def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
@@ -88,6 +103,7 @@ def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
         outputs=(plain("y", x, *axes),),
         work=(Term(SOFTMAX_FLOPS, axes),),
         tags={} if log else {"flexnet": "Softmax"},
+        saved=("y",),
     )
 
 

@@ -18,6 +18,8 @@ __all__ = ["Pads", "Pair", "conv2d", "convolution", "flat", "in_groups", "loops"
 Pair = int | tuple[int, int]
 #: Of every axis of positions: how many zeros stand before it, and behind it.
 Pads = Sequence[tuple[int, int]]
+#: Bytes of the place of a window's largest element, for the backward pass, as PyTorch keeps it.
+_PLACE_BYTES = 8
 
 
 def pair(value: Pair) -> tuple[int, int]:
@@ -134,6 +136,7 @@ def convolution(
         work=tuple(work),
         tags={"flexnet": f"Conv2D_{'_'.join(map(str, kernel))}_{out}"} if len(kernel) == 2 else {},
         linear_in=() if activation else tuple((factor, *((2,) if bias else ())) for factor in (0, 1)),
+        saved=("x", "y") if activation else None,
     )
 
 
@@ -217,6 +220,8 @@ def pooling(
         work=(Term(math.prod(kernel), axes),),
         tags={"flexnet": f"Pool2D_{kernel[0]}_{kernel[1]}"} if len(kernel) == 2 else {},
         linear_in=((0,),) if average else (),
+        saved=("x",),  # also of a mean: frameworks keep it for its shape
+        extras=() if average else (plain("places", Handle((samples, channels, *positions), _PLACE_BYTES), *axes),),
     )
 
 

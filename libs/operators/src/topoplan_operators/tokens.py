@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Dimension, Operator, Role, Term
-from topoplan_operators.handle import Handle, plain
+from topoplan_operators.handle import Handle, every_axis, plain
 
-__all__ = ["combine", "dispatch", "gather", "scatter_add"]
+__all__ = ["combine", "dispatch", "gather", "gather_elements", "scatter_add"]
 
 
 def gather(x: Handle, indices: Handle, axis: int = 0) -> Operator:
@@ -42,6 +42,35 @@ def gather(x: Handle, indices: Handle, axis: int = 0) -> Operator:
         inputs=(plain("x", x, *(follows[k] for k in range(rank))), plain("indices", indices, *chosen)),
         outputs=(plain("y", Handle(tuple(dims[k].size for k in order), x.itemsize), *order),),
         traffic=(Term(2 * x.itemsize, order), Term(indices.itemsize, chosen)),
+        linear_in=((0,),),
+    )
+
+
+def gather_elements(x: Handle, indices: Handle, axis: int = 0) -> Operator:
+    """Return for every element of ``indices`` the one of ``x`` at its place, but at the index along ``axis``.
+
+    Dimensions: the axes of the indices (``n`` for samples, ``a1``, ...), and ``r`` what is chosen from (a reduction).
+
+    Args:
+        x: see above.
+        indices: of as many axes, none larger than that of ``x`` except ``axis``.
+        axis: along which is chosen.
+
+    Raises:
+        TopoplanError: shapes do not fit.
+    """
+    rank = len(x.shape)
+    fits = len(indices.shape) == rank and 0 <= axis < rank
+    if not fits or any(i > size for k, (i, size) in enumerate(zip(indices.shape, x.shape, strict=True)) if k != axis):
+        raise TopoplanError(f"gather_elements: axis {axis} of {x.shape} by indices {indices.shape}")
+    places = tuple(range(rank))
+    return Operator(
+        name="",
+        kind="gather_elements",
+        dims=(*every_axis(indices.shape), Dimension("r", x.shape[axis], Role.REDUCTION)),
+        inputs=(plain("x", x, *(rank if k == axis else k for k in places)), plain("indices", indices, *places)),
+        outputs=(plain("y", Handle(indices.shape, x.itemsize), *places),),
+        traffic=(Term(2 * x.itemsize + indices.itemsize, places),),
         linear_in=((0,),),
     )
 

@@ -41,6 +41,7 @@ def relu(name, batch, size):
         inputs=(tensor("x", (batch, size), (0, 1)),),
         outputs=(tensor("y", (batch, size), (0, 1)),),
         work=(Term(1.0, (0, 1)),),
+        saved=("y",),
     )
 
 
@@ -111,7 +112,7 @@ def test_moving_data_costs_the_same_both_ways():
 
 @pytest.mark.parametrize(("state", "copies"), [(0, 2), (1, 3), (2, 4)])
 def test_memory_of_weights_is_sharded_and_replicated(state, copies):
-    graph = chain(linear("a", 64, 30, 20))
+    graph = chain(linear("a", 64, 30, 20), linear("b", 64, 20, 5))  # which keeps what the first one makes
     function = costs(graph, hosts(n_hosts=8), optimizer_state=state)
     weight = (20 * 30 + 20) * 4
     np.testing.assert_allclose(price(function, 0, (4, 1, 1)).memory, copies * weight + 16 * 20 * 4)
@@ -119,7 +120,7 @@ def test_memory_of_weights_is_sharded_and_replicated(state, copies):
 
 
 def test_tables_have_neither_dense_gradient_nor_state():
-    graph = chain(embedding("e", 64, 10, 10**7, 256))
+    graph = chain(embedding("e", 64, 10, 10**7, 256), linear("b", 64, 256, 5))
     prices = price(costs(graph, hosts(n_hosts=2), optimizer_state=2, **IDEAL), 0, (1, 2))
     np.testing.assert_allclose(prices.memory, 1e7 * 128 * 4 + 64 * 128 * 4)
     np.testing.assert_allclose(prices.forward, (64 * 80 + 64 * 128 * 40 + 64 * 128 * 4) / 1555e9)
@@ -164,13 +165,13 @@ def test_work_of_the_parts_adds_up(sizes, degrees, share):
 
     degrees = tuple(min(pair) for pair in zip(sizes, degrees, strict=True))
     op = linear("a", *sizes[:1], *sizes[1:])
-    whole = part_work(op, degrees, 1)
+    whole = part_work(op, degrees, 1, op.outputs)
     assert whole.flops.sum() == 2 * np.prod(sizes)
-    assert whole.flops.shape == whole.traffic.shape == whole.outputs.shape == (np.prod(degrees),)
-    shared = part_work(op, degrees, share)
+    assert whole.flops.shape == whole.traffic.shape == whole.saved.shape == (np.prod(degrees),)
+    shared = part_work(op, degrees, share, op.outputs)
     assert (shared.flops <= whole.flops).all()
     assert (shared.flops * share >= whole.flops).all()
-    assert (shared.outputs <= whole.outputs).all()
+    assert (shared.saved <= whole.saved).all()
     np.testing.assert_array_equal(shared.weights, whole.weights)
 
 

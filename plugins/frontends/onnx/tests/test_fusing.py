@@ -80,6 +80,56 @@ class TestGelu:
         assert len(graph.operators) == count
 
 
+SMALL = [*NUMBERS, tensor("three", [], 3.0), tensor("small", [], 0.044715), tensor("slope", [], 0.797885)]
+#: x + 0.044715 x^3, scaled, as three programs write it.
+CUBES = {
+    "power": [node("Pow", "x three", "c"), node("Mul", "c small", "s"), node("Add", "x s", "a")],
+    "products": [
+        *(node("Mul", "x x", "q"), node("Mul", "q x", "c")),
+        *(node("Mul", "small c", "s"), node("Add", "s x", "a")),
+    ],
+    "factors": [
+        *(node("Mul", "x small", "s"), node("Mul", "s x", "q")),
+        *(node("Add", "one q", "w"), node("Mul", "x w", "a")),
+    ],
+    "square": [
+        *(node("Pow", "x two", "q"), node("Mul", "q small", "s")),
+        *(node("Add", "s one", "w"), node("Mul", "w x", "a")),
+    ],
+}
+TANH = [node("Mul", "slope a", "g"), node("Tanh", "g", "t"), node("Add", "one t", "p")]
+ENDS = {
+    "behind": [node("Mul", "x p", "m"), node("Mul", "half m", "y")],
+    "before": [node("Mul", "x half", "h"), node("Mul", "h p", "y")],
+}
+
+
+class TestGeluOfTanh:
+    @pytest.mark.parametrize("end", ENDS)
+    @pytest.mark.parametrize("cube", CUBES)
+    def test_it_is_one_function(self, build, cube, end) -> None:
+        assert kinds(build([*CUBES[cube], *TANH, *ENDS[end]], SMALL)) == {"gelu": 1}
+
+    def test_what_it_is_a_function_of_may_be_a_sum_itself(self, build) -> None:
+        cube = [node("Pow", "z three", "c"), node("Mul", "c small", "s"), node("Add", "z s", "a")]
+        end = [node("Mul", "z half", "h"), node("Mul", "h p", "y")]
+        graph = build([node("Mul", "x x", "w"), node("Add", "w x", "z"), *cube, *TANH, *end], SMALL)
+        assert kinds(graph) == {"multiply": 1, "add": 1, "gelu": 1}
+
+    @pytest.mark.parametrize(
+        ("cube", "more", "count"),
+        [
+            ([node("Mul", "x small", "a")], [], 6),
+            ([node("Mul", "x x", "q"), node("Add", "x q", "a")], [], 7),
+            (CUBES["power"], ["s"], 8),
+        ],
+    )
+    def test_it_is_several_where_something_differs(self, build, cube, more, count) -> None:
+        graph = build([*cube, *TANH, *ENDS["behind"]], SMALL, more=more)
+        assert not kinds(graph)["gelu"]
+        assert len(graph.operators) == count
+
+
 class TestNormalization:
     TENSORS = (
         *NUMBERS,
@@ -184,6 +234,29 @@ def attention(*on_scores: bytes, scale_keys: bool = False, transposed_first: boo
     ]
 
 
+def merged_attention() -> list[bytes]:
+    """Nodes of attention whose first axis has samples and heads."""
+    nodes = []
+    for word in "qkv":
+        nodes += [
+            node("MatMul", f"x w{word}", word),
+            node("Reshape", f"{word} split", f"{word}s"),
+            node("Transpose", f"{word}s", f"{word}h", perm=[0, 2, 1, 3]),
+            node("Reshape", f"{word}h merged", f"{word}m"),
+        ]
+    return [
+        *nodes,
+        node("Transpose", "km", "kt", perm=[0, 2, 1]),
+        node("Mul", "qm half", "scaled"),
+        node("MatMul", "scaled kt", "scores"),
+        node("Softmax", "scores", "weights", axis=-1),
+        node("MatMul", "weights vm", "answers"),
+        node("Reshape", "answers apart", "by_head"),
+        node("Transpose", "by_head", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "y"),
+    ]
+
+
 class TestAttention:
     TENSORS = (
         *NUMBERS,
@@ -226,6 +299,14 @@ class TestAttention:
     def test_it_is_several_where_something_differs(self, build, on_scores, more) -> None:
         graph = build(attention(*on_scores), self.TENSORS, more=more)
         assert kinds(graph)["matmul"] == 2
+        assert products(graph) == self.FLOPS
+
+    def test_samples_and_heads_may_lie_in_one_axis(self, build) -> None:
+        shapes = integers("merged", -1, POSITIONS, SIZE), integers("apart", -1, HEADS, POSITIONS, SIZE)
+        graph = build(merged_attention(), [*self.TENSORS, *shapes])
+        (found,) = [op for op in graph.operators if op.kind == "scaled_dot_product_attention"]
+        assert found.dims[found.sample_dim].size == SAMPLES * HEADS
+        assert not {"matmul", "softmax"} & {*kinds(graph)}
         assert products(graph) == self.FLOPS
 
     def test_weights_that_are_no_numbers_are_replaced_inside(self, build) -> None:

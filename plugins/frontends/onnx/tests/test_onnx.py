@@ -338,6 +338,25 @@ class TestNodes:
         assert [op.kind for op in graph.operators] == ["relu", "add"]
         assert [tensor.shape for tensor in graph.operators[1].inputs] == [(4, 3, 7), (4, 1, 7)]
 
+    def test_elements_are_gathered_by_indices_of_the_data(self, build) -> None:
+        data = model(
+            [node("GatherElements", "x places", "y", axis=1)],
+            {"x": ["n", 6, 8], "places": ["n", 3, 8]},
+            {"y": ["n", 3, 8]},
+            kinds={"places": "int64"},
+        )
+        (gather,) = build(data, 4, strict=True).operators
+        assert (gather.kind, gather.sizes) == ("gather_elements", (4, 3, 8, 6))
+        assert gather.dims[0].role is Role.SAMPLE
+        samples = model(
+            [node("GatherElements", "x places", "y", axis=0)],
+            {"x": ["n", 6], "places": ["n", 6]},
+            {"y": ["n", 6]},
+            kinds={"places": "int64"},
+        )
+        with pytest.raises(TopoplanError, match="elements of other samples"):
+            build(samples, 4, strict=True)
+
     def test_what_no_output_needs_is_left_out(self, build) -> None:
         nodes = [node("Relu", "x", "y"), node("Foo", "x", "z")]
         graph = build(model(nodes, {"x": ["n", 3]}, {"y": ["n", 3]}), 4)

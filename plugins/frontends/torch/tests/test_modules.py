@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 from topoplan import TopoplanError
+from topoplan.model.graph import Role
 from topoplan_frontend_torch import Torch, from_torch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -79,6 +81,53 @@ def test_every_operator_of_a_batch_can_be_cut_by_samples():
             module = make()
         graph = from_torch(module, inputs())
         assert all(op.sample_dim >= 0 for op in graph.operators), [op for op in graph.operators if op.sample_dim < 0]
+
+
+SPATIAL = {
+    "conv_transpose1d": (lambda: torch.nn.ConvTranspose1d(6, 8, 4, stride=2, padding=1), (2, 6, 10)),
+    "conv_transpose2d": (
+        lambda: torch.nn.ConvTranspose2d(6, 8, 3, stride=2, padding=1, output_padding=1, groups=2, bias=False),
+        (2, 6, 5, 7),
+    ),
+    "conv_transpose3d": (lambda: torch.nn.ConvTranspose3d(2, 4, 2, dilation=2), (2, 2, 3, 4, 5)),
+    "pool1d": (lambda: torch.nn.MaxPool1d(3, 2, padding=1), (2, 4, 11)),
+    "pool3d": (lambda: torch.nn.MaxPool3d(2, ceil_mode=True), (2, 4, 5, 6, 7)),
+    "avg_pool1d": (lambda: torch.nn.AvgPool1d(2), (2, 4, 10)),
+    "avg_pool3d": (lambda: torch.nn.AvgPool3d((1, 2, 2)), (2, 4, 3, 6, 8)),
+    "pad": (lambda: torch.nn.ZeroPad2d((1, 2, 0, 3)), (2, 4, 6, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", SPATIAL)
+def test_what_changes_positions_has_the_shape_the_parameters_and_the_flops_of_pytorch(kind):
+    make, shape = SPATIAL[kind]
+    module, (x,) = on_meta(make, shape)
+    (operator,) = from_torch(module, (x,), strict=True).operators
+    assert operator.kind == kind
+    assert operator.outputs[0].shape == module(x).shape
+    assert sum(weight.elements for weight in operator.weights) == sum(each.numel() for each in module.parameters())
+    if "conv" in kind:
+        flops = operator.work[0].coefficient * math.prod(operator.sizes[dim] for dim in operator.work[0].dims)
+        assert flops == counted(module, (x,))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", ["Avg", "Max"])
+def test_a_pooling_to_a_size_is_one_operator(kind, count):
+    module, (x,) = on_meta(lambda: getattr(torch.nn, f"Adaptive{kind}Pool{count}d")(2), (2, 4, *[8] * count))
+    (operator,) = from_torch(module, (x,), strict=True).operators
+    assert operator.outputs[0].shape == (2, 4, *[2] * count)
+
+
+@pytest.mark.parametrize("kind", ["reflect", "replicate", "circular"])
+def test_copied_elements_around_an_axis_keep_it_whole(kind):
+    class Padded(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.pad(x, (1, 1), mode=kind)
+
+    module, (x,) = on_meta(Padded, (2, 4, 6))
+    (operator,) = from_torch(module, (x,), strict=True).operators
+    assert [dim.role for dim in operator.dims][1:] == [Role.ATTRIBUTE, None]
 
 
 def test_dropout_is_there_in_training_alone():

@@ -17,6 +17,7 @@ from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_engine.precision import weight_states
 from topoplan_operator_times.parts import gradients_of, part_shape
+from topoplan_operator_times.saved import saved_tensors
 from topoplan_operator_times.table import PartTimes, Table
 from topoplan_operator_times.work import part_work
 
@@ -39,7 +40,7 @@ class TableCosts(CostFunction):
         self.assumptions = {"measured_on": str(table.bench)}
         self._rows, self._where = table.rows, where
         self._graph, self._gpus = graph, cluster.gpus_per_device
-        self._gradients = gradients_of(graph)
+        self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
         self._states = weight_states(graph)
         self._table_states = weight_states(graph, 0, gradient=False)
         self._speed = cluster.device_speed
@@ -93,12 +94,12 @@ class TableCosts(CostFunction):
     def _costs(self, op: int, degrees: tuple[int, ...], forward: float, backward: float) -> PartCosts:
         """Return costs on devices of normal speed."""
         operator = self._graph.operators[op]
-        work = part_work(operator, degrees, self._gpus)
+        work = part_work(operator, degrees, self._gpus, self._saved[op])
         states_of_weights = self._table_states if operator.kind == "embedding" else self._states
         states = np.array(states_of_weights)[:, None] * work.weights
         return PartCosts(
             forward=f64(np.full(len(work.weights), forward)),
             backward=f64(np.full(len(work.weights), backward)),
-            memory=f64(states.sum(axis=0) + work.outputs),
+            memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
         )

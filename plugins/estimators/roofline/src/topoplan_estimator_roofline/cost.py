@@ -21,6 +21,7 @@ from topoplan.model.machine import Device
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
+from topoplan_operator_times.saved import saved_tensors
 from topoplan_operator_times.work import PartWork, backward_factors, part_work
 
 __all__ = ["RooflineCosts"]
@@ -63,11 +64,14 @@ class RooflineCosts(CostFunction):
         produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
         counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
         self._backward = [backward_factors(op, int(n)) for op, n in zip(graph.operators, counts, strict=True)]
+        self._saved = saved_tensors(graph)
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
         self._like = [
-            first.setdefault((attrs.evolve(op, name=""), factors), number)
-            for number, (op, factors) in enumerate(zip(graph.operators, self._backward, strict=True))
+            first.setdefault((attrs.evolve(op, name=""), factors, saved), number)
+            for number, (op, factors, saved) in enumerate(
+                zip(graph.operators, self._backward, self._saved, strict=True)
+            )
         ]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
@@ -91,7 +95,7 @@ class RooflineCosts(CostFunction):
             operator = self._graph.operators[op]
             if reason := operator.why_invalid(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(operator, degrees, self._share)
+            work = self._work[key] = part_work(operator, degrees, self._share, self._saved[op])
         rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         arithmetic, moving = work.flops / self._rates.flops[rows], work.traffic / self._rates.bandwidth[rows]
         overhead, times = self._rates.overhead[rows], self._backward[op]
@@ -99,7 +103,7 @@ class RooflineCosts(CostFunction):
         costs = PartCosts(
             forward=f64(np.maximum(arithmetic, moving) + overhead),
             backward=f64(np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels),
-            memory=f64(states.sum(axis=0) + work.outputs),
+            memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
         )
         if self._equal:

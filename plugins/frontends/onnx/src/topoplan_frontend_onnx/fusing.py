@@ -19,9 +19,14 @@ from topoplan_frontend_onnx.reading import File, Node
 
 __all__ = ["ATTENTION", "fused"]
 
-#: Kind of a node that is attention: query, keys and values of shape (samples, heads, positions, channels).
+#: Kind of a node that is attention: query, keys and values of shape (samples, heads, positions, channels), or
+#: (samples x heads, positions, channels).
 ATTENTION = "topoplan.Attention"
 _SHAPES = ("Shape", "Size")
+#: What the argument of the tanh in a GELU is made of: x + 0.044715 x^3, scaled (Hendrycks and Gimpel, 2016).
+_POLYNOMIAL = ("Add", "Mul", "Pow")
+_CUBIC = 3
+_MOST_NODES = 8
 #: What stands between scores and softmax: scales, masks, biases that are no parameters.
 _ON_SCORES = ("Add", "Div", "Mul", "Where")
 
@@ -125,15 +130,19 @@ class _Finder:
         tensor = self.file.tensors.get(name)
         return tensor is not None and name not in self.fixed and math.prod(tensor.shape) == tensor.shape[-1]
 
+    def numbers(self, name: str) -> Sequence[float] | None:
+        """Return the elements of a small constant; None where it is none."""
+        maker = self.made(name, "Constant")
+        stored = maker.attributes.get("value") if maker is not None else self.file.tensors.get(name)
+        value = getattr(stored, "value", None)
+        return None if value is None else [float(number) for number in value.ravel()]
+
     def over_last_axis(self, node: Node) -> bool:
         """Whether a mean is taken over the last axis, which stays, as an axis of one element."""
         axes = node.attributes.get("axes")
         if len(node.inputs) > 1:
-            stored = self.file.tensors.get(node.inputs[1])
-            maker = self.made(node.inputs[1], "Constant")
-            stored = maker.attributes.get("value") if maker is not None else stored
-            value = getattr(stored, "value", None)
-            axes = None if value is None else [int(number) for number in value.ravel()]
+            numbers = self.numbers(node.inputs[1])
+            axes = None if numbers is None else [int(number) for number in numbers]
         shape = self.file.shapes.get(node.inputs[0])
         rank = len(shape.shape) if shape is not None and shape.shape is not None else 0
         return bool(node.attributes.get("keepdims", 1)) and axes in ([-1], [rank - 1] if rank else [-1])
@@ -144,15 +153,54 @@ def _other(node: Node, name: str) -> str:
     return next((each for each in node.inputs if each != name), name)
 
 
-def _gelu(finder: _Finder, erf: Node) -> _Group | None:
-    """Find ``x * (1 + erf(x / sqrt(2))) * 0.5``, the half before, between or behind."""
-    scaled = finder.made(erf.inputs[0], "Div", "Mul") if erf.kind == "Erf" else None
-    x = finder.besides_fixed(scaled) if scaled is not None else ""
-    plus = finder.next(erf, "Add")
-    if scaled is None or not x or plus is None or not finder.besides_fixed(plus):
+def _gelu(finder: _Finder, curve: Node) -> _Group | None:
+    """Find ``x * (1 + curve) * 0.5``, the half before, between or behind; the curve is an erf of x, or a tanh."""
+    plus = finder.next(curve, "Add") if curve.kind in ("Erf", "Tanh") else None
+    if plus is None or not finder.besides_fixed(plus):
         return None
-    nodes = [scaled, erf, plus]
-    last, is_halved = plus, False
+    if curve.kind == "Erf":
+        scaled = finder.made(curve.inputs[0], "Div", "Mul")
+        x = finder.besides_fixed(scaled) if scaled is not None else ""
+        return _halved(finder, [scaled, curve, plus], x) if scaled is not None and x else None
+    for x in _sources(finder, curve.inputs[0]):
+        polynomial = dict[str, tuple[int, Node]]()
+        if _degree(finder, curve.inputs[0], x, polynomial) == _CUBIC:
+            return _halved(finder, [*(node for _, node in polynomial.values()), curve, plus], x)
+    return None
+
+
+def _sources(finder: _Finder, name: str) -> list[str]:
+    """Return what a polynomial of few nodes may be one of, from its value on."""
+    names = [name]
+    for each in names:  # grows
+        if len(names) > _MOST_NODES:
+            break
+        node = finder.made(each, *_POLYNOMIAL)
+        names += [] if node is None else [source for source in node.inputs if source not in (*finder.fixed, *names)]
+    return names[1:]
+
+
+def _degree(finder: _Finder, name: str, x: str, polynomial: dict[str, tuple[int, Node]]) -> int:
+    """Return the degree of a value as a polynomial of ``x``, and add its nodes; above `_CUBIC` if it is none."""
+    if name == x or name in finder.fixed:
+        return int(name == x)
+    node = finder.made(name, *_POLYNOMIAL)
+    if node is None or len(polynomial) > _MOST_NODES:
+        return _CUBIC + 1
+    if name not in polynomial:
+        degrees = [_degree(finder, each, x, polynomial) for each in node.inputs]
+        if node.kind == "Pow":
+            exponent = finder.numbers(node.inputs[1])
+            degree = degrees[0] * (int(exponent[0]) if exponent in ([2.0], [3.0]) else _CUBIC + 1)
+        else:
+            degree = sum(degrees) if node.kind == "Mul" else max(degrees)
+        polynomial[name] = degree, node
+    return polynomial[name][0]
+
+
+def _halved(finder: _Finder, nodes: list[Node], x: str) -> _Group | None:
+    """Add the products with ``x`` and with a half that follow; nothing if others do."""
+    first, last, is_halved = len(nodes), nodes[-1], False
     while (product := finder.next(last, "Mul", "Div")) is not None:
         factor = _other(product, last.outputs[0])
         if product.kind == "Div" and factor == product.inputs[0]:
@@ -160,18 +208,15 @@ def _gelu(finder: _Finder, erf: Node) -> _Group | None:
         half = finder.made(factor, "Mul", "Div")
         if factor in finder.fixed and not is_halved:
             is_halved = True
-        elif product.kind == "Mul" and factor == x and x not in _products_of(nodes[3:]):
+        elif product.kind == "Mul" and factor == x and x not in _products_of(nodes[first:]):
             pass
         elif product.kind == "Mul" and half is not None and finder.besides_fixed(half) == x and not is_halved:
-            is_halved = True
-            nodes.insert(0, half)
-            nodes.append(product)
-            return _made(nodes, "Gelu", [x])
+            return _made([half, *nodes, product], "Gelu", [x])
         else:
             return None
         nodes.append(product)
         last = product
-        if is_halved and x in _products_of(nodes[3:]):
+        if is_halved and x in _products_of(nodes[first:]):
             return _made(nodes, "Gelu", [x])
     return None
 
@@ -247,12 +292,12 @@ def _scaled(finder: _Finder, nodes: list[Node], kind: str, x: str) -> _Group | N
 
 
 def _attention(finder: _Finder, answers: Node) -> _Group | None:
-    """Find ``softmax(q @ k.T * scale + mask) @ v`` of tensors (samples, heads, positions, channels)."""
+    """Find ``softmax(q @ k.T * scale + mask) @ v`` of tensors of shapes that `ATTENTION` has."""
     if answers.kind != "MatMul":
         return None
     guards = _guards(finder, answers.inputs[0])
     weights = finder.made(guards[-1].inputs[0] if guards else answers.inputs[0], "Softmax")
-    if weights is None or weights.attributes.get("axis", -1) not in (-1, 3):
+    if weights is None:
         return None
     nodes = [answers, *guards, weights]
     scores = finder.maker.get(weights.inputs[0])
@@ -262,7 +307,10 @@ def _attention(finder: _Finder, answers: Node) -> _Group | None:
     if scores is None or scores.kind != "MatMul":
         return None
     turned = list(_turned(finder, scores.inputs[1]))
-    if not turned or finder.known.intersection((scores.inputs[0], answers.inputs[1], turned[0].inputs[0])):
+    last_axis = len(turned[0].attributes["perm"]) - 1 if turned else -1
+    if not turned or weights.attributes.get("axis", -1) not in (-1, last_axis):
+        return None
+    if finder.known.intersection((scores.inputs[0], answers.inputs[1], turned[0].inputs[0])):
         return None
     nodes_of_keys, keys = _untransposed(turned)
     query, values = scores.inputs[0], answers.inputs[1]
@@ -287,7 +335,7 @@ def _turned(finder: _Finder, name: str) -> Iterator[Node]:
         inner = list(_turned(finder, finder.besides_fixed(node)))
         if inner:
             yield from [*inner, node]
-    elif node is not None and node.kind == "Transpose" and len(node.attributes.get("perm") or []) == 4:
+    elif node is not None and node.kind == "Transpose" and len(node.attributes.get("perm") or []) in (3, 4):
         yield node
 
 
@@ -295,9 +343,9 @@ def _untransposed(turned: Sequence[Node]) -> tuple[list[Node], str]:
     """Return nodes that make keys in the order of queries, and the name of what they make."""
     transpose = turned[0]
     order = [*transpose.attributes["perm"]]
-    order[2], order[3] = order[3], order[2]
+    order[-2:] = reversed(order[-2:])
     name, nodes = transpose.inputs[0], []
-    if order != [0, 1, 2, 3]:
+    if order != sorted(order):
         name = f"{transpose.outputs[0]}.keys"
         nodes.append(attrs.evolve(transpose, outputs=(name,), attributes={"perm": order}))
     for before, scale in pairwise(turned):

@@ -251,8 +251,9 @@ def _attention(call: Call) -> Value:
     if any(not x.data if isinstance(x, Activation) else x.source for x in masks) or len(call.inputs) > 4:
         raise Unknown("a bias that is trained, or keys and values of the past")
     heads = None
-    if len(q.shape) == 3:
-        heads = (call.integer("q_num_heads", 0), call.integer("kv_num_heads", 0))
+    if len(q.shape) == 3:  # one head where the axis of samples has the heads, too
+        heads_unsaid = int(call.node.kind == ATTENTION)
+        heads = (call.integer("q_num_heads", heads_unsaid), call.integer("kv_num_heads", heads_unsaid))
     causal = bool(call.integer("is_causal", 0))
     operator = attention.scaled_dot_product(
         q.handle, k.handle, v.handle, heads=heads, heads_axis=2 if heads else 1, causal=causal
@@ -286,6 +287,14 @@ def _gather(call: Call) -> Value:
         indices if isinstance(indices, Activation) else Activation(Handle(indices.shape, indices.itemsize), -1, True)
     )
     return call.emit(tokens.gather(x.handle, places.handle, axis), [x, places])
+
+
+def _gather_elements(call: Call) -> Value:
+    x, indices = call.activation(0), call.inputs[1]
+    axis = call.axis("axis", 0, len(x.shape))
+    if not isinstance(indices, Activation) or axis == x.samples:
+        raise Unknown("indices that the file has, or elements of other samples")
+    return call.emit(tokens.gather_elements(x.handle, indices.handle, axis), [x, indices])
 
 
 def _shaped(call: Call) -> Value:
@@ -393,6 +402,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
     "Concat": _concat,
     "Expand": _expand,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Gemm": _gemm,
     "LRN": _lrn,
     "MatMul": _matmul,
