@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from topoplan import Host, TopoplanError
+from topoplan_command_sensitivity.analysis import PerturbationResult, sensitivity
 from topoplan_command_sensitivity.provenance import experiment_of
-from topoplan_command_sensitivity.sensitivity import PerturbationResult, sensitivity
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.perturbation import Perturbation

@@ -123,7 +123,7 @@ def test_ctrl_c_writes_nothing(run, small, tmp_path, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("topoplan_command_share.results.job_times", stop)
+    monkeypatch.setattr("topoplan_command_share.sharing.job_times", stop)
     code, _, err = run("share", small, "--plot", tmp_path / "share.svg")
     assert code == 130
     assert "interrupted" in err

@@ -10,14 +10,15 @@ from concurrent.futures import Future
 
 import pytest
 
-from topoplan import Host
+from topoplan import Host, TopoplanError
 from topoplan.cli import main
 from topoplan_command_sweep import command
 from topoplan_command_sweep.plot import plot
-from topoplan_command_sweep.results import BatchSizeResult, plan_batch_size, plan_batch_sizes
+from topoplan_command_sweep.results import BatchSizeResult, SweepResult, plan_batch_size, sweep
 from topoplan_command_sweep.table import as_json, baselines_of, sweep_table
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, workers
 from topoplan_engine.executors import Processes
+from topoplan_engine.keywords import experiment_of
 
 ROWS = [
     BatchSizeResult(
@@ -108,11 +109,11 @@ def test_a_row_is_what_one_run_says():
 
 
 def test_processes_give_the_same_rows_as_one():
-    experiments = [experiment(size) for size in (64, 63)]
     seen = []
-    rows, interrupted = plan_batch_sizes(experiments, Processes(workers=2), seen.append)
-    assert rows == [plan_batch_size(Host.discover(), one) for one in experiments]
-    assert not interrupted
+    result = sweep(experiment(64), (64, 63), jobs_on=Processes(workers=2), on_progress=seen.append)
+    assert result.rows == tuple(plan_batch_size(Host.discover(), experiment(size)) for size in (64, 63))
+    assert not result.interrupted
+    assert "<th>global batch</th>" in result._repr_html_()
     assert sorted(row.batch_size for row in seen) == [63, 64]
 
 
@@ -120,9 +121,19 @@ def test_an_interruption_keeps_finished_rows(here):
     def stop(row):
         os.kill(os.getpid(), signal.SIGINT)
 
-    rows, interrupted = plan_batch_sizes([experiment(size) for size in (64, 128, 256)], Processes(), stop)
-    assert interrupted
-    assert [row.batch_size for row in rows] == [64]
+    result = sweep(experiment(64), (64, 128, 256), jobs_on=Processes(), on_progress=stop)
+    assert result.interrupted
+    assert [row.batch_size for row in result.rows] == [64]
+
+
+def test_a_sweep_takes_the_options_of_optimize():
+    options = {"servers": 2, "searchers": "mcmc", "budget": 0}
+    (row,) = sweep("alexnet", [64], jobs_on=Processes(), **options).rows
+    assert row == plan_batch_size(Host.discover(), experiment_of("alexnet", batch_size=64, **options))
+    with pytest.raises(TopoplanError, match="'servers' beside an Experiment"):
+        sweep(experiment(64), [64], servers=2)
+    with pytest.raises(TopoplanError, match="is given 2 times"):
+        sweep("alexnet", [64], searchers=["mcmc", "random"])
 
 
 def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
@@ -175,7 +186,11 @@ def test_what_does_not_fit_is_marked(here, run):
 def test_rayons_variable_limits_processes_unless_jobs_are_given(run, monkeypatch, given, jobs):
     monkeypatch.setenv("RAYON_NUM_THREADS", given)
     used = []
-    monkeypatch.setattr(command, "plan_batch_sizes", lambda _, jobs, __: (used.append(jobs) or [], True))
+    monkeypatch.setattr(
+        command,
+        "sweep_of",
+        lambda *_, jobs_on, on_progress: used.append(jobs_on) or SweepResult(rows=(), interrupted=True),
+    )
     run("alexnet", "--servers", 2)
     run("alexnet", "--servers", 2, "--jobs", 5)
     assert used == [Processes(workers=jobs), Processes(workers=5)]

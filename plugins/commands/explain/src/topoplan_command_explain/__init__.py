@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topoplan import Command, hookimpl
 
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["Explain", "topoplan_commands"]
+    from topoplan_command_explain.meaning_of import meaning as meaning
+
+__all__ = ["Explain", "meaning", "topoplan_commands"]
+
+#: Public name -> the module that it is in.
+_MODULES = {"meaning": "meaning_of"}
 
 
 class Explain(Command):
@@ -29,3 +35,9 @@ class Explain(Command):
 def topoplan_commands() -> type[Command]:
     """Register the command."""
     return Explain
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

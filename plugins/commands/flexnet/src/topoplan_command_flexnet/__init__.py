@@ -8,14 +8,21 @@ line of ``topoplan optimize``.  `cli` prints all that and runs the experiment as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topoplan import Command, hookimpl
 
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["Flexflow", "Flexnet", "topoplan_commands"]
+    from topoplan_command_flexnet.flexflow.translate import flexflow_experiment as flexflow_experiment
+    from topoplan_command_flexnet.translate import flexnet_experiment as flexnet_experiment
+
+__all__ = ["Flexflow", "Flexnet", "flexflow_experiment", "flexnet_experiment", "topoplan_commands"]
+
+#: Public name -> the module that it is in.
+_MODULES = {"flexnet_experiment": "translate", "flexflow_experiment": "flexflow.translate"}
 
 
 class Flexnet(Command):
@@ -46,3 +53,9 @@ class Flexflow(Command):
 def topoplan_commands() -> list[type[Command]]:
     """Register the commands."""
     return [Flexnet, Flexflow]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -40,23 +40,16 @@ def flexnet(
 
     With --json, what became of the flags goes to standard error.
     """
-    from topoplan_command_flexnet.flags import FLAGS
-    from topoplan_command_flexnet.programs import program_of
-    from topoplan_command_flexnet.scan import scan
     from topoplan_command_flexnet.spell import command_line
     from topoplan_command_flexnet.story import rows_of, warnings_of
-    from topoplan_command_flexnet.translate import experiment_of, measuring, settings_of
+    from topoplan_command_flexnet.translate import experiment_of_line, read_line
     from topoplan_engine import run_and_report
 
-    called = program_of(program)
-    findings = scan(words or [], (*FLAGS, *called.flags))
-    settings = settings_of(findings)
-    show([("FLAG", "VALUE", "BECAME"), *rows_of(findings, settings)], err=as_json)
-    for warning in warnings_of(findings, settings):
+    line = read_line([program, *(words or ())])
+    show([("FLAG", "VALUE", "BECAME"), *rows_of(line.findings, line.settings)], err=as_json)
+    for warning in warnings_of(line.findings, line.settings):
         typer.echo(f"warning: {warning}", err=True)
-    if "measure" in settings:
-        raise measuring(called, settings)
-    experiment = experiment_of(called, settings, run.seed)
+    experiment = experiment_of_line(line, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
     run_and_report(experiment, as_json=as_json)
 

@@ -1,27 +1,32 @@
 """What FlexNet's flags mean here: an experiment that comes as near to FlexNet as components allow.
 
-`settings_of` puts what was found over FlexNet's defaults; `experiment_of` chooses components and their options.
+`read_line` finds the program and its flags; `settings_of` puts what was found over FlexNet's defaults; `experiment_of`
+chooses components and their options.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from topoplan import TopoplanError
-from topoplan_command_flexnet.flags import TOPOLOGIES
-from topoplan_command_flexnet.programs import MODEL, Program
-from topoplan_command_flexnet.scan import Found, Skipped
+from topoplan_command_flexnet.flags import FLAGS, TOPOLOGIES
+from topoplan_command_flexnet.programs import MODEL, Program, program_of
+from topoplan_command_flexnet.scan import Found, Skipped, scan
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 
 __all__ = [
     "DEFAULTS",
     "PROPAGATION",
+    "CommandLine",
     "Settings",
     "experiment_of",
+    "experiment_of_line",
+    "flexnet_experiment",
     "interfaces_of",
     "measuring",
+    "read_line",
     "reset_every",
     "settings_of",
 ]
@@ -52,6 +57,49 @@ PROPAGATION = 0.25
 
 #: Options of topologies: FlexNet wires by its own rules, and has one shortest path for each pair.
 _NETWORK: Mapping[str, Mapping[str, Any]] = {"topoopt": {"paths": 1}, "random": {"paths": 1}}
+
+
+def flexnet_experiment(words: Sequence[str], seed: int = 0) -> Experiment:
+    """Return what a command line of FlexNet asks for, as `topoplan.optimize` takes it.
+
+    Args:
+        words: the program, or a path of it, and its flags.
+        seed: of the search.
+
+    Raises:
+        TopoplanError: there is no such program, a flag is wrong, or it measures, which no experiment does.
+    """
+    return experiment_of_line(read_line(words), seed)
+
+
+class CommandLine(NamedTuple):
+    """A program, what was found among its words, and what is set."""
+
+    program: Program
+    findings: Sequence[Found | Skipped]
+    settings: Settings
+
+
+def read_line(words: Sequence[str]) -> CommandLine:
+    """Return what a command line says; ``words`` are the program and its flags.
+
+    Raises:
+        TopoplanError: there is no such program, or a flag's value is wrong.
+    """
+    called = program_of(words[0] if words else "")
+    findings = scan(words[1:], (*FLAGS, *called.flags))
+    return CommandLine(called, findings, settings_of(findings))
+
+
+def experiment_of_line(line: CommandLine, seed: int) -> Experiment:
+    """Return what is to be run.
+
+    Raises:
+        TopoplanError: ``--topology`` is missing, or ``--measure`` is given.
+    """
+    if "measure" in line.settings:
+        raise measuring(line.program, line.settings)
+    return experiment_of(line.program, line.settings, seed)
 
 
 def settings_of(findings: Sequence[Found | Skipped]) -> Settings:

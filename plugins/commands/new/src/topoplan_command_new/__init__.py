@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topoplan import Command, hookimpl
 
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["New", "topoplan_commands"]
+    from topoplan_command_new.packages import new_package as new_package
+
+__all__ = ["New", "new_package", "topoplan_commands"]
+
+#: Public name -> the module that it is in.
+_MODULES = {"new_package": "packages"}
 
 
 class New(Command):
@@ -28,3 +34,9 @@ class New(Command):
 def topoplan_commands() -> type[Command]:
     """Register the command."""
     return New
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -39,13 +39,9 @@ def new(
     ] = None,
 ) -> None:
     """Write a package for a plugin: a small component that works, its tests, and all that pip needs."""
-    from topoplan.plugin.host import Host
-    from topoplan_command_new.packages import check_name_is_free, check_names, package_files, usage, write_package
+    from topoplan_command_new.packages import new_package, usage
 
-    check_names(kind, name)
-    check_name_is_free(kind, name, Host.discover())
     target = folder or Path(f"topoplan-{kind}-{name}")
-    files = package_files(kind, name)
-    write_package(target, files)
-    typer.echo(f"{target}: {len(files)} files; {kind} {name!r} is in {next(iter(files))}")
+    files = new_package(kind, name, target)
+    typer.echo(f"{target}: {len(files)} files; {kind} {name!r} is in {files[0].relative_to(target)}")
     typer.echo(f"\n  cd {target}\n  pip install -e '.[test]'\n  pytest\n  {usage(kind, name)}")

@@ -1,8 +1,7 @@
 """Packages for plugins: templates filled in for a kind and a name, and written as a folder.
 
-`package_files` is pure: from a kind and a name to the text of every file.  In a template, ``@name@``, ``@kind@``,
-``@hook@``, ``@class@``, ``@module@``, ``@distribution@`` and a few more stand for what they say.  `write_package`
-writes all files, or none.
+`new_package` does all of it.  `package_files` is pure: from a kind and a name to the text of every file; in a template,
+``@name@``, ``@kind@``, ``@hook@`` and others stand for what `_values` has.  `write_package` writes all files, or none.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from topoplan import Host, TopoplanError, __version__
 from topoplan.errors import nearest, shown
 from topoplan.plugin.components import CONTRACTS, CORE_COMMANDS
 
-__all__ = ["KINDS", "check_name_is_free", "check_names", "package_files", "usage", "write_package"]
+__all__ = ["KINDS", "check_name_is_free", "check_names", "new_package", "package_files", "usage", "write_package"]
 
 #: Kinds of plugins, in the words of users.
 KINDS = tuple(kind.value for kind in CONTRACTS)
@@ -98,6 +97,29 @@ def package_files(kind: str, name: str) -> dict[str, str]:
 def usage(kind: str, name: str) -> str:
     """Return a command that uses a new component, once its package is installed."""
     return _USAGE[kind].replace("@name@", name)
+
+
+def new_package(kind: str, name: str, folder: Path | None = None, host: Host | None = None) -> list[Path]:
+    """Write a package for a plugin: a small component that works, its tests, and all that pip needs.
+
+    Args:
+        kind: one of `KINDS`.
+        name: of the component, as users choose it.
+        folder: to write; ``topoplan-KIND-NAME`` unless given.
+        host: whose components have their names already; all installed plugins unless given.
+
+    Returns:
+        The files, the module first.
+
+    Raises:
+        TopoplanError: there is no such kind, the name cannot be one or is taken, or the folder exists.
+    """
+    check_names(kind, name)
+    check_name_is_free(kind, name, host or Host.discover())
+    target = folder or Path(f"topoplan-{kind}-{name}")
+    package = package_files(kind, name)
+    write_package(target, package)
+    return [target / path for path in package]
 
 
 def write_package(folder: Path, package: Mapping[str, str]) -> None:

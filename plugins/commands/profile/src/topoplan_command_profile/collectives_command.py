@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from topoplan_command_profile.worker import COLLECTIVES
 from topoplan_engine.files import check_writable, write_file
 from topoplan_engine.flags import AsJson
 
-__all__ = ["collectives"]
+__all__ = ["collectives", "profile_collectives"]
 
 
 @attrs.frozen(kw_only=True)
@@ -56,22 +56,48 @@ def collectives(profile: ProfileOptions, as_json: AsJson = False) -> None:
     """Measure all-gather, reduce-scatter, all-reduce and all-to-all among devices of this machine."""
     sizes, output = profile.sizes(), profile.output
     check_writable(Path(output))
-    check_torch("collectives")
-    joined = started_by_torchrun()
-    with bar_shown(len(sizes) * len(COLLECTIVES), quiet=as_json or joined) as report:
-        if joined:
-            measured, first = measure_joined(sizes, profile.repeats, profile.backend, report)
-            if not first:
-                return
-        else:
-            measured = measure_here(profile.processes, sizes, profile.repeats, profile.backend, report)
-    result = document(measured)
+    with bar_shown(len(sizes) * len(COLLECTIVES), quiet=as_json or started_by_torchrun()) as report:
+        result = profile_collectives(
+            sizes, processes=profile.processes, repeats=profile.repeats, backend=profile.backend, on_progress=report
+        )
+    if result is None:
+        return
     write_file(Path(output), json.dumps(result, indent=2).encode() + b"\n")
     if as_json:
         typer.echo(json.dumps({**result, "output": output}, indent=2))
     else:
         _show(result)
         typer.echo(f"written to {output}; -e hidup:file={output} prices collectives with it")
+
+
+def profile_collectives(
+    sizes: Sequence[int],
+    *,
+    processes: int = 2,
+    repeats: int = 10,
+    backend: str = "",
+    on_progress: Callable[[int, str], None] = lambda finished, name: None,
+) -> dict[str, Any] | None:
+    """Measure all-gather, reduce-scatter, all-reduce and all-to-all among processes, with PyTorch.
+
+    Args:
+        sizes: bytes of the whole tensor, ascending; two at least.
+        processes: to start here; where torchrun started this one, its own are taken.
+        repeats: times that each is measured; the median counts.
+        backend: of torch.distributed; empty for nccl where there are GPUs, and gloo elsewhere.
+        on_progress: called with the number of finished measurements and what was measured.
+
+    Returns:
+        What ``-e hidup:file=FILE`` reads, as JSON values; None in all processes of torchrun but the first.
+
+    Raises:
+        TopoplanError: torch is missing, or a process failed.
+    """
+    check_torch("collectives")
+    if not started_by_torchrun():
+        return document(measure_here(processes, sizes, repeats, backend, on_progress))
+    measured, first = measure_joined(sizes, repeats, backend, on_progress)
+    return document(measured) if first else None
 
 
 def _show(result: Mapping[str, Any]) -> None:

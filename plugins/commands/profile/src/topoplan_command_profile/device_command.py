@@ -29,10 +29,12 @@ from topoplan_engine.completion import models
 from topoplan_engine.flags import AsJson, Flags
 from topoplan_engine.options import RunOptions
 
-__all__ = ["device", "hidup_flops"]
+__all__ = ["device", "hidup_flops", "profile_device"]
 
 #: FLOP/s at which counts of FLOPs are read off the prices of the estimator.
 _ONE = 10**12
+#: Runs that do not count, and those that do, of an iteration.
+_RUNS = RunsOptions(warm_up=11, repeats=5)
 #: Rows of the square matrices that are multiplied, and elements of a copied vector.
 _MATRICES = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
 _VECTOR = {"cpu": 1 << 25, "cuda": 1 << 28}
@@ -41,7 +43,7 @@ _VECTOR = {"cpu": 1 << 25, "cuda": 1 << 28}
 def device(
     components: ModelOptions,
     run: Annotated[RunOptions, Flags(only=("batch_size", "precision"), defaults={"batch_size": 16})],
-    timing: Annotated[RunsOptions, Flags(defaults={"warm_up": 11, "repeats": 5})],
+    timing: Annotated[RunsOptions, Flags(defaults={"warm_up": _RUNS.warm_up, "repeats": _RUNS.repeats})],
     model: Annotated[
         str,
         typer.Argument(help="Frontend that builds the model whose iteration is timed.", autocompletion=models),
@@ -50,14 +52,32 @@ def device(
 ) -> None:
     """Measure HiDup's device FLOP/s with a training iteration, and the rates of a roofline."""
     host = Host.discover()
-    graph = build_model(host, model, components, run)
+    result = profile_device(build_model(host, model, components, run), timing, host)
+    typer.echo(json.dumps(result, indent=2) if as_json else _text(result))
+
+
+def profile_device(graph: OperatorGraph, timing: RunsOptions | None = None, host: Host | None = None) -> dict[str, Any]:
+    """Measure HiDup's device FLOP/s with a training iteration, and the rates of a roofline, with PyTorch.
+
+    Args:
+        graph: the model whose iteration is timed.
+        timing: on what, and how often; eleven runs to warm up, and five that count, unless given.
+        host: has the estimator ``hidup``; all installed plugins unless given.
+
+    Returns:
+        What ``topoplan profile device --json`` prints: seconds, FLOP/s, bytes/s.
+
+    Raises:
+        TopoplanError: torch is missing, or cannot run an iteration of the model.
+    """
+    host, timing = host or Host.discover(), timing or _RUNS
     flops = hidup_flops(host, graph)
     check_kinds([(operator.name, operator.kind) for operator in graph.operators])
     check_torch("device")
     timer = TorchTimer(timing.on, graph.precision, timing.warm_up, timing.repeats)
     seconds = _iteration_seconds(timer, graph)
     rates = _rates(timer)
-    result = {
+    return {
         "bench": attrs.asdict(timer.bench),
         "model": graph.name,
         "batch_size": graph.batch_size,
@@ -66,7 +86,6 @@ def device(
         "device_flops": int(flops / seconds["median"]),
         **rates,
     }
-    typer.echo(json.dumps(result, indent=2) if as_json else _text(result))
 
 
 def hidup_flops(host: Host, graph: OperatorGraph) -> int:

@@ -12,7 +12,7 @@ import typer
 from topoplan import Host, OperatorGraph, TopoplanError
 from topoplan.options import option
 from topoplan_command_profile.model_options import ModelOptions, TableOptions, build_model
-from topoplan_command_profile.operators_command import timed_parts
+from topoplan_command_profile.operators_command import TimedParts, timed_parts
 from topoplan_command_profile.profiling import Part, parts_of
 from topoplan_engine.completion import models
 from topoplan_engine.files import write_file
@@ -20,7 +20,7 @@ from topoplan_engine.flags import AsJson, Flags
 from topoplan_engine.options import RunOptions
 from topoplan_operator_times.table import Table
 
-__all__ = ["layer_profile", "layers"]
+__all__ = ["layer_profile", "layers", "profile_layers"]
 
 
 @attrs.frozen(kw_only=True)
@@ -43,16 +43,36 @@ def layers(
     """
     graph = build_model(Host.discover(), model, components, run)
     output = Path(timing.output or f"{graph.name}-pbs-{graph.batch_size}.txt")
-    parts = parts_of(graph, lambda op: [(1,) * len(graph.operators[op].dims)])
-    table, new = timed_parts(graph, parts, timing, "layers", [output], quiet=as_json)
-    write_file(output, layer_profile(graph, parts, table).encode())
+    timed = profile_layers(graph, output, timing, quiet=as_json)
     if as_json:
-        summary = {"model": graph.name, "batch_size": graph.batch_size, "layers": len(parts), "timed_now": new}
+        layer_counts = {"layers": len(timed.parts), "timed_now": timed.new}
+        summary = {"model": graph.name, "batch_size": graph.batch_size, **layer_counts}
         typer.echo(json.dumps({**summary, "output": str(output), "table": timing.table}, indent=2))
         return
     named = "" if f"pbs-{graph.batch_size}" in output.name else f" -o profile-batch={graph.batch_size}"
-    typer.echo(f"{len(parts)} layers of {graph.batch_size} samples written to {output}")
+    typer.echo(f"{len(timed.parts)} layers of {graph.batch_size} samples written to {output}")
     typer.echo(f"to plan with it: topoplan optimize torchgraph -o file={output}{named} -s pipeline")
+
+
+def profile_layers(
+    graph: OperatorGraph, output: Path, timing: TableOptions | None = None, *, quiet: bool = True
+) -> TimedParts:
+    """Time every layer of a model, uncut, with PyTorch, and write a layer profile.
+
+    Args:
+        graph: the model.
+        output: file to write; readers take the batch size from a name such as ``vgg16-pbs-64.txt``.
+        timing: on what, how often, and the file of the table; the options of the command line unless given.
+        quiet: show no progress on standard error.
+
+    Raises:
+        TopoplanError: torch is missing or has no kernel for a layer, a file cannot be written, or a layer does not fit
+            into memory.
+    """
+    parts = parts_of(graph, lambda op: [(1,) * len(graph.operators[op].dims)])
+    timed = timed_parts(graph, parts, timing or TableOptions(), "layers", [output], quiet=quiet)
+    write_file(output, layer_profile(graph, parts, timed.table).encode())
+    return timed
 
 
 def layer_profile(graph: OperatorGraph, parts: list[Part], table: Table) -> str:

@@ -26,7 +26,7 @@ from topoplan_engine.options import ClusterOptions, RunOptions
 from topoplan_operator_times.flexnet import document, name_of
 from topoplan_operator_times.table import Table
 
-__all__ = ["operators", "timed_parts"]
+__all__ = ["TimedParts", "operators", "profile_operators", "timed_parts"]
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +38,16 @@ class OperatorsOptions(TableOptions):
         help="file of FlexNet, which `topoplan flexnet --mfile` reads; unset: measure_BATCH_DEVICES.json where FlexNet "
         "has a name for every operator",
     )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TimedParts:
+    """Parts of a model, a table that has the times of all of them, and how many were timed now."""
+
+    graph: OperatorGraph
+    parts: list[Part]
+    table: Table
+    new: int
 
 
 def operators(
@@ -56,11 +66,8 @@ def operators(
     graph = build_model(host, model, components, run)
     devices = build_cluster(cluster, host)
     flexnet = _flexnet_file(graph, devices, timing.flexnet)
-    parts = parts_of(graph, all_cuts(graph, devices), devices.gpus_per_device)
-    table, new = timed_parts(graph, parts, timing, "operators", [flexnet] if flexnet else [], quiet=as_json)
-    if flexnet:
-        write_file(flexnet, document(graph.batch_size, devices.n_devices, flexnet_entries(graph, parts, table)))
-    summary = _summary(graph, parts, table, new)
+    timed = profile_operators(graph, devices, timing, flexnet, quiet=as_json)
+    summary = _summary(timed)
     if as_json:
         typer.echo(json.dumps({**summary, "table": timing.table, "flexnet": str(flexnet or "")}, indent=2))
         return
@@ -69,10 +76,39 @@ def operators(
     typer.echo(f"to plan with them: {shlex.join([*line, '-e', f'measured:file={timing.table}'])}")
 
 
+def profile_operators(
+    graph: OperatorGraph,
+    cluster: Cluster,
+    timing: TableOptions | None = None,
+    flexnet: Path | None = None,
+    *,
+    quiet: bool = True,
+) -> TimedParts:
+    """Time the operators of a model in every cut that a search on a cluster may use, with PyTorch.
+
+    Args:
+        graph: the model.
+        cluster: its numbers of devices bound the cuts.
+        timing: on what, how often, and the file of the table; the options of the command line unless given.
+        flexnet: file that FlexNet's ``--mfile`` takes, to be written, too.
+        quiet: show no progress on standard error.
+
+    Raises:
+        TopoplanError: torch is missing or has no kernel for an operator, or a file cannot be written.
+    """
+    parts = parts_of(graph, all_cuts(graph, cluster), cluster.gpus_per_device)
+    outputs = [] if flexnet is None else [flexnet]
+    timed = timed_parts(graph, parts, timing or TableOptions(), "operators", outputs, quiet=quiet)
+    if flexnet is not None:
+        entries = flexnet_entries(graph, parts, timed.table)
+        write_file(flexnet, document(graph.batch_size, cluster.n_devices, entries))
+    return timed
+
+
 def timed_parts(
     graph: OperatorGraph, parts: list[Part], timing: TableOptions, word: str, outputs: list[Path], *, quiet: bool
-) -> tuple[Table, int]:
-    """Time the parts that the table of the options lacks; return the table, and how many were timed.
+) -> TimedParts:
+    """Time the parts that the table of the options lacks.
 
     Args:
         graph: the model.
@@ -102,7 +138,8 @@ def timed_parts(
             err=True,
         )
     with bar_shown(missing, quiet=quiet) as report:
-        return table, time_parts(graph, parts, table, path, timer, report)
+        new = time_parts(graph, parts, table, path, timer, report)
+    return TimedParts(graph=graph, parts=parts, table=table, new=new)
 
 
 def _flexnet_file(graph: OperatorGraph, cluster: Cluster, name: str) -> Path | None:
@@ -135,8 +172,9 @@ def _sizes(cluster: ClusterOptions) -> dict[str, str]:
     return {key: str(value) for key, value in values.items() if value != defaults[key]}
 
 
-def _summary(graph: OperatorGraph, parts: list[Part], table: Table, new: int) -> dict[str, Any]:
+def _summary(timed: TimedParts) -> dict[str, Any]:
     """Return JSON values: how many parts, how far repeated runs differ, and the times of the uncut model."""
+    graph, parts, table = timed.graph, timed.parts, timed.table
     rows = [table.rows[shape] for shape in dict.fromkeys(part.shape for part in parts)]
     times = [times for row in rows for times in (row.forward, row.backward) if times is not None and times.median > 0]
     spread = [(times.high - times.low) / times.median for times in times]
@@ -149,7 +187,7 @@ def _summary(graph: OperatorGraph, parts: list[Part], table: Table, new: int) ->
         "operators": len(graph.operators),
         "cuts": len(parts),
         "parts": len(rows),
-        "timed_now": new,
+        "timed_now": timed.new,
         "too_large": sum(row.forward is None for row in rows),
         "median_spread": float(np.median(spread)) if spread else None,
         "uncut_forward_s": sum(forward.median for forward, _ in whole_times),

@@ -17,7 +17,7 @@ from topoplan_engine.options import RunOptions
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
     from topoplan.plugin.host import Host
-    from topoplan_command_sensitivity.sensitivity import PerturbationResult, PricedBy, SensitivityAnalysis
+    from topoplan_command_sensitivity.analysis import PerturbationResult, PricedBy, SensitivityAnalysis
     from topoplan_engine.experiment import Experiment
     from topoplan_engine.perturbation import Perturbation
     from topoplan_engine.reporting.tables import RowTable
@@ -87,7 +87,7 @@ def sensitivity(
 ) -> None:
     """Plan under perturbed costs, and price what is found under the true ones."""
     from topoplan.plugin.host import Host
-    from topoplan_command_sensitivity.sensitivity import sensitivity as analysis_of
+    from topoplan_command_sensitivity.analysis import sensitivity as analysis_of
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.progress import parts_shown
 

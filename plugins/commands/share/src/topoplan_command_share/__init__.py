@@ -11,14 +11,21 @@ made for it: jobs do not meet, and take as long as alone.  On any other network 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topoplan import Command, hookimpl
 
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["Share", "topoplan_commands"]
+    from topoplan_command_share.sharing import ShareReport as ShareReport
+    from topoplan_command_share.sharing import share as share
+
+__all__ = ["Share", "ShareReport", "share", "topoplan_commands"]
+
+#: Public name -> the module that it is in.
+_MODULES = {"ShareReport": "sharing", "share": "sharing"}
 
 
 class Share(Command):
@@ -38,3 +45,9 @@ class Share(Command):
 def topoplan_commands() -> type[Command]:
     """Register the command."""
     return Share
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -7,15 +7,17 @@ others), with ``servers`` and ``weight`` in every ``[[model]]``, and a section `
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.options import SEEDS, option, structure
+from topoplan_engine.tomlfiles import read_toml
 from topoplan_studies.study import Study, study_from
 
-__all__ = ["JobOptions", "ShareOptions", "SharedCluster", "shared_cluster_from"]
+__all__ = ["JobOptions", "ShareOptions", "SharedCluster", "read_shared_cluster", "shared_cluster_from"]
 
 #: Sections of a comparison that mean nothing here.
 _FOREIGN = {
@@ -61,6 +63,15 @@ class SharedCluster:
     study: Study
     jobs: tuple[JobOptions, ...]
     options: ShareOptions
+
+
+def read_shared_cluster(path: Path | str) -> SharedCluster:
+    """Read a shared cluster from a TOML file.
+
+    Raises:
+        TopoplanError: a section, key or value that does not fit; the message says which.
+    """
+    return shared_cluster_from(read_toml(Path(path)), Path(path).stem, str(path))
 
 
 def shared_cluster_from(document: Mapping[str, Any], name: str, where: str) -> SharedCluster:

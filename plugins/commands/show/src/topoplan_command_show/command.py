@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
 
-__all__ = ["show"]
+__all__ = ["plan_rows", "show"]
 
 #: Columns of a terminal that nobody told to be narrower.
 _WIDTH = 80
@@ -37,7 +37,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (
         plan = simulated_plan(Path(file), host)
     plan = attrs.evolve(plan, cluster=with_machines(plan.cluster, host))
     with _as_wide_as(_WIDTH):
-        table(_title(plan, file), _rows(plan))
+        table(_title(plan, file), plan_rows(plan))
         print_strategy(plan)
 
 
@@ -58,7 +58,8 @@ def _title(plan: Plan, file: str) -> str:
     return f"{name} on {plan.fabric.name}"
 
 
-def _rows(plan: Plan) -> list[tuple[str, str]]:
+def plan_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows of the table of a simulated plan, above its strategy: pairs of a label and a text."""
     from topoplan_engine.network.building import host_links
     from topoplan_engine.reporting.critical_path import critical_path_rows
     from topoplan_engine.reporting.memory import memory_rows

@@ -6,14 +6,22 @@ and `plot` show the rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topoplan import Command, hookimpl
 
 if TYPE_CHECKING:
     from typer import Typer
 
-__all__ = ["Sweep", "topoplan_commands"]
+    from topoplan_command_sweep.results import BatchSizeResult as BatchSizeResult
+    from topoplan_command_sweep.results import SweepResult as SweepResult
+    from topoplan_command_sweep.results import sweep as sweep
+
+__all__ = ["BatchSizeResult", "Sweep", "SweepResult", "sweep", "topoplan_commands"]
+
+#: Public name -> the module that it is in.
+_MODULES = {"BatchSizeResult": "results", "SweepResult": "results", "sweep": "results"}
 
 
 class Sweep(Command):
@@ -33,3 +41,9 @@ class Sweep(Command):
 def topoplan_commands() -> type[Command]:
     """Register the command."""
     return Sweep
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -16,7 +16,8 @@ from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.options import option
 from topoplan_command_sweep.plot import plot as figure_of
-from topoplan_command_sweep.results import BatchSizeResult, plan_batch_sizes
+from topoplan_command_sweep.results import BatchSizeResult
+from topoplan_command_sweep.results import sweep as sweep_of
 from topoplan_command_sweep.table import as_json as json_of
 from topoplan_command_sweep.table import sweep_table
 from topoplan_engine.completion import models
@@ -79,24 +80,21 @@ def sweep(
 
     --plot draws speedups over batch sizes.
     """
-    experiments = [
-        experiment_from_options(model, components, cluster, attrs.evolve(run, batch_size=size))
-        for size in sweep.batch_sizes
-    ]
-    if (searchers := len(experiments[0].searchers)) > 1:
-        raise TopoplanError(f"--searcher: is given {searchers} times (this command takes one)")
+    experiment = experiment_from_options(model, components, cluster, run)
     finished = itertools.count(1)
-    with parts_shown("planning", len(experiments), quiet=as_json) as report:
-        rows, interrupted = plan_batch_sizes(
-            experiments,
-            executor_from(sweep.executor, sweep.jobs or _default_jobs()),
-            lambda row: report(next(finished), f"batch size {row.batch_size}"),
+    with parts_shown("planning", len(sweep.batch_sizes), quiet=as_json) as report:
+        result = sweep_of(
+            experiment,
+            sweep.batch_sizes,
+            jobs_on=executor_from(sweep.executor, sweep.jobs or _default_jobs()),
+            on_progress=lambda row: report(next(finished), f"batch size {row.batch_size}"),
         )
-    _show(rows, interrupted, as_json=as_json)
+    rows = result.rows
+    _show(rows, result.interrupted, as_json=as_json)
     if sweep.plot is not None and rows:
         write_figure(figure_of(rows), sweep.plot)
-    if interrupted:
-        typer.echo(f"interrupted: {len(rows)} of {len(experiments)} batch sizes are finished", err=True)
+    if result.interrupted:
+        typer.echo(f"interrupted: {len(rows)} of {len(sweep.batch_sizes)} batch sizes are finished", err=True)
         raise typer.Exit(130)
 
 

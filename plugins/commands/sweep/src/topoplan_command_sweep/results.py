@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, Unpack
 
 import attrs
 
 from topoplan import Host, TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine import Experiment, optimize
-from topoplan_engine.executors import Executor, run_jobs
+from topoplan_engine.executors import Executor, Processes, run_jobs
+from topoplan_engine.keywords import Keywords, Model, experiment_of
 
-__all__ = ["BatchSizeResult", "plan_batch_size", "plan_batch_sizes"]
+__all__ = ["BatchSizeResult", "SweepResult", "plan_batch_size", "sweep"]
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +48,17 @@ class BatchSizeResult:
     problem: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class SweepResult:
+    """What `sweep` returns: the results that are finished, by batch size as given, and whether the user stopped it."""
+
+    rows: tuple[BatchSizeResult, ...]
+    interrupted: bool
+
+    def _repr_html_(self) -> str:
+        return str(import_module("topoplan_command_sweep.table").sweep_table(self.rows).html("plans by batch size"))
+
+
 def plan_batch_size(host: Host, experiment: Experiment) -> BatchSizeResult:
     """Run an experiment; what is wrong with it becomes a result, too."""
     batch_size = experiment.run.batch_size
@@ -74,29 +88,45 @@ def plan_batch_size(host: Host, experiment: Experiment) -> BatchSizeResult:
     )
 
 
-def plan_batch_sizes(
-    experiments: Sequence[Experiment],
-    executor: Executor,
+def sweep(
+    model: Experiment | Model,
+    batch_sizes: Sequence[int],
+    *,
+    jobs_on: Executor | None = None,
     on_progress: Callable[[BatchSizeResult], None] = lambda result: None,
     host: Host | None = None,
-) -> tuple[list[BatchSizeResult], bool]:
-    """Run experiments and return their results in order, and whether the user stopped: then some are missing.
+    **options: Unpack[Keywords],
+) -> SweepResult:
+    """Plan a model for several batch sizes, each from data parallelism on.
 
     Args:
-        experiments: with a batch size each.
-        executor: where they run.
+        model: a frontend, by name or itself; or a whole experiment, which then has all options.
+        batch_sizes: samples of an iteration, in the order of the results.
+        jobs_on: where plans are made, side by side; one process of this machine for each core unless given.
         on_progress: called with every result as soon as it is there.
         host: where components come from; all installed plugins unless given.
+        options: those of `topoplan.optimize`; the searcher is ``pipeline`` unless given.
 
     Raises:
-        TopoplanError: a process died.
+        TopoplanError: an option is wrong, or a process died.  What is wrong with one batch size is in its result.
     """
+    if isinstance(model, Experiment):
+        if options:
+            raise TopoplanError(f"sweep: {next(iter(options))!r} beside an Experiment (put it in there)")
+        experiment = model
+    else:
+        options.setdefault("searchers", "pipeline")
+        experiment = experiment_of(model, **options)
+    if (searchers := len(experiment.searchers)) > 1:
+        raise TopoplanError(f"--searcher: is given {searchers} times (this command takes one)")
+    experiments = [attrs.evolve(experiment, run=attrs.evolve(experiment.run, batch_size=size)) for size in batch_sizes]
     results: dict[int, BatchSizeResult] = {}
 
     def finish(index: int, result: BatchSizeResult) -> None:
         results[index] = result
         on_progress(result)
 
-    names = [f"batch size {experiment.run.batch_size}" for experiment in experiments]
-    interrupted = run_jobs(host or Host.discover(), plan_batch_size, experiments, names, executor, finish)
-    return [results[index] for index in sorted(results)], interrupted
+    names = [f"batch size {size}" for size in batch_sizes]
+    workers = jobs_on or Processes(workers=os.cpu_count() or 1)
+    interrupted = run_jobs(host or Host.discover(), plan_batch_size, experiments, names, workers, finish)
+    return SweepResult(rows=tuple(results[index] for index in sorted(results)), interrupted=interrupted)

@@ -33,21 +33,16 @@ def flexflow(
     Nothing is trained. With --json, what became of the flags goes to standard error.
     """
     from topoplan_command_flexnet.cli import show
-    from topoplan_command_flexnet.flexflow.flags import FLAGS, PROGRAMS, RUNTIME
     from topoplan_command_flexnet.flexflow.story import SCOPE, rows_of, warnings_of
-    from topoplan_command_flexnet.flexflow.translate import experiment_of, settings_of
-    from topoplan_command_flexnet.programs import program_of
-    from topoplan_command_flexnet.scan import scan
+    from topoplan_command_flexnet.flexflow.translate import experiment_of, read_line
     from topoplan_command_flexnet.spell import command_line
     from topoplan_engine import run_and_report
 
-    called = program_of(program, PROGRAMS, "FlexFlow that is planned here")
-    findings = scan(words or [], (*FLAGS, *called.flags), RUNTIME)
-    settings = settings_of(findings)
-    show([("FLAG", "VALUE", "BECAME"), *rows_of(findings, settings)], err=as_json)
+    line = read_line([program, *(words or ())])
+    show([("FLAG", "VALUE", "BECAME"), *rows_of(line.findings, line.settings)], err=as_json)
     typer.echo(f"note: {SCOPE}", err=True)
-    for warning in warnings_of(findings):
+    for warning in warnings_of(line.findings):
         typer.echo(f"warning: {warning}", err=True)
-    experiment = experiment_of(called, settings, run.seed)
+    experiment = experiment_of(line.program, line.settings, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
     run_and_report(experiment, as_json=as_json)

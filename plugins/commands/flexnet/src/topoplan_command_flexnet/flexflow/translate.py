@@ -10,13 +10,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topoplan_command_flexnet.programs import MODEL, Program
-from topoplan_command_flexnet.scan import Found, Skipped
-from topoplan_command_flexnet.translate import PROPAGATION, Settings, reset_every
+from topoplan_command_flexnet.flexflow.flags import FLAGS, PROGRAMS, RUNTIME
+from topoplan_command_flexnet.programs import MODEL, Program, program_of
+from topoplan_command_flexnet.scan import Found, Skipped, scan
+from topoplan_command_flexnet.translate import PROPAGATION, CommandLine, Settings, reset_every
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_engine.files import read_file
 
-__all__ = ["DEFAULTS", "experiment_of", "exporter_of", "gigabytes", "has_numbered_names", "settings_of"]
+__all__ = [
+    "DEFAULTS",
+    "experiment_of",
+    "exporter_of",
+    "flexflow_experiment",
+    "gigabytes",
+    "has_numbered_names",
+    "read_line",
+    "settings_of",
+]
 
 #: FlexFlow's defaults (``DefaultConfig``, ``src/runtime/model.cc`` of r20.12 and r21.09); for ``-ll:gpu`` its 0 cannot
 #: run, and 1 is what it must be.
@@ -40,6 +50,31 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {"alexnet": {"image": (229,), "clas
 
 #: Names that FlexFlow gives since 2020, and FlexNet: a type and a number from 100.
 _NUMBERED = re.compile(rb"\b[A-Z][A-Za-z0-9]*_1[0-9]{2}\b")
+
+
+def flexflow_experiment(words: Sequence[str], seed: int = 0) -> Experiment:
+    """Return what a command line of FlexFlow asks for, as `topoplan.optimize` takes it.
+
+    Args:
+        words: the program, or a path of it, and its flags.
+        seed: of the search.
+
+    Raises:
+        TopoplanError: there is no such program, a flag is wrong, or the strategy's file cannot be read.
+    """
+    line = read_line(words)
+    return experiment_of(line.program, line.settings, seed)
+
+
+def read_line(words: Sequence[str]) -> CommandLine:
+    """Return what a command line says; ``words`` are the program and its flags.
+
+    Raises:
+        TopoplanError: there is no such program, or a flag's value is wrong.
+    """
+    called = program_of(words[0] if words else "", PROGRAMS, "FlexFlow that is planned here")
+    findings = scan(words[1:], (*FLAGS, *called.flags), RUNTIME)
+    return CommandLine(called, findings, settings_of(findings))
 
 
 def settings_of(findings: Sequence[Found | Skipped]) -> Settings:
