@@ -7,7 +7,8 @@ links whose load changed are settled once.
 
 Data flow: `initial_state` allocates, `advance` runs the events and allocates nothing.  A search gives a time to *stop*
 at and how long it takes at least from the start of each task to the end of all behind it: the loop ends without an
-answer as soon as a task would start too late.
+answer as soon as a task would start too late, or what links have yet to carry proves that the end comes too late
+(`topoplan_simulator_fluid.remaining`).
 
 Messages within one window may have to wait for others before they flow: see `topoplan_simulator_fluid.bursts`.
 
@@ -36,14 +37,15 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.hashing import uniform
 from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
+from topoplan_simulator_fluid.drawing import draw_path
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
+from topoplan_simulator_fluid.remaining import TOGETHER, Deadline, deadline, is_too_late
 from topoplan_simulator_fluid.rows import Sharing, idle
 from topoplan_simulator_fluid.sharing import add_link, crosses, end_flows, enter, settle
 
@@ -51,9 +53,6 @@ __all__ = ["ALL_INSTANTS", "TOGETHER", "State", "advance", "initial_state", "run
 
 #: More instants than any iteration has.
 ALL_INSTANTS = 1 << 62
-
-#: Events this close, in seconds, happen together.
-TOGETHER = 1e-12
 
 #: Instants between two looks for a signal, less one: some hundredths of a second.
 _ASK = (1 << 15) - 1
@@ -159,7 +158,7 @@ def _run(
     """
     prepared = Prepared(tasks, entities, paths, rings, n_devices)
     state = initial_state(prepared)
-    events = advance(prepared, state, seed, time_to_end, stop, ALL_INSTANTS)
+    events = advance(prepared, state, seed, deadline(prepared, seed, time_to_end, stop), ALL_INSTANTS)
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
 
 
@@ -208,11 +207,12 @@ def initial_state(p: Prepared) -> State:
 
 
 @inline_kernel
-def advance(p: Prepared, s: State, seed: int, time_to_end: F64, stop: float, most: int) -> int:
+def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
     """Run up to ``most`` instants; return how many events there were, -1 if the user has interrupted.
 
-    The clock is infinite once nothing is left; the makespan, once it is proven to reach ``stop``.
+    The clock is infinite once nothing is left; the makespan, once it is proven to come too late.
     """
+    time_to_end, stop = d.time_to_end, d.stop
     events, instants = 0, 0
     while s.now[0] < np.inf and instants < most:
         now = s.now[0]
@@ -246,7 +246,9 @@ def advance(p: Prepared, s: State, seed: int, time_to_end: F64, stop: float, mos
                 _finish_task(p, s, effect.ends, now)
         settle(s.sharing, now)
         s.now[0] = min(earliest(s.timed), s.sharing.ends[1])
-        if stop <= s.now[0] < np.inf:
+        if stop <= s.now[0] < np.inf or (
+            d.next_look[0] <= s.now[0] < np.inf and is_too_late(p, s.sharing, s.link_bytes, d, s.now[0])
+        ):
             s.makespan[0] = np.inf
             return int(events)
     return int(events)
@@ -350,7 +352,7 @@ def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
     begins, drain = now + entities.setup_latency[e], entities.drain_latency[e]
     s.sharing.flows[e].used = 0
     if entities.path_set[e] >= 0:
-        path = _draw_path(p.paths, s.draws, entities.path_set[e], seed)
+        path = draw_path(p.paths, s.draws, entities.path_set[e], seed)
         setup, drain = path_times(path, p.paths)
         begins = now + setup
         if entities.volume[e] <= BURST and p.paths.pair[entities.path_set[e]] >= 0:
@@ -368,15 +370,3 @@ def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
     s.bytes_left[e] = entities.volume[e] * LOAD / entities.load[e] if s.sharing.flows[e].used > 0 else 0.0
     s.drain_latency[e] = drain
     push(s.timed, begins, n_tasks + e)
-
-
-@inline_kernel
-def _draw_path(paths: PathColumns, draws: I64, row: int, seed: int) -> int:
-    """Return the path of a row, drawn by the weights if there are several."""
-    path = paths.row_ptr[row]
-    if paths.row_ptr[row + 1] - path > 1:
-        draw = uniform(seed, paths.pair[row], draws[row])
-        draws[row] += 1
-        while paths.cumulative_weight[path] <= draw:
-            path += 1
-    return int(path)

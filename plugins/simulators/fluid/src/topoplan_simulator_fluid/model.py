@@ -154,9 +154,11 @@ class Model(NamedTuple):
 
     def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
         """Run the quotient of a program; return bytes of all links, and the columns of its own messages."""
-        links = switch_links(network)
-        assert links is not None
         prepared = self.prepare(quotient.taskgraph, network)
-        loads = program_loads(prepared, quotient, network, links)
+        loads = program_loads(prepared, quotient, network)
         outcome = Outcome(*run(*loads.prepared, 0, np.zeros(0), np.inf))
-        return outcome._replace(link_bytes=spread(outcome.link_bytes + loads.link_bytes, network, links)), prepared
+        return outcome._replace(
+            start=outcome.start[loads.first],
+            finish=outcome.finish[loads.first],
+            link_bytes=spread(outcome.link_bytes + loads.link_bytes, network),
+        ), prepared

@@ -1,18 +1,20 @@
-"""Simulating the quotient of an SPMD program: the messages of one device load links for those of all.
+"""Simulating the quotient of an SPMD program: the messages of one host, or one device, load links for those of all.
 
-All hosts hang on one switch, in the same way, and one collective at a time uses the network
-(`topoplan_engine.lowering.spmd_quotient`).  So all links of a kind, those that leave hosts for the switch say, carry
-the same load at any time, and one of each kind is enough.  A host of ``k`` devices has ``k / r`` groups with ``r`` of
-their ``m`` members each:
+All hosts hang on one switch, in the same way, and run the same tasks at the same times
+(`topoplan_engine.lowering.spmd_quotient`, `topoplan_engine.lowering.spmd_host`).  So all links of a kind, those that
+leave hosts for the switch say, carry the same load at any time, and one of each kind is enough, two for each device
+inside the host.  A host of ``k`` devices has ``k / r`` groups with ``r`` of their ``m`` members each; some of them, or
+all, have tasks of their own, each of which stands for equally many groups:
 
 * A ring crosses the links of its group's hosts once each; ``k / r`` rings do so on those between hosts, one on those
   inside.
 * An all-to-all sends ``k (m - r)`` messages from a host to others, and ``r - 1`` from a device to those of its host.
-  Messages within one window (`topoplan_simulator_fluid.bursts`) wait for each other: ``k r`` go to each of the
-  ``m / r - 1`` other hosts, one after the other.
+  Messages within one window (`topoplan_simulator_fluid.bursts`) wait for each other: of a group, ``r r`` go to each of
+  the ``m / r - 1`` other hosts, one after the other, and the groups of a host one after the other as well.
 
-Data flow: `program_loads` takes the columns of the quotient as if it were a whole task graph, and replaces messages and
-loads; `spread` gives the bytes that crossed the links to all links of a kind.
+Data flow: `program_loads` takes the columns of the quotient as if it were a whole task graph, copies tasks and messages
+for all devices of the host that differ, and replaces loads; `spread` gives the bytes that crossed the links to all
+links of a kind.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64, i32, i64
+from topoplan.arrays import F64, I32, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.lowering.spmd_host import HostTasks, host_tasks
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.network.tables import LOAD, Network
-from topoplan_engine.simulation.columns import Outcome, columns
+from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
 from topoplan_engine.simulation.flows import Entities, build
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import run
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.quotient import Star, switch_links
+from topoplan_simulator_fluid.quotient import switch_links
 
 __all__ = ["ProgramLoads", "program_loads", "spread"]
 
@@ -41,65 +44,131 @@ _QUEUE = 256
 
 
 class ProgramLoads(NamedTuple):
-    """The columns of a program's quotient, and (E,) bytes over links that none of its messages counts."""
+    """What the kernel runs for the quotient of a program.
+
+    Attributes:
+        prepared: columns of all copies of the quotient's tasks.
+        first: (T,) the copy of each task that is the first device's.
+        link_bytes: (E,) bytes over links that none of the messages counts.
+    """
 
     prepared: Prepared
+    first: I64
     link_bytes: F64
 
 
-def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Network, links: Star) -> ProgramLoads:
-    """Give the messages of the first device the loads of those of all devices."""
+class _Messages(NamedTuple):
+    """The entities of the first device's messages; N of them.
+
+    Attributes:
+        entities: latencies and path sets of those whose queue is simulated apart are replaced.
+        kinds, loads: links that each loads, by `_Links`, and how much.
+        repeats: (N,) messages of its group that wait for each other.
+    """
+
+    entities: Entities
+    kinds: list[I64]
+    loads: list[I64]
+    repeats: I64
+
+
+def program_loads(prepared: Prepared, quotient: ProgramQuotient, network: Network) -> ProgramLoads:
+    """Copy the tasks of the first device for all of its host that differ, and load links with the messages of all."""
+    messages, link_bytes = _messages(prepared, quotient, network)
+    host = host_tasks(quotient)
+    copied = _slices(prepared.entities.of_task[:-1], prepared.entities.of_task[1:], host.task)  # entity of each message
+    messages_of_task = np.diff(prepared.entities.of_task)[host.task]
+    task = np.repeat(np.arange(len(host.task)), messages_of_task)
+    lengths = np.array([len(kinds) for kinds in messages.kinds], dtype=np.int64)
+    ends = np.cumsum(lengths)
+    loaded = _slices(ends - lengths, ends, copied)
+    kinds, loads = (np.concatenate([np.zeros(0, np.int64), *rows]) for rows in (messages.kinds, messages.loads))
+    device = np.repeat(host.device[task], lengths[copied])
+    repeats = messages.repeats[copied]
+    row = np.repeat(np.arange(len(copied)), repeats)  # message of each entity
+    columns = messages.entities._replace(ring=np.zeros(len(lengths), np.int64))._asdict()
+    repeated = {
+        name: columns[name][copied[row]]
+        for name in columns
+        if name not in ("of_task", "task", "slot_ptr", "caps", "ring")
+    }
+    per_task = np.bincount(task, repeats, len(host.task)).astype(np.int64)
+    return ProgramLoads(
+        prepared._replace(
+            tasks=_task_columns(prepared.tasks, host),
+            entities=Entities(
+                **repeated,
+                # Columns can be written, as those of a whole task graph: the kernel is compiled once for both.
+                task=task[row].astype(np.int32),
+                ring=row,
+                of_task=_running(per_task).astype(np.int32),
+                slot_ptr=_running(lengths[copied[row]]),
+                caps=prepared.entities.caps,
+            ),
+            rings=prepared.rings._replace(
+                load_ptr=i64(_running(lengths[copied])),
+                load_links=i32(_Links.of(network).of_kind(kinds[loaded], device)),
+                load=i64(loads[loaded]),
+            ),
+        ),
+        host.first,
+        link_bytes,
+    )
+
+
+def _task_columns(tasks: TaskColumns, host: HostTasks) -> TaskColumns:
+    """Return the columns of the copies of tasks."""
+    return TaskColumns(
+        kind=i8(tasks.kind[host.task]),
+        device=i32(np.where(tasks.device[host.task] < 0, -1, host.device)),
+        seconds=f64(tasks.seconds[host.task]),
+        size=i64(tasks.size[host.task]),
+        succ_ptr=i32(host.succ_ptr),
+        succ=i32(host.succ),
+        preds=np.bincount(host.succ, minlength=len(host.task)).astype(np.int32),
+        collective=i8(tasks.collective[host.task]),
+    )
+
+
+def _messages(prepared: Prepared, quotient: ProgramQuotient, network: Network) -> tuple[_Messages, F64]:
+    """Return the messages of the first device, and the (E,) bytes of those whose queue is simulated apart."""
     entities, paths = prepared.entities, prepared.paths
-    hosts, members = quotient.hosts[entities.task], quotient.members[entities.task]
-    kind = _kind_of_link(network, links)
+    members, peers = quotient.members[entities.task], quotient.peers[entities.task]
+    groups = quotient.host_devices // np.maximum(members, 1)  # of a host
+    alike = groups // quotient.copies[quotient.along[entities.task]]  # of these, groups that each entity stands for
     transfers = entities.path_set >= 0
     between = transfers & (paths.pair[entities.path_set] >= 0)
     waiting = between & (entities.volume <= BURST)
-    long = waiting & (quotient.host_devices * members > _QUEUE) & (len(prepared.tasks.kind) > 1)
-    queues = [
-        _queue(network, int(hosts[entity]), int(members[entity]), int(prepared.tasks.size[entities.task[entity]]))
-        for entity in np.flatnonzero(long)
-    ]
+    flows = np.where(transfers, peers, alike)
+    flows[between & ~waiting] *= (alike * members**2)[between & ~waiting]
+    repeats = np.where(waiting, members**2, 1)
+    # If all devices of a host are in the group, nobody else uses the network meanwhile.
+    apart = (repeats > _QUEUE) & (members == quotient.host_devices) & (len(prepared.tasks.kind) > 1)
+    repeats[apart] = 1
+    sizes = prepared.tasks.size[entities.task]
+    queues = [_queue(network, *map(int, (peers[e], members[e], sizes[e]))) for e in np.flatnonzero(apart)]
     setup_latency, path_set = entities.setup_latency.copy(), entities.path_set.copy()
-    setup_latency[long] = [queue.seconds for queue in queues]
-    path_set[long] = -1
-    link_bytes = np.sum([np.zeros(network.n_links), *(queue.link_bytes for queue in queues)], axis=0)
-    flows = np.where(transfers, members - 1, 1)
-    flows[between] = (quotient.host_devices * members * (hosts - 1))[between]
-    flows[waiting] = hosts[waiting] - 1
-    groups = quotient.host_devices // np.maximum(members, 1)
-    repeats = np.where(waiting & ~long, quotient.host_devices * members, 1)
+    setup_latency[apart] = [queue.seconds for queue in queues]
+    path_set[apart] = -1
     none = np.zeros(0, dtype=np.int64)
-    loads = [
-        (none, none)
-        if long[entity]
-        else _transfer_loads(prepared, entity, flows[entity])
-        if transfers[entity]
-        else _ring_loads(network, int(entities.ring[entity]), kind, groups[entity])
-        for entity in range(len(transfers))
-    ]
-    slots = np.array([len(links) for links, _ in loads])
-    per_task = np.bincount(entities.task, repeats, len(prepared.tasks.kind)).astype(np.int64)
-    rows = np.repeat(np.arange(len(transfers)), repeats)
-    columns = entities._replace(
-        ring=np.arange(len(transfers)), path_set=path_set, setup_latency=setup_latency
-    )._asdict()
-    repeated = {name: columns[name][rows] for name in columns if name not in ("of_task", "slot_ptr", "caps")}
-    loaded = prepared._replace(
-        entities=Entities(
-            **repeated,
-            # Columns can be written, as those of a whole task graph: the kernel is compiled once for both.
-            of_task=np.concatenate([[0], np.cumsum(per_task)]).astype(np.int32),
-            slot_ptr=np.concatenate([[0], np.cumsum(slots[rows])]).astype(np.int64),
-            caps=entities.caps,
-        ),
-        rings=prepared.rings._replace(
-            load_ptr=i64(np.concatenate([[0], np.cumsum(slots)])),
-            load_links=i32(np.concatenate([none, *(links for links, _ in loads)])),
-            load=i64(np.concatenate([none, *(load for _, load in loads)])),
-        ),
-    )
-    return ProgramLoads(loaded, link_bytes)
+    crossed = [none if apart[e] else _crossed(prepared, e, network) for e in range(len(transfers))]
+    # Of a ring, only the links between hosts are those of several groups.
+    loads = [np.where(transfers[e] | (kinds < 2), flows[e], 1) * LOAD for e, kinds in enumerate(crossed)]
+    messages = _Messages(entities._replace(setup_latency=setup_latency, path_set=path_set), crossed, loads, repeats)
+    return messages, np.sum([np.zeros(network.n_links), *(queue.link_bytes for queue in queues)], axis=0)
+
+
+def _slices(begins: I32 | I64, ends: I32 | I64, rows: I64) -> I64:
+    """Return the numbers ``begins[row] .. ends[row] - 1`` of each row, one after the other."""
+    lengths = (ends - begins)[rows]
+    before = np.cumsum(lengths) - lengths
+    numbers: I64 = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(begins[rows] - before, lengths)
+    return numbers
+
+
+def _running(counts: I64) -> I64:
+    """Return the running sum of counts, from 0."""
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 class _Queue(NamedTuple):
@@ -110,10 +179,8 @@ class _Queue(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _queue(network: Network, hosts: int, members: int, nbytes: int) -> _Queue:
-    """Simulate such messages between hosts, of ``nbytes`` each, on a network that is idle otherwise."""
-    links = switch_links(network)
-    assert links is not None
+def _queue(network: Network, other_hosts: int, members: int, nbytes: int) -> _Queue:
+    """Simulate such messages of a group between hosts, of ``nbytes`` each, on a network that is idle otherwise."""
     host_devices = network.cluster.n_devices // network.cluster.n_hosts
     taskgraph = TaskGraph(
         kind=[TaskKind.TRANSFER],
@@ -130,41 +197,66 @@ def _queue(network: Network, hosts: int, members: int, nbytes: int) -> _Queue:
         succ=[],
         n_devices=network.cluster.n_devices,
     )
-    quotient = ProgramQuotient(taskgraph, np.array([hosts]), np.array([members]), host_devices, 1)
+    quotient = ProgramQuotient(
+        taskgraph,
+        members=np.array([members]),
+        peers=np.array([other_hosts]),
+        along=np.array([0]),
+        axes=((0,),),
+        mesh=(network.cluster.n_devices,),
+        apart=(1,),
+        host_devices=host_devices,
+        n_tasks=1,
+    )
     tasks, traffic = columns(taskgraph), network.lower(taskgraph)
     entities = build(tasks, traffic, network.paths, network.rings, False)
     prepared = Prepared(tasks, entities, network.paths, network.rings, network.cluster.n_devices)
-    outcome = Outcome(*run(*program_loads(prepared, quotient, network, links).prepared, 0, np.zeros(0), np.inf))
+    outcome = Outcome(*run(*program_loads(prepared, quotient, network).prepared, 0, np.zeros(0), np.inf))
     return _Queue(float(outcome.makespan), outcome.link_bytes)
 
 
-def _transfer_loads(prepared: Prepared, entity: int, flows: int) -> tuple[I64, I64]:
-    """Return the links on the path of a transfer, and their loads if so many flows use each."""
-    paths = prepared.paths
-    path = paths.row_ptr[prepared.entities.path_set[entity]]
-    links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].astype(np.int64)
-    return links, np.full(len(links), flows * LOAD)
+def _crossed(prepared: Prepared, entity: int, network: Network) -> I64:
+    """Return the kinds of links on the path of a transfer, or that a ring crosses, in their order."""
+    paths, rings, path_set = prepared.paths, network.rings_in_full, prepared.entities.path_set[entity]
+    if path_set >= 0:
+        path = paths.row_ptr[path_set]
+        crossed = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]]
+    else:
+        ring = prepared.entities.ring[entity]
+        crossed = rings.load_links[rings.load_ptr[ring] : rings.load_ptr[ring + 1]]
+    kinds = _Links.of(network).kind[crossed]
+    return kinds[np.sort(np.unique(kinds, return_index=True)[1])]
 
 
-def _ring_loads(network: Network, ring: int, kind: I64, groups: int) -> tuple[I64, I64]:
-    """Return a link of each kind that a ring crosses, and its load if so many groups cross those between hosts."""
-    rings = network.rings_in_full
-    crossed = rings.load_links[rings.load_ptr[ring] : rings.load_ptr[ring + 1]].astype(np.int64)
-    links = crossed[np.sort(np.unique(kind[crossed], return_index=True)[1])]
-    return links, np.where(kind[links] < 2, groups, 1) * LOAD
+def spread(link_bytes: F64, network: Network) -> F64:
+    """(E,) bytes over each link, given those over the links of the first host and the first device."""
+    links = _Links.of(network)
+    spread_bytes: F64 = link_bytes[links.of_first[links.kind]]
+    return spread_bytes
 
 
-def spread(link_bytes: F64, network: Network, links: Star) -> F64:
-    """(E,) bytes over each link, given those over the links that stand for all of their kind."""
-    kind = _kind_of_link(network, links)
-    counted = np.bincount(kind, link_bytes, 4)
-    return counted[kind].astype(np.float64)
+class _Links(NamedTuple):
+    """Links by kind: 0 for those from hosts to the switch, 1 for those back, 2 and 3 for those of devices inside hosts.
 
+    Attributes:
+        kind: (E,) of each link.
+        of_first: (4,) the link of each kind that is the first host's, or the first device's.
+    """
 
-def _kind_of_link(network: Network, links: Star) -> I64:
-    """(E,) 0 for links from hosts to the switch, 1 for those back, 2 and 3 for those of devices inside hosts."""
-    kind = np.empty(network.n_links, dtype=np.int64)
-    kind[links.up], kind[links.down] = 0, 1
-    inside = np.arange(network.n_links - network.fabric.n_links)
-    kind[network.fabric.n_links :] = 2 + inside % 2
-    return kind
+    kind: I64
+    of_first: I64
+
+    @staticmethod
+    @functools.lru_cache(maxsize=16)
+    def of(network: Network) -> _Links:
+        """Return the links of a network with one switch."""
+        links = switch_links(network)
+        assert links is not None
+        fabric_links = network.fabric.n_links
+        kind = 2 + (np.arange(network.n_links) - fabric_links) % 2
+        kind[links.up], kind[links.down] = 0, 1
+        return _Links(kind, np.array([links.up[0], links.down[0], fabric_links, fabric_links + 1], dtype=np.int64))
+
+    def of_kind(self, kinds: I64, devices: I64) -> I64:
+        """Return links of the first host that stand for all of their kind, inside it those of some devices."""
+        return self.of_first[kinds] + np.where(kinds < 2, 0, 2 * devices)

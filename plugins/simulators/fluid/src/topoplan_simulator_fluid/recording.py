@@ -22,6 +22,7 @@ from topoplan_engine.network.tables import LOAD
 from topoplan_engine.simulation.columns import Outcome
 from topoplan_simulator_fluid.kernel import State, advance, initial_state
 from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.remaining import Deadline, no_deadline
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, SETTLED
 
 __all__ = ["record"]
@@ -73,7 +74,7 @@ def record(prepared: Prepared, seed: int) -> tuple[Outcome, LinkUse]:
     Raises:
         TopoplanError: there are too many rows.
     """
-    state = initial_state(prepared)
+    state, never = initial_state(prepared), no_deadline()
     n_entities, n_slots = len(prepared.entities.task), int(prepared.entities.slot_ptr[-1])
     pace = _Pace(
         np.zeros(n_entities),
@@ -86,7 +87,7 @@ def record(prepared: Prepared, seed: int) -> tuple[Outcome, LinkUse]:
     rows = _room(n_slots + SPARE)
     events = 0
     while state.now[0] < np.inf:
-        count = _record(prepared, state, seed, np.zeros(0), pace, rows)
+        count = _record(prepared, state, seed, never, pace, rows)
         if count < 0:
             raise KeyboardInterrupt
         events += int(count)
@@ -126,7 +127,7 @@ def _grown(rows: _Rows) -> _Rows:
 
 
 @kernel
-def _record(p: Prepared, s: State, seed: int, time_to_end: F64, pace: _Pace, rows: _Rows) -> int:
+def _record(p: Prepared, s: State, seed: int, never: Deadline, pace: _Pace, rows: _Rows) -> int:
     """Run until the end, or until there may be no room for one more instant; return events, -1 if interrupted."""
     events, instants = 0, 0
     most = len(rows.link) - len(pace.link)
@@ -135,7 +136,7 @@ def _record(p: Prepared, s: State, seed: int, time_to_end: F64, pace: _Pace, row
         instants += 1
         if instants & _ASK == 0 and interrupted():
             return -1
-        events += advance(p, s, seed, time_to_end, np.inf, 1)
+        events += advance(p, s, seed, never, 1)
         for i in range(s.sharing.counts[ENDED]):
             flow = int(s.ended[i])
             rest_bytes = pace.left[flow]

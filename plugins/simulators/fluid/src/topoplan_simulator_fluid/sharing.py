@@ -40,7 +40,7 @@ from topoplan_simulator_fluid.rows import (
     swap,
 )
 
-__all__ = ["add_link", "crosses", "end_flows", "enter", "settle"]
+__all__ = ["add_link", "bytes_left_over", "crosses", "end_flows", "enter", "settle"]
 
 
 @inline_kernel
@@ -187,6 +187,17 @@ def _move(s: Sharing, flow: int, now: float) -> None:
     _leave(s, flow, record)
     _note(s, link, DIRTY)
     _join(s, flow, bytes_left, now)
+
+
+@inline_kernel
+def bytes_left_over(s: Sharing, link: int, now: float) -> float:
+    """Bytes that have yet to cross a link of what flows over it; rates have not changed until ``now``."""
+    record, rest_bytes = s.links[link], 0.0
+    for position in range(record.row, record.row + record.length):
+        flow = s.flows[s.incidence[position].flow]
+        load = s.slots[s.incidence[position].slot].load
+        rest_bytes += max(flow.virtual_finish - _served(s, flow.bottleneck, now), 0.0) * (load / LOAD)
+    return rest_bytes
 
 
 @inline_kernel
