@@ -22,12 +22,10 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["KEPT", "Columns", "ReplicaCosts", "columns_of", "states_of"]
+__all__ = ["Columns", "columns_of", "states_of"]
 
 Bools = NDArray[np.bool_]
 
-#: Row of the bytes that persist in what `ReplicaCosts.replica_prices` returns.
-KEPT = 3
 #: On at most so many devices a stage may have any number of them.
 _ANY_SIZE = 32
 
@@ -60,6 +58,7 @@ class Columns:
         crossing: (C,) bytes of all edges that start before a cut and end after it; 0 at both ends.
         closed: (C, n) the operators before each cut.
         operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by itself.
+        operator_kept: (n,) bytes of ``kept`` of each undivided operator.
         edge, edge_bytes: (E, 2) producers and consumers, and (E,) bytes between them.
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
             nearest (in seconds) first.
@@ -78,6 +77,7 @@ class Columns:
     closed: Bools
     operator_backward: F64
     operator_gradients: F64
+    operator_kept: F64
     edge: I64
     edge_bytes: F64
     before_ptr: I64
@@ -170,6 +170,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         closed=closed,
         operator_backward=prices[1],
         operator_gradients=gradients,
+        operator_kept=prices[3, 0],
         edge=edge,
         edge_bytes=edge_bytes,
         before_ptr=before_ptr,

@@ -246,21 +246,37 @@ def pipelines(task: Task, best: float, most_stages: int) -> Iterator[PipelineEst
     seconds = np.take_along_axis(table.whole[:n_rows], fastest, axis=1)
     worst = np.repeat(table.limit[:n_rows, None], fastest.shape[1], axis=1)
     worst[:, 1:] = worst[:, 1:] / _SLACK * _NEARLY
-    for row, place in np.argwhere(np.isfinite(seconds) & (seconds <= worst)).tolist():
-        yield _trace(table, row, int(fastest[row, place]), source, moves)
-
-
-def _trace(table: _Table, row: int, occupancy: int, source: I64, moves: Moves) -> PipelineEstimate:
-    """Follow the moves back from a whole pipeline; number hosts as the machine does."""
-    cuts, counts = np.empty(row + 1, dtype=np.int64), np.zeros((row + 1, len(moves.first)), dtype=np.int64)
+    in_reach = np.isfinite(seconds) & (seconds <= worst)
+    rows = np.nonzero(in_reach)[0]
+    cuts = np.empty((len(rows), n_rows), dtype=np.int64)
+    counts = np.zeros((*cuts.shape, len(moves.first)), dtype=np.int64)
     hosts = np.empty((2, len(moves.first)), dtype=np.int64)
-    columns = (moves.before, moves.renumbered, moves.first)
-    _follow(table.move, table.end, row, occupancy, source, columns, cuts, counts, hosts)
-    seconds = float(table.whole[row, occupancy])
-    return PipelineEstimate(seconds, tuple(cuts.tolist()), tuple(map(tuple, counts.tolist())))
+    numbering = (moves.before, moves.renumbered, moves.first)
+    _follow_all(table.move, table.end, rows, fastest[in_reach], source, numbering, cuts, counts, hosts)
+    for row, duration, starts, devices in zip(
+        rows.tolist(), seconds[in_reach].tolist(), cuts.tolist(), counts.tolist(), strict=True
+    ):
+        yield PipelineEstimate(duration, tuple(starts[: row + 1]), tuple(map(tuple, devices[: row + 1])))
 
 
 @kernel  # type: ignore[untyped-decorator]
+def _follow_all(
+    steps: I32,
+    ends: I32,
+    rows: I64,
+    occupancies: I64,
+    source: I64,
+    moves: tuple[I32, I32, I32],
+    cuts: I64,
+    counts: I64,
+    hosts: I64,
+) -> None:
+    """Follow the moves back from n whole pipelines; see `_follow`, which has one of each column and row."""
+    for number in range(len(rows)):
+        _follow(steps, ends, rows[number], occupancies[number], source, moves, cuts[number], counts[number], hosts)
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
 def _follow(
     steps: I32,
     ends: I32,
@@ -279,7 +295,7 @@ def _follow(
         row, occupancy: of the whole pipeline.
         source: (E,) the occupancy from which each move leads.
         moves: ``before``, ``renumbered`` and ``first`` of `Moves`.
-        cuts, counts: (row + 1,), (row + 1, H) output; counts are zero.
+        cuts, counts: (S,), (S, H) output, of which the first ``row`` + 1 are written; counts are zero.
         hosts: (2, H) room.
     """
     before, renumbered, first = moves

@@ -23,7 +23,17 @@ from topoplan import Cluster
 from topoplan.arrays import F64, I32, I64, f64, i32
 from topoplan_engine.kernels.jit import kernel
 
-__all__ = ["Counts", "Devices", "Machine", "MovePairs", "Moves", "moves_of", "paired_moves", "transfer_loads"]
+__all__ = [
+    "Counts",
+    "Devices",
+    "Machine",
+    "MovePairs",
+    "Moves",
+    "allreduce_seconds",
+    "moves_of",
+    "paired_moves",
+    "transfer_loads",
+]
 
 #: Numbers of devices on each host.
 Counts = tuple[int, ...]
@@ -80,12 +90,12 @@ class Machine:
     def allreduce(self, counts: I32) -> F64:
         """Return the (n,) seconds to all-reduce one byte, for (n, H) numbers of devices on each host."""
         seconds = np.empty(len(counts))
-        _allreduce(np.ascontiguousarray(counts, dtype=np.int32), self.outside, self.inside, seconds)
+        allreduce_seconds(np.ascontiguousarray(counts, dtype=np.int32), self.outside, self.inside, seconds)
         return seconds
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _allreduce(counts: I32, outside: F64, inside: F64, seconds: F64) -> None:
+def allreduce_seconds(counts: I32, outside: F64, inside: F64, seconds: F64) -> None:
     """Write what `Machine.allreduce` returns: a ring is as slow as the slowest link that it needs."""
     for stage in range(len(counts)):
         size, hosts, slowest_outside, slowest_inside = 0, 0, np.inf, np.inf

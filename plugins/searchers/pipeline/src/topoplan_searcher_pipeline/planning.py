@@ -11,7 +11,8 @@ from __future__ import annotations
 import bisect
 import functools
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -34,6 +35,7 @@ from topoplan_searcher_pipeline.plans import (
     pipeline_costs,
     schedule_pipeline,
 )
+from topoplan_searcher_pipeline.selection import drop_others, reach, select
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
 __all__ = ["Planner", "baselines", "orders_of"]
@@ -86,13 +88,33 @@ class Planner:
         return self._cost_cache[pipeline]
 
     def plan(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
-        """Return the plan of a pipeline under a schedule; see `schedule_pipeline`."""
+        """Return the plan of a pipeline under a schedule, if there is one; see `schedule_pipeline`."""
+        plans = self.plans_under(pipeline, [(kind, count)], cutoff)
+        return plans[0] if plans else None
+
+    def plans_under(
+        self,
+        pipeline: Pipeline,
+        schedules: Sequence[tuple[ScheduleKind, int]],
+        cutoff: float,
+        slower: float = np.inf,
+        stop: float = np.inf,
+    ) -> list[PipelinePlan]:
+        """Return the plans of a pipeline under some schedules; see `schedule_pipeline`."""
         costs = self.costs_of(pipeline)
-        if costs is None or count * pipeline.widest > self.columns.samples:
-            return None
-        memory, recompute = self.machine.memory, self.recompute
+        if costs is None:
+            return []
+        possible = [(kind, count) for kind, count in schedules if count * pipeline.widest <= self.columns.samples]
         return schedule_pipeline(
-            pipeline, costs, kind, count, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
+            pipeline,
+            costs,
+            possible,
+            self.machine.memory,
+            recompute=self.recompute,
+            cutoff=cutoff,
+            slower=slower,
+            stop=stop,
+            rooms=self._rooms,
         )
 
     def shape(self, pipeline: Pipeline) -> tuple[object, ...]:
@@ -117,8 +139,8 @@ class Planner:
             pipeline, costs, schedules, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
         )
 
-    def plans_of(self, best: float) -> list[PipelinePlan]:
-        """Return plans of the dynamic program, the fastest first; ``best`` is the seconds of the best baseline."""
+    def plans_of(self, best: float, number: int) -> list[PipelinePlan]:
+        """Return so many plans to simulate task by task; ``best`` is the seconds of the best baseline."""
         candidates: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
         moves, pairs = paired_moves(self.machine, self.sizes)
         for count in self._wide():
@@ -126,20 +148,29 @@ class Planner:
                 for candidate in self._dynamic(moves, pairs, order, count, best):
                     best = min(best, candidate.seconds)
                     candidates[Pipeline(candidate.cuts, candidate.counts), count, order] = candidate.seconds
+        most_selected = number if number >= _ENOUGH else sys.maxsize  # so that it is known when there are enough
         plans: list[PipelinePlan] = []
-        variants: set[tuple[Pipeline, ScheduleKind, int]] = set()
+        variants: dict[Pipeline, set[tuple[ScheduleKind, int]]] = {}
         for (pipeline, count, order), seconds in heapq.nsmallest(_MOST, candidates.items(), key=lambda item: item[1]):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
-            kinds = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
-            for kind in kinds if order in kinds else (order,):
-                for fewer in (count, count // 2, count // 4):  # a longer last pass hides more of the all-reduces
-                    if kind in self.kinds and fewer in self.micro_batches and (pipeline, kind, fewer) not in variants:
-                        variants.add((pipeline, kind, fewer))
-                        plan = self.plan(pipeline, kind, fewer, plans[0].seconds * _SLOWER if plans else np.inf)
-                        if plan is not None:
-                            bisect.insort(plans, plan, key=_seconds)
-        return plans
+            tried = variants.setdefault(pipeline, set())
+            schedules = [schedule for schedule in self._variants(order, count) if schedule not in tried]
+            tried.update(schedules)
+            cutoff = plans[0].seconds * _SLOWER if plans else np.inf
+            stop = reach(plans, most_selected, len(pipeline.cuts))
+            for plan in self.plans_under(pipeline, schedules, cutoff, _SLOWER, stop):
+                bisect.insort(plans, plan, key=_seconds)
+            plans = drop_others(plans, most_selected)
+        return select(plans, number)
+
+    def _variants(self, order: ScheduleKind, count: int) -> list[tuple[ScheduleKind, int]]:
+        """Return the schedules to simulate of a pipeline that was planned for one, with its number of micro-batches."""
+        duplicates = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
+        kinds = [kind for kind in (duplicates if order in duplicates else (order,)) if kind in self.kinds]
+        # A longer last pass hides more of the all-reduces.
+        counts = [fewer for fewer in (count, count // 2, count // 4) if fewer in self.micro_batches]
+        return [(kind, fewer) for kind in kinds for fewer in counts]
 
     def _planned_orders(self) -> list[ScheduleKind]:
         """Return the schedules to plan for: without 1F1B if ZB-H1 is among them, whose best pipelines are similar."""

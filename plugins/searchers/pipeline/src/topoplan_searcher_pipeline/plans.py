@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.kernels.jit import kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Columns
-from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, transfer_loads
+from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
 from topoplan_searcher_pipeline.stage_simulation import ORDERS, Room, StageTimes, busiest, in_flight, simulate
 
 __all__ = [
@@ -114,16 +114,16 @@ class PipelineCosts(NamedTuple):
 
 def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> PipelineCosts | None:
     """Sum the columns over each stage; None if the columns have no row for the size of a stage."""
-    row_of = columns.row_of_replicas
-    rows = np.array([row_of.get(size, -1) for size in pipeline.sizes], dtype=np.int64)
-    if (rows < 0).any():
+    rows = [columns.row_of_replicas.get(size, -1) for size in pipeline.sizes]
+    if -1 in rows:
         return None
     counts = np.array(pipeline.counts, dtype=np.int32)
     cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
-    nbytes, stage_of = np.zeros((len(rows), len(rows))), np.zeros(columns.closed.shape[1], dtype=np.int64)
-    pairs = _send_bytes(cuts, columns.closed, columns.edge, columns.edge_bytes, stage_of, nbytes)
-    hosts, n = counts.shape[1], columns.closed.shape[1]
-    stages, operators, loads = np.empty((6, len(rows))), np.empty((2, n)), np.empty((2, pairs, hosts))
+    (count, hosts), n = counts.shape, columns.closed.shape[1]
+    room = _Room(np.empty((count, count)), np.empty(n, dtype=np.int64), np.empty(count), np.empty((2, hosts)))
+    most = count * count  # pairs of stages
+    stages, operators, loads = np.empty((6, count)), np.empty((2, n)), np.empty((2, most, hosts))
+    ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty(most), np.empty(count, dtype=np.int64)
     costs = PipelineCosts(
         replicated=True,
         busiest=0.0,
@@ -133,44 +133,42 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
         persistent=stages[3],
         activations=stages[4],
         input_bytes=stages[5],
-        source=np.empty(pairs, dtype=np.int64),
-        target=np.empty(pairs, dtype=np.int64),
-        inside=np.empty(pairs),
+        source=ends[0],
+        target=ends[1],
+        inside=inside,
         egress=loads[0],
         ingress=loads[1],
-        first=np.empty(len(rows), dtype=np.int64),
+        first=first,
         backward_before=operators[0],
         allreduce=operators[1],
     )
-    placed = _Hosts(counts, machine.allreduce(counts), machine.outside, machine.inside, np.empty((2, hosts)))
-    replicated = _sum_stages(cuts, rows, nbytes, placed, _StageColumns.of(columns), costs)
-    return costs._replace(replicated=bool(replicated), busiest=float((costs.forward + costs.backward).max()))
+    placed = _Hosts(counts, machine.outside, machine.inside)
+    pairs, replicated, seconds = _sum_stages(cuts, np.array(rows), placed, _StageColumns.of(columns), costs, room)
+    return costs._replace(
+        replicated=bool(replicated),
+        busiest=float(seconds),
+        source=costs.source[:pairs],
+        target=costs.target[:pairs],
+        inside=costs.inside[:pairs],
+        egress=costs.egress[:pairs],
+        ingress=costs.ingress[:pairs],
+    )
 
 
-@kernel  # type: ignore[untyped-decorator]
-def _send_bytes(cuts: I64, closed: NDArray[np.bool_], edge: I64, edge_bytes: F64, stage_of: I64, nbytes: F64) -> int:
-    """Write the bytes of `Columns.sent`; return how many pairs of stages send any.
+class _Room(NamedTuple):
+    """What `_sum_stages` writes into beside its results.
 
-    Args:
-        cuts: (S+1,) starts of the stages, and the last cut.
-        closed, edge, edge_bytes: see `Columns`.
-        stage_of: (n,) room for the stage of each operator; zero.
-        nbytes: (S, S) output; zero.
+    Attributes:
+        nbytes: (S, S) bytes that each stage sends to each later one.
+        stage_of: (n,) the stage of each operator.
+        allreduce: (S,) seconds to all-reduce a byte.
+        loads: (2, H) of `transfer_loads`.
     """
-    stages = len(nbytes)
-    for stage in range(1, stages):
-        for op in range(len(stage_of)):
-            if not closed[cuts[stage], op]:
-                stage_of[op] = stage
-    for row in range(len(edge)):
-        source, target = stage_of[edge[row, 0]], stage_of[edge[row, 1]]
-        if source != target:
-            nbytes[source, target] += edge_bytes[row]
-    pairs = 0
-    for source in range(stages):
-        for target in range(stages):
-            pairs += nbytes[source, target] != 0.0
-    return pairs
+
+    nbytes: F64
+    stage_of: I64
+    allreduce: F64
+    loads: F64
 
 
 class _StageColumns(NamedTuple):
@@ -186,6 +184,8 @@ class _StageColumns(NamedTuple):
     closed: NDArray[np.bool_]
     operator_backward: F64
     operator_gradients: F64
+    edge: I64
+    edge_bytes: F64
 
     @classmethod
     def of(cls, columns: Columns) -> _StageColumns:
@@ -194,36 +194,36 @@ class _StageColumns(NamedTuple):
 
 
 class _Hosts(NamedTuple):
-    """Where stages are: (S, H) ``counts`` of devices, (S,) seconds to all-reduce a byte, and the machine's bandwidths.
-
-    ``loads`` (2, H) is room for `transfer_loads`.
-    """
+    """Where stages are: (S, H) ``counts`` of devices, and the machine's bandwidths."""
 
     counts: I32
-    allreduce: F64
     outside: F64
     inside: F64
-    loads: F64
 
 
 @kernel  # type: ignore[untyped-decorator]
-def _sum_stages(cuts: I64, rows: I64, nbytes: F64, hosts: _Hosts, columns: _StageColumns, costs: PipelineCosts) -> bool:
-    """Write the costs of a pipeline; return whether every operator can be cut for the devices of its stage.
+def _sum_stages(
+    cuts: I64, rows: I64, hosts: _Hosts, columns: _StageColumns, costs: PipelineCosts, room: _Room
+) -> tuple[int, bool, float]:
+    """Write the costs of a pipeline; return how many pairs there are, ``replicated`` and ``busiest``.
 
     Args:
         cuts: (S+1,) starts of the stages, and the last cut.
         rows: (S,) row of each stage in the columns.
-        nbytes: (S, S) bytes between stages.
         hosts, columns: of stages and operators.
-        costs: output, but for ``replicated``.
+        costs: output, with room for all pairs of stages.
+        room: to write into.
     """
-    replicated, n, pair = True, 0, 0
-    backward_seconds, allreduce_seconds = 0.0, 0.0  # of all operators so far
+    _send_bytes(cuts, columns, room)
+    allreduce_seconds(hosts.counts, hosts.outside, hosts.inside, room.allreduce)
+    replicated, n, pair, busiest_seconds = True, 0, 0, 0.0
+    backward_seconds, summing_seconds = 0.0, 0.0  # of all operators so far
     for s in range(len(rows)):
         row, start, end = rows[s], cuts[s], cuts[s + 1]
         replicated = replicated and columns.unpriced[row, end] == columns.unpriced[row, start]
         costs.forward[s] = columns.forward[row, end] - columns.forward[row, start]
         costs.backward[s] = columns.backward[row, end] - columns.backward[row, start]
+        busiest_seconds = max(busiest_seconds, costs.forward[s] + costs.backward[s])
         costs.weights[s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
         costs.persistent[s] = columns.kept[row, end] - columns.kept[row, start]
         costs.activations[s] = columns.activations[row, end] - columns.activations[row, start]
@@ -234,59 +234,82 @@ def _sum_stages(cuts: I64, rows: I64, nbytes: F64, hosts: _Hosts, columns: _Stag
             if columns.closed[start, op] or not columns.closed[end, op]:
                 continue
             backward = columns.operator_backward[row, op]
-            gradients = columns.operator_gradients[op] * hosts.allreduce[s]
+            gradients = columns.operator_gradients[op] * room.allreduce[s]
             backward_seconds += backward
-            allreduce_seconds += gradients
+            summing_seconds += gradients
             if n == costs.first[s]:
-                backward_base, allreduce_base = backward_seconds - backward, allreduce_seconds - gradients
+                backward_base, allreduce_base = backward_seconds - backward, summing_seconds - gradients
             costs.backward_before[n] = backward_seconds - backward_base - backward
-            costs.allreduce[n] = allreduce_seconds - allreduce_base
+            costs.allreduce[n] = summing_seconds - allreduce_base
             n += 1
         for target in range(len(rows)):
-            size = nbytes[s, target]
+            size = room.nbytes[s, target]
             if size == 0.0:
                 continue
             costs.source[pair], costs.target[pair] = s, target
             counts = hosts.counts
-            seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, hosts.loads)
+            seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, room.loads)
             costs.inside[pair] = seconds * size
             for h in range(counts.shape[1]):
-                costs.egress[pair, h] = hosts.loads[0, h] * size
-                costs.ingress[pair, h] = hosts.loads[1, h] * size
+                costs.egress[pair, h] = room.loads[0, h] * size
+                costs.ingress[pair, h] = room.loads[1, h] * size
             pair += 1
-    return replicated
+    return pair, replicated, busiest_seconds
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _send_bytes(cuts: I64, columns: _StageColumns, room: _Room) -> None:
+    """Write ``room.nbytes``, the bytes of `Columns.sent`."""
+    room.stage_of[:] = 0
+    room.nbytes[:] = 0.0
+    for stage in range(1, len(cuts) - 1):
+        for op in range(len(room.stage_of)):
+            if not columns.closed[cuts[stage], op]:
+                room.stage_of[op] = stage
+    for row in range(len(columns.edge)):
+        source, target = room.stage_of[columns.edge[row, 0]], room.stage_of[columns.edge[row, 1]]
+        if source != target:
+            room.nbytes[source, target] += columns.edge_bytes[row]
 
 
 def schedule_pipeline(
     pipeline: Pipeline,
     costs: PipelineCosts,
-    kind: ScheduleKind,
-    micro_batches: int,
+    schedules: Sequence[tuple[ScheduleKind, int]],
     memory: float,
     *,
     recompute: bool,
-    cutoff: float = np.inf,
-    rooms: dict[tuple[int, ...], ScheduleRoom] | None = None,
-) -> PipelinePlan | None:
-    """Return a pipeline's plan under a schedule, timed by stage simulation.
+    cutoff: float,
+    slower: float,
+    stop: float,
+    rooms: dict[tuple[int, ...], ScheduleRoom],
+) -> list[PipelinePlan]:
+    """Return a pipeline's plans under ``schedules``, in their order, timed by stage simulation.
 
-    None if it does not fit into memory, if an operator cannot be cut, or if a lower bound reaches ``cutoff``.
+    Those are left out that do not fit into memory, whose lower bound reaches ``cutoff``, or ``slower`` times the
+    seconds of an earlier one, or whose simulation stops at ``stop``; and all if an operator cannot be cut.
 
     Args:
         pipeline, costs: the pipeline and its costs.
-        kind, micro_batches: its schedule.
+        schedules: each a schedule and its number of micro-batches.
         memory: bytes of a device.
         recompute: stages that do not fit may run their forward passes twice.
-        cutoff: only a plan that takes fewer seconds is useful.
+        cutoff, slower: only a plan that takes fewer seconds is useful.
+        stop: seconds; see `simulate`.
         rooms: what earlier calls wrote into, to use again.
     """
-    if not costs.replicated or costs.busiest >= cutoff:
-        return None
-    room = _room(costs, micro_batches, {} if rooms is None else rooms)
-    seconds = _schedule(costs, ORDERS.index(kind), micro_batches, memory, recompute, cutoff, np.inf, room)
-    if seconds < 0:
-        return None
-    return PipelinePlan(float(seconds), pipeline, kind, micro_batches, tuple(room.recomputes.tolist()))
+    if not schedules or not costs.replicated or costs.busiest >= cutoff:
+        return []
+    numbers = np.array([(ORDERS.index(kind), count) for kind, count in schedules])
+    room = _room(costs, max(count for _, count in schedules), rooms)
+    seconds, recomputes = np.empty(len(numbers)), np.empty((len(numbers), len(costs.forward)), dtype=np.bool_)
+    _time_all(costs, numbers, memory, recompute, cutoff, slower, stop, room, seconds, recomputes)
+    rows = zip(seconds.tolist(), schedules, recomputes.tolist(), strict=True)
+    return [
+        PipelinePlan(duration, pipeline, *schedule, tuple(row))
+        for duration, schedule, row in rows
+        if 0 <= duration < np.inf
+    ]
 
 
 def fastest_schedule(
@@ -402,6 +425,39 @@ def _schedule(
     if busiest(micro_batches, times) >= cutoff:
         return -1.0
     return float(simulate(order, micro_batches, times, room.simulation, stop))
+
+
+@kernel  # type: ignore[untyped-decorator]
+def _time_all(
+    costs: PipelineCosts,
+    schedules: I64,
+    memory: float,
+    recompute: bool,
+    cutoff: float,
+    slower: float,
+    stop: float,
+    room: ScheduleRoom,
+    seconds: F64,
+    recomputes: NDArray[np.bool_],
+) -> None:
+    """Write the seconds of a pipeline under n schedules, negative or infinite where `schedule_pipeline` leaves it out.
+
+    Args:
+        costs, memory, recompute, cutoff, slower, stop: see `schedule_pipeline`.
+        schedules: (n, 2) order and number of micro-batches.
+        room: for the simulations.
+        seconds, recomputes: (n,), (n, S) output; the stages with recomputation.
+    """
+    for turn in range(len(schedules)):
+        seconds[turn] = -1.0
+        if costs.busiest >= cutoff:
+            continue
+        order, count = schedules[turn, 0], schedules[turn, 1]
+        seconds[turn] = _schedule(costs, order, count, memory, recompute, cutoff, stop, room)
+        if seconds[turn] >= 0.0:
+            cutoff = min(cutoff, seconds[turn] * slower)
+            for s in range(len(costs.forward)):
+                recomputes[turn, s] = room.recomputes[s]
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -15,7 +15,7 @@ from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
 from topoplan_pipeline_planning.layers import Layers, operator_columns
 from topoplan_searcher_pipeline import DapplePipeline
-from topoplan_searcher_pipeline.columns import KEPT, ReplicaCosts, columns_of, states_of
+from topoplan_searcher_pipeline.columns import Columns, columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
 from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
@@ -39,7 +39,7 @@ class Shortlist:
     Attributes:
         planner: the planner of the model and the machine.
         named: the plans of each baseline by its name; the fastest plan of each pipeline.
-        plans: the plans of the dynamic program, the fastest first.
+        plans: those of the dynamic program to simulate task by task.
         complete: the cuts are all antichain states of the model.
         lower_bound: lower bound on the seconds of all plans.
         stopped: a baseline nearly reaches the lower bound, so the dynamic program was not run.
@@ -66,9 +66,9 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the batch of "
             f"{graph.batch_size} samples"
         )
-    _check_operators(problem)
     states, complete = states_of(graph, options.max_states)
     columns, machine = columns_of(graph, cluster, costs, states), Machine.of(cluster)
+    _check_operators(problem, columns)
     if columns.seconds <= 0:
         raise TopoplanError(f"searcher pipeline: model {graph.name!r} takes no time (its operators need prices)")
     planner = Planner(
@@ -100,7 +100,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             return Shortlist(
                 planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, stopped=True
             )
-    plans = planner.plans_of(best)
+    plans = planner.plans_of(best, options.finalists)
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
     return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
@@ -163,18 +163,9 @@ class PipelineSearch(Search):
                 self._next += self._new(candidates, _TOGETHER)
 
     def _first(self) -> list[PipelinePlan]:
-        """Return the baselines and the best plans."""
+        """Return the baselines and the selected plans."""
         named = [plan for plans in self._shortlist.named.values() for plan in plans]
-        # Half of them by rank, half round-robin over the numbers of stages, for which stage simulation is least exact.
-        plans, half = self._shortlist.plans, self._options.finalists // 2
-        turns: dict[int, int] = {}
-        order = []
-        for place, plan in enumerate(plans[half:], half):
-            stages = len(plan.pipeline.cuts)
-            turns[stages] = turns.get(stages, 0) + 1
-            order.append((turns[stages], place))
-        rest_of_plans = [plans[place] for _, place in sorted(order)]
-        return [*named, *plans[:half], *rest_of_plans[: self._options.finalists - half]]
+        return [*named, *self._shortlist.plans]
 
     def _new(self, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
         """Return the first plans that were not proposed yet."""
@@ -241,13 +232,11 @@ class PipelineSearch(Search):
         ]
 
 
-def _check_operators(problem: Problem) -> None:
+def _check_operators(problem: Problem, columns: Columns) -> None:
     """Raise if an operator with its weights fits into no device, because stages do not cut weights."""
     room = float(problem.cluster.device_memory.min())
-    if isinstance(problem.costs, ReplicaCosts) and (all_prices := problem.costs.replica_prices([1])) is not None:
-        prices, unpriced = all_prices
-        if (prices[KEPT, 0, unpriced[0] == 0] <= room).all():
-            return
+    if (columns.operator_kept <= room).all():
+        return
     for index, op in enumerate(problem.graph.operators):
         undivided = (1,) * len(op.dims)
         if not op.weights or not problem.costs.supports(index, undivided):

@@ -53,8 +53,10 @@ class Room(NamedTuple):
     Attributes:
         missing: (2, S, M) number of transfers that each pass still waits for, forward and backward.
         arrivals: (2, S, M) latest arrival of the transfers of each pass so far.
+        depth: (S,) greatest number of micro-batches that each stage has started and not ended.
         counts: (3, S) number of passes that have run: forward, backward, gradients of weights.
-        ends: (2, S) end of the last pass of each stage, and of its next one; infinite if that waits.
+        ends: (2, S) end of the last pass of each stage, and of its next one; infinite if that waits.  Infinite columns
+            fill it up to a multiple of four.
         drain: (S,) seconds that pass at least from the last backward pass of each stage to the end of the iteration.
         network: (2, H) end of the last transfer that each host sends and receives.
         pair_ptr, pairs: (2, S+1), (2, E) compressed rows: the pairs of which each stage is the source, and those of
@@ -64,6 +66,7 @@ class Room(NamedTuple):
 
     missing: I64
     arrivals: F64
+    depth: I64
     counts: I64
     ends: F64
     drain: F64
@@ -79,8 +82,9 @@ class Room(NamedTuple):
         return cls(
             np.empty((2, stages, micro_batches), dtype=np.int64),
             np.empty((2, stages, micro_batches)),
+            np.empty(stages, dtype=np.int64),
             np.empty((3, stages), dtype=np.int64),
-            np.empty((2, stages)),
+            np.full((2, (stages + 3) // 4 * 4), np.inf),
             np.empty(stages),
             np.empty((2, hosts)),
             np.empty((2, stages + 1), dtype=np.int64),
@@ -147,21 +151,19 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room, cuto
     defer_weights = order == _ZERO_BUBBLE
     _clear(micro_batches, times, room)
     _fill_drain(defer_weights, times, room)
-    window_order = _ONE_F_ONE_B if defer_weights else order
     stages = len(times.forward)
+    for stage in range(stages):
+        room.depth[stage] = in_flight(_ONE_F_ONE_B if defer_weights else order, stage, stages, micro_batches)
     stage_end, ends, counts = room.ends[0], room.ends[1], room.counts
     for stage in range(stages):
-        ends[stage] = _next_end(stage, defer_weights, window_order, micro_batches, times, room)
+        ends[stage] = _next_end(stage, defer_weights, micro_batches, times, room)
     for _ in range(2 * stages * micro_batches):
-        stage = 0
-        for s in range(1, stages):
-            if ends[s] < ends[stage]:
-                stage = s
+        stage = _first_of(ends)
         stage_end[stage] = ends[stage]
-        direction = 0 if _goes_forward(stage, window_order, micro_batches, room) else 1
+        direction = 0 if _goes_forward(stage, micro_batches, room) else 1
         number = counts[direction, stage]
         counts[direction, stage] += 1
-        if _certain_end(stage, defer_weights, micro_batches, times, room) >= cutoff:
+        if cutoff < np.inf and _certain_end(stage, defer_weights, micro_batches, times, room) >= cutoff:
             return np.inf
         for turn in range(room.pair_ptr[direction, stage], room.pair_ptr[direction, stage + 1]):
             pair = room.pairs[direction, turn]
@@ -170,8 +172,10 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room, cuto
             room.missing[direction, neighbour, number] -= 1
             latest = room.arrivals[direction, neighbour, number]
             room.arrivals[direction, neighbour, number] = max(latest, arrival)
-            ends[neighbour] = _next_end(neighbour, defer_weights, window_order, micro_batches, times, room)
-        ends[stage] = _next_end(stage, defer_weights, window_order, micro_batches, times, room)
+            # A stage that does not wait has all that its next pass reads.
+            if ends[neighbour] == np.inf and room.missing[direction, neighbour, number] == 0:
+                ends[neighbour] = _next_end(neighbour, defer_weights, micro_batches, times, room)
+        ends[stage] = _next_end(stage, defer_weights, micro_batches, times, room)
     seconds = -np.inf
     for s in range(stages):
         if defer_weights:
@@ -181,11 +185,33 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room, cuto
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
+def _first_of(ends: F64) -> int:
+    """Return the stage whose next pass ends first, the first of equal ones.
+
+    Four minima do not wait for each other as the steps of one do.
+    """
+    a, b, c, d = ends[0], ends[1], ends[2], ends[3]
+    for s in range(4, len(ends), 4):
+        a = ends[s] if ends[s] < a else a
+        b = ends[s + 1] if ends[s + 1] < b else b
+        c = ends[s + 2] if ends[s + 2] < c else c
+        d = ends[s + 3] if ends[s + 3] < d else d
+    a = b if b < a else a
+    c = d if d < c else c
+    minimum = c if c < a else a
+    stage = 0
+    while ends[stage] > minimum:
+        stage += 1
+    return stage
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
 def _clear(micro_batches: int, times: StageTimes, room: Room) -> None:
     """Write what a simulation starts with."""
     stages = len(times.forward)
     room.counts[:] = 0
-    room.ends[0] = 0.0
+    room.ends[0, :stages] = 0.0
+    room.ends[1, stages:] = np.inf
     room.network[:] = 0.0
     for direction in range(2):
         senders = times.target if direction else times.source
@@ -237,19 +263,14 @@ def _certain_end(stage: int, defer_weights: bool, micro_batches: int, times: Sta
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _goes_forward(stage: int, window_order: int, micro_batches: int, room: Room) -> bool:
+def _goes_forward(stage: int, micro_batches: int, room: Room) -> bool:
     """Whether the next pass of a stage is a forward pass."""
-    stages = room.arrivals.shape[1]
     n_forward, n_backward = room.counts[0, stage], room.counts[1, stage]
-    return bool(
-        n_forward < micro_batches and n_forward - n_backward < in_flight(window_order, stage, stages, micro_batches)
-    )
+    return bool(n_forward < micro_batches and n_forward - n_backward < room.depth[stage])
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _next_end(
-    stage: int, defer_weights: bool, window_order: int, micro_batches: int, times: StageTimes, room: Room
-) -> float:
+def _next_end(stage: int, defer_weights: bool, micro_batches: int, times: StageTimes, room: Room) -> float:
     """Return the end of the next pass of a stage; infinite if it waits for another stage or has run all.
 
     Deferred gradients of weights that come before this pass are run.
@@ -257,7 +278,6 @@ def _next_end(
     Args:
         stage: the stage.
         defer_weights: see `simulate`.
-        window_order: number of the order whose window holds.
         micro_batches: of the batch.
         times, room: of the simulation.
     """
@@ -268,7 +288,7 @@ def _next_end(
             break
         stage_end[stage] += times.weights[stage]
         counts[2, stage] += 1
-    if _goes_forward(stage, window_order, micro_batches, room):
+    if _goes_forward(stage, micro_batches, room):
         if room.missing[0, stage, n_forward] > 0:
             return np.inf
         return float(max(stage_end[stage], arrivals[0, stage, n_forward]) + times.forward[stage])
