@@ -241,6 +241,7 @@ def main() -> None:
             print(hosts, each, gbps, experts, least, flush=True)
         text.append("")
     text += [f"The slowest row of the tables of eight hosts took {slowest:.0f} CPU seconds to plan and simulate."]
+    text += ["", "[What one device or one host for all saves](speed.md#spmd-programs-one-device-or-host-for-all)."]
     write_file(given.write, ("\n".join(text) + "\n").encode())
     if given.write == ROOT / PAGE and len(pairs) == len(MODELS) * len(DEVICES):
         told = [f"Figure 6: {agreement(pairs)}.  Up to 16 devices: {agreement(by_size[8] + by_size[16])}.\n"]

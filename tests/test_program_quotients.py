@@ -1,21 +1,31 @@
-"""One device of an SPMD program stands for all: an iteration takes as long as that of all devices, to the last bit.
+"""One device of an SPMD program stands for all, or one host: iterations take as long as whole ones, to the last bit.
 
-The slow reference is the whole task graph in the same simulator (`topoplan_engine.lowering.spmd_tasks`).
+The slow reference is the whole task graph in the same simulator (`topoplan_engine.lowering.spmd_tasks`).  Programs are
+those that the searcher proposes, and random ones: any collectives along any axes, in any order, with any dependencies.
 """
 
 from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
 import pytest
 
 from topoplan import Candidate, Cluster, Host, SpmdStrategy, State, TopologyContext, Trial
-from topoplan.model.taskgraph import TaskKind
+from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine import ClusterOptions, problem_on
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.spmd_quotient import block
+from topoplan_engine.lowering.spmd_host import host_tasks
+from topoplan_engine.lowering.spmd_quotient import _FirstDevice, block
+from topoplan_engine.lowering.spmd_tasks import _AllDevices
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, VitSwitch
@@ -56,16 +66,18 @@ def proposals(problem, fabric, finalists=1):
         search.tell([Trial(state=c.state(), cost=(seconds := seconds + 1), demand=lambda: None) for c in candidates])
 
 
-def same_iteration(problem, fabric, strategy):
-    """Compare both lowerings of a program; return its mesh, or None if its groups wait for each other."""
+def quotient_of(lowering, strategy):
+    return lowering.program_quotient(strategy, Fluid().build().in_turn_bytes)
+
+
+def kept_apart(problem, fabric, strategy):
+    """Compare both lowerings of a program; return how many devices of a host differ."""
     simulate, lowering = Fluid().build(), Lowering(problem.graph, problem.cluster, problem.costs)
     cluster = problem.cluster
-    quotient, whole = lowering.program_quotient(strategy), lowering.lower(strategy)
+    quotient, whole = quotient_of(lowering, strategy), lowering.lower(strategy)
     assert quotient.n_tasks == whole.n_tasks
-    if quotient.waits(simulate.in_turn_bytes):
-        return None
     assert simulate.program_makespan(quotient, fabric, cluster) == simulate.makespan(whole, fabric, cluster)
-    return strategy.program.mesh
+    return math.prod(quotient.apart)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +91,7 @@ def test_one_device_takes_as_long_as_all(frontend, hosts, each, gbps):
     words = {"positions": 8, "words": 60} if frontend is BertSgmoe else {}
     problem = problem_of(frontend, hosts, each, gbps, **SMALL, **words)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    meshes = [same_iteration(problem, fabric, strategy) for strategy in proposals(problem, fabric)]
-    assert set(meshes) - {None}
+    assert 1 in [kept_apart(problem, fabric, strategy) for strategy in proposals(problem, fabric)]
 
 
 @pytest.mark.slow
@@ -88,8 +99,90 @@ def test_one_device_takes_as_long_as_all(frontend, hosts, each, gbps):
 def test_messages_of_more_than_a_window(gbps):
     problem = problem_of(BertSgmoe, 4, 4, gbps, layers=2)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    meshes = [same_iteration(problem, fabric, strategy) for strategy in proposals(problem, fabric, finalists=100)]
-    assert len(set(meshes) - {None}) >= 4
+    strategies = list(proposals(problem, fabric, finalists=100))
+    assert 1 in [kept_apart(problem, fabric, strategy) for strategy in strategies]
+    assert len({strategy.program.mesh for strategy in strategies}) >= 4
+
+
+#: Of a random collective: all-to-alls are what groups wait for.
+KINDS = [Collective.ALL_TO_ALL] * 4 + [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
+
+
+def write_random(writer, mesh, seed):
+    """Tell a writer to add a random program; return how many operators it has."""
+    rng = np.random.default_rng(seed)
+    axes = [some for count in range(1, len(mesh) + 1) for some in itertools.combinations(range(len(mesh)), count)]
+    seconds, done = rng.choice([1e-6, 5e-5, 1e-4, 1e-3], 3), []
+    for op in range(rng.integers(3, 30)):
+        before = [done[k] for k in sorted(set(rng.integers(0, len(done), rng.integers(0, 3)).tolist()))] if done else []
+        if rng.random() < 0.45:
+            each = np.full(math.prod(mesh), rng.choice(seconds) * (1 if rng.random() < 0.5 else rng.random()))
+            done.append(writer.compute(TaskKind.FORWARD, op, 0, each, before))
+            continue
+        drawn = [(KINDS[rng.integers(len(KINDS))], axes[rng.integers(len(axes))]) for _ in range(rng.integers(1, 3))]
+        steps = [MeshStep(CollectiveStep(kind), some, 1.0) for kind, some in drawn]
+        nbytes = int(10 ** rng.uniform(1, 7.5)) if rng.random() < 0.7 else 2 ** int(rng.integers(4, 24))
+        done.append(writer.exchange(Reshard(0, 0, -1, False, nbytes, (op,), (), ()), steps, 0, before))
+    return op + 1
+
+
+def random_cluster(rng):
+    """Return a mesh and a cluster of up to 96 devices whose hosts are blocks of it."""
+    while True:
+        mesh = tuple(rng.choice([2, 2, 3, 4, 4, 6, 8], rng.integers(1, 4)).tolist())
+        hosts = int(rng.integers(1, 97))
+        if math.prod(mesh) > 96 or math.prod(mesh) % hosts:
+            continue
+        cluster = Cluster.uniform(
+            n_hosts=hosts,
+            devices_per_host=math.prod(mesh) // hosts,
+            inside_bandwidth=float(rng.choice([130e9, 20e9])),
+            interfaces=1,
+            interface_bandwidth=float(rng.choice([1, 10, 100, 1000])) * 1e9 / 8,
+            latency=float(rng.choice([0, 1e-6, 1e-5, 1e-3])),
+        )
+        if block(mesh, cluster) is not None:
+            return mesh, cluster
+
+
+def random_iteration(seed):
+    """Return the quotient of a random program, and the timelines of that and of the whole task graph."""
+    mesh, cluster = random_cluster(np.random.default_rng((seed, 1)))
+    fabric = BigSwitch().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    program, simulate = SimpleNamespace(mesh=mesh, n_devices=math.prod(mesh)), Fluid().build()
+    first, every = _FirstDevice(program, 1, block(mesh, cluster), simulate.in_turn_bytes), _AllDevices(program, 1)
+    names = tuple(f"operator {op}" for op in range(write_random(first, mesh, seed)))
+    write_random(every, mesh, seed)
+    quotient, whole = first.quotient(names), every.taskgraph(names)
+    assert quotient.n_tasks == whole.n_tasks
+    return quotient, simulate.program_timeline(quotient, fabric, cluster, None), simulate(whole, fabric, cluster)
+
+
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 2000), marks=pytest.mark.slow)])
+def test_random_programs_take_as_long_as_all_their_tasks(monkeypatch, seeds):
+    monkeypatch.setattr("topoplan_simulator_fluid.programs._QUEUE", np.inf)
+    iterations = [random_iteration(seed) for seed in seeds]
+    for seed, (_, one, whole) in zip(seeds, iterations, strict=True):
+        assert one.makespan == whole.makespan, seed
+        np.testing.assert_allclose(one.link_bytes, whole.link_bytes, rtol=1e-12)
+        assert attrs.asdict(one.bounds) == pytest.approx(attrs.asdict(whole.bounds), rel=1e-12)
+    devices = np.array([math.prod(quotient.apart) for quotient, _, _ in iterations])
+    assert np.mean(devices > 1) > 0.2
+    assert np.mean(devices == 1) > 0.2
+
+
+def test_tasks_of_a_host_are_joined_as_those_of_all():
+    quotient = next(
+        q for q, _, _ in map(random_iteration, itertools.count()) if q.apart[0] == 1 < min(q.apart[1:], default=1)
+    )
+    host, one = host_tasks(quotient), quotient.taskgraph
+    assert len(host.task) == host.succ_ptr.size - 1 > one.n_tasks
+    assert np.array_equal(host.task[host.first], np.arange(one.n_tasks))
+    edges = set(zip(*(ends.tolist() for ends in one.edges()), strict=True))
+    tails = np.repeat(np.arange(len(host.task)), np.diff(host.succ_ptr))
+    assert {(a, b) for a, b in zip(host.task[tails].tolist(), host.task[host.succ].tolist(), strict=True)} == edges
+    devices = host.device[np.isin(host.task, np.flatnonzero(one.device == 0))]
+    assert set(devices.tolist()) == set(range(math.prod(quotient.apart)))
 
 
 @pytest.mark.parametrize(
@@ -113,29 +206,31 @@ def test_a_host_is_a_block_of_the_mesh_or_not(mesh, hosts, each, inside):
     assert block(mesh, cluster) == inside
 
 
-def test_groups_that_wait_for_each_other_are_lowered_all():
+def test_groups_that_wait_for_each_other_are_priced_by_one_host(monkeypatch):
     problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     simulate, lowering = Fluid().build(), Lowering(problem.graph, problem.cluster, problem.costs)
-    strategies = proposals(problem, fabric, finalists=4)
-    programs = ((s, lowering.program_quotient(s)) for s in strategies)
-    strategy, quotient = next((s, q) for s, q in programs if q.waits(simulate.in_turn_bytes))
-    assert not quotient.waits(0)
-    price = Evaluator(problem, simulate, "limit").price(Candidate(base=State(strategy, fabric)))
-    assert price.cost == simulate.makespan(lowering.lower(strategy), fabric, problem.cluster)
-    assert price.cost < simulate.program_makespan(quotient, fabric, problem.cluster)
+    programs = ((s, quotient_of(lowering, s)) for s in proposals(problem, fabric, finalists=4))
+    strategy = next(s for s, q in programs if max(q.apart) > 1)
+    expected = simulate.makespan(lowering.lower(strategy), fabric, problem.cluster)
+    without_queues = lowering.program_quotient(strategy, 0)
+    assert max(without_queues.apart) == 1
+    assert simulate.program_makespan(without_queues, fabric, problem.cluster) != expected
+    evaluator = Evaluator(problem, simulate, "limit")
+    monkeypatch.setattr(evaluator, "_lower", None)
+    assert evaluator.price(Candidate(base=State(strategy, fabric))).cost == expected
 
 
 def test_devices_that_differ_are_lowered_all():
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     strategy = next(s for s in proposals(problem, fabric) if len(s.program.mesh) == 1)
-    assert Lowering(problem.graph, problem.cluster, problem.costs).program_quotient(strategy) is not None
+    assert quotient_of(Lowering(problem.graph, problem.cluster, problem.costs), strategy) is not None
     slower = attrs.evolve(problem.cluster, device_speed=[1.0] * 7 + [0.5])
     costs = Hidup().build(problem.graph, slower)
-    assert Lowering(problem.graph, slower, costs).program_quotient(strategy) is None
+    assert quotient_of(Lowering(problem.graph, slower, costs), strategy) is None
     uneven = attrs.evolve(problem.cluster, device_host=[0, 0, 0, 1, 1, 1, 1, 1])
-    assert Lowering(problem.graph, uneven, problem.costs).program_quotient(strategy) is None
+    assert quotient_of(Lowering(problem.graph, uneven, problem.costs), strategy) is None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +270,7 @@ def test_tasks_of_the_first_device_are_those_of_the_whole():
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     for strategy in proposals(problem, fabric):
-        one, whole = lowering.program_quotient(strategy).taskgraph, lowering.lower(strategy)
+        one, whole = quotient_of(lowering, strategy).taskgraph, lowering.lower(strategy)
         first, mine = np.flatnonzero(whole.device == 0), np.flatnonzero(one.device == 0)
         for column in ("kind", "seconds", "op"):
             assert np.array_equal(getattr(whole, column)[first], getattr(one, column)[mine])
@@ -212,7 +307,7 @@ def test_long_queues_are_simulated_once(monkeypatch):
     problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     lowering, simulate = Lowering(problem.graph, problem.cluster, problem.costs), Fluid().build()
-    quotient = lowering.program_quotient(next(s for s in proposals(problem, fabric) if s.program.mesh == (16,)))
+    quotient = quotient_of(lowering, next(s for s in proposals(problem, fabric) if s.program.mesh == (16,)))
     everywhere = simulate.program_timeline(quotient, fabric, problem.cluster, None)
     monkeypatch.setattr("topoplan_simulator_fluid.programs._QUEUE", 4)
     once = simulate.program_timeline(quotient, fabric, problem.cluster, None)

@@ -7,13 +7,16 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topoplan_engine.network.tables import LOAD
+from topoplan import Cluster, Fabric
+from topoplan_engine.network.tables import LOAD, Network
 from topoplan_samples.random_graphs import networks, taskgraphs
+from topoplan_samples.tasks import task_graph, transfer
 from topoplan_simulator_flexnet.kernel import advance, initial_state
 from topoplan_simulator_flexnet.model import Model
 from topoplan_simulator_fluid import kernel as fluid
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.model import Model as Fluid
+from topoplan_simulator_fluid.remaining import deadline, is_too_late, no_deadline
 
 SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -113,7 +116,7 @@ def test_invariants_of_flexnet_hold_after_every_event(data, segment, seed):
 
 @numba.njit(cache=True)
 def one_instant(prepared, state, seed):
-    return fluid.advance(prepared, state, seed, np.zeros(0), np.inf, 1)
+    return fluid.advance(prepared, state, seed, no_deadline(), 1)
 
 
 def check_tasks(prepared, state):
@@ -199,3 +202,60 @@ def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
         check_bursts(prepared, state)
     outcome = model.simulate(prepared)
     assert (outcome.makespan, outcome.events) == (state.makespan[0], events)
+
+
+@numba.njit(cache=True)
+def too_late(prepared, state, limit):
+    return is_too_late(prepared, state.sharing, state.link_bytes, limit, state.now[0])
+
+
+def seconds_left(prepared, state, limit):
+    """(E,) seconds for which links have yet to carry something, flow by flow."""
+    sharing, now = state.sharing, state.now[0]
+    left = limit.total - state.link_bytes
+    for number in np.flatnonzero(sharing.flows["bottleneck"] >= 0):
+        flow = sharing.flows[number]
+        bottleneck = sharing.links[flow["bottleneck"]]
+        served = bottleneck["served"] + sharing.share[flow["bottleneck"]] * (now - bottleneck["since"])
+        for slot in sharing.slots[flow["slot"] : flow["slot"] + flow["used"]]:
+            if slot["link"] < len(left):  # not a cap
+                left[slot["link"]] += max(flow["virtual_finish"] - served, 0.0) * (slot["load"] / LOAD)
+    return left / prepared.paths.bandwidth
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.5, 0.9, 0.999]))
+def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(data, stepped, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    model = Fluid(stepped, seed)
+    prepared = model.prepare(taskgraph, network)
+    makespan = model.simulate(prepared).makespan
+    state = fluid.initial_state(prepared)
+    never, early = (deadline(prepared, seed, np.zeros(0), makespan * (1 + part)) for part in (1e-9, share - 1))
+    proven = False
+    while state.now[0] < np.inf:
+        bound = state.now[0] + max(0.0, *seconds_left(prepared, state, never))
+        assert bound <= makespan * (1 + 1e-9) + 1e-12
+        assert not too_late(prepared, state, never)
+        if not proven:
+            proven = too_late(prepared, state, early)
+            assert not proven or bound >= early.late * (1 - 1e-12)
+            assert proven or bound < early.late or state.now[0] < early.next_look[0]
+        one_instant(prepared, state, seed)
+    assert (never.total <= state.link_bytes * (1 + 1e-9)).all()
+
+
+def test_bytes_of_links_are_known_before_where_the_messages_of_a_pair_are_alike():
+    links = [(0, 2), (2, 1), (0, 3), (3, 1)]  # two paths between two hosts
+    fabric = Fabric.from_links(
+        name="two", n_hosts=2, n_switches=2, links=links, bandwidth=1e9, latency=0.0, max_paths=2
+    )
+    network = Network(fabric, Cluster.uniform(n_hosts=2))
+    model = Fluid(seed=3)
+    for sizes in ([300_000] * 9, [300_000, 8936]):
+        prepared = model.prepare(task_graph([transfer(0, 1, size) for size in sizes], n_devices=2), network)
+        total, carried = deadline(prepared, 3, np.zeros(0), 1.0).total, model.simulate(prepared).link_bytes
+        assert (carried[:4] > 0).all() or len(sizes) == 2
+        assert (total == carried).all() == (len(sizes) == 9)
+        assert (total <= carried).all()

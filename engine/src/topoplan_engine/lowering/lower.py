@@ -102,12 +102,17 @@ class Lowering:
 
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
-    def program_quotient(self, strategy: Strategy) -> ProgramQuotient | None:
-        """Return the iteration of one device for all of an SPMD program; None unless all devices are equal."""
+    def program_quotient(self, strategy: Strategy, in_turn_bytes: int) -> ProgramQuotient | None:
+        """Return the iteration of one device for all of an SPMD program; None unless all devices are equal.
+
+        Args:
+            strategy: to lower.
+            in_turn_bytes: see `topoplan_engine.lowering.spmd_quotient.program_quotient`.
+        """
         if not isinstance(strategy, SpmdStrategy):
             return None
         lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]
-        return lowering.program_quotient(strategy)
+        return lowering.program_quotient(strategy, in_turn_bytes)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""

@@ -48,10 +48,12 @@ class SpmdLowering:
     def symmetry(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: programs have quotients of their own (`program_quotient`)."""
 
-    def program_quotient(self, strategy: SpmdStrategy) -> ProgramQuotient | None:
-        """Return the iteration of one device for all; None unless all devices are equal."""
+    def program_quotient(self, strategy: SpmdStrategy, in_turn_bytes: int) -> ProgramQuotient | None:
+        """Return the iteration of one device for all; None unless all devices are equal, but for queues."""
         program = strategy.program
-        return program_quotient(self._graph, program, strategy.schedule, self._prices(program), self._cluster)
+        return program_quotient(
+            self._graph, program, strategy.schedule, self._prices(program), self._cluster, in_turn_bytes
+        )
 
     def memory(self, strategy: SpmdStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""

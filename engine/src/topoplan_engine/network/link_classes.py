@@ -19,7 +19,7 @@ class LinkClasses:
     """A partition of links, refined ring by ring.
 
     Attributes:
-        changed: a class was split since `first` was asked.
+        changed: a ring was added or a class split since `first` was asked.
     """
 
     def __init__(self, bandwidth: F64) -> None:
@@ -31,13 +31,15 @@ class LinkClasses:
 
     def load(self, links: I32 | I64, load: I64) -> None:
         """Split classes by the load of one ring on these links, all of them different; (k,) each."""
+        self.changed = True  # there is a ring more, even if it splits nothing
+        if self._isolated[links].all():
+            return
         old = self._class[links]
         order = np.lexsort((load, old))
         new = np.ones(len(links), dtype=bool)
         new[1:] = (np.diff(old[order]) != 0) | (np.diff(load[order]) != 0)
         self._class[links[order]] = self._next + np.cumsum(new) - 1
         self._next += int(new.sum())
-        self.changed = True
 
     def isolate(self, links: I64) -> None:
         """Make each of these links a class of its own."""

@@ -348,7 +348,7 @@ class Network:
         fabric_rings = self._walk_rows([self._own_links(self._host[listed]) for _, listed in new])
         walks = [listed for (_, listed), rings in zip(new, fabric_rings, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
-        dst = i32(np.concatenate([[], *(np.roll(listed, -1) for listed in walks)]))
+        dst = i32(np.concatenate([[], *(part for listed in walks for part in (listed[1:], listed[:1]))]))
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
             group = [g for (g, listed), rings in zip(new, fabric_rings, strict=True) if not rings for _ in listed][

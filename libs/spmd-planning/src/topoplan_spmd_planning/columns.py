@@ -111,7 +111,7 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
     """
     forms = forms_of(program)
     bits = _bits(program, forms, subject)
-    code = [{form: 1 + number for number, form in enumerate(tensor_forms)} for tensor_forms in forms]
+    codes = _Codes(forms)
     place, freed, words = _places(program, 2 * bits)
     lists = _Lists()
     for position, instruction in enumerate(program.instructions):
@@ -119,12 +119,12 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
         lists.place += [place[v] for v in instruction.inputs]
         lists.output_place += [place[v] for v in instruction.outputs]
         lists.freed += freed[position]
-        for rule in instruction.signatures:
+        for needs, makes in codes.of(instruction):
             lists.needs_at.append(len(lists.needs))
             lists.makes_at.append(len(lists.makes))
-            lists.needs += [code[v][form] for v, form in zip(instruction.inputs, rule.inputs, strict=True)]
-            lists.makes += [code[v][form] for v, form in zip(instruction.outputs, rule.outputs, strict=True)]
-            lists.seconds.append(prices.compute(instruction, rule))
+            lists.needs += needs
+            lists.makes += makes
+        lists.seconds += [prices.compute(instruction, rule) for rule in instruction.signatures]
         lists.close()
     forward, backward, like = _conversions(program, prices, forms)
     return Columns(
@@ -163,15 +163,57 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
 
 
 def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
-    """Return the possible forms of each value, as output or input; the code of a form is its index plus 1."""
-    forms: list[dict[Hashable, None]] = [{} for _ in program.values]
+    """Return the possible forms of each value, as output or input; the code of a form is its index plus 1.
+
+    Values with the same forms have the same tuple of them.
+    """
+    uses: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in program.values]
+    signatures: dict[int, tuple[Any, ...]] = {}
     for instruction in program.instructions:
-        for rule in instruction.signatures:
-            for value, form in zip(instruction.inputs, rule.inputs, strict=True):
-                forms[value][form] = None
-            for value, form in zip(instruction.outputs, rule.outputs, strict=True):
-                forms[value][form] = None
-    return [tuple(tensor_forms) for tensor_forms in forms]
+        signatures[id(instruction.signatures)] = instruction.signatures
+        arguments = (*instruction.inputs, *instruction.outputs)
+        for value in dict.fromkeys(arguments):
+            places = tuple(k for k, argument in enumerate(arguments) if argument == value)
+            uses[value].append((id(instruction.signatures), places))
+    by_uses: dict[object, tuple[Any, ...]] = {}  # equal layers share signatures, so that their values have equal uses
+    distinct: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for value_uses in map(tuple, uses):
+        if value_uses not in by_uses:
+            forms = tuple(
+                dict.fromkeys(
+                    (*rule.inputs, *rule.outputs)[k]
+                    for number, places in value_uses
+                    for rule in signatures[number]
+                    for k in places
+                )
+            )
+            by_uses[value_uses] = distinct.setdefault(forms, forms)
+    return [by_uses[tuple(value_uses)] for value_uses in uses]
+
+
+class _Codes:
+    """The codes of the forms that signatures need and make; equal layers have the same."""
+
+    def __init__(self, forms: list[tuple[Any, ...]]) -> None:
+        self._forms = forms
+        self._codes = {id(those): {form: 1 + number for number, form in enumerate(those)} for those in forms}
+        self._found: dict[object, list[tuple[list[int], list[int]]]] = {}
+
+    def of(self, instruction: Instruction[Any]) -> list[tuple[list[int], list[int]]]:
+        """Return the codes of inputs and outputs for each signature of an instruction."""
+        inputs = [id(self._forms[v]) for v in instruction.inputs]
+        outputs = [id(self._forms[v]) for v in instruction.outputs]
+        key = id(instruction.signatures), *inputs, *outputs
+        if key not in self._found:
+            codes = self._codes
+            self._found[key] = [
+                (
+                    [codes[v][form] for v, form in zip(inputs, rule.inputs, strict=True)],
+                    [codes[v][form] for v, form in zip(outputs, rule.outputs, strict=True)],
+                )
+                for rule in instruction.signatures
+            ]
+        return self._found[key]
 
 
 class _Lists:
@@ -238,7 +280,7 @@ def _conversions(
     numbers: dict[Hashable, int] = {}
     like = []
     for number, (value, those) in enumerate(zip(program.values, forms, strict=True)):
-        like.append(numbers.setdefault((value.nbytes, those), number))
+        like.append(numbers.setdefault((value.nbytes, id(those)), number))
         if like[-1] < number:
             continue
         for (a, source), (b, target) in itertools.permutations(enumerate(those, 1), 2):

@@ -31,6 +31,8 @@ _AT_A_TIME = 1 << 12
 _ALL = 1 << 50
 #: Initial capacity of the tables in states.  Pages that are never written take no memory.
 _ROOM = 1 << 17
+#: States that a search with a beam expands before the beam becomes narrower, and how narrow at least.
+_PATIENCE, _NARROWEST = 1 << 18, 100
 #: States at earlier cuts are removed if there are so many: later ones may repeat their stages.
 _MANY = 1 << 20
 
@@ -132,7 +134,8 @@ def solve(
     """Run the kernel on a program and follow its choices; None if no plan is within the bound of seconds.
 
     Error messages begin with ``who``.  If a cut has more states than ``beam``, only the fastest are expanded, a quarter
-    of ``beam``.  Then the plan need not be the best one.
+    of ``beam``.  Then the plan need not be the best one.  A search that has expanded very many states continues with a
+    sixteenth of ``beam``, so that many tensors that live at once cost seconds and not minutes.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
@@ -140,10 +143,13 @@ def solve(
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack, repeats = stack_for(columns), empty_repeats(columns, len(tables.cut))
     most, exact = _ALL if beam is None else beam, True
+    narrow = min(most, max(_NARROWEST, most // 16))
     while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most)) != DONE:
         if status == PAUSED:  # so that Ctrl-C is handled
             continue
         if status == CROWDED:
+            if tables.counts[STATES] + tables.counts[FORGOTTEN] > _PATIENCE:
+                most = min(most, narrow)
             thin(tables, max(1, most // 4))
             exact = False
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import numpy as np
 import pytest
 
@@ -21,10 +22,10 @@ from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_samples.problems import state_of
 from topoplan_searcher_spmd import Spmd
-from topoplan_searcher_spmd.bounds import with_bound
+from topoplan_searcher_spmd.bounds import _parameters, with_bound
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import plan_on
-from topoplan_searcher_spmd.prices import Prices, priced
+from topoplan_searcher_spmd.prices import Prices, least_exchange, priced
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import Joint, Mesh, Role, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
@@ -237,6 +238,37 @@ def test_nothing_is_lost_on_several_axes():
             close = solve(model.program, with_bound(columns, model, best), max_states=10**6, who="m")
             assert close.outcome.objective == pytest.approx(best)
             assert solve(model.program, with_bound(columns, model, 0.99 * best), max_states=10**6, who="m") is None
+
+
+@pytest.mark.parametrize("name", sorted(FRONTENDS))
+def test_a_mesh_is_given_up_by_the_bound_that_columns_would_have(name):
+    problem = problem_of(moe(name, 8))
+    model, machine = outline(problem.graph), Machine(problem.cluster, problem.build_fabric(None, None))
+    for mesh in meshes(problem.cluster, "all", experts=True):
+        program = mesh_program(problem, model, mesh)
+        prices = Prices(problem, program, machine, sharded_state=False)
+        columns = priced(prices, program, np.inf, "m")
+        assert least_exchange(prices, program) == pytest.approx(_parameters(columns, program).sum(), rel=1e-12)
+        bound = 0.9 * least_exchange(prices, program)
+        if bound > 0:
+            assert solve(program.program, with_bound(columns, program, bound), max_states=10**6, who="m") is None
+
+
+@pytest.mark.parametrize("name", sorted(FRONTENDS))
+def test_equal_instructions_share_their_signatures_and_the_forms_of_their_values(name):
+    problem = problem_of(moe(name, 8))
+    model = outline(problem.graph)
+    apart = attrs.evolve(model, equal=tuple(range(len(model.program.instructions))))
+    assert len(set(model.equal)) < len(model.equal) / 1.5
+    for mesh in meshes(problem.cluster, "all", experts=True):
+        shared, alone = mesh_program(problem, model, mesh).program, mesh_program(problem, apart, mesh).program
+        assert shared.instructions == alone.instructions
+        expected = [{} for _ in alone.values]
+        for i in alone.instructions:
+            for rule in i.signatures:
+                for value, form in zip((*i.inputs, *i.outputs), (*rule.inputs, *rule.outputs), strict=True):
+                    expected[value][form] = None
+        assert forms_of(shared) == forms_of(alone) == [tuple(forms) for forms in expected]
 
 
 def test_conversions_on_several_axes_are_those_of_the_program():

@@ -272,6 +272,18 @@ def test_of_many_states_the_fastest_go_on():
     assert many["planned_s"] <= few["planned_s"] <= 1.05 * many["planned_s"]
 
 
+def test_a_long_search_goes_on_with_a_narrower_beam(monkeypatch):
+    def planned():
+        return searched(wide_problem(1e9), meshes="flat", beam=1600, max_states=100_000)[1]["meshes"][0]
+
+    patient = planned()
+    monkeypatch.setattr("topoplan_spmd_planning.planning._PATIENCE", 2_000)
+    hurried = planned()
+    assert hurried["states"] < 0.6 * patient["states"]
+    assert not hurried["exact"]
+    assert patient["planned_s"] <= hurried["planned_s"] <= 1.05 * patient["planned_s"]
+
+
 def test_the_fastest_states_that_go_on_fit():
     options = {"meshes": "flat", "beam": 200, "max_states": 20_000}
     roomy = searched(wide_problem(1e9), **options)[1]["meshes"][0]["memory_bytes"]

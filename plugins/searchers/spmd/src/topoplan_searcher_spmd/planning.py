@@ -20,7 +20,7 @@ from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
 from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.prices import Prices, least_bytes, priced
+from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
 from topoplan_spmd_planning.planning import Solution, solve
 from topoplan_spmd_planning.program import Verb
@@ -91,6 +91,8 @@ def plan_on(
     prices = Prices(problem, model, machine, states[-1])
     if tight(problem) and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
         raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)
+    if np.isfinite(bound) and least_exchange(prices, model) * (1 - _SLACK) > bound * (1 + _SLACK):
+        return None
     best = None
     for room in (np.inf, limit):
         columns = priced(prices, model, room, subject)

@@ -7,6 +7,7 @@ and optimizer state, gathered parameters, and the activations of both micro-batc
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import attrs
@@ -25,7 +26,7 @@ from topoplan_spmd_planning.columns import Columns, columns_of, forms_of
 from topoplan_spmd_planning.program import Instruction, Verb
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
 
-__all__ = ["Prices", "least_bytes", "priced"]
+__all__ = ["Prices", "least_bytes", "least_exchange", "priced"]
 
 _Exchanges = tuple[MeshStep, ...]
 
@@ -51,7 +52,7 @@ class Prices:
         """Return the seconds of one micro-batch, forward and backward."""
         if instruction.op < 0:
             return 0.0, 0.0
-        part = self._part(instruction, rule)
+        part = self._price(instruction.op, rule.degrees)
         return part.forward / MICRO_BATCHES, part.backward / MICRO_BATCHES
 
     def conversion(self, nbytes: int, source: MeshSharding, target: MeshSharding) -> tuple[float, float] | None:
@@ -78,6 +79,15 @@ class Prices:
         joined_bytes = self.gathered_bytes(value, source, target)
         return self._seconds(forward_steps, nbytes), self._seconds(backward_steps, nbytes), 0.0, 0.0, joined_bytes
 
+    def exchange(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
+        """Return the seconds of a resharding of a parameter and of its gradient; infinite if it does not exist."""
+        if source == target:
+            return 0.0
+        if self._exchanges(source, target) is None:
+            return np.inf
+        forward, backward, *_ = self.crossing(value, source, target)
+        return forward + backward
+
     def gathered_bytes(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
         """Return the bytes of a parameter that is gathered from slices; 0 if it is not."""
         pieces = self._pieces(target)
@@ -96,9 +106,8 @@ class Prices:
     def persistent_bytes(self, instruction: Instruction[Joint], rule: Joint) -> float:
         """Return the bytes that an instruction holds on a device until the backward pass."""
         if instruction.op >= 0:
-            part, op = self._part(instruction, rule), self._problem.graph.operators[instruction.op]
-            degrees = rule.degrees(self._model.mesh, len(op.dims))
-            cut = sum(int(slice_elements(op, w, degrees).max()) * w.itemsize for w in op.weights)
+            part, op = self._price(instruction.op, rule.degrees), self._problem.graph.operators[instruction.op]
+            cut = sum(int(slice_elements(op, w, rule.degrees).max()) * w.itemsize for w in op.weights)
             return max(0.0, part.memory - self._state[instruction.op] * cut)
         if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
             return 0.0
@@ -109,7 +118,7 @@ class Prices:
         return stored + replicas / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
     def _pieces(self, forms: MeshSharding) -> int:
-        return int(np.prod([*self._model.mesh.pieces(forms).values()], dtype=np.int64))
+        return math.prod(self._model.mesh.pieces(forms).values())
 
     def _steps(self, source: MeshSharding, target: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
         exchanges = self._exchanges(source, target)
@@ -118,10 +127,6 @@ class Prices:
 
     def _seconds(self, steps: _Exchanges, nbytes: float) -> float:
         return sum(self._along(step.step.collective, nbytes * step.share, step.axes) for step in steps)
-
-    def _part(self, instruction: Instruction[Joint], rule: Joint) -> LargestPart:
-        dims = self._problem.graph.operators[instruction.op].dims
-        return self._price(instruction.op, rule.degrees(self._model.mesh, len(dims)))
 
     def _price(self, op: int, degrees: tuple[int, ...]) -> LargestPart:
         """Price an operator cut by ``degrees``; other meshes ask the same."""
@@ -188,6 +193,30 @@ def _least_of(prices: Prices, read: Instruction[Joint], value: int, target: Mesh
     )
 
 
+def least_exchange(prices: Prices, model: MeshProgram) -> float:
+    """Return a lower bound on the seconds of communication: parameters, as `topoplan_searcher_spmd.bounds` counts them.
+
+    It needs no columns, which cost more than all else on a mesh that is dominated.
+    """
+    program, cached, total = model.program, dict[object, float](), 0.0
+    for read in program.instructions:
+        if read.verb is not Verb.READ or model.outline.kinds[read.outputs[0]] is not Kind.WEIGHT:
+            continue
+        (value,) = read.outputs
+        reader, argument = model.outline.user[value]
+        users = program.instructions[reader].signatures
+        key = program.values[value].nbytes, id(read.signatures), id(users), argument  # equal layers share signatures
+        if key not in cached:
+            targets = dict.fromkeys(rule.inputs[argument] for rule in users)
+            cached[key] = min(
+                prices.sums(read, rule) + prices.exchange(value, rule.outputs[0], target)
+                for rule in read.signatures
+                for target in targets
+            )
+        total += cached[key]
+    return total
+
+
 def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Columns:
     """Return the columns of a model on a mesh, for the recursion that overlaps both passes within ``limit`` bytes.
 
@@ -199,7 +228,7 @@ def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Co
     crossings = np.full((5, *base.forward.shape), np.inf)
     numbers: dict[object, int] = {}
     for v, forms in enumerate(forms_of(program)):
-        first = numbers.setdefault((program.values[v].nbytes, model.outline.kinds[v], forms), v)
+        first = numbers.setdefault((base.like[v], model.outline.kinds[v]), v)
         if first < v:
             crossings[:, v] = crossings[:, first]
             continue

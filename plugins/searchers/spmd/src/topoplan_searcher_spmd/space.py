@@ -82,9 +82,15 @@ class Mesh:
 
 @attrs.frozen
 class Joint:
-    """A signature for each axis of a mesh, and the resulting shardings of inputs and outputs."""
+    """A signature for each axis of a mesh, and the resulting shardings of inputs and outputs.
+
+    Attributes:
+        rules: the signatures, by axis.
+        degrees: of the cut of the operator; none if it runs none.
+    """
 
     rules: tuple[Signature, ...]
+    degrees: tuple[int, ...] = attrs.field(eq=False)
     inputs: tuple[MeshSharding, ...] = attrs.field(init=False)
     outputs: tuple[MeshSharding, ...] = attrs.field(init=False)
 
@@ -95,14 +101,6 @@ class Joint:
     @outputs.default
     def _outputs(self) -> tuple[MeshSharding, ...]:
         return tuple(zip(*(rule.outputs for rule in self.rules), strict=True))
-
-    def degrees(self, mesh: Mesh, n_dims: int) -> tuple[int, ...]:
-        """Return the degrees of the cut of an operator."""
-        degrees = [1] * n_dims
-        for rule, size in zip(self.rules, mesh.sizes, strict=True):
-            if rule.dim >= 0:
-                degrees[rule.dim] *= size
-        return tuple(degrees)
 
 
 class LargestPart(NamedTuple):
@@ -124,6 +122,7 @@ class Outline:
         owner: for each value that is read, the operator that uses it; else -1.
         user: for each value, the last instruction that uses it and the index of the argument, or (-1, -1).
         experts: (n_ops) the dimension of experts in each operator, or -1.
+        equal: for each instruction, the first one that has the same signatures on every mesh, as in an equal layer.
         largest_parts: prices so far, by operator and degrees of its cut.
     """
 
@@ -132,6 +131,7 @@ class Outline:
     owner: tuple[int, ...]
     user: tuple[tuple[int, int], ...]
     experts: tuple[int, ...]
+    equal: tuple[int, ...]
     largest_parts: dict[tuple[int, tuple[int, ...]], LargestPart] = attrs.field(factory=dict, init=False, eq=False)
 
 
@@ -186,7 +186,29 @@ def outline(graph: OperatorGraph) -> Outline:
                 owner[value] = instruction.op
                 weight = k >= len(graph.operators[instruction.op].inputs)
                 kinds[value] = Kind.WEIGHT if weight else Kind.DATA
-    return Outline(program, tuple(kinds), tuple(owner), tuple(user), expert_dims(graph))
+    experts = expert_dims(graph)
+    return Outline(
+        program, tuple(kinds), tuple(owner), tuple(user), experts, _equal_instructions(program, user, experts, graph)
+    )
+
+
+def _equal_instructions(
+    program: Program[Signature], user: Sequence[tuple[int, int]], experts: Sequence[int], graph: OperatorGraph
+) -> tuple[int, ...]:
+    """Return `Outline.equal`: signatures depend on the operator, or on that of which a value is an argument."""
+    operators = [attrs.evolve(op, name="") for op in graph.operators]
+
+    def described(i: Instruction[Signature]) -> object:
+        return (i.verb, i.signatures, operators[i.op], experts[i.op]) if i.op >= 0 else (i.verb, i.signatures)
+
+    first: dict[object, int] = {}
+    equal = []
+    for position, i in enumerate(program.instructions):
+        shapes = tuple(program.values[value].shape for value in (*i.inputs, *i.outputs))
+        reader, argument = user[i.outputs[0]] if i.op < 0 and i.outputs else (-1, -1)
+        used = (described(program.instructions[reader]), argument) if reader >= 0 else None
+        equal.append(first.setdefault((described(i), shapes, used), position))
+    return tuple(equal)
 
 
 def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
@@ -196,19 +218,20 @@ def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
         TopoplanError: an instruction has no such signature; the message names it and what its cuts lack.
     """
     instructions = []
-    joints: dict[object, list[tuple[Joint, tuple[int, ...]]]] = {}  # equal layers have the same
-    for i in model.program.instructions:
-        rules_by_axis = tuple(
-            _along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)
-        )
-        shapes = tuple(model.program.values[value].shape for value in (*i.inputs, *i.outputs))
-        sizes = tuple(dim.size for dim in problem.graph.operators[i.op].dims) if i.op >= 0 else ()
-        key = rules_by_axis, shapes, sizes
-        if key not in joints:
-            joints[key] = list(_joint(mesh, *key))
-        rules = tuple(joint for joint, degrees in joints[key] if i.op < 0 or problem.costs.supports(i.op, degrees))
+    joints: dict[int, list[Joint]] = {}  # of the first of equal instructions
+    shared: dict[object, tuple[Joint, ...]] = {}  # of those, the ones that have a price
+    for first, i in zip(model.equal, model.program.instructions, strict=True):
+        if first not in joints:
+            rules_by_axis = tuple(
+                _along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)
+            )
+            shapes = tuple(model.program.values[value].shape for value in (*i.inputs, *i.outputs))
+            sizes = tuple(dim.size for dim in problem.graph.operators[i.op].dims) if i.op >= 0 else ()
+            joints[first] = list(_joint(mesh, rules_by_axis, shapes, sizes))
+        priced = tuple(i.op < 0 or problem.costs.supports(i.op, joint.degrees) for joint in joints[first])
+        rules = shared.setdefault((first, priced), tuple(itertools.compress(joints[first], priced)))
         if not rules:
-            cuts = sorted({degrees for _, degrees in joints[key]})
+            cuts = sorted({joint.degrees for joint in joints[first]})
             raise TopoplanError(f"searcher spmd: model {problem.graph.name!r}: {_why_none(problem, mesh, i, cuts)}")
         instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
     return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model)
@@ -257,8 +280,8 @@ def _joint(
     rules_by_axis: Sequence[tuple[Signature, ...]],
     shapes: Sequence[tuple[int, ...]],
     sizes: Sequence[int],
-) -> Iterator[tuple[Joint, tuple[int, ...]]]:
-    """Yield the joint signatures that have equal slices, and their degrees.
+) -> Iterator[Joint]:
+    """Yield the joint signatures that have equal slices.
 
     Args:
         mesh: the mesh.
@@ -267,13 +290,16 @@ def _joint(
         sizes: of the dimensions of its operator; none if it runs none.
     """
     for rules in itertools.product(*rules_by_axis):
-        joint = Joint(rules)
-        cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
-        if any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):
+        degrees = [1] * len(sizes)
+        for rule, size in zip(rules, mesh.sizes, strict=True):
+            if sizes and rule.dim >= 0:
+                degrees[rule.dim] *= size
+        if any(size % degree for size, degree in zip(sizes, degrees, strict=True)):
             continue
-        degrees = joint.degrees(mesh, len(sizes)) if sizes else ()
-        if not any(size % degree for size, degree in zip(sizes, degrees, strict=True)):
-            yield joint, degrees
+        joint = Joint(rules, tuple(degrees))
+        cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
+        if not any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):
+            yield joint
 
 
 def _why_none(problem: Problem, mesh: Mesh, i: Instruction[Signature], cuts: Sequence[tuple[int, ...]]) -> str:
