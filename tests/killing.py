@@ -30,7 +30,7 @@ def finish(path):
 
 
 def killed(path, seconds):
-    """Go on with a run for so many seconds; say whether it was killed, and not finished."""
+    """Go on with a run, and kill that after so many seconds; say whether it was killed, and not finished."""
     child = os.fork()
     if child == 0:
         try:
@@ -39,9 +39,13 @@ def killed(path, seconds):
             traceback.print_exc()
             os._exit(3)
         os._exit(0)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    until = time.monotonic() + seconds
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.002)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(ended[1])
     if status not in (0, -signal.SIGKILL):
         raise SystemExit(f"status {status}")
     return status != 0
@@ -53,13 +57,14 @@ def main(path, name, kills, seed):
     began = time.monotonic()
     with begun(path / "whole", HOST, experiment) as folder:
         optimize(experiment, host=HOST, folder=folder)
-    whole = time.monotonic() - began
+    longest = 0.7 * (time.monotonic() - began)
     number = 0
     begun(path / "0", HOST, experiment).close()
     while count < kills:
-        if killed(path / str(number), rng.uniform(0.0, 0.7 * whole)):
+        if killed(path / str(number), rng.uniform(0.0, longest)):
             count += 1
-        else:  # it is finished: another one
+        else:  # it is finished: another one, and sooner, since the first search was slower, and the machine may be busy
+            longest *= 0.7
             number += 1
             begun(path / str(number), HOST, experiment).close()
     finish(path / str(number))

@@ -34,6 +34,9 @@ __all__ = ["Dask"]
 #: are none.
 _ANSWERS, _LOOK, _PATIENT = 10, 0.5, 10.0
 
+#: Seconds after which a job that was left without a worker is started again, and how often that is done.
+_STRANDED, _STARTS = 3.0, 3
+
 _INSTALL = "needs the package distributed: pip install 'topoplan-engine[dask]'"
 
 
@@ -134,15 +137,40 @@ class _Workers:
             typer.echo(f"waiting for workers of the Dask scheduler (start some: dask worker {where})", err=True)
         return self._addresses
 
+    def jobs(self) -> set[Any]:
+        """Return the keys of the futures that workers have.
+
+        Raises:
+            TopoplanError: the scheduler does not answer.
+        """
+        try:
+            return {key for keys in self._client.processing().values() for key in keys}
+        except (OSError, RuntimeError, AttributeError):
+            raise TopoplanError(LOST) from None
+
+
+@attrs.frozen
+class _Job:
+    """A job under way: what it was started with, the worker that was to run it, and how often it was started again."""
+
+    number: int
+    name: str
+    arguments: tuple[Any, ...]
+    address: str
+    starts: int = 0
+
 
 class _DaskPool:
     """Which worker has which job."""
 
     def __init__(self, client: Any, plugins: bytes, versions: tuple[tuple[str, str], ...]) -> None:
         self._client, self._given = client, (plugins, versions)
-        self._jobs: dict[Any, tuple[int, str, str]] = {}
+        self._jobs: dict[Any, _Job] = {}
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._workers = _Workers(client)
+        # Jobs without a worker, and since when; jobs whose results are gone.
+        self._stranded: dict[Any, float] = {}
+        self._lost_results: set[Any] = set()
 
     @property
     def running(self) -> int:
@@ -154,17 +182,50 @@ class _DaskPool:
 
     def _idle(self) -> list[str]:
         """Return the addresses of workers that have no job."""
-        busy = {address for _, _, address in self._jobs.values()}
+        busy = {job.address for job in self._jobs.values()}
         return [address for address in self._workers.addresses() if address not in busy]
 
     def start(self, number: int, function: Callable[[Host, Any], Any], name: str, job: Any) -> None:
-        address = self._idle()[0]
+        self._submit(_Job(number, name, (*self._given, function, name, job), self._idle()[0]))
+
+    def _submit(self, job: _Job) -> None:
         # If this worker has gone meanwhile, another one does it.
         future = self._client.submit(
-            run_remote, *self._given, function, name, job, workers=[address], allow_other_workers=True, pure=False
+            run_remote, *job.arguments, workers=[job.address], allow_other_workers=True, pure=False
         )
-        self._jobs[future] = number, name, address
+        self._jobs[future] = job
         future.add_done_callback(self._done.put)
+
+    def _start_again(self) -> Iterator[tuple[int, Any, Exception | None]]:
+        """Start jobs again that are lost: their results are, or their worker was the last one to go.
+
+        Dask gives what was meant for a certain worker to none that comes later.
+
+        Yields:
+            The error of a job that was started too often.
+        """
+        for future in {*self._lost_results, *self._left_alone()}:
+            idle = self._idle()
+            if not idle:
+                return
+            job = self._jobs.pop(future)
+            self._lost_results.discard(future)
+            future.cancel()
+            if job.starts == _STARTS:
+                yield job.number, None, _killed(job.name)
+            else:
+                self._submit(attrs.evolve(job, address=idle[0], starts=job.starts + 1))
+
+    def _left_alone(self) -> list[Any]:
+        """Return the futures of jobs that no worker has had for some time although there are workers."""
+        present = self._workers.addresses()
+        gone = [future for future, job in self._jobs.items() if job.address not in present and not future.done()]
+        if not gone or not present:
+            self._stranded.clear()
+            return []
+        at_work, now = self._workers.jobs(), time.monotonic()
+        self._stranded = {future: self._stranded.get(future, now) for future in gone if future.key not in at_work}
+        return [future for future, since in self._stranded.items() if now - since >= _STRANDED]
 
     def wait(self, seconds: float) -> Iterator[tuple[int, Any, Exception | None]]:
         try:
@@ -172,20 +233,36 @@ class _DaskPool:
         except queue.Empty:
             if self._client.status != "running":
                 raise self._lost() from None
+            yield from self._start_again()
             return
-        number, name, _ = self._jobs[future]
-        result, error = self._outcome(future, name)
+        job = self._jobs.get(future)
+        if job is None:  # it was started again
+            return
+        try:
+            result, error = self._outcome(future, job.name)
+        except TimeoutError:  # its worker died after it was done
+            if self._client.status != "running":
+                raise self._lost() from None
+            self._lost_results.add(future)
+            return
         del self._jobs[future]
-        yield number, result, error
+        self._lost_results.discard(future)
+        yield job.number, result, error
 
     def _outcome(self, future: Any, name: str) -> tuple[Any, Exception | None]:
-        """Return the result of a job, or its error."""
+        """Return the result of a job, or its error.
+
+        Raises:
+            TimeoutError: the cluster has lost the result.
+        """
         from distributed import KilledWorker
 
         try:
             outcome: tuple[Any, Exception | None] = future.result(timeout=_ANSWERS)
         except KilledWorker:
-            return None, TopoplanError(f"{name}: every Dask worker that ran it died (out of memory?)")
+            return None, _killed(name)
+        except TimeoutError:
+            raise
         except (CancelledError, OSError):
             raise self._lost() from None
         except Exception as error:  # of Dask itself: the worker cannot import this package, for example
@@ -193,7 +270,7 @@ class _DaskPool:
         return outcome
 
     def _lost(self) -> TopoplanError:
-        lost = ", ".join(name for _, name, _ in sorted(self._jobs.values()))
+        lost = ", ".join(job.name for job in sorted(self._jobs.values(), key=lambda job: job.number))
         during = f", during {lost}" if lost else ""
         return TopoplanError(f"{LOST}{during}")
 
@@ -201,3 +278,7 @@ class _DaskPool:
         if at_once and self._client.status == "running":
             self._client.cancel(list(self._jobs), force=True)
         self._client.close(timeout=_ANSWERS)
+
+
+def _killed(name: str) -> TopoplanError:
+    return TopoplanError(f"{name}: every Dask worker that ran it died (out of memory?)")
