@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from topoplan import Candidate, Cluster, Search, Simulate, TopoplanError
+from topoplan.errors import TopoplanWarning
 from topoplan.search.protocol import Run
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.search.driver import drive
@@ -152,6 +154,60 @@ def test_states_that_are_no_better_go_to_those_that_follow_and_new_fabrics_to_al
         assert costs[across, True] == [first, first, best]
         assert costs[axis, False] == costs[axis, True] == ([first] if axis == "strategy" else [first, best])
         assert [t.cost for t in mover.given] == [first]
+
+
+class Failing(Scripted):
+    """Raises an error in one of its methods."""
+
+    def __init__(self, problem, method):
+        super().__init__(problem)
+        self.method, self.calls = method, 0
+
+    def fail(self, method):
+        if method == self.method:
+            self.calls += 1
+            raise TopoplanError(f"{method} fails")
+
+    def ask(self):
+        self.fail("ask")
+        return super().ask()
+
+    def tell(self, trials):
+        self.fail("tell")
+        super().tell(trials)
+
+    def adopt(self, trial):
+        self.fail("adopt")
+        self.state = trial.state
+
+
+def run_beside(searches, problem):
+    run = Run(problem=problem, budget=10, seed=0, searchers=("scripted",))
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    return drive(run, evaluator, problem.space.initial(), searches, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("method", ["adopt", "ask", "tell"])
+def test_a_searcher_that_raises_an_error_leaves_the_others_to_search(method):
+    problem = small_problem()
+    alone, failing, other = Scripted(problem), Failing(problem, method), Scripted(problem)
+    alone.adopt = other.adopt = lambda trial: None
+    alone.state = other.state = run_scripted(0)[0].best
+    plain = run_beside([("strategy", alone)], problem)
+    with pytest.warns(TopoplanWarning, match=f"^{method} fails; the other searchers continue$"):
+        found = run_beside([("strategy", failing), ("strategy", other)], problem)
+    assert failing.calls == 1
+    assert found.best_cost == plain.best_cost
+    assert len(other.told) == len(alone.told)
+
+
+@pytest.mark.parametrize("axes", [("strategy",), ("strategy", "network"), ("strategy", "strategy")])
+def test_an_error_ends_a_search_where_no_searcher_of_strategies_is_left(axes):
+    problem = small_problem()
+    searches = [Failing(problem, "ask" if axis == "strategy" else "") for axis in axes]
+    with pytest.warns(TopoplanWarning) if axes == ("strategy", "strategy") else nullcontext():  # noqa: SIM117
+        with pytest.raises(TopoplanError, match=r"^ask fails$"):
+            run_beside(list(zip(axes, searches, strict=True)), problem)
 
 
 def test_patience_counts_proposals_without_a_better_state():

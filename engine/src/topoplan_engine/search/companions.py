@@ -4,7 +4,7 @@ A searcher that is to serve every problem (`BringsCompanions`) names planners an
 machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
 that cannot search the problem is left out, and nobody is told; one that fails is left out with a warning.  A planner
 proposes many plans at once, which are of no use for most models; so it waits until it has had no more than a quarter as
-many candidates as there were turns.
+many candidates as there were turns.  While one of its plans is the best of all, it may have three for each turn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from topoplan_engine.guarded import build_search
 
 __all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of"]
 
-#: Candidates of a planner for each turn.
-_SHARE = 0.25
+#: Candidates of a planner for each turn, and of one that proposed the best state so far.
+_SHARE, _SHARE_OF_LEADER = 0.25, 3.0
 
 
 @runtime_checkable
@@ -74,17 +74,26 @@ class Guest(Search):
 
     Args:
         search: None if it could not even be built.
-        share: candidates for each turn that it may have; None for no such limit.
+        share: candidates for each turn that it may have while another searcher leads; None for no such limit.
     """
 
     def __init__(self, search: Search | None, share: float | None = None) -> None:
         self._search, self._share = search, share
         self._turns = self._candidates = 0
+        #: Whether it proposed the best state so far.
+        self.leads = False
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether it has had its share of candidates."""
+        if self._share is None:
+            return False
+        return self._candidates > (_SHARE_OF_LEADER if self.leads else self._share) * self._turns
 
     def ask(self) -> Sequence[Candidate]:
         """Propose what the companion proposes, if it is its turn."""
         self._turns += 1
-        if self._search is None or (self._share is not None and self._candidates > self._share * self._turns):
+        if self._search is None or self._is_late:
             return []
         try:
             candidates = self._search.ask()

@@ -25,7 +25,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.errors import NoPlanFitsError, TopoplanWarning
+from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import check_strategy_of
@@ -33,6 +33,7 @@ from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
+from topoplan_engine.search.companions import Guest
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of
@@ -40,10 +41,13 @@ from topoplan_engine.search.recorder import NoRecorder, Row, history_of
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.space import Space
 
-__all__ = ["Result", "SearchRun", "drive", "first_state", "initial_strategy"]
+__all__ = ["NoSearch", "Result", "SearchRun", "drive", "first_state", "go_on_without", "initial_strategy"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
+
+#: Cost of a constructed state, as a multiple of the best, up to which other draws of paths may decide between them.
+_ALMOST = 1.05
 
 
 class SearchRun:
@@ -90,16 +94,19 @@ class SearchRun:
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
         self._keep, self.planning = keep, planning
+        self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         self.initial = self._priced(Candidate(base=first))
         self._fastest, self._constructed = Bests(), Bests()
+        # The fastest that each searcher constructed, by its name.
+        self._constructed_by: dict[str, Bests] = {}
         self._fastest.take(self.initial)
         # Where strategies come from that a searcher constructed, by their keys.
         self._origins: dict[bytes, Origin] = {}
         self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
-        for _, search in searchers:
-            search.adopt(self.initial)
+        for number in range(len(searchers)):
+            self._give(number, self.initial)
 
     @property
     def best(self) -> Trial:
@@ -160,6 +167,8 @@ class SearchRun:
     def _asked_of(self, number: int) -> list[Candidate]:
         """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
         axis, search = self._searchers[number]
+        if number in self._left_out:
+            return []
         try:
             return list(search.ask())
         except NoPlanFitsError as error:
@@ -167,6 +176,23 @@ class SearchRun:
                 raise
             warnings.warn(TopoplanWarning(f"{error}; what else there is goes on"), stacklevel=2)
             return []
+        except TopoplanError as error:
+            self._leave_out(number, error)
+            return []
+
+    def _give(self, number: int, trial: Trial) -> None:
+        """Let a searcher go on from a state."""
+        if number not in self._left_out:
+            try:
+                self._searchers[number][1].adopt(trial)
+            except TopoplanError as error:
+                self._leave_out(number, error)
+
+    def _leave_out(self, number: int, error: TopoplanError) -> None:
+        """Give a searcher that raised an error no further turn; raise it where none is left to go on."""
+        self._left_out.add(number)
+        axes = [axis for index, (axis, _) in enumerate(self._searchers) if index not in self._left_out]
+        go_on_without(error, self._searchers[number][0], axes)
 
     def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> None:
         """Price candidates, tell their searcher, and give what is worth it to the others."""
@@ -185,7 +211,10 @@ class SearchRun:
         if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
             self._journal.stop()
         started = clock()
-        search.tell(trials)
+        try:
+            search.tell(trials)
+        except TopoplanError as error:
+            self._leave_out(number, error)
         self.planning += clock() - started
         self._idle += len(trials)
         before = self.best
@@ -193,16 +222,18 @@ class SearchRun:
             self._take(trial)
         if self.best is not before:
             self._improved()
-            for across, peer in self._searchers:
+            for index, (across, peer) in enumerate(self._searchers):
+                if isinstance(peer, Guest):
+                    peer.leads = peer is search
                 if peer is not search and (across != axis or axis == "network"):
-                    peer.adopt(self.best)
+                    self._give(index, self.best)
             self._on_progress("new_best", self.progress())
         reached_trial = search.reached
         self._note(trials, reached_trial, before.cost)
         if reached_trial is not None and reached_trial is not self.best:
-            for across, peer in self._searchers:
+            for index, (across, peer) in enumerate(self._searchers):
                 if across != axis and peer.follows:
-                    peer.adopt(reached_trial)
+                    self._give(index, reached_trial)
         if clock() - self._reported >= _REPORT_EVERY:
             self._reported = clock()
             self._on_progress("evaluated", self.progress())
@@ -219,8 +250,8 @@ class SearchRun:
         self._note([trial], trial, before.cost)
         if self.best is not before:
             self._improved()
-        for _, search in self._searchers:
-            search.adopt(trial)
+        for number in range(len(self._searchers)):
+            self._give(number, trial)
 
     def _note(self, trials: Sequence[Trial], reached_trial: Trial | None, best_cost: float) -> None:
         """Let the recorder take note of trials: which the search moved to, and the best cost before and after each."""
@@ -259,8 +290,9 @@ class SearchRun:
 
     def _take(self, trial: Trial) -> None:
         self._fastest.take(trial)
-        if self.origin(trial.state.strategy).constructed:
+        if (origin := self.origin(trial.state.strategy)).constructed:
             self._constructed.take(trial)
+            self._constructed_by.setdefault(origin.searcher, Bests()).take(trial)
 
     def _improved(self) -> None:
         self._idle, self._improved_at = 0, self.elapsed
@@ -293,14 +325,31 @@ class SearchRun:
         return {name: report for name, report in reports.items() if report is not None}
 
     def shortlist(self) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None]:
-        """Return the last best states, the best at the end, and the best of the other kind if that is another state."""
+        """Return the last best states, the best at the end, and the best of the other kind if that is another state.
+
+        Unless constructed states are preferred, the fastest one that each searcher constructed comes first, if it is
+        almost as fast: it may have the best mean even if it was not the best under the draw of the search.
+        """
         bests = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
         aside_trial = (self._fastest if bests is self._constructed else self._constructed).best
         last = bests.last or (self.initial,)
         aside = (
             None if aside_trial is None or aside_trial.state is last[-1].state else self.shortlist_entry(aside_trial)
         )
+        if bests is self._fastest:
+            last = (*self._almost_best(last), *last)
         return tuple(map(self.shortlist_entry, last)), aside
+
+    def _almost_best(self, last: Sequence[Trial]) -> list[Trial]:
+        """Return the fastest state that each searcher constructed, of those not in ``last``, if it is fast enough."""
+        fastest = [bests.best for bests in self._constructed_by.values()]
+        return [
+            trial
+            for trial in fastest
+            if trial is not None
+            and trial.cost <= _ALMOST * last[-1].cost
+            and all(trial.state is not shortlisted.state for shortlisted in last)
+        ]
 
     @property
     def evaluations(self) -> int:
@@ -329,6 +378,27 @@ class SearchRun:
             acceptance=self.acceptance,
             elapsed=self.elapsed,
         )
+
+
+class NoSearch(Search):
+    """In the place of a searcher that could not be built."""
+
+    def ask(self) -> list[Candidate]:
+        """Propose nothing."""
+        return []
+
+
+def go_on_without(error: TopoplanError, axis: str, axes: Sequence[str]) -> None:
+    """Warn of a searcher's error, or raise it where no searcher of its axis and none of strategies is left.
+
+    Args:
+        error: what its code raised.
+        axis: of the searcher.
+        axes: of the searchers that raised none.
+    """
+    if axis not in axes and "strategy" not in axes:
+        raise error
+    warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
 
 
 def _checksum(state: State) -> str:

@@ -185,8 +185,7 @@ class Evaluator:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""
         if not self._programs.has_program_quotient(state.fabric, self.problem.cluster):
             return None
-        quotient = self._lowering.program_quotient(state.strategy)
-        return None if quotient is None or quotient.waits(self._programs.in_turn_bytes) else quotient
+        return self._lowering.program_quotient(state.strategy, self._programs.in_turn_bytes)
 
     def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""

@@ -8,19 +8,18 @@ is set up by itself from the same experiment.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
-from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
+from topoplan.errors import TopoplanError
 from topoplan.model.problem import Problem
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan.search.protocol import Candidate, Search
+from topoplan.search.protocol import Search
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
@@ -29,13 +28,16 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.companions import BringsCompanions, built_guest, companions_of
-from topoplan_engine.search.driver import initial_strategy
+from topoplan_engine.search.driver import NoSearch, go_on_without, initial_strategy
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
+
+#: Bytes of every device where memory is ignored: the most that a cluster may have.
+_PLENTY_BYTES = 1e18
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -86,36 +88,40 @@ class SearchSetup:
 
         Returns:
             The stream of the first fabric, and (axis, search) in the order of their turns.
+
+        Raises:
+            TopoplanError: a searcher cannot search the problem, or finds no plan that fits, and no other one can.
         """
-        count = len(self.searchers)
+        count, searched = len(self.searchers), self._searched_problem()
         fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
         if island or restart:
             rngs = np.random.default_rng([self.seed, island, *([restart] if restart else [])]).spawn(count)
-        turns = enumerate(zip(self.searchers, rngs, strict=True))
-        return fabric_rng, [
-            (
-                searcher.axis,
-                self._built(searcher, rng) if turn < self.n_chosen else built_guest(searcher, self.problem, rng),
-            )
-            for turn, (searcher, rng) in turns
-        ]
+        built: list[tuple[str, Search]] = []
+        errors: dict[int, TopoplanError] = {}
+        for turn, (searcher, rng) in enumerate(zip(self.searchers, rngs, strict=True)):
+            search: Search = NoSearch()
+            if turn >= self.n_chosen:
+                search = built_guest(searcher, searched, rng)
+            else:
+                try:
+                    search = build_search(searcher, searched, rng)
+                except TopoplanError as error:
+                    errors[turn] = error
+            built.append((searcher.axis, search))
+        axes = [axis for turn, (axis, _) in enumerate(built) if turn not in errors]
+        for turn, refusal in errors.items():
+            if built[turn][0] not in axes:  # a network that cannot be wired, say: users named what is no use
+                raise refusal
+            go_on_without(refusal, built[turn][0], axes)
+        return fabric_rng, built
 
-    def _built(self, searcher: Searcher, rng: np.random.Generator) -> Search:
-        """Build a searcher; one that finds no plan that fits leaves the others of its axis to search on."""
-        try:
-            return build_search(searcher, self.problem, rng)
-        except NoPlanFitsError as error:
-            if sum(peer.axis == searcher.axis for peer in self.searchers) == 1:
-                raise
-            warnings.warn(TopoplanWarning(f"{error}; the other searchers go on"), stacklevel=2)
-            return _Nothing()
-
-
-class _Nothing(Search):
-    """A searcher that proposes nothing."""
-
-    def ask(self) -> list[Candidate]:
-        return []
+    def _searched_problem(self) -> Problem:
+        """Return the problem as searchers see it: planners do not save memory that is ignored."""
+        cluster = self.problem.cluster
+        if self.policy != "ignore":
+            return self.problem
+        plenty = np.full(cluster.n_devices, _PLENTY_BYTES)
+        return attrs.evolve(self.problem, cluster=attrs.evolve(cluster, device_memory=plenty))
 
 
 def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> SearchSetup:

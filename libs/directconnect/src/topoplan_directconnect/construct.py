@@ -8,6 +8,7 @@ connected only by a one-way ring: the transmitting side of each interface is joi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -172,8 +173,14 @@ def _all_rings(n: int, steps_by_size: Mapping[int, Sequence[int]], *, two_way: b
             offsets = ((step, n - step) if two_way else (step,) for step in _drop_common_repetitions(steps_by_size[g]))
             rings[g] = tuple((hop,) for pair in offsets for hop in pair)
         else:
-            rings[g] = multi_hop_rings(n, ring_steps(n, g), coins, several=several)
+            rings[g] = _rings_by_hops(n, g, tuple(coins.items()), several)
     return rings
+
+
+@functools.lru_cache(maxsize=4096)
+def _rings_by_hops(n: int, g: int, coins: tuple[tuple[int, int], ...], several: bool) -> tuple[tuple[int, ...], ...]:
+    """Return `multi_hop_rings` of groups of ``g``; a search asks for the same few sets of coins again and again."""
+    return multi_hop_rings(n, ring_steps(n, g), dict(coins), several=several)
 
 
 def _drop_common_repetitions(steps: Iterable[int]) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan import AnyFabric, Candidate, Demand, Fabric, Problem, Search, Trial
+from topoplan import Candidate, Demand, Fabric, Problem, Search, Trial
 from topoplan_directconnect.construct import construct, rebalanced, rule_pairs
 from topoplan_searcher_totientperm import TotientPerm
 from topoplan_searcher_totientperm.memo import Memo
@@ -98,10 +98,10 @@ class Rewire(Search):
         """Propose the state on each of the fabrics that differ from its own and from those before."""
         assert self._best is not None
         base = self._best.state
-        keys = {_key_without_name(base.fabric)}
+        keys, name = {base.fabric.key}, base.fabric.name
         candidates = []
         for fabric in fabrics:
-            key = _key_without_name(fabric)
+            key = _key_by_name(fabric, name)
             if key not in keys:
                 keys.add(key)
                 candidates.append(Candidate(base=base, fabric=fabric, cutoff_seconds=self._best.cost))
@@ -123,9 +123,9 @@ class Rewire(Search):
             self._changed, self._rewired = True, False
 
 
-def _key_without_name(fabric: AnyFabric) -> bytes:
-    """Return the key of a fabric without its name, so that equal fabrics of different topologies are equal."""
-    return fabric.map_wirings(lambda wiring: attrs.evolve(wiring, name="")).key
+def _key_by_name(fabric: Fabric, name: str) -> bytes:
+    """Return the key of a fabric by another name, so that equal fabrics of different topologies are equal."""
+    return (fabric if fabric.name == name else attrs.evolve(fabric, name=name)).key
 
 
 def splits_around(rule: int, widest: int, count: int) -> list[int]:
