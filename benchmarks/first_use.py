@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
 
-Each command runs in a process with an empty folder for what numba keeps.  *Shipped* is a run as users have it.  In
+Each command runs in a process with an empty folder for what numba keeps.  *Shipped* is a run as users have it; in an
+editable install, ``python tools/kernels.py`` compiles what packages then bring along, which must be done before.  In
 *compiled*, ``NUMBA_OPT`` is said, at its default, so that shipped kernels are not used (`KernelCache`), and numba
 compiles for the CPU of this machine.  Both run in turn.  The process then repeats the command with all kernels loaded:
 the least of `_AGAIN` times tells whether kernels for any CPU are as fast as those for this one.
@@ -64,6 +65,8 @@ def main(names):
     print(markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n", flush=True)
     for name in names:
         (first, few, again), (cold, many, native) = (measure(COMMANDS[name], side) for side in SIDES.values())
+        if few >= many:
+            sys.exit("packages bring no kernels along that fit (python tools/kernels.py compiles them)")
         cells = [name, f"{first:.2f}", str(few), f"{cold:.2f}", str(many), f"{cold / first:.1f}"]
         print(markdown_row([*cells, f"{again / native:.2f}"]), flush=True)
 

@@ -53,7 +53,7 @@ FLEXNET = (("mcmc", {"block": 0, "temperature": "absolute"}),)
 #: Strategy and network together.
 TOGETHER = (("mcmc", {"alpha": 400.0}), ("totientperm", {"after": "accepted"}))
 #: Preset, servers and proposals of the searches that FlexNet runs, too.
-BESIDE = (("dlrm16", 16, 2_000), ("dlrm128", 128, 200))
+BESIDE = (("dlrm16", 16, 2_000), ("dlrm16", 16, 20_000), ("dlrm128", 128, 200))
 #: Preset, servers, simulator and proposals of longer ones.
 LONGER = (
     ("dlrm16", 16, "fluid", 20_000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -9,9 +10,12 @@ import sys
 import numpy as np
 import pytest
 
+from topoplan import Searcher
 from topoplan.errors import TopoplanError
+from topoplan_studies import compare_searchers
 from topoplan_studies.listing import searcher_choices, seeds_of
 from topoplan_studies.searchers.places import Place, SearcherRuns, comparison
+from topoplan_studies.searchers.report import as_json, notes, places_table
 from topoplan_studies.searchers.statistics import (
     best_after,
     holm,
@@ -134,6 +138,33 @@ def test_a_plus_sign_joins_searchers_and_no_number():
             searcher_choices(text, "f")
     with pytest.raises(TopoplanError, match=r"^f: expected a searcher, such as .*, got 3"):
         searcher_choices(3, "f")
+
+
+class Refusing(Searcher):
+    """Cannot search anything."""
+
+    name = "refusing"
+    axis = "strategy"
+
+    def build(self, problem, rng):
+        raise TopoplanError("searcher refusing: wants three layers")
+
+
+def test_a_searcher_that_refuses_a_problem_is_compared_all_the_same():
+    given = {"servers": 2, "batch_size": 8, "budget": 3, "seeds": [1, 2]}
+    report = compare_searchers("alexnet", ["random", Refusing], **given)
+    (place,) = report.comparison.places
+    random, refusing = place.searchers
+    assert (random.refusal, refusing.refusal) == ("", "searcher refusing: wants three layers")
+    assert refusing.times == [INF, INF]
+    assert refusing.evaluations_to(INF) == [INF, INF]
+    assert report.comparison.ranking.mean_ranks.tolist() == [1, 2]
+    assert f"{place.name}: refusing has no plan and counts as the slowest: {refusing.refusal}" in notes(report)
+    table = places_table(report)
+    assert [table.cells(row)[2:4] for row in table.rows][1] == ["-", "no plan"]
+    json.dumps(as_json(report), allow_nan=False)
+    with pytest.raises(TopoplanError, match=r"^searcher refusing: wants three layers$"):
+        compare_searchers("alexnet", [Refusing], **given)
 
 
 SCRIPT = """

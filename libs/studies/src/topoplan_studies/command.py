@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,14 @@ import typer
 from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine.executors import Executor
+from topoplan_engine.experiment import Experiment
 from topoplan_engine.reporting.figures import check_figure, write_figure
 from topoplan_engine.reporting.pages import check_section, picture_of, write_section
 from topoplan_engine.reporting.printing import print_json
 from topoplan_engine.reporting.progress import parts_shown
 from topoplan_engine.reporting.tables import print_line
 from topoplan_studies.hypotheses import hypothesis_tests
+from topoplan_studies.measure import REFUSED, measure, measure_searchers
 from topoplan_studies.notes import notes
 from topoplan_studies.page import section
 from topoplan_studies.plot import plot as figure_of
@@ -135,15 +137,20 @@ def searcher_report(
 ) -> SearcherReport:
     """Run what is not stored of runs that compare searchers, and return what came of them.
 
+    A searcher that refuses a problem counts as one whose plans do not fit.
+
     Raises:
-        TopoplanError: a run cannot be run.
+        TopoplanError: a run cannot be run, whatever the searcher, or all searchers refuse.
         typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
     """
     from topoplan_studies.problems.best import best_known
     from topoplan_studies.searchers.places import comparison, places_of
     from topoplan_studies.searchers.report import SearcherReport
 
-    values = _finished(specs, host, runs, executor, wait=wait)
+    values = _finished(specs, host, runs, executor, measure_searchers, wait=wait)
+    refused = [value[REFUSED] for value in values if REFUSED in value]
+    if len(refused) == len(values):
+        raise TopoplanError(refused[0])
     best = {name: (row.seconds, row.bound) for name, row in best_known().items()}
     return SearcherReport(study=study, comparison=comparison(places_of(specs, values, best)))
 
@@ -181,7 +188,7 @@ def run_study(
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
     specs = run_specs(study, host, price_list, measures)
-    values = _finished(specs, host, runs, executor, wait=wait)
+    values = _finished(specs, host, runs, executor, measure, wait=wait)
     results = network_results(specs, values, price_list)
     return StudyReport(
         study=study,
@@ -193,11 +200,17 @@ def run_study(
 
 
 def _finished(
-    specs: Sequence[RunSpec], host: Host, runs: Path, executor: Executor, *, wait: bool
+    specs: Sequence[RunSpec],
+    host: Host,
+    runs: Path,
+    executor: Executor,
+    measured: Callable[[Host, Experiment], dict[str, Any]],
+    *,
+    wait: bool,
 ) -> list[dict[str, Any]]:
     """Return what came of each run: of those that are stored, and of the others, which are run now."""
     with parts_shown("comparing", len(specs)) as on_progress:
-        finished = run_all(specs, host, Store(runs), executor, on_progress, wait=wait)
+        finished = run_all(specs, host, Store(runs), executor, on_progress, measured=measured, wait=wait)
     values = [result for result in finished.results if result is not None]
     if len(values) < len(specs):
         count = f"{len(values)} of {len(specs)} runs are kept in {runs}"

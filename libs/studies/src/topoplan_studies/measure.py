@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan.errors import NoPlanFitsError
+from topoplan.errors import NoPlanFitsError, TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.plugin.host import Host
@@ -20,7 +20,10 @@ from topoplan_engine.simulation.idle import exposed_communication
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_studies.prices import UNSTATED, bill
 
-__all__ = ["measure"]
+__all__ = ["REFUSED", "measure", "measure_searchers"]
+
+#: Key of what a searcher says that cannot search a problem.
+REFUSED = "refused"
 
 
 def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
@@ -68,6 +71,26 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def measure_searchers(host: Host, experiment: Experiment) -> dict[str, Any]:
+    """`measure`, where searchers are compared: one that cannot search a problem says why, and has no plan that fits.
+
+    Its values are those of the initial strategy, with the error under ``refused``.
+
+    Raises:
+        TopoplanError: it cannot be run, whatever the searcher.
+    """
+    try:
+        return measure(host, experiment)
+    except TopoplanError as error:
+        return {**measure(host, _initial(experiment)), "fits": False, "lacks": str(error), REFUSED: str(error)}
+
+
+def _initial(experiment: Experiment) -> Experiment:
+    """Return the experiment without a search."""
+    run = attrs.evolve(experiment.run, budget=0, chains=1, workers=1)
+    return attrs.evolve(experiment, searchers=("mcmc",), run=run)
+
+
 def _outcome(experiment: Experiment, host: Host) -> tuple[Outcome, str]:
     """Return the outcome of a run, and what its plan lacks of memory; if no plan fits, that of the initial strategy.
 
@@ -81,9 +104,7 @@ def _outcome(experiment: Experiment, host: Host) -> tuple[Outcome, str]:
         if simulator.options.get("memory") == "limit":  # which refuses what does not fit
             raise
         as_it_is = Choice(simulator.name, {**simulator.options, "memory": "ignore"})
-        run = attrs.evolve(experiment.run, budget=0, chains=1, workers=1)
-        first = attrs.evolve(experiment, simulator=as_it_is, searchers=("mcmc",), run=run)
-        return optimize(first, host=host), str(error)
+        return optimize(attrs.evolve(_initial(experiment), simulator=as_it_is), host=host), str(error)
     return outcome, "" if outcome.memory_ignored else outcome.lacks
 
 

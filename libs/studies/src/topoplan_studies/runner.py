@@ -15,7 +15,8 @@ import attrs
 from topoplan.plugin.host import Host
 from topoplan_engine.executors import Executor, run_jobs
 from topoplan_engine.executors.claims import Claims
-from topoplan_studies.measure import measure
+from topoplan_engine.experiment import Experiment
+from topoplan_studies.measure import REFUSED, measure
 from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.shared import SharedRuns
 from topoplan_studies.store import Store, inputs
@@ -45,6 +46,7 @@ def run_all(
     executor: Executor,
     on_progress: Callable[[int, str], None] = lambda finished, name: None,
     *,
+    measured: Callable[[Host, Experiment], dict[str, Any]] = measure,
     wait: bool = True,
 ) -> StudyRuns:
     """Run all that the store does not have.
@@ -55,6 +57,7 @@ def run_all(
         store: stores finished runs.
         executor: where they run.
         on_progress: called with the number of finished runs and the name of the one that just did.
+        measured: does a run.  A refusal (`measure_searchers`) is not stored: what is missing may be installed.
         wait: for runs that other processes do, which share the store.
 
     Raises:
@@ -82,9 +85,10 @@ def run_all(
             queue = SharedRuns(dict(enumerate(keys[index] for index in missing)), store, claims, add, wait=wait)
 
             def finish(number: int, result: dict[str, Any]) -> None:
-                key, dependencies = keys[missing[number]], inputs(host, experiments[number])
-                add(number, store.put(key, dependencies, result))
+                if REFUSED not in result:
+                    result = store.put(keys[missing[number]], inputs(host, experiments[number]), result)
+                add(number, result)
                 queue.release(number)
 
-            interrupted = run_jobs(host, measure, experiments, names, executor, finish, queue)
+            interrupted = run_jobs(host, measured, experiments, names, executor, finish, queue)
     return StudyRuns(results=tuple(results.get(key) for key in keys), stored=stored, interrupted=interrupted)

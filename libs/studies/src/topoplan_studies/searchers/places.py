@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan_studies.measure import REFUSED
 from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.searchers.statistics import (
     Ranking,
@@ -37,7 +38,7 @@ class SearcherRuns:
 
     Attributes:
         label: of the searcher, or of the searchers that take turns.
-        runs: as `topoplan_studies.measure.measure` returns them, with ``seed``.
+        runs: as `topoplan_studies.measure.measure_searchers` returns them, with ``seed``.
     """
 
     label: str
@@ -45,8 +46,13 @@ class SearcherRuns:
 
     @property
     def times(self) -> list[float]:
-        """Seconds per iteration of each seed's plan, the mean over draws; infinite where it does not fit."""
+        """Seconds per iteration of each seed's plan, the mean over draws; infinite where none fits."""
         return [run["iteration_time_s"] if run["fits"] else float("inf") for run in self.runs]
+
+    @property
+    def refusal(self) -> str:
+        """What the searcher says that refuses the problem; empty if it does not."""
+        return next((run[REFUSED] for run in self.runs if REFUSED in run), "")
 
     @property
     def summary(self) -> Summary:
@@ -70,8 +76,8 @@ class SearcherRuns:
     def evaluations_to(self, cost: float) -> list[float]:
         """Evaluations after which each seed's best cost is this at most; infinite for one that does not get there."""
         counts = []
-        for history in self.histories(0):
-            rows = np.flatnonzero(history[:, 1] <= cost)
+        for run, history in zip(self.runs, self.histories(0), strict=True):
+            rows = np.flatnonzero((history[:, 1] <= cost) & (REFUSED not in run))
             counts.append(float(history[rows[0], 0]) if len(rows) else float("inf"))
         return counts
 
@@ -132,7 +138,7 @@ def places_of(
 
     Args:
         specs: the runs.
-        values: what `topoplan_studies.measure.measure` returned for each of them.
+        values: what `topoplan_studies.measure.measure_searchers` returned for each of them.
         best: benchmark problem -> its best known time and its lower bound, in seconds.
     """
     networks = len({spec.network for spec in specs})

@@ -68,7 +68,7 @@ def places_table(report: SearcherReport) -> RowTable[_Row]:
         [
             Column("problem", lambda row: row.place.name, names_rows=True),
             Column("searcher", lambda row: row.runs.label, names_rows=True),
-            Column("median", lambda row: milliseconds(row.runs.summary.median)),
+            Column("median", lambda row: _time(row.runs.summary.median)),
             Column("interval", lambda row: _span(row.runs.summary.interval.low, row.runs.summary.interval.high)),
             *(versus if several else []),
             *(gaps if of_set else []),
@@ -136,6 +136,12 @@ def notes(report: SearcherReport) -> list[str]:
             f"evals to {first}: evaluations until the search in the middle has the cost at which {first}'s ends "
             "(seeds that get there)",
         ]
+    lines += [
+        f"{place.name}: {runs.label} has no plan and counts as the slowest: {runs.refusal}"
+        for place in places
+        for runs in place.searchers
+        if runs.refusal
+    ]
     if interval.coverage < CONFIDENCE:
         lines.append(
             f"{seeds} seeds are too few: six at least give an interval of {CONFIDENCE:.0%} and a significant p"
@@ -259,6 +265,10 @@ def _evaluations(row: _Row) -> str:
     return f"{median:.0f} ({seeds})" if np.isfinite(median) else f"- ({seeds})"
 
 
+def _time(seconds: float) -> str:
+    return milliseconds(seconds) if np.isfinite(seconds) else "-"
+
+
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if np.isfinite(value) else "-"
 
@@ -273,7 +283,7 @@ def _gap(gap: float | None) -> str:
 
 def _span(low: float, high: float) -> str:
     if not np.isfinite(low):
-        return "does not fit"
+        return "no plan"
     return f"{milliseconds(low, '')}..{milliseconds(high, '')}" if high > low else "-"
 
 
