@@ -17,4 +17,4 @@ def test_the_page_has_every_row_as_it_is_stored():
         for best in best_known().values()
     ]
     page = PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"^\| \S+ \| [\d.]+ \| .*$", page, re.MULTILINE) == rows
+    assert re.findall(r"^\| \S+ \| [\d.]+ \| [\d.]+ \| [\d.]+% .*$", page, re.MULTILINE) == rows

@@ -68,6 +68,17 @@ def test_ignored_memory_is_said_and_is_no_failure(run, experiment):
     assert "(memory is ignored, as asked)" in run("run", experiment, *ignored)[2]
 
 
+@pytest.mark.parametrize("searcher", ["spmd", "pipeline", "hpgo"])
+def test_planners_do_not_save_memory_that_is_ignored(run, experiment, searcher):
+    choice = ("--set", f"searcher.use={searcher}", "--json")
+    ignored = ("--set", "simulator.use=fluid:memory=ignore")
+    status, scarce, _ = run("run", experiment, *choice, *ignored, "--set", "cluster.memory-gb=0.000001")
+    plenty = run("run", experiment, *choice, *ignored)[1]
+    assert status == 0
+    assert json.loads(scarce)["iteration_time_s"] == json.loads(plenty)["iteration_time_s"]
+    assert (json.loads(scarce)["fits"], json.loads(plenty)["fits"]) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("searcher", "megabytes"),
     [
@@ -93,7 +104,7 @@ def test_a_searcher_that_finds_nothing_leaves_the_others_to_search(run, experime
     (tmp_path / "both.toml").write_text(document)
     status, out, err = run("run", "both.toml", "--set", "cluster.memory-gb=0.0052", "--json")
     assert err.startswith("warning: searcher pipeline: model 'dlrm': no pipeline fits")
-    assert "the other searchers go on" in err
+    assert "the other searchers continue" in err
     assert (status, json.loads(out)["fits"]) == (0, True)
 
 

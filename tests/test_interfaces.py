@@ -21,7 +21,7 @@ SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random"
 def compared(run, monkeypatch):
     """Run `topoplan compare` in this process; return the rows of its networks."""
 
-    def run_all(cells, host, store, executor, report, *, wait):
+    def run_all(cells, host, store, executor, report, *, measured, wait):
         results = tuple(measure(host, cell.experiment) for cell in cells)
         return StudyRuns(results=results, stored=0, interrupted=False)
 

@@ -116,6 +116,15 @@ def test_the_fastest_is_kept_where_users_want_it():
     assert (aside.cost, aside.origin.name) == (2.0, "constructed by planner")
 
 
+def test_a_constructed_plan_that_is_almost_the_fastest_is_on_the_shortlist():
+    made, _, _ = searched([1.0, 1.06, 1.04, 1.03], keep=False)
+    assert [(one.cost, one.origin.name) for one in made.shortlist()[0]] == [
+        (1.03, "constructed by planner"),
+        (1.0, "initial strategy"),
+    ]
+    assert [one.cost for one in searched([1.0, 1.06], keep=False)[0].shortlist()[0]] == [1.0]
+
+
 def test_what_is_there_for_comparison_is_not_kept():
     made, strategies, _ = searched([5.0, 4.0, 2.0, 3.0], keep=True, comparison=2)
     assert made.best.state.strategy is strategies[3]
