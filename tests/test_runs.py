@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from idle_search import IdleSearch
 from kept_searches import SEARCHES, SMALL, journals, with_run
 
-from topoplan import Host, Searcher, TopoplanError
-from topoplan.errors import shown
+from topoplan import Candidate, Host, PlacedStrategy, Searcher, State, TopoplanError
+from topoplan.errors import TopoplanWarning, shown
 from topoplan_engine import optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.search.journal import Journal, parsed
@@ -85,6 +85,46 @@ def test_a_search_that_ended_anywhere_goes_on_to_the_same_result(finished, tmp_p
     check_equal(copy, go_on(copy), path, outcome)
 
 
+class _Misplacing(IdleSearch):
+    """Proposes a good candidate, and then a strategy of too few placements."""
+
+    def ask(self):
+        short = PlacedStrategy(self.state.strategy.placements[:3])
+        return [Candidate(base=self.state), Candidate(base=State(short, self.state.fabric))]
+
+
+@attrs.frozen(kw_only=True)
+class Misplacing(Searcher):
+    """Proposes a wrong strategy."""
+
+    name = "misplacing"
+    axis = "strategy"
+
+    def build(self, problem, rng):
+        return _Misplacing()
+
+
+@pytest.mark.filterwarnings("ignore:searcher 'misplacing'")
+def test_a_searcher_whose_whole_strategy_is_wrong_leaves_the_others_to_search_and_to_go_on(tmp_path):
+    host, whole = Host.discover(), tmp_path / "whole"
+    host.add(Misplacing)
+    experiment = attrs.evolve(with_run(SMALL, budget=10), searchers=("misplacing", "mcmc"))
+    with pytest.warns(TopoplanWarning, match=r"^searcher 'misplacing'.* a strategy of 3 placements .*; the other"):
+        plain = optimize(experiment, host=host)
+    with begun(whole, host, experiment) as folder:
+        kept = optimize(folder.experiment, host=host, folder=folder)
+    for share in (0.0, 0.3, 0.6, 1.0):
+        copy = torn(whole, tmp_path / str(share), share)
+        with resumed(copy, host) as folder:
+            check_equal(copy, optimize(folder.experiment, host=host, folder=folder), whole, kept)
+    (entries,) = journals(whole).values()
+    events = [entry.event for entry in entries if entry.event != "moved"]
+    # Where it starts, the first candidate, the second one; and eight of the other searcher.
+    assert events == ["price", "price", "failed", *["price"] * 8]
+    assert plain.result.evaluations == kept.result.evaluations == 10
+    assert plain.result.history[:, ::2].tolist() == kept.result.history[:, ::2].tolist()
+
+
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -103,11 +143,12 @@ def test_a_journal_may_end_at_every_byte(tmp_path):
     for number in range(6):
         journal.price(1 / (number + 3), float("inf"), True, f"{number:08x}", number * 0.5)
         journal.move(1 / (number + 3), f"{number:08x}", number * 0.5)
+    journal.fail(3.5)
     journal.end("time limit", 4.0)
     journal.close()
     data = whole.read_bytes()
     entries = parsed(data, whole)
-    assert [entry.event for entry in entries] == ["price", "moved"] * 6 + ["time limit"]
+    assert [entry.event for entry in entries] == ["price", "moved"] * 6 + ["failed", "time limit"]
     path = tmp_path / "torn.csv"
     for size in range(len(data) + 1):
         path.write_bytes(data[:size])
@@ -119,6 +160,9 @@ def test_a_journal_may_end_at_every_byte(tmp_path):
                     journal.price(cost, cutoff, fits, state, seconds)
                 else:
                     assert entry == entries[known - 1]
+            elif event == "failed":
+                assert journal.recall() is None
+                journal.fail(seconds)
             elif event == "moved":
                 journal.move(cost, state, seconds)
             elif journal.ending() is None:

@@ -30,7 +30,7 @@ from topoplan_engine.search.runs import begun, resumed
 __all__ = ["readers_of_runs"]
 
 _JOURNAL = "prices-0-0.csv"
-_EVENTS = ("price", "moved", "time limit", "patience", "", "x")
+_EVENTS = ("price", "failed", "moved", "time limit", "patience", "", "x")
 #: Numbers as a journal may have them, and others.
 _NUMBERS = (*NUMBERS, "0.0", "0.1", "1.0", "1e-9", "1e99", "-inf", "....")
 

@@ -21,7 +21,7 @@ from topoplan.plugin.components import Component, Searcher, Simulator
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, State, Trial
 
-__all__ = ["build_search", "build_simulate", "check_strategy_of"]
+__all__ = ["build_search", "build_simulate", "strategy_fault"]
 
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
@@ -37,16 +37,21 @@ def build_simulate(simulator: Simulator) -> Simulate:
     return _GuardedSimulate(simulator.build(), _who(simulator))
 
 
-def check_strategy_of(search: Search, candidate: Candidate, problem: Problem, error: Exception) -> None:
+def strategy_fault(search: Search, candidate: Candidate, problem: Problem, error: Exception) -> PluginError | None:
     """Blame a searcher for what pricing its candidate raised, if the candidate's strategy is none of the problem's.
 
     Whole strategies are long, so that they are looked at only when pricing one has failed.
 
-    Raises:
-        PluginError: the strategy is wrong; its cause is ``error``.
+    Returns:
+        What is wrong with the strategy, its cause being ``error``; None if nothing is.
     """
-    if isinstance(search, _GuardedSearch) and (reason := _why_no_strategy(candidate.base.strategy, problem)):
-        raise PluginError(f"{search.who}: ask proposed {reason}") from error
+    who = getattr(search, "who", None)
+    reason = _why_no_strategy(candidate.base.strategy, problem) if who else ""
+    if not reason:
+        return None
+    fault = PluginError(f"{who}: ask proposed {reason}")
+    fault.__cause__ = error
+    return fault
 
 
 def _who(component: Component) -> str:

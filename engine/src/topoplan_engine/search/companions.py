@@ -84,6 +84,11 @@ class Guest(Search):
         self.leads = False
 
     @property
+    def who(self) -> str | None:
+        """Name of the companion in messages, if it has one."""
+        return getattr(self._search, "who", None)
+
+    @property
     def _is_late(self) -> bool:
         """Whether it has had its share of candidates."""
         if self._share is None:

@@ -28,7 +28,7 @@ import numpy as np
 from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
-from topoplan_engine.guarded import check_strategy_of
+from topoplan_engine.guarded import strategy_fault
 from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
@@ -197,24 +197,15 @@ class SearchRun:
     def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> None:
         """Price candidates, tell their searcher, and give what is worth it to the others."""
         axis, search = self._searchers[number]
-        trials = []
-        for candidate in candidates:
-            best = self.best
-            try:
-                trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
-            except Exception as error:
-                check_strategy_of(search, candidate, self._evaluator.problem, error)
-                raise
-            self._note_origin(number, candidate, trials[-1])
-            if stop.wanted or self._is_over(until):
-                break
+        trials = self._trials(number, candidates, until, stop)
         if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
             self._journal.stop()
         started = clock()
-        try:
-            search.tell(trials)
-        except TopoplanError as error:
-            self._leave_out(number, error)
+        if number not in self._left_out:
+            try:
+                search.tell(trials)
+            except TopoplanError as error:
+                self._leave_out(number, error)
         self.planning += clock() - started
         self._idle += len(trials)
         before = self.best
@@ -228,7 +219,7 @@ class SearchRun:
                 if peer is not search and (across != axis or axis == "network"):
                     self._give(index, self.best)
             self._on_progress("new_best", self.progress())
-        reached_trial = search.reached
+        reached_trial = None if number in self._left_out else search.reached
         self._note(trials, reached_trial, before.cost)
         if reached_trial is not None and reached_trial is not self.best:
             for index, (across, peer) in enumerate(self._searchers):
@@ -237,6 +228,26 @@ class SearchRun:
         if clock() - self._reported >= _REPORT_EVERY:
             self._reported = clock()
             self._on_progress("evaluated", self.progress())
+
+    def _trials(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> list[Trial]:
+        """Price the candidates of a searcher, and leave it out at one whose strategy is wrong."""
+        trials: list[Trial] = []
+        for candidate in candidates:
+            best = self.best
+            try:
+                trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
+            except Exception as error:
+                fault = strategy_fault(self._searchers[number][1], candidate, self._evaluator.problem, error)
+                if fault is None:
+                    raise
+                self._journal.fail(self.elapsed)
+                self._evaluator.evaluations -= 1
+                self._leave_out(number, fault)
+                break
+            self._note_origin(number, candidate, trials[-1])
+            if stop.wanted or self._is_over(until):
+                break
+        return trials
 
     def adopt(self, state: State, cost: float, origin: Origin) -> None:
         """Go on from a better state that another search run found; ``cost`` in seconds."""

@@ -8,6 +8,7 @@ A journal is a CSV file with the columns of `COLUMNS` and a line for each event:
 
 - ``price``: seconds per iteration of a candidate, ``inf`` if it cannot be or reached its cutoff; the cutoff; whether it
   fits into memory; and a checksum of its strategy and fabric;
+- ``failed``: a candidate could not be priced because its strategy is wrong, and its searcher was left out;
 - ``moved``: the search moved to this state, one of those priced since the last time, or of another chain;
 - ``time limit`` and ``patience``: a clock ended the search, or a round of it, here.
 
@@ -38,7 +39,8 @@ __all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "parsed"]
 COLUMNS = "event,cost,cutoff,fits,state,seconds,check\n"
 _NUMBER = rb"(-?inf|-?[0-9.]{1,30}(?:e[+-]?[0-9]{1,3})?)"
 _LINE = re.compile(
-    rb"(price|moved|time limit|patience),%b,%b,([01]),([0-9a-f]{8}),([0-9.]{1,20}),([0-9a-f]{8})" % (_NUMBER, _NUMBER)
+    rb"(price|failed|moved|time limit|patience),%b,%b,([01]),([0-9a-f]{8}),([0-9.]{1,20}),([0-9a-f]{8})"
+    % (_NUMBER, _NUMBER)
 )
 #: Seconds after which lines are handed to the system, and after which they are on the disk.
 _WRITE_EVERY, _SYNC_EVERY = 0.2, 4.0
@@ -73,6 +75,9 @@ class NoJournal:
 
     def price(self, cost: float, cutoff: float, fits: bool, state: str, seconds: float) -> None:
         """Take note of a price."""
+
+    def fail(self, seconds: float) -> None:
+        """Take note of a candidate that could not be priced."""
 
     def move(self, cost: float, state: str, seconds: float) -> None:
         """Take note of a state that the search moved to."""
@@ -126,10 +131,12 @@ class Journal(NoJournal):
         self._written = self._synced = time.monotonic()
 
     def recall(self) -> Entry | None:
-        """Return the next price of the file; None once it is used up."""
+        """Return the next price of the file; None once it is used up, and where the candidate had none."""
         if not self.replaying:
             return None
         entry = self._entries[self._next]
+        if entry.event == "failed":
+            return None
         if entry.event != "price":
             raise self._differs()
         self._next += 1
@@ -144,7 +151,18 @@ class Journal(NoJournal):
 
     def price(self, cost: float, cutoff: float, fits: bool, state: str, seconds: float) -> None:
         """Append a price."""
+        if self.replaying:  # it failed before
+            raise self._differs()
         self._append(f"price,{cost!r},{cutoff!r},{fits:d},{state},{seconds:.6f}")
+
+    def fail(self, seconds: float) -> None:
+        """Append that a candidate could not be priced, or compare it with what is in the file."""
+        if not self.replaying:
+            self._append(f"failed,0.0,inf,1,00000000,{seconds:.6f}")
+        elif self._entries[self._next].event != "failed":
+            raise self._differs()
+        else:
+            self._next += 1
 
     def move(self, cost: float, state: str, seconds: float) -> None:
         """Append a state that the search moved to, or compare it with the one in the file."""
