@@ -121,6 +121,20 @@ def test_too_many_states_are_cut_in_order():
     assert shortlist.planner.columns.n_cuts == 11
 
 
+def test_stages_end_with_layers_where_asked():
+    problem = chain(9, weight=100_000_000, n_hosts=4)
+    with pytest.raises(TopoplanError, match=r"^searcher pipeline: cuts=layers: model .* is in no layer by its name"):
+        plan_pipelines(DapplePipeline(cuts="layers"), problem)
+    names = ["embedding", *(f"layers.{k // 3}.{k % 3}" for k in range(7)), "head"]
+    renamed = [attrs.evolve(op, name=name) for op, name in zip(problem.graph.operators, names, strict=True)]
+    problem = attrs.evolve(problem, graph=attrs.evolve(problem.graph, operators=tuple(renamed)))
+    report = solve(problem, cuts="layers")[2].report(None)
+    assert len(report["stages"]) > 1
+    firsts = {stage["first"] for stage in report["stages"]}
+    assert firsts <= {"embedding", "layers.0.0", "layers.1.0", "layers.2.0", "head"}
+    assert solve(problem)[2].report(None)["speedup"] >= report["speedup"]
+
+
 def test_infeasible_plans_leave_a_report():
     problem = random_case(1)
     search = PipelineSearch(DapplePipeline(), problem)

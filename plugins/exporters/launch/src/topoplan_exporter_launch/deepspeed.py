@@ -12,9 +12,9 @@ from typing import Any
 
 from topoplan import Plan
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
-from topoplan_exporter_launch.layers import name_pattern
 from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, cuts_of, has_matrix
+from topoplan_pipeline_planning.layer_names import name_pattern
 
 __all__ = ["write"]
 

@@ -1,22 +1,18 @@
-"""Which layer of the model an operator belongs to, by its name.
+"""The layers of the model that each stage of a pipeline holds.
 
-Trainers cut a pipeline between layers, so the operators of a plan must be found in the model's layers again.  Names
-tell: ``layers.3.attention.wq``, ``model.layers.3.mlp.up_proj``, ``h.3.attn``, ``block3_linear1`` and ``enc3_attention``
-belong to layer 3.  What comes before the first layer is the embedding, what comes after the last one the head.
+Trainers cut a pipeline between layers, so the operators of a plan must be found in the model's layers again, by their
+names.
 """
 
 from __future__ import annotations
-
-import re
 
 import attrs
 
 from topoplan import OperatorGraph
 from topoplan_exporter_launch.targets import Target
+from topoplan_pipeline_planning.layer_names import layer_of
 
-__all__ = ["StageLayers", "layer_of", "layers_of_stages", "name_pattern"]
-
-_LAYER = re.compile(r"(?:^|[._/])(?:layers?|blocks?|h|enc|dec|encoder|decoder|resblocks)[._/]?(\d+)(?=[._/]|$)")
+__all__ = ["StageLayers", "layers_of_stages"]
 
 
 @attrs.frozen
@@ -27,20 +23,6 @@ class StageLayers:
     first: int
     last: int
     head: bool
-
-
-def layer_of(name: str) -> int | None:
-    """Return the number in an operator's name that says its layer; None if there is none."""
-    match = _LAYER.search(name)
-    return int(match[1]) if match else None
-
-
-def name_pattern(name: str) -> str:
-    """Return a regular expression for an operator's name with any number in place of its layer's."""
-    match = _LAYER.search(name)
-    if match is None:
-        return re.escape(name)
-    return f"{re.escape(name[: match.start(1)])}[0-9]+{re.escape(name[match.end(1) :])}"
 
 
 def layers_of_stages(graph: OperatorGraph, stage: tuple[int, ...], target: Target) -> list[StageLayers]:
@@ -67,7 +49,7 @@ def layers_of_stages(graph: OperatorGraph, stage: tuple[int, ...], target: Targe
             raise target.refusal(
                 graph.operators[index],
                 f"is in stage {stage[index]}, but layer {number} begins in stage {owner[number]}, "
-                "and stages end with layers",
+                "and stages end with layers (-s pipeline:cuts=layers plans such)",
             )
     for index, op in enumerate(graph.operators):
         if numbers[index] is None and first < index < last and op.weights:

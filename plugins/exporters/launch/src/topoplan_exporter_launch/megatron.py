@@ -82,7 +82,10 @@ def _pipeline(graph: OperatorGraph, grid: Grid) -> list[str]:
     one_by_one = grid.micro_batches == 1 and grid.chunks == 1
     if grid.kind not in (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED) and not one_by_one:
         first = graph.operators[grid.stage.index(1)]
-        raise TARGET.refusal(first, f"begins stage 1 of a pipeline with schedule {grid.kind.value}")
+        raise TARGET.refusal(
+            first,
+            f"begins stage 1 of a pipeline with schedule {grid.kind.value} (-s pipeline:schedule=1f1b plans without)",
+        )
     layout = layout_of(layers_of_stages(graph, grid.stage, TARGET))
     # A script quotes it: a shell would take | and * for its own.
     return [f"--pipeline-model-parallel-layout '{layout}'"]

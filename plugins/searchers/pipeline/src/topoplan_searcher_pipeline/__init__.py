@@ -37,6 +37,9 @@ class DapplePipeline(Searcher):
         "any", help="the order of passes; any: whichever is fastest"
     )
     micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
+    cuts: Literal["operators", "layers"] = option(
+        "operators", help="where stages may end; layers: as trainers want it, with layers by the names of operators"
+    )
     recompute: bool = option(True, help="stages that do not fit into memory may run their forward passes twice")
     finalists: int = option(32, help="plans to simulate before the best ones are refined", minimum=1)
     max_states: int = option(

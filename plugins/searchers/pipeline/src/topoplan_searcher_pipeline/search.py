@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, OperatorGraph, Problem, Search, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
+from topoplan_pipeline_planning.layer_names import layer_states
 from topoplan_pipeline_planning.layers import Layers, operator_columns
+from topoplan_pipeline_planning.states import States
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import Columns, columns_of, states_of
 from topoplan_searcher_pipeline.machine import Machine
@@ -66,7 +68,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the batch of "
             f"{graph.batch_size} samples"
         )
-    states, complete = states_of(graph, options.max_states)
+    states, complete = _states(options, graph)
     columns, machine = columns_of(graph, cluster, costs, states), Machine.of(cluster)
     _check_operators(problem, columns)
     if columns.seconds <= 0:
@@ -230,6 +232,16 @@ class PipelineSearch(Search):
                 strict=True,
             )
         ]
+
+
+def _states(options: DapplePipeline, graph: OperatorGraph) -> tuple[States, bool]:
+    """Return the states between which stages may be cut, and whether they are all antichain states of the model."""
+    if options.cuts == "operators":
+        return states_of(graph, options.max_states)
+    try:
+        return layer_states(graph), False
+    except TopoplanError as error:
+        raise TopoplanError(f"searcher pipeline: cuts=layers: {error}") from None
 
 
 def _check_operators(problem: Problem, columns: Columns) -> None:
