@@ -17,7 +17,7 @@ from kept_searches import without_clock
 
 from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.executors import Processes, executor_from, run_jobs
+from topoplan_engine.executors import Processes, dask, executor_from, run_jobs
 from topoplan_engine.executors.dask import Dask
 
 
@@ -208,6 +208,150 @@ def test_chains_are_the_same_where_workers_are_killed(cluster):
 def test_an_executor_of_chains_that_is_none_is_told_before_anything_runs(run):
     status, _, err = run("optimize", "alexnet", "--executor", "dsk")
     assert (status, err) == (2, "error: --executor: no executor 'dsk'; did you mean 'dask'?\n")
+
+
+class Future:
+    """A future of `Client`."""
+
+    def __init__(self, key, address):
+        self.key, self.address, self.state, self.callbacks = key, address, "pending", []
+
+    def done(self):
+        return self.state != "pending"
+
+    def add_done_callback(self, function):
+        self.callbacks.append(function)
+
+    def finish(self):
+        self.state = "finished"
+        for function in self.callbacks:
+            function(self)
+
+    def cancel(self):
+        self.state = "cancelled"
+
+    def result(self, timeout):
+        if self.state != "finished":
+            raise TimeoutError
+        return self.key, None
+
+
+class Client:
+    """A client of Dask whose workers go and come as a test says, with jobs that they never take over by themselves."""
+
+    status = "running"
+
+    def __init__(self, *workers):
+        self.workers, self.futures = list(workers), []
+
+    def nthreads(self):
+        return dict.fromkeys(self.workers, 1)
+
+    def processing(self):
+        return {
+            worker: [f.key for f in self.futures if f.address == worker and not f.done()] for worker in self.workers
+        }
+
+    def submit(self, function, *arguments, workers, allow_other_workers, pure):
+        self.futures.append(Future(f"job {len(self.futures)}", *workers))
+        return self.futures[-1]
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """Return a client with one worker and its pool, which has one job and loses no time with waiting."""
+    monkeypatch.setattr(dask, "_LOOK", 0.0)
+    monkeypatch.setattr(dask, "_STRANDED", 0.0)
+    client = Client("a")
+    pool = dask._DaskPool(client, b"", ())
+    pool.start(7, worker_jobs.run, "seven", 1)
+    return client, pool
+
+
+def test_a_job_whose_last_worker_died_is_started_on_one_that_came_later(pool):
+    client, pool = pool
+    assert list(pool.wait(0.0)) == []
+    assert len(client.futures) == 1  # it is at work
+    client.workers = []
+    assert list(pool.wait(0.0)) == []
+    assert len(client.futures) == 1  # there is nobody
+    client.workers = ["b"]
+    assert list(pool.wait(0.0)) == []
+    assert [(future.address, future.state) for future in client.futures] == [("a", "cancelled"), ("b", "pending")]
+    assert pool.running == 1
+    client.futures[1].finish()
+    assert list(pool.wait(1.0)) == [(7, "job 1", None)]
+    assert pool.running == 0
+
+
+def test_a_job_that_another_worker_took_over_is_left_to_it(pool):
+    client, pool = pool
+    client.workers, client.futures[0].address = ["b"], "b"
+    assert list(pool.wait(0.0)) == []
+    assert len(client.futures) == 1
+    client.futures[0].finish()
+    assert list(pool.wait(1.0)) == [(7, "job 0", None)]
+
+
+def test_a_job_whose_result_was_lost_with_its_worker_is_done_again(pool):
+    client, pool = pool
+    client.futures[0].finish()
+    client.futures[0].state, client.workers = "lost", ["b"]
+    assert list(pool.wait(1.0)) == []
+    assert pool.running == 1
+    assert list(pool.wait(0.0)) == []
+    assert [future.address for future in client.futures] == ["a", "b"]
+    client.futures[1].finish()
+    assert list(pool.wait(1.0)) == [(7, "job 1", None)]
+    assert pool.running == 0
+
+
+def test_a_job_that_is_lost_again_and_again_is_named(pool):
+    client, pool = pool
+    said = []
+    for worker in "bcdefgh":
+        client.workers = [worker]
+        said += pool.wait(0.0)
+    ((number, result, error),) = said
+    assert (number, result) == (7, None)
+    assert str(error) == "seven: every Dask worker that ran it died (out of memory?)"
+    assert [future.address for future in client.futures] == ["a", "b", "c", "d"]
+
+
+@pytest.fixture
+def one_worker():
+    """Return a Dask cluster of one process, which starts again when it is killed, and which ends after a minute."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as own:
+        timer = threading.Timer(60.0, own.close)
+        timer.start()
+        yield own
+        timer.cancel()
+
+
+@pytest.mark.slow
+def test_a_job_is_done_again_where_the_only_worker_died_and_another_one_came(one_worker, tmp_path):
+    assert jobs(one_worker, [tmp_path / "died", 3]) == ({0: "again", 1: 9}, False)
+
+
+@pytest.mark.slow
+def test_a_job_is_done_again_where_the_only_worker_died_with_its_result(one_worker, monkeypatch):
+    outcome, killed = dask._DaskPool._outcome, []
+
+    def too_late(pool, future, name):
+        if not killed:
+            killed.extend(pids(one_worker))
+            os.kill(killed[0], signal.SIGKILL)
+            while killed[0] in pids(one_worker):
+                time.sleep(0.05)
+            while future.status == "finished":
+                time.sleep(0.05)
+        return outcome(pool, future, name)
+
+    monkeypatch.setattr(dask._DaskPool, "_outcome", too_late)
+    monkeypatch.setattr(dask, "_ANSWERS", 2.0)
+    assert jobs(one_worker, [2, 3]) == ({0: 4, 1: 9}, False)
+    assert len(killed) == 1
 
 
 @pytest.mark.slow
