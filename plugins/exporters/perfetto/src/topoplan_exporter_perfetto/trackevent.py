@@ -2,17 +2,21 @@
 
 Field numbers are those of ``protos/perfetto/trace`` in Perfetto's sources (``trace_packet``, ``track_event``,
 ``track_descriptor``, ``counter_descriptor``, ``interned_data``).  Names are written once and referred to by numbers.
+Packets are compressed by zlib, about a megabyte of them in one packet (``compressed_packets``).
 
 A reader matches an end with the last begin on its track, so that events of a track follow each other here as they do in
 time: each slice ends before the next one of its lane begins.  Lanes of one track have one name, under which the UI
 shows them together.  A dependency is a flow with a number of its own, from the slice that ends to the one that waited.
 
-Data flow: `slices` and `tracks` give columns; `_Tracks` numbers the tracks; `_slices` and `_counters` write packets.
+Data flow: `slices` and `tracks` give columns; `_Tracks` numbers the tracks; `_slices` and `_counters` write packets;
+`_compressed` puts them together.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +46,8 @@ _ARGUMENTS = ("task", "bytes", "micro-batch", "members", "waited for")
 _TASK, _SIZE, _MICRO_BATCH, _MEMBERS, _WAITED = range(1, 6)
 #: Number of the packet sequence, and flags: names begin here, and names are needed.
 _SEQUENCE, _CLEARED, _NEEDED = 1, 1, 2
+#: Bytes of packets that are compressed together, and the level, higher ones of which save less than they take.
+_TOGETHER, _LEVEL = 1 << 20, 1
 
 
 def write(plan: Plan) -> bytes:
@@ -61,7 +67,8 @@ def write(plan: Plan) -> bytes:
     parts += _devices(plan, tracks, root, slices, name)
     if plan.recording is not None:
         parts += _network(plan, tracks, root, name)
-    return b"".join([_interned(names, texts), *tracks.packets, *parts])
+    head = b"".join([_interned(names, texts), *tracks.packets])
+    return b"".join([_compressed(head, np.array([len(head)])), *parts])
 
 
 class _Tracks:
@@ -253,7 +260,15 @@ def _between(first: wire.Message, second: wire.Message, count: int) -> bytes:
     buffer = np.empty(int(ends[-1]) if count else 0, np.uint8)
     wire.write(buffer, first, places[:, 0])
     wire.write(buffer, second, places[:, 1])
-    return buffer.tobytes()
+    return _compressed(buffer.tobytes(), ends)
+
+
+def _compressed(data: bytes, ends: I64) -> bytes:
+    """Compress packets, the last byte of each before ``ends``; no packet is cut."""
+    last = np.searchsorted(ends, np.arange(_TOGETHER, len(data), _TOGETHER))
+    bounds = np.unique(np.concatenate([[0], ends[last], [len(data)]])).tolist()
+    blocks = (zlib.compress(data[first:end], _LEVEL) for first, end in pairwise(bounds))
+    return b"".join(wire.text(1, wire.text(50, block)) for block in blocks)
 
 
 def _interned(names: Sequence[str], texts: Sequence[str]) -> bytes:
