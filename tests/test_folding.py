@@ -122,9 +122,34 @@ def test_strategies_that_only_number_otherwise_share_their_price(host, model, sh
         assert times[0] == pytest.approx(times[1], rel=1e-12)
 
 
+def first_occurrences(strategy):
+    """The cuts of a strategy, and its devices, numbered by their first occurrence."""
+    label = {}
+    return tuple(
+        (p.degrees, tuple(label.setdefault(device, len(label)) for device in p.devices.tolist()))
+        for p in strategy.placements
+    )
+
+
+def test_a_placement_key_tells_strategies_apart_but_for_the_numbers_of_their_devices(host):
+    problem, rng = model_problem(host, "dlrm", servers=4), np.random.default_rng(5)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    keys = {}
+    for strategy in walk(problem, np.random.default_rng(4), 300):
+        renamed = rng.permutation(4).astype(np.int32)
+        other = strategy.with_changes(
+            {op: Placement(p.degrees, renamed[p.devices]) for op, p in enumerate(strategy.placements)}
+        )
+        key = lowering.placement_key(strategy)
+        assert key == lowering.placement_key(other)
+        assert keys.setdefault(first_occurrences(strategy), key) == key
+    assert len(set(keys.values())) == len(keys) > 200
+
+
 def test_networks_that_are_not_one_switch_are_not_folded(host):
     for topology in ("fattree", "fully-connected", "topoopt"):
         cluster = build_cluster(ClusterOptions(servers=8))
         shape = host.make("topology", topology)
         fabric = shape.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         assert not fluid().has_quotient(fabric, cluster)
+        assert fluid().interfaces(fabric, cluster) is None

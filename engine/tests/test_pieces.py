@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import attrs
 import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, State
 from topoplan_engine.lowering import Lowering, pieces
+from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.parts import concatenate
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_samples.models import model_problem
+from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
 
@@ -64,3 +69,24 @@ def test_bounds_are_sums_over_devices_and_links(problem, share):
         assert found.seconds == pytest.approx(expected, rel=1e-9)
         assert found.fits == bool((memory * (1 + 1e-6) <= capacity).all())
         assert found.seconds <= simulate.makespan(taskgraph, fabric, problem.cluster) + excess
+
+
+@pytest.mark.parametrize("component", [Fluid, Flexnet, partial(Fluid, level="stepped")])
+@pytest.mark.parametrize("per_part", [False, True], ids=["each device once", "each part once"])
+def test_interfaces_carry_what_their_links_do(problem, component, per_part):
+    """What a fragment loads on one switch is what it loads over routes and rings."""
+    graph = attrs.evolve(problem.graph, reduces_per_part=per_part)
+    simulate, cluster = component().build(), problem.cluster
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    lowering = Lowering(graph, cluster, problem.costs)
+    interfaces = simulate.interfaces(fabric, cluster)
+    loaded = 0
+    for _, _, strategy in walk(problem, 15):
+        lowering.pieces.make_room()
+        for number in lowering.pieces.numbers(strategy):
+            expected = simulate.link_seconds(messages([lowering.pieces.fragment(number)], 4), fabric, cluster).sum(0)
+            row = np.zeros(len(expected))
+            lowering.pieces.load_interfaces(number, interfaces, row)
+            np.testing.assert_allclose(row, expected, rtol=1e-12)
+            loaded += row.any()
+    assert loaded > 50

@@ -42,6 +42,7 @@ class FragmentCache:
         edges: (producer, output, consumer, input) of every edge.
         edge_ends: (kind, producer, consumer) of every edge; edges of one kind share their fragments.
         edge_ops: (2, m) producers and consumers of all edges.
+        itemsizes: bytes of an element that passes each edge.
         op_class, edge_class: equal numbers for automorphic operators and edges.
     """
 
@@ -54,6 +55,7 @@ class FragmentCache:
         ]
         kinds = self._edge_kinds()
         self.edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
+        self.itemsizes = [graph.operators[v].inputs[argument].itemsize for _, _, v, argument in self.edges]
         self.edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
         self.op_class, self.edge_class = automorphic_operators(graph, kinds)
         self._edges_at: list[list[int]] = [[] for _ in self.op_names]
@@ -111,14 +113,17 @@ class FragmentCache:
 
     def edge(self, edge: int, placements: Sequence[Placement]) -> EdgeFragment:
         """Return the fragment of an edge; as long as it is cached, the same object for the same placements."""
-        kind, u, v = self.edge_ends[edge]
-        source, target = placements[u], placements[v]
-        key = (kind, source.key, target.key)
+        _, u, v = self.edge_ends[edge]
+        return self.edge_between(edge, placements[u], placements[v])
+
+    def edge_between(self, edge: int, source: Placement, target: Placement) -> EdgeFragment:
+        """Return the fragment of an edge between the placements of its producer and its consumer."""
+        key = (self.edge_ends[edge][0], source.key, target.key)
         try:
             return self._edge_fragments[key]
         except KeyError:
-            itemsize = self.graph.operators[v].inputs[self.edges[edge][3]].itemsize
-            fragment = edge_fragment(key, self._transfers_of(edge, source, target), itemsize, source, target)
+            pairs = self.transfers_of(edge, source, target)
+            fragment = edge_fragment(key, pairs, self.itemsizes[edge], source, target)
             return self._edge_fragments.put(key, fragment)
 
     def _weight_slices_of(self, op: int, degrees: tuple[int, ...]) -> list[tuple[I64, I64]]:
@@ -128,7 +133,8 @@ class FragmentCache:
             return cached
         return self._weight_slices.put(key, weight_slices(self.graph.operators[op], degrees))
 
-    def _transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
+    def transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
+        """Return what parts of an edge's producer and consumer send each other; their devices do not matter."""
         u, output, v, argument = self.edges[edge]
         key = (self.edge_ends[edge][0], source.degrees, target.degrees)
         cached = self._transfers.find(key)

@@ -79,6 +79,13 @@ class Lowering:
         """See `StrategyLowering.symmetry`."""
         return self._of(strategy).symmetry(strategy, in_turn_bytes)
 
+    def placement_key(self, strategy: Strategy) -> int | None:
+        """Return a number that is equal for strategies that differ in the numbers of their devices only.
+
+        None for a kind of strategy that says more than its placements.
+        """
+        return self.pieces.placement_key(strategy) if isinstance(strategy, PlacedStrategy) else None
+
     def memory(self, strategy: Strategy) -> F64:
         """See `StrategyLowering.memory`."""
         return self._of(strategy).memory(strategy)

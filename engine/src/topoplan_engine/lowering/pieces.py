@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32, I64, U64
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan_engine.cache import LruCache
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.hashing import mix, mix_briefly
+from topoplan_engine.kernels.jit import kernel, njit
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment, FragmentKey, OperatorFragment
 from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.network.star import Interfaces
 
 __all__ = ["Pieces"]
 
@@ -30,16 +32,18 @@ __all__ = ["Pieces"]
 _BYTES, _FRAGMENTS = 1 << 27, 20_000
 #: Strategies whose numbers are kept.
 _STRATEGIES = 4096
+#: (0,) members of all-reduces: the messages are transfers.
+_TRANSFERS: I32 = np.zeros(0, np.int32)
 #: Columns of a row of `_Columns.rows`.
-_PARTS, _GROUPS, _GROUP_PARTS, _GROUP_DEVICES, _FIRST_INT, _FIRST_FLOAT, _FIRST_LONG, _FIRST_FLAG = range(8)
+_PARTS, _GROUPS, _GROUP_PARTS, _GROUP_DEVICES, _CUT, _FIRST_INT, _FIRST_FLOAT, _FIRST_LONG, _FIRST_FLAG = range(9)
 
 
 class _Columns(NamedTuple):
     """The columns of all fragments.
 
     Attributes:
-        rows: (n, 8) of each fragment, how many parts (pairs, of an edge), all-reduces, parts and devices of all-reduces
-            it has, and where it begins in the others.
+        rows: (n, 9) of each fragment, how many parts (pairs, of an edge), all-reduces, parts and devices of all-reduces
+            it has, the number of its cut (of an operator), and where it begins in the others.
         ints: devices, lengths and entries of ``part_counts`` and ``device_counts``; of an edge, ``src`` and ``dst``.
         floats: ``forward``, ``backward``, ``group_seconds``.
         longs: ``group_bytes``; of an edge, ``size``.
@@ -56,12 +60,20 @@ class _Columns(NamedTuple):
     def empty(cls) -> _Columns:
         """Return columns with little room."""
         return cls(
-            np.zeros((256, 8), np.int64),
+            np.zeros((256, 9), np.int64),
             np.empty(1 << 14, np.int32),
             np.empty(1 << 12),
             np.empty(1 << 12, np.int64),
             np.empty(1 << 12, np.bool_),
         )
+
+
+class _Edge(NamedTuple):
+    """An edge, by its number in the graph, and the placements at its ends."""
+
+    number: int
+    source: Placement
+    target: Placement
 
 
 class Pieces:
@@ -83,7 +95,8 @@ class Pieces:
         self._columns = _Columns.empty()
         self._used = [0] * len(self._columns)  # entries of each column
         self._number: dict[FragmentKey, int] = {}
-        self._fragments: list[OperatorFragment | EdgeFragment] = []
+        self._fragments: list[OperatorFragment | _Edge] = []
+        self._cuts: dict[tuple[int, ...], int] = {}
         self._strategies = LruCache(_STRATEGIES)
 
     def make_room(self) -> None:
@@ -93,18 +106,44 @@ class Pieces:
 
     def fragment(self, number: int) -> OperatorFragment | EdgeFragment:
         """Return a fragment by its number."""
-        return self._fragments[number]
+        fragment = self._fragments[number]
+        return self._cache.edge_between(*fragment) if isinstance(fragment, _Edge) else fragment
 
     def operator(self, op: int, placement: Placement) -> int:
         """Return the number of an operator's fragment."""
         number = self._number.get((op, placement.key))
-        return self._add(self._cache.operator(op, placement)) if number is None else number
+        return self._add_operator(op, placement) if number is None else number
 
     def edge(self, edge: int, placements: Sequence[Placement]) -> int:
         """Return the number of an edge's fragment."""
         kind, u, v = self._cache.edge_ends[edge]
-        number = self._number.get((kind, placements[u].key, placements[v].key))
-        return self._add(self._cache.edge(edge, placements)) if number is None else number
+        source, target = placements[u], placements[v]
+        number = self._number.get((kind, source.key, target.key))
+        return self._add_edge(_Edge(edge, source, target)) if number is None else number
+
+    def load_interfaces(self, number: int, interfaces: Interfaces, row: F64) -> None:
+        """Write the seconds that the messages of a fragment keep each link busy, on a network that is one switch.
+
+        Args:
+            number: of the fragment.
+            interfaces: of the network.
+            row: (E,) zeros, to be written.
+        """
+        fragment, (parts, groups, group_parts, _, _, first_int, _, first_long, _) = (
+            self._fragments[number],
+            self._columns.rows[number].tolist(),
+        )
+        ints, longs = self._columns.ints[first_int:], self._columns.longs[first_long:]
+        up, down = interfaces.up, interfaces.down
+        if isinstance(fragment, _Edge):
+            sent = interfaces.guaranteed_bytes(longs[:parts], _TRANSFERS)
+            ends = (fragment.source.devices, fragment.target.devices)
+            _load_pairs(ints[:parts], ints[parts : 2 * parts], *ends, sent, up, down, row)
+        elif groups:
+            counts = ints[parts + groups + group_parts :]
+            sent = interfaces.guaranteed_bytes(longs[:groups], counts[:groups])
+            _load_groups(counts[:groups], counts[groups:], sent, up, down, row)
+        np.divide(row, interfaces.bandwidth, out=row)
 
     def numbers(self, strategy: Strategy) -> list[int]:
         """Return the numbers of the fragments of all operators, then of all edges."""
@@ -122,58 +161,82 @@ class Pieces:
 
     def table(self, strategy: Strategy) -> PartTable:
         """Return all fragments of a strategy, one after the other."""
-        self.make_room()
-        numbers = np.array(self.numbers(strategy), dtype=np.int64)
-        n_ops = len(strategy.placements)
+        numbers, n_ops = self._array_of(strategy), len(strategy.placements)
         rows, ints, floats, longs, flags = self._columns
         of_operators = _join_operators(numbers[:n_ops], rows, ints, floats, longs)
         edge_ptr, *of_pairs = _join_edges(numbers[n_ops:], rows, ints, longs, flags)
         return PartTable._make((*of_operators, edge_ptr, *self._edge_ops, *of_pairs))
 
-    def _add(self, fragment: OperatorFragment | EdgeFragment) -> int:
-        """Append a fragment to the columns and return its number."""
-        number = self._number[fragment.key] = len(self._fragments)
-        self._fragments.append(fragment)
-        if isinstance(fragment, OperatorFragment):
-            counts = (
-                len(fragment.devices),
-                len(fragment.group_bytes),
-                len(fragment.group_parts),
-                len(fragment.group_devices),
-            )
-            columns: tuple[tuple[np.ndarray, ...], ...] = (
-                (
-                    fragment.devices,
-                    fragment.part_counts,
-                    fragment.group_parts,
-                    fragment.device_counts,
-                    fragment.group_devices,
-                ),
-                (fragment.forward, fragment.backward, fragment.group_seconds),
-                (fragment.group_bytes,),
-                (),
-            )
-        else:
-            counts = (len(fragment.src), 0, 0, 0)
-            columns = ((fragment.src, fragment.dst), (), (fragment.size,), (fragment.local,))
-        first = tuple(self._used[1:])
-        for place, arrays in enumerate(columns, 1):
+    def placement_key(self, strategy: Strategy) -> int:
+        """Return a number that is equal for strategies that differ in the numbers of their devices only.
+
+        Devices are numbered by their first occurrence.  Mixed with them are the cut of each operator and the seconds
+        of its parts and all-reduces; all else of a `PartTable` follows from the cuts, and from which devices are one.
+        """
+        numbers = self._array_of(strategy)
+        rows, ints, floats, _, _ = self._columns
+        n_ops = len(strategy.placements)
+        bits = floats.view(np.uint64)
+        return int(_placement_key(numbers[:n_ops], rows, ints, bits, self._cache.cluster.n_devices))
+
+    def _array_of(self, strategy: Strategy) -> I64:
+        """Return the numbers of all fragments of a strategy as an array."""
+        self.make_room()
+        return np.array(self.numbers(strategy), dtype=np.int64)
+
+    def _add_operator(self, op: int, placement: Placement) -> int:
+        """Append the fragment of an operator to the columns and return its number."""
+        fragment = self._cache.operator(op, placement)
+        parts, groups = len(fragment.devices), len(fragment.group_bytes)
+        ints = (
+            fragment.devices,
+            fragment.part_counts,
+            fragment.group_parts,
+            fragment.device_counts,
+            fragment.group_devices,
+        )
+        cut = self._cuts.setdefault(placement.degrees, len(self._cuts))
+        counts = (parts, groups, len(fragment.group_parts), len(fragment.group_devices), cut)
+        number = self._append_row(fragment, fragment.key, counts)
+        for place, arrays in (
+            (1, ints),
+            (2, (fragment.forward, fragment.backward, fragment.group_seconds)),
+            (3, (fragment.group_bytes,)),
+        ):
             for array in arrays:
-                self._append(place, array)
-        self._append(0, np.array([(*counts, *first)]))
+                self._room(place, len(array))[:] = array
         return number
 
-    def _append(self, place: int, entries: np.ndarray) -> None:
-        """Append entries to a column, which grows to twice its length if it is full."""
+    def _add_edge(self, edge: _Edge) -> int:
+        """Append the fragment of an edge to the columns and return its number."""
+        pairs, itemsize = self._cache.transfers_of(*edge), self._cache.itemsizes[edge.number]
+        count = len(pairs.src)
+        key = (self._cache.edge_ends[edge.number][0], edge.source.key, edge.target.key)
+        number = self._append_row(edge, key, (count, 0, 0, 0, 0))
+        ints, size, local = self._room(1, 2 * count), self._room(3, count), self._room(4, count)
+        ends = (edge.source.devices, edge.target.devices)
+        _place_pairs(pairs.src, pairs.dst, pairs.elements, itemsize, *ends, ints, size, local)
+        return number
+
+    def _append_row(self, fragment: OperatorFragment | _Edge, key: FragmentKey, counts: tuple[int, ...]) -> int:
+        """Number a fragment, whose entries begin where the columns end now."""
+        number = self._number[key] = len(self._fragments)
+        self._fragments.append(fragment)
+        first = tuple(self._used[1:])
+        self._room(0, 1)[0] = (*counts, *first)
+        return number
+
+    def _room(self, place: int, count: int) -> np.ndarray:
+        """Return room for so many more entries of a column, which grows to twice its length if it is full."""
         column, length = self._columns[place], self._used[place]
-        end = length + len(entries)
+        end = length + count
         if end > len(column):
             longer = np.empty((max(end, 2 * len(column)), *column.shape[1:]), column.dtype)
             longer[:length] = column[:length]
             self._columns = self._columns._replace(**{_Columns._fields[place]: longer})
             column = longer
-        column[length:end] = entries
         self._used[place] = end
+        return column[length:end]
 
 
 @njit(no_cfunc_wrapper=True)
@@ -227,6 +290,64 @@ def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> A
             src[first + k], dst[first + k] = ints[row[_FIRST_INT] + k], ints[row[_FIRST_INT] + row[_PARTS] + k]
             size[first + k], local[first + k] = longs[row[_FIRST_LONG] + k], flags[row[_FIRST_FLAG] + k]
     return edge_ptr, src, dst, size, local
+
+
+@kernel
+def _place_pairs(
+    src: I32, dst: I32, elements: I64, itemsize: int, source: I32, target: I32, ints: I32, size: I64, local: Any
+) -> None:
+    """Write the pairs of an edge: parts, bytes, and whether both parts are on one device."""
+    for k in range(len(src)):
+        ints[k], ints[len(src) + k] = src[k], dst[k]
+        size[k], local[k] = elements[k] * itemsize, source[src[k]] == target[dst[k]]
+
+
+@kernel
+def _load_pairs(src: I32, dst: I32, source: I32, target: I32, sent: F64, up: I64, down: I64, row: F64) -> None:
+    """Add the bytes of the pairs of an edge to the interfaces of their hosts, there and back."""
+    for k in range(len(src)):
+        a, b = source[src[k]], target[dst[k]]
+        if a != b:
+            row[up[a]] += sent[k]
+            row[down[b]] += sent[k]
+            row[up[b]] += sent[k]
+            row[down[a]] += sent[k]
+
+
+@kernel
+def _load_groups(counts: I32, devices: I32, sent: F64, up: I64, down: I64, row: F64) -> None:
+    """Add the bytes of all-reduces to the interfaces of their hosts: each member sends to the next one."""
+    first = 0
+    for g in range(len(counts)):
+        before = devices[first + counts[g] - 1]
+        for k in range(first, first + counts[g]):
+            if devices[k] != before:
+                row[up[before]] += sent[g]
+                row[down[devices[k]]] += sent[g]
+            before = devices[k]
+        first += counts[g]
+
+
+@njit(no_cfunc_wrapper=True)
+def _placement_key(numbers: I64, rows: I64, ints: I32, bits: U64, n_devices: int) -> Any:
+    """See `Pieces.placement_key`; ``bits`` are those of the floats."""
+    label = np.full(n_devices, -1, np.int64)
+    count = 0
+    key = np.uint64(0)
+    for number in numbers:
+        row = rows[number]
+        parts, first, seconds = row[_PARTS], row[_FIRST_INT], row[_FIRST_FLOAT]
+        key = mix(key + np.uint64(row[_CUT]))
+        for k in range(parts):
+            device = ints[first + k]
+            if label[device] < 0:
+                label[device] = count
+                count += 1
+            color = mix_briefly(bits[seconds + k] + np.uint64(label[device]))
+            key = mix_briefly(key + mix_briefly(bits[seconds + parts + k] + color))
+        for k in range(seconds + 2 * parts, seconds + 2 * parts + row[_GROUPS]):
+            key = mix_briefly(key + bits[k])
+    return key
 
 
 @njit(inline="always")

@@ -26,6 +26,7 @@ from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
+from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
@@ -86,7 +87,8 @@ class Evaluator:
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
-            self._lower_bound = IncrementalLowerBound(self._lowering, simulate.link_seconds, self._penalty)
+            of_star = simulate if isinstance(simulate, HasInterfaces) else NoInterfaces()
+            self._lower_bound = IncrementalLowerBound(self._lowering, simulate.link_seconds, self._penalty, of_star)
         # The last task graph and the last memory, with the key of their strategy.
         self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
         self._last_memory: tuple[bytes, F64] | None = None
@@ -94,6 +96,8 @@ class Evaluator:
         self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
         # By fabric and class of strategies (`Classes.key`): lower bound on the seconds of all of them.
         self._class_seconds: LruCache[tuple[bytes, int], float] = LruCache(_ENTRIES)
+        # The class of strategies that differ in the numbers of their devices only, by `Lowering.placement_key`.
+        self._classes: LruCache[int, int] = LruCache(_ENTRIES)
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
@@ -166,13 +170,19 @@ class Evaluator:
             seconds = self._programs.program_makespan(program, fabric, cluster)
             return seconds if seconds < cutoff else float("inf")
         once = self.evaluations == 1  # a quotient pays if more are to come
-        whole = once or not self._quotients.has_quotient(fabric, cluster)
-        symmetry = None if whole else self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
+        if once or not self._quotients.has_quotient(fabric, cluster):
+            return self._whole_seconds(state, cutoff, bound)
+        placement_key = self._lowering.placement_key(state.strategy)
+        class_key = None if placement_key is None else self._classes.find(placement_key)
+        if class_key is not None and self._is_slow((fabric.key, class_key), cutoff):
+            return float("inf")
+        symmetry = self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
         if symmetry is None:
             return self._whole_seconds(state, cutoff, bound)
         key = (fabric.key, symmetry.classes.key)
-        class_seconds = self._class_seconds.find(key)
-        if class_seconds is not None and class_seconds * (1 - _ROUNDING) >= cutoff:
+        if placement_key is not None:
+            self._classes.put(placement_key, symmetry.classes.key)
+        if self._is_slow(key, cutoff):
             return float("inf")
         if symmetry.worthwhile:
             seconds = self._quotients.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, cutoff)
@@ -180,6 +190,11 @@ class Evaluator:
             seconds = self._whole_seconds(state, cutoff, bound)
         self._class_seconds.put(key, min(seconds, cutoff))
         return seconds
+
+    def _is_slow(self, key: tuple[bytes, int], cutoff: float) -> bool:
+        """Say whether strategies of this class are known to reach the cutoff."""
+        class_seconds = self._class_seconds.find(key)
+        return class_seconds is not None and class_seconds * (1 - _ROUNDING) >= cutoff
 
     def _program_quotient(self, state: State) -> ProgramQuotient | None:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""

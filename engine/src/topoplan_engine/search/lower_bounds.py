@@ -26,6 +26,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragments import OperatorFragment, messages
+from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
 
 __all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 
@@ -78,6 +79,20 @@ class _Rows:
         self.rows[number], self._known[number] = row, 1
 
 
+class _LinkRows(_Rows):
+    """Rows of seconds of links on one fabric, and its interfaces if it is one switch."""
+
+    def __init__(self, width: int, interfaces: Interfaces | None) -> None:
+        super().__init__(width)
+        self.interfaces = interfaces
+
+    def cleared(self, number: int) -> F64:
+        """Return the row of a number for which there is room, all zero, to be written."""
+        row: F64 = self.rows[number]
+        row[:], self._known[number] = 0.0, 1
+        return row
+
+
 class _Sums(NamedTuple):
     """Sums over all fragments of a state, and how many differences ago they were taken anew.
 
@@ -100,10 +115,18 @@ class IncrementalLowerBound:
         lowering: of the problem.
         link_seconds: of the simulator.
         penalty: (D,) bytes used -> seconds.
+        of_star: of the simulator, what it says of interfaces.
     """
 
-    def __init__(self, lowering: Lowering, link_seconds: LinkSeconds, penalty: Callable[[F64], float]) -> None:
+    def __init__(
+        self,
+        lowering: Lowering,
+        link_seconds: LinkSeconds,
+        penalty: Callable[[F64], float],
+        of_star: HasInterfaces = NoInterfaces(),  # noqa: B008 - it has no state
+    ) -> None:
         self._lowering, self._link_seconds, self._penalty = lowering, link_seconds, penalty
+        self._of_star = of_star
         self._pieces = lowering.pieces
         self._capacity = np.asarray(lowering.cluster.device_memory, dtype=np.float64)
         self._forget()
@@ -111,7 +134,7 @@ class IncrementalLowerBound:
     def _forget(self) -> None:
         self._generation = self._pieces.generation
         self._device_rows = _Rows(2 * self._lowering.cluster.n_devices)
-        self._link_rows: LruCache[bytes, _Rows] = LruCache(_FABRICS)
+        self._link_rows: LruCache[bytes, _LinkRows] = LruCache(_FABRICS)
         self._sums: LruCache[bytes, _Sums] = LruCache(_STATES)
 
     def of(self, candidate: Candidate, state: State) -> LowerBound:
@@ -181,10 +204,15 @@ class IncrementalLowerBound:
 
     def _link_rows_of(self, change: I64, fabric: AnyFabric, n_links: int) -> F64:
         """Rows of seconds of every link; those of these fragments are there, new ones are priced together."""
-        rows = self._link_rows.find(fabric.key) or self._link_rows.put(fabric.key, _Rows(n_links))
+        cluster = self._lowering.cluster
+        rows = self._link_rows.find(fabric.key) or self._link_rows.put(
+            fabric.key, _LinkRows(n_links, self._of_star.interfaces(fabric, cluster))
+        )
         missing = list(dict.fromkeys(rows.missing(change.ravel().tolist())))
-        if missing:
-            cluster = self._lowering.cluster
+        if missing and rows.interfaces is not None:
+            for number in missing:
+                self._pieces.load_interfaces(number, rows.interfaces, rows.cleared(number))
+        elif missing:
             fragments = [self._pieces.fragment(number) for number in missing]
             seconds = self._link_seconds(messages(fragments, cluster.n_devices), fabric, cluster)
             for place, number in enumerate(missing):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
@@ -26,6 +26,7 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
+from topoplan_engine.network.star import Interfaces, star
 from topoplan_engine.network.tables import Network, NetworkCache
 from topoplan_engine.simulation.bounds import bounds, collective_bound, program_collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
@@ -78,6 +79,9 @@ class Model(Protocol):
 
     def guaranteed_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
         """(n, E) bytes that each operator sends over each link, whichever paths it draws."""
+
+    def message_bytes(self, size: I64, members: I32) -> F64:
+        """See `topoplan_engine.network.star.Interfaces`: what `guaranteed_bytes` says of any interface."""
 
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds on this network."""
@@ -330,6 +334,17 @@ class Simulation(Simulate):
             return np.zeros((1, network.n_links))
         seconds: F64 = self._model.guaranteed_bytes(taskgraph, network) / network.paths.bandwidth
         return seconds
+
+    def interfaces(self, fabric: AnyFabric, cluster: Cluster) -> Interfaces | None:
+        """Return the interfaces of a network that is a star, and what messages send over them as `link_seconds` says.
+
+        None of another network, and where all-reduces are no rings.
+        """
+        if isinstance(fabric, ReconfigurableFabric) or self._collective != "ring":
+            return None
+        network = self._networks.get(fabric, cluster)
+        links = star(network)
+        return links and Interfaces(*links, network.paths.bandwidth, self._model.message_bytes)
 
     def _rewritten(self, taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
         if self._barriers:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
@@ -35,6 +35,7 @@ __all__ = [
 _FIRST_WINDOW, _LAST_WINDOW, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
+_ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
 class Entities(NamedTuple):
@@ -263,6 +264,28 @@ def guaranteed_bytes(op: I32, entities: Entities, paths: PathColumns, rings: Rin
             for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
                 sent[paths.links[i]] += entities.volume[e] * entities.rounds[e]
     return result
+
+
+def message_bytes(size: I64, members: I32) -> F64:
+    """(n,) bytes that each of these messages sends over an interface that it passes once.
+
+    Args:
+        size: (n,) bytes.
+        members: (n,) of all-reduces on one ring; none (0,) where the messages are transfers.
+    """
+    sent: F64 = np.empty(len(size))
+    _message_bytes(size, members, sent)
+    return sent
+
+
+@kernel
+def _message_bytes(size: I64, members: I32, sent: F64) -> None:
+    for k in range(len(size)):
+        if len(members) == 0:
+            sent[k] = packets(float(size[k])) * PACKET
+        else:
+            rounds, share = collective_rounds(size[k], members[k], _ALL_REDUCE)
+            sent[k] = packets(share) * PACKET * rounds
 
 
 def link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> LinkUses:

@@ -9,12 +9,12 @@ import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import kernel, njit
 from topoplan_engine.network.tables import PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
 
-__all__ = ["flow_bytes", "guaranteed_bytes", "link_uses", "processing_times"]
+__all__ = ["flow_bytes", "guaranteed_bytes", "link_uses", "message_bytes", "processing_times"]
 
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
@@ -53,6 +53,19 @@ def guaranteed_bytes(
                 sent[op[t], link] += min(ways[0, link], ways[1, link])
             ways[:] = 0.0
     return sent
+
+
+def message_bytes(size: I64, members: I32) -> F64:
+    """(n,) bytes of messages over an interface: transfers if no ``members`` of all-reduces are given."""
+    sent: F64 = np.empty(len(size))
+    _message_bytes(size, members, sent)
+    return sent
+
+
+@kernel
+def _message_bytes(size: I64, members: I32, sent: F64) -> None:
+    for k in range(len(size)):
+        sent[k] = float(size[k] if len(members) == 0 else flow_bytes(size[k], members[k], 1))
 
 
 def link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> LinkUses:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I8, I32, f64, i32
+from topoplan.arrays import F64, I8, I32, I64, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
@@ -30,7 +30,7 @@ from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
-from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, processing_times
+from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, message_bytes, processing_times
 from topoplan_simulator_flexnet.kernel import ALL_EVENTS, Prepared, State, advance, initial_state
 
 __all__ = ["Model", "Prepared", "directions", "flexnet_task_count"]
@@ -127,6 +127,10 @@ class Model(NamedTuple):
         size, paths, rings = taskgraph.size, network.paths, network.rings_in_full
         sent: F64 = guaranteed_bytes(taskgraph.kind, taskgraph.op, size, forward, backward.ring, paths, rings)
         return sent
+
+    def message_bytes(self, size: I64, members: I32) -> F64:
+        """(n,) bytes that each message sends over an interface."""
+        return message_bytes(size, members)
 
     @property
     def in_turn_bytes(self) -> int:

@@ -37,11 +37,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
+from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
@@ -51,7 +52,7 @@ from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.programs import program_loads, spread
-from topoplan_simulator_fluid.quotient import quotient_loads, star, switch_links
+from topoplan_simulator_fluid.quotient import quotient_loads
 
 __all__ = ["Model", "Prepared"]
 
@@ -136,6 +137,10 @@ class Model(NamedTuple):
         entities = flows.build(columns(taskgraph), traffic, network.paths, network.rings_in_full, self.stepped)
         sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, network.rings_in_full)
         return sent
+
+    def message_bytes(self, size: I64, members: I32) -> F64:
+        """(n,) bytes that each message sends over an interface: whole packets, in all rounds."""
+        return flows.message_bytes(size, members)
 
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds: coupled, on one switch that all hosts reach in the same way."""

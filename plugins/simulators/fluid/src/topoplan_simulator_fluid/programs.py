@@ -28,13 +28,13 @@ from topoplan.arrays import F64, I32, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_host import HostTasks, host_tasks
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
+from topoplan_engine.network.star import switch_links
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
 from topoplan_engine.simulation.flows import Entities, build
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import run
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.quotient import switch_links
 
 __all__ = ["ProgramLoads", "program_loads", "spread"]
 

@@ -6,57 +6,21 @@ of the hosts that represent theirs, once for each of its messages that cross the
 of them gets.  Bursts that are served in turn have one path set for each class of channels
 (`topoplan_engine.lowering.symmetry.refinement`), so that the representatives wait as long as those that they represent.
 
-Data flow: `star` returns the links of such a switch; `quotient_loads` replaces the loads of the
+Data flow: `topoplan_engine.network.star` returns the links of such a switch; `quotient_loads` replaces the loads of the
 entities of representatives by those of their whole classes.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import NamedTuple
-
 import numpy as np
 
-from topoplan.arrays import I64, i32, i64
+from topoplan.arrays import i32, i64
 from topoplan_engine.lowering.symmetry.quotient import Quotient
-from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.network.star import Star
+from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.prepared import Prepared
 
-__all__ = ["Star", "quotient_loads", "star", "switch_links"]
-
-
-class Star(NamedTuple):
-    """(H,) the link that leaves each host, and the one that enters it."""
-
-    up: I64
-    down: I64
-
-
-def star(network: Network) -> Star | None:
-    """Return the interfaces of the hosts if they, all equal and of one device, hang on one switch and nothing else."""
-    cluster = network.cluster
-    return switch_links(network) if cluster.n_devices == cluster.n_hosts else None
-
-
-@functools.lru_cache(maxsize=16)
-def switch_links(network: Network) -> Star | None:
-    """Return the interfaces of the hosts if they, all equal, hang on one switch and nothing else."""
-    fabric, cluster = network.fabric, network.cluster
-    hosts = fabric.n_hosts
-    if fabric.n_switches != 1 or fabric.n_links != 2 * hosts or fabric.routes is not None or fabric.rings:
-        return None
-    counts = np.bincount(cluster.device_host, minlength=hosts)
-    if (counts != counts[0]).any() or (cluster.inside_bandwidth != cluster.inside_bandwidth[0]).any():
-        return None
-    up, down = np.flatnonzero(fabric.link_dst == hosts), np.flatnonzero(fabric.link_src == hosts)
-    equal = all(
-        len(np.unique(column[links])) == 1
-        for links in (up, down)
-        for column in (fabric.link_bandwidth, fabric.link_latency)
-    )
-    if len(up) != hosts or not equal or (np.diff(cluster.device_host) < 0).any():
-        return None
-    return Star(up[np.argsort(fabric.link_src[up])], down[np.argsort(fabric.link_dst[down])])
+__all__ = ["quotient_loads"]
 
 
 def quotient_loads(prepared: Prepared, quotient: Quotient, links: Star) -> Prepared:
