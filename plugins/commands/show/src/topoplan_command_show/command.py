@@ -87,5 +87,5 @@ def _cluster(plan: Plan) -> str:
 
 def _fabric(plan: Plan) -> str:
     links = plan.fabric.links
-    switches = f", {links.n_switches} switches" if links.n_switches else ""
+    switches = f", {links.n_switches} switch{'es' * (links.n_switches > 1)}" if links.n_switches else ""
     return f"{plan.fabric.name}: {links.n_links} links{switches}"
