@@ -7,14 +7,16 @@
 A row is one thing that an original system does, the commands that do it here, and what their output must show.
 Commands run in a folder of their own, with the scripts of this Python first on the PATH.  The page has what they really
 printed; nothing is written into it by hand.  ``--only`` runs some rows and leaves the others of the page as they
-stand; ``--check`` runs all and writes nothing.  The exit status is 1 if a row does not hold, or if the page that is
-to be checked is not what the rows give.
+stand; ``--check`` runs all and writes nothing.  A row that needs a package which is not installed is not run, and
+stands in the page as it was.  The exit status is 1 if a row does not hold, or if the page that is to be checked is not
+what the rows give.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import json
 import math
 import os
@@ -61,7 +63,7 @@ framework promises to have.  One command runs all rows and writes the page; `.ci
 - *missing*: the cell says what is not there.
 
 Each command runs in a folder that has links to the folders of the checkout and nothing else.  Files that it needs are
-listed below the table, or written by the command.
+listed below the table, or written by the command.  Rows that measure need PyTorch, and are run where it is installed.
 The rows with their checks are `experiments/original_systems/*.toml`.
 """
 
@@ -103,6 +105,7 @@ class Row:
         shows: must all hold.
         out_of_scope: regular expression of the line in which Topoplan says that it does not do this.
         lacks: what is not there, in a sentence; the row then works partly, or not at all if it has no command.
+        needs: a module that must be installed for it; no other row's commands need more than a checkout has.
     """
 
     id: str
@@ -114,6 +117,7 @@ class Row:
     shows: tuple[Check, ...] = ()
     out_of_scope: str = ""
     lacks: str = ""
+    needs: str = ""
 
     @property
     def declared(self) -> str:
@@ -160,6 +164,8 @@ def run_row(row: Row) -> Finding:
     """Run the commands of a row and look at what they printed."""
     if not row.command:
         return Finding("missing", row.lacks)
+    if not runnable(row):
+        return Finding("missing", f"{row.needs} is not installed", holds=False)
     with tempfile.TemporaryDirectory(prefix="row-") as folder:
         for name in LINKED:
             Path(folder, name).symlink_to(ROOT / name)
@@ -334,6 +340,11 @@ def earlier(rows: tuple[Row, ...]) -> dict[str, Finding]:
     return findings
 
 
+def runnable(row: Row) -> bool:
+    """Say whether everything that a row needs is installed."""
+    return not row.needs or importlib.util.find_spec(row.needs) is not None
+
+
 def run_rows(rows: list[Row], jobs: int) -> dict[str, Finding]:
     """Run rows, some at a time, and say how they ended."""
 
@@ -362,8 +373,12 @@ def main() -> int:
     if unknown:
         parser.error(f"no row {', '.join(sorted(unknown))}")
     names = set(arguments.only.split(",")) if arguments.only else {row.id for row in rows}
-    before = earlier(rows) if arguments.only else {}
+    before = earlier(rows)
     names |= {row.id for row in rows if arguments.only and not arguments.check and row.id not in before}
+    for row in rows:
+        if row.id in names and not runnable(row) and row.id in before:
+            print(f"{row.id:4} {'not run':13} {row.needs} is not installed")
+            names.remove(row.id)
     chosen = [row for row in rows if row.id in names]
     findings = run_rows(chosen, arguments.jobs)
     worse = [row.id for row in chosen if not findings[row.id].holds]

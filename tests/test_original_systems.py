@@ -81,6 +81,17 @@ def judged(**changes):
     return PAGES.run_row(attrs.evolve(ROW, **changes))
 
 
+def test_a_row_whose_needs_are_not_installed_is_not_run(monkeypatch, capsys):
+    missing = judged(needs="no_such_module")
+    assert (missing.outcome, missing.shown, missing.holds) == ("missing", "no_such_module is not installed", False)
+    assert judged(needs="json").holds
+    # It stands in the page as it was.
+    monkeypatch.setattr(PAGES, "runnable", lambda row: not row.needs)
+    monkeypatch.setattr(sys, "argv", ["original_systems.py", "--check", "--only", "N12"])
+    assert PAGES.main() == 0
+    assert capsys.readouterr().out == "N12  not run       torch is not installed\n"
+
+
 def test_what_holds_is_shown():
     checks = (
         PAGES.Check(text="time [0-9.]+ s"),
