@@ -34,6 +34,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
+from networkx.utils import UnionFind
 
 from topoplan.arrays import F64
 from topoplan.errors import TopoplanError
@@ -215,19 +216,11 @@ def _forest(problem: Problem) -> list[_Edge]:
         tensor = graph.operators[edge.producer].outputs[edge.output]
         return float(tensor.elements * tensor.itemsize * edge.share)
 
-    root = list(range(len(graph.operators)))
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
+    trees = UnionFind()
     chosen = []
     for edge in sorted(edges, key=weight, reverse=True):
-        producer_root, consumer_root = find(edge.producer), find(edge.consumer)
-        if producer_root != consumer_root:
-            root[producer_root] = consumer_root
+        if trees[edge.producer] != trees[edge.consumer]:
+            trees.union(edge.producer, edge.consumer)
             chosen.append(edge)
     return chosen
 
