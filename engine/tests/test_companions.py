@@ -27,6 +27,9 @@ class Bringer(Searcher):
         self.asked.append((topology.name, n_devices))
         return [Choice("refusing"), Choice("not-installed"), Choice("chosen"), Choice("refusing")]
 
+    def without(self, kinds):
+        return self
+
     def build(self, problem, rng):
         return Search()
 
@@ -72,6 +75,7 @@ def test_one_that_cannot_search_proposes_nothing():
     guest = built_guest(refusing(TopoplanError("too small"))(), problem, rng)
     guest.adopt(landscape.trial(landscape.start(problem)))
     assert list(guest.ask()) == []
+    assert not guest.waits
     guest.tell([])
     assert guest.reached is None
     assert guest.report(None) is None
@@ -139,3 +143,33 @@ def test_a_companion_that_is_no_planner_has_every_turn():
     guest = Guest(Planner())
     guest.adopt(landscape.trial(landscape.start(landscape.problem())))
     assert candidates_in(guest, 100) == 1000
+
+
+def test_a_planner_is_built_when_the_others_have_had_their_first_turns():
+    built, problem = [], landscape.problem()
+
+    class Planning(Search):
+        def ask(self):
+            return [Candidate(base=self.state)]
+
+    @attrs.frozen(kw_only=True)
+    class Planner(Searcher):
+        """Plans."""
+
+        name = "planner"
+        axis = "strategy"
+        constructs = True
+
+        def build(self, problem, rng):
+            built.append(Planning())
+            return built[0]
+
+    guest = built_guest(Planner(), problem, np.random.default_rng(0))
+    first = landscape.trial(landscape.start(problem))
+    guest.adopt(first)
+    for _ in range(10):
+        assert list(guest.ask()) == []
+    assert (guest.waits, built) == (True, [])
+    (candidate,) = guest.ask()
+    assert candidate.state() == first.state
+    assert not guest.waits

@@ -78,14 +78,12 @@ class Fabric(OneLine):
     Attributes:
         name: which topology built it.
         n_hosts, n_switches: number of nodes of each kind.
-        link_src, link_dst: (L,) int32 nodes; at most one row for an ordered pair: parallel links are one
-            link of their summed bandwidth.
+        link_src, link_dst: (L,) int32 nodes; one row at most for an ordered pair, in which parallel links are summed.
         link_count: (L,) int32, how many physical links a row stands for.
         link_bandwidth: (L,) bytes/s of a row, all its physical links together.
         link_latency: (L,) seconds.
         link_kind: (L,) int8 of `LinkKind`; all of the network unless given.
-        routes: explicit paths that override shortest ones for the pairs they name; ``None`` where all
-            traffic takes shortest paths.
+        routes: explicit paths, in place of the shortest ones of the pairs they name; ``None`` for none.
         max_paths: equal-cost shortest paths kept for each pair without an explicit route.
         rings: group size -> the rings of an all-reduce over a group of that size, each a sequence of
             node offsets modulo ``n_hosts`` that one ring step walks (FlexNet's jumps).  A group whose

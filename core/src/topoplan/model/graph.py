@@ -248,8 +248,7 @@ class OperatorGraph(OneLine):
             without a row are data of the training set.  ``producer < consumer`` in all rows: there is no cycle.
         batch_size: samples per iteration, over all devices.
         tags: what plugins say of the model to each other.
-        precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; `topoplan_engine.precision.in_precision`
-            sets it.
+        precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; see `topoplan_engine.precision`.
         optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for Adam
             (`topoplan_engine.precision.optimizer_of`).
         reduces_per_part: the members of a gradient's all-reduce are parts, not devices: a device takes part once for

@@ -68,8 +68,7 @@ class TaskGraph(OneLine):
         src, dst: (T,) devices of a transfer; -1 otherwise.
         group: (T,) row of ``group_ptr`` of a collective; -1 otherwise.
         group_ptr, group_members: compressed rows, devices of each group in ring order.
-        succ_ptr, succ: compressed rows, successors of each task in creation order of the edges; an edge
-            given twice counts twice.
+        succ_ptr, succ: compressed rows, successors of each task as edges were made; one given twice counts twice.
         op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
         op_names: names that ``op`` points into.
         micro_batch: (T,) micro-batch of each task, -1 for collectives of all; None where the batch is not cut.

@@ -259,11 +259,13 @@ class Exporter(Component):
     Attributes:
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
         records: it shows a plan's recording and history, so that a run which it is asked of makes them.
+        unwritable: kinds of strategies that its format can never say; portfolios of searchers leave these out then.
     """
 
     kind = Kind.EXPORTER
     suffix: ClassVar[str]
     records: ClassVar[bool] = False
+    unwritable: ClassVar[tuple[type[Any], ...]] = ()
 
     @abstractmethod
     def write(self, plan: Plan) -> bytes:

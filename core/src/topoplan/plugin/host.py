@@ -57,8 +57,7 @@ class _Entry:
 class Host:
     """Components and commands by kind and name.
 
-    ``Host()`` is empty and touches no entry point; `discover` adds what is installed;
-    `add` adds one plugin.
+    ``Host()`` is empty and touches no entry point; `discover` adds what is installed, `add` one plugin.
 
     Attributes:
         broken, disabled: what is installed and not used, and why.
@@ -86,8 +85,7 @@ class Host:
         hold entry points or distributions, separated by commas.
 
         Args:
-            strict: raise `TopoplanError` for the first broken or conflicting plugin instead of keeping
-                it in `broken` or `conflicts`.
+            strict: raise `TopoplanError` for the first plugin that would be in `broken` or `conflicts`.
             prefix: load only plugins whose entry points begin so, e.g. ``command-``.
         """
         host = cls()

@@ -71,8 +71,7 @@ class Trial:
 
     Attributes:
         state: what was priced.
-        cost: seconds per iteration, memory penalty included; ``inf`` for a candidate that is infeasible
-            or was proven to reach its cutoff.
+        cost: seconds per iteration, memory penalty included; ``inf`` if it is infeasible, or sure to reach its cutoff.
         demand: returns what the strategy asks of the network; computed when called.
         fits: every device holds what the strategy keeps on it; always true where memory does not matter.
     """
@@ -162,6 +161,7 @@ class Progress:
         best, initial: seconds per iteration.
         acceptance: share of its proposals that the strategy searcher accepted; None if it does not say.
         elapsed: seconds since the start, without those that kernels took to compile.
+        origin: where the best comes from: ``initial strategy``, ``found by mcmc``, ``constructed by spmd``.
     """
 
     evaluations: int
@@ -169,3 +169,4 @@ class Progress:
     initial: float
     acceptance: float | None
     elapsed: float
+    origin: str = ""

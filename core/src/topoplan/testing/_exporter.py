@@ -72,11 +72,12 @@ def check_strategy_survives(component: type[Exporter]) -> None:
 
 
 def check_a_schedule_survives_or_is_refused(component: type[Exporter]) -> None:
-    """If the format can be read, a strategy with micro-batches is read as such, or refused on one of the ways."""
+    """A strategy with micro-batches is read as such, or refused on one of the ways, as where it is unwritable."""
     plan = reference.pipelined()
     assert plan.graph is not None
     try:
         data = example(component).write(plan)
+        assert type(plan.strategy) not in component.unwritable, "a strategy that is declared unwritable was written"
         if component.overrides("read_strategy"):
             read = example(component).read_strategy(data, f"reference{component.suffix}", plan.graph)
             assert read == plan.strategy, "the strategy was read without its schedule"

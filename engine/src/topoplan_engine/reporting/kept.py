@@ -21,9 +21,7 @@ def iteration_time(draws: Draws, say: Callable[[float], str]) -> str:
 
 def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], str]) -> list[tuple[str, str]]:
     """Return the rows of a table that say which plan it is of, and which other one to know of."""
-    aside, rows = outcome.aside, []
-    if outcome.origin.constructed or aside is not None or "reports" in outcome.plan.provenance:
-        rows.append(("plan", outcome.origin.name))
+    aside, rows = outcome.aside, [("plan", outcome.origin.name)]
     if aside is not None:
         name = aside.entry.origin.name
         times = iteration_time(aside.draws, say) + ("" if aside.fits else " (does not fit)")

@@ -80,12 +80,17 @@ def _bar(
                 task,
                 completed=count if planning else max(count / max(budget, 1), progress.elapsed / seconds),
                 extent=_extent(count, budget, progress.elapsed, seconds),
-                best=say(progress.best),
+                best=_best(progress, say),
                 accepted="-" if progress.acceptance is None else f"{progress.acceptance:.0%}",
                 speed=f"{progress.evaluations / max(progress.elapsed, 1e-9):.0f}",
             )
 
         yield report
+
+
+def _best(progress: SearchProgress, say: Callable[[float], str]) -> str:
+    """Say how fast the best plan is, and where it comes from."""
+    return say(progress.best) + (f" ({progress.origin})" if progress.origin else "")
 
 
 def _extent(count: int, budget: int, elapsed: float, seconds: float) -> str:
@@ -119,7 +124,7 @@ def _lines(
                 if planning
                 else f"searching: {_extent(count, budget, last.elapsed, seconds)}"
             )
-            typer.echo(f"{extent}, best {say(last.best)}, {passed}", err=True)
+            typer.echo(f"{extent}, best {_best(last, say)}, {passed}", err=True)
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()

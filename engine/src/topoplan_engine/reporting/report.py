@@ -26,6 +26,7 @@ from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, simulation_rows
+from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
@@ -125,6 +126,8 @@ def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")
+    if line := writable(host, experiment)[1]:
+        notes.append(line)
     hint = toy(host, experiment, outcome.plan)
     return {
         "title": outcome_title(outcome),

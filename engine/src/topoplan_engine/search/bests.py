@@ -28,10 +28,12 @@ class Keep:
 
     Attributes:
         constructing: names of the searchers that construct their answers, by their numbers in the order of turns.
+        others: names of the other searchers of strategies, likewise.
         constructed: the result is the best that they constructed, if there is one; else the fastest of all.
     """
 
     constructing: Mapping[int, str] = attrs.field(factory=dict)
+    others: Mapping[int, str] = attrs.field(factory=dict)
     constructed: bool = False
 
 
@@ -40,7 +42,7 @@ class Origin:
     """Where a strategy comes from.
 
     Attributes:
-        name: a few words: ``initial strategy``, ``constructed by hpgo``, ``found by search``.
+        name: a few words: ``initial strategy``, ``constructed by hpgo``, ``found by mcmc``.
         searcher: the searcher that constructed it and stands for it; empty if none does.
         report: the report of that searcher, once it has been asked.
     """

@@ -5,27 +5,34 @@ machine and the topology at hand.  Companions are guests: one that is not instal
 that cannot search the problem is left out, and nobody is told; one that fails is left out with a warning.  A planner
 proposes many plans at once, which are of no use for most models; so it waits until it has had no more than a quarter as
 many candidates as there were turns.  While one of its plans is the best of all, it may have three for each turn.
+
+Where a plan is to be written in a format that cannot say programs or pipelines, planners of these stay away
+(`writable`).
 """
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
 
+import attrs
 import numpy as np
 
 from topoplan.errors import PluginError, TopoplanError, TopoplanWarning
 from topoplan.model.problem import Problem
 from topoplan.model.strategy import Strategy
-from topoplan.plugin.components import Searcher, Topology
+from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Candidate, Search, Trial
-from topoplan_engine.experiment import Choice
+from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.guarded import build_search
 
-__all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of"]
+__all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of", "writable"]
 
+#: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.
+_TURNS_BEFORE = 10
 #: Candidates of a planner for each turn, and of one that proposed the best state so far.
 _SHARE, _SHARE_OF_LEADER = 0.25, 3.0
 
@@ -36,6 +43,43 @@ class BringsCompanions(Protocol):
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return them in the order of their turns, after its own."""
+
+    def without(self, kinds: Sequence[type[Strategy]]) -> Self:
+        """Return it with options under which it brings no planner of strategies of these kinds along."""
+
+
+def writable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
+    """Let searchers leave out the planners whose plans the experiment's outputs cannot be written of.
+
+    Returns:
+        The experiment, and a line that says so; the experiment as it is and no line where nothing is to be left out.
+
+    Raises:
+        TopoplanError: a searcher, an exporter or an option is unknown or wrong.
+    """
+    exporters = [host.get(Exporter, choice.name) for choice, _ in experiment.outputs]
+    limiting = [exporter for exporter in exporters if exporter.unwritable]
+    kinds = tuple(dict.fromkeys(kind for exporter in limiting for kind in exporter.unwritable))
+    if not kinds:
+        return experiment, ""
+    choices, limited = [], []
+    for choice in experiment.searchers:
+        searcher = host.make(Searcher, choice.name, choice.options)
+        if isinstance(searcher, BringsCompanions) and (changes := _changes(searcher, searcher.without(kinds))):
+            choice = attrs.evolve(choice, options={**choice.options, **changes})
+            limited.append(f"{choice.name}:{','.join(f'{key}={json.dumps(changes[key])}' for key in changes)}")
+        choices.append(choice)
+    if not limited:
+        return experiment, ""
+    formats = " and ".join(dict.fromkeys(exporter.name for exporter in limiting))
+    line = f"searched with {' and '.join(limited)}, because {formats} cannot say every kind of plan (json can)"
+    return attrs.evolve(experiment, searchers=tuple(choices)), line
+
+
+def _changes(searcher: Searcher, limited: Searcher) -> dict[str, Any]:
+    """Return the options in which two searchers differ, as the second one has them."""
+    names = [field.name for field in attrs.fields(type(searcher))]
+    return {name: getattr(limited, name) for name in names if getattr(limited, name) != getattr(searcher, name)}
 
 
 def companions_of(
@@ -55,12 +99,20 @@ def companions_of(
 
 
 def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Guest:
-    """Build a companion; one that cannot search the problem proposes nothing."""
-    try:
-        return Guest(build_search(searcher, problem, rng), _SHARE if searcher.constructs else None)
-    except TopoplanError as error:
-        _warn_of_fault(error)
-        return Guest(None)
+    """Build a companion; one that cannot search the problem proposes nothing.
+
+    A planner may take a minute to plan, and is built when the others have had their first turns, so that a run of a
+    few proposals does without.
+    """
+
+    def build() -> Search | None:
+        try:
+            return build_search(searcher, problem, rng)
+        except TopoplanError as error:
+            _warn_of_fault(error)
+            return None
+
+    return Guest(build, _SHARE) if searcher.constructs else Guest(build())
 
 
 def _warn_of_fault(error: TopoplanError) -> None:
@@ -73,12 +125,16 @@ class Guest(Search):
     """A companion under way, which proposes nothing more once it has said that it cannot.
 
     Args:
-        search: None if it could not even be built.
+        search: None if it could not even be built; or what builds it after some turns.
         share: candidates for each turn that it may have while another searcher leads; None for no such limit.
     """
 
-    def __init__(self, search: Search | None, share: float | None = None) -> None:
-        self._search, self._share = search, share
+    def __init__(self, search: Search | Callable[[], Search | None] | None, share: float | None = None) -> None:
+        self._search = search if isinstance(search, Search) else None
+        self._build = None if search is None or isinstance(search, Search) else search
+        #: States that it is given before it is built.
+        self._states: list[Trial] = []
+        self._share = share
         self._turns = self._candidates = 0
         #: Whether it proposed the best state so far.
         self.leads = False
@@ -87,6 +143,11 @@ class Guest(Search):
     def who(self) -> str | None:
         """Name of the companion in messages, if it has one."""
         return getattr(self._search, "who", None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be built."""
+        return self._build is not None
 
     @property
     def _is_late(self) -> bool:
@@ -98,6 +159,13 @@ class Guest(Search):
     def ask(self) -> Sequence[Candidate]:
         """Propose what the companion proposes, if it is its turn."""
         self._turns += 1
+        if self._build is not None:
+            if self._turns <= _TURNS_BEFORE:
+                return []
+            self._search, self._build = self._build(), None
+            for trial in self._states:
+                self.adopt(trial)
+            self._states.clear()
         if self._search is None or self._is_late:
             return []
         try:
@@ -116,7 +184,9 @@ class Guest(Search):
 
     def adopt(self, trial: Trial) -> None:
         """Pass a state on."""
-        if self._search is not None:
+        if self._build is not None:
+            self._states.append(trial)
+        elif self._search is not None:
             self._search.adopt(trial)
 
     @property

@@ -102,6 +102,8 @@ class SearchRun:
         self._fastest.take(self.initial)
         # Where strategies come from that a searcher constructed, by their keys.
         self._origins: dict[bytes, Origin] = {}
+        # Likewise of those that were the fastest when another searcher found them.
+        self._found: dict[bytes, Origin] = {}
         self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
@@ -140,7 +142,7 @@ class SearchRun:
                 asked += len(candidates)
                 remaining -= len(candidates)
                 self._step(number, candidates, until, stop)
-            if asked == 0:
+            if asked == 0 and not any(isinstance(search, Guest) and search.waits for _, search in self._searchers):
                 return "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
 
@@ -210,7 +212,7 @@ class SearchRun:
         self._idle += len(trials)
         before = self.best
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
-            self._take(trial)
+            self._take(trial, self._keep.others.get(number, ""))
         if self.best is not before:
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
@@ -252,8 +254,7 @@ class SearchRun:
     def adopt(self, state: State, cost: float, origin: Origin) -> None:
         """Go on from a better state that another search run found; ``cost`` in seconds."""
         strategy = state.strategy
-        if origin.constructed:
-            self._origins[strategy.key] = origin
+        (self._origins if origin.constructed else self._found)[strategy.key] = origin
         fits = self._evaluator.fits(strategy)
         trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
         before = self.best
@@ -299,8 +300,10 @@ class SearchRun:
         comparison = candidate.comparison
         self._origins[strategy.key] = Origin(comparison) if comparison else Origin(f"constructed by {name}", name)
 
-    def _take(self, trial: Trial) -> None:
-        self._fastest.take(trial)
+    def _take(self, trial: Trial, finder: str = "") -> None:
+        """Store a trial if it is one of the bests; ``finder`` is the searcher that found its strategy, if one did."""
+        if self._fastest.take(trial) and finder:
+            self._found.setdefault(trial.state.strategy.key, Origin(f"found by {finder}"))
         if (origin := self.origin(trial.state.strategy)).constructed:
             self._constructed.take(trial)
             self._constructed_by.setdefault(origin.searcher, Bests()).take(trial)
@@ -314,7 +317,8 @@ class SearchRun:
         """Say where a strategy comes from."""
         if strategy is self.initial.state.strategy:
             return Origin("initial strategy")
-        return self._origins.get(strategy.key) or Origin("found by search")
+        key = strategy.key
+        return self._origins.get(key) or self._found.get(key) or Origin("found by search")
 
     def shortlist_entry(self, trial: Trial) -> ShortlistEntry:
         """Return a trial with its origin, and what its searcher says of it."""
@@ -388,6 +392,7 @@ class SearchRun:
             initial=self.initial.cost,
             acceptance=self.acceptance,
             elapsed=self.elapsed,
+            origin=self.origin(self.best.state.strategy).name,
         )
 
 

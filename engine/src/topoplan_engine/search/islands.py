@@ -426,6 +426,7 @@ def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int) -> 
         initial=first_cost,
         acceptance=sum(rates) / len(rates) if rates else None,
         elapsed=max(status.elapsed for status in statuses.values()),
+        origin=statuses[best].origin.name,
     )
 
 

@@ -45,6 +45,7 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, json_ready
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
+from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
@@ -189,6 +190,7 @@ def _optimized(
     on_progress: Callable[[str, Progress], None],
     folder: RunFolder | None,
 ) -> Outcome:
+    experiment = writable(host, experiment)[0]
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
@@ -419,6 +421,8 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     used = chosen_components(host, experiment)
     cluster = interfaces_unless_given(experiment.cluster, [used.topology])
     components = [component_record(host, component) for component in used.all]
+    for record_of_companion in components[len(components) - used.n_companions :]:
+        record_of_companion["companion"] = True
     files = [
         str(value)
         for component in used.all

@@ -181,6 +181,11 @@ def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:
     of_strategies = [searcher for searcher in searchers if searcher.axis == "strategy"]
     return Keep(
         constructing={number: searcher.name for number, searcher in enumerate(searchers) if searcher.constructs},
+        others={
+            number: searcher.name
+            for number, searcher in enumerate(searchers)
+            if searcher.axis == "strategy" and not searcher.constructs
+        },
         constructed=experiment.run.keep == "constructed" and all(searcher.constructs for searcher in of_strategies),
     )
 

@@ -40,7 +40,8 @@ def experiment_of(plan: Plan, name: str) -> Experiment:
     try:
         choices: dict[str, list[Choice]] = {}
         for component in record["components"]:
-            choices.setdefault(component["kind"], []).append(Choice(component["name"], component["options"]))
+            if not component.get("companion"):  # another searcher brings it along again
+                choices.setdefault(component["kind"], []).append(Choice(component["name"], component["options"]))
         experiment = Experiment(
             model=choices["frontend"][0],
             cluster=cluster_options(record["cluster"], where),

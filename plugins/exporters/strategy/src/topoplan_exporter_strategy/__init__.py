@@ -24,6 +24,7 @@ class StrategyFile(Exporter):
 
     name = "strategy"
     suffix = ".strategy"
+    unwritable = (SpmdStrategy, PipelineStrategy)
 
     def write(self, plan: Plan) -> bytes:
         """Write the strategy of a plan as text.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from topoplan import Searcher, Topology, hookimpl, option
+from topoplan import PipelineStrategy, Searcher, SpmdStrategy, Topology, hookimpl, option
 from topoplan_engine import Choice
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from topoplan import Problem, Search
+    from topoplan import Problem, Search, Strategy
 
 __all__ = ["Auto", "topoplan_searchers"]
 
@@ -39,18 +39,27 @@ class Auto(Searcher):
         100.0, help="a slowdown, as a share of the best time, is accepted with exp(-alpha * slowdown)", above=0
     )
     plans: bool = option(True, help="begin with plans that are the best by estimates")
-    planners: bool = option(True, help="planners of SPMD programs and pipelines take turns, up to 64 devices")
+    programs: bool = option(True, help="a planner of SPMD programs takes turns, up to 64 devices")
+    pipelines: bool = option(True, help="a planner of pipelines takes turns, up to 64 devices")
     network: bool = option(True, help="searchers of the network take turns, where it can be wired")
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
-        names = ["spmd", "pipeline"] if self.planners and n_devices <= _MOST_FOR_PLANNERS else []
-        companions = [Choice(name) for name in names]
+        planners = [name for name, takes_part in (("spmd", self.programs), ("pipeline", self.pipelines)) if takes_part]
+        companions = [Choice(name) for name in planners if n_devices <= _MOST_FOR_PLANNERS]
         if self.network and topology.rebuilds:
             companions.append(Choice("rewire"))
         elif self.network and topology.follows_demand:
             companions += [Choice("totientperm"), Choice("relink", {"every": 4})]
         return companions
+
+    def without(self, kinds: Sequence[type[Strategy]]) -> Auto:
+        """Return it without the planners of strategies of these kinds."""
+        return attrs.evolve(
+            self,
+            programs=self.programs and SpmdStrategy not in kinds,
+            pipelines=self.pipelines and PipelineStrategy not in kinds,
+        )
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Start the search."""

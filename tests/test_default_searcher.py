@@ -1,0 +1,77 @@
+"""What `auto` is as every command's searcher: who takes part, which plans it leaves out, and who found the plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from topoplan import Host, PipelineStrategy, SpmdStrategy, optimize
+from topoplan_command_sensitivity.provenance import experiment_of
+from topoplan_engine import Experiment
+from topoplan_engine.experiment import outputs_from
+from topoplan_engine.search.companions import writable
+from topoplan_searcher_auto import Auto
+
+HOST = Host.discover()
+
+
+def limited(searchers, *outputs):
+    experiment = Experiment(model="alexnet", searchers=searchers, outputs=outputs_from(outputs))
+    experiment, line = writable(HOST, experiment)
+    return [choice.options for choice in experiment.searchers], line
+
+
+def test_planners_of_what_an_exporter_cannot_say_stay_away():
+    options, line = limited(("auto:alpha=50", "mcmc"), "strategy=a.strategy", "json=a.json")
+    assert options == [{"alpha": "50", "programs": False, "pipelines": False}, {}]
+    assert line == (
+        "searched with auto:programs=false,pipelines=false, because strategy cannot say every kind of plan (json can)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("searcher", "outputs"),
+    [
+        ("auto", []),
+        ("auto", ["json=a.json", "flatbuffer=a.fbuf", "dtensor=a.dtensor"]),
+        ("auto:programs=false,pipelines=false", ["strategy=a.strategy"]),
+        ("mcmc", ["strategy-pb=a.pb"]),
+    ],
+)
+def test_all_others_take_part(searcher, outputs):
+    assert limited(searcher, *outputs)[1] == ""
+
+
+def test_a_strategy_file_is_written_without_these_planners(run, tmp_path):
+    words = ("optimize", "dlrm", "--servers", "2", "--budget", "5", "-s", "auto")
+    code, _, err = run(*words, "-x", "json=a.json", "-x", "strategy=a.strategy")
+    assert code == 0
+    assert "searched with auto:programs=false,pipelines=false" in err
+    assert (tmp_path / "a.strategy").exists()
+    plan = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    (searcher,) = [part for part in plan["provenance"]["components"] if part["kind"] == "searcher"]
+    assert (searcher["options"]["programs"], searcher["options"]["pipelines"]) == (False, False)
+
+
+def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
+    told = []
+    outcome = optimize(
+        "alexnet", servers=4, searchers="auto", budget=20, on_progress=lambda _, progress: told.append(progress.origin)
+    )
+    assert outcome.origin.name in ("found by auto", "constructed by spmd", "constructed by pipeline")
+    assert set(told) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
+    assert outcome.origin.name in told
+    names = [part["name"] for part in outcome.plan.provenance["components"] if part["kind"] == "searcher"]
+    assert names == ["auto", "spmd", "pipeline"]
+    again = experiment_of(outcome.plan, "plan")
+    assert [choice.name for choice in again.searchers] == ["auto"]
+
+
+def test_programs_and_pipelines_are_left_out_one_by_one():
+    topology = HOST.make("topology", "bigswitch")
+    names = {
+        kinds: [choice.name for choice in Auto().without(kinds).companions(topology, 8)]
+        for kinds in [(), (SpmdStrategy,), (PipelineStrategy,), (SpmdStrategy, PipelineStrategy)]
+    }
+    assert list(names.values()) == [["spmd", "pipeline"], ["pipeline"], ["spmd"], []]
