@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from topoplan import Searcher
+from topoplan import Host, Searcher
 from topoplan.errors import TopoplanError
 from topoplan_studies import compare_searchers
 from topoplan_studies.listing import searcher_choices, seeds_of
@@ -165,6 +165,22 @@ def test_a_searcher_that_refuses_a_problem_is_compared_all_the_same():
     json.dumps(as_json(report), allow_nan=False)
     with pytest.raises(TopoplanError, match=r"^searcher refusing: wants three layers$"):
         compare_searchers("alexnet", [Refusing], **given)
+
+
+def test_an_operator_graph_is_compared_and_its_runs_are_kept(tmp_path):
+    graph = Host.discover().make("frontend", "alexnet", {}).build(8)
+    given = {"servers": 2, "budget": 3, "seeds": [1]}
+    report = compare_searchers(graph, ["random", "mcmc"], runs=tmp_path, **given)
+    assert [place.name for place in report.comparison.places] == ["alexnet"]
+    kept = {path.name for path in tmp_path.glob("*.json")}
+    assert len(kept) == 2
+    again = compare_searchers(graph, ["random", "mcmc"], runs=tmp_path, **given)
+    assert {path.name for path in tmp_path.glob("*.json")} == kept
+    times = [[searcher.times for searcher in each.comparison.places[0].searchers] for each in (report, again)]
+    assert times[0] == times[1]
+    other = Host.discover().make("frontend", "alexnet", {}).build(16)
+    compare_searchers(other, ["random"], runs=tmp_path, **given)
+    assert len({path.name for path in tmp_path.glob("*.json")}) == 3
 
 
 SCRIPT = """

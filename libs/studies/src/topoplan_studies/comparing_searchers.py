@@ -11,11 +11,13 @@ from typing import Any
 import attrs
 
 from topoplan.errors import TopoplanError
-from topoplan.plugin.components import Component, Searcher
+from topoplan.model.graph import OperatorGraph
+from topoplan.plugin.components import Searcher
 from topoplan.plugin.host import Host
 from topoplan_engine.executors import executor_from
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.keywords import Model, experiment_of
+from topoplan_engine.search.setup import named
 from topoplan_studies.command import searcher_report
 from topoplan_studies.in_process import InProcess
 from topoplan_studies.problems import BenchmarkProblem
@@ -47,7 +49,7 @@ def compare_searchers(
         searchers: what is compared, the first one being what others are compared with: names, searchers themselves, or
             lists of those that take turns.  A searcher need be in no package.
         seeds: a run for each.
-        runs: folder that keeps finished runs; None to keep none.  Not for searchers given themselves, since their code
+        runs: folder that keeps finished runs; None to keep none.  Not for components given themselves, since their code
             may change while their name stays.
         jobs: worker processes; one job at a time runs in this process.
         executor: where runs run, as ``--executor`` names it; unless given, on this machine.
@@ -59,7 +61,7 @@ def compare_searchers(
     """
     host = host or Host.discover()
     several = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
-    experiments = [(_name(model), _experiment(model, options)) for model in several]
+    experiments = [(_name(model), _experiment(model, options, host, keeps=runs is not None)) for model in several]
     planners = [_planner(searcher, host, keeps=runs is not None) for searcher in searchers]
     for kind, names in (("models", [name for name, _ in experiments]), ("searchers", [p.name for p in planners])):
         if not names or len(set(names)) < len(names):
@@ -117,9 +119,16 @@ def _name(model: Model | BenchmarkProblem) -> str:
     return str(getattr(model, "name", None) or type(model).__name__)
 
 
-def _experiment(model: Model | BenchmarkProblem, options: Any) -> Experiment:
+def _experiment(model: Model | BenchmarkProblem, options: Any, host: Host, *, keeps: bool) -> Experiment:
+    """Return the experiment of a model, by names alone, and let the host know the components that were given."""
     if not isinstance(model, BenchmarkProblem):
-        return experiment_of(model, **options)
+        experiment = experiment_of(model, **options)
+        choices = (experiment.topology, experiment.estimator, experiment.simulator)
+        # The name of a graph has a digest of it, so its runs can be kept.
+        by_name = choices if isinstance(model, OperatorGraph) else (experiment.model, *choices)
+        for choice in filter(None, by_name):
+            _check_packaged(choice, host, keeps=keeps)
+        return named(host, experiment)
     run = experiment_of("any", **options).run
     setting_run = model.setting.run
     return attrs.evolve(
@@ -144,14 +153,18 @@ def _label(choice: Choice) -> str:
 
 def _added(choice: Choice, host: Host, *, keeps: bool) -> Choice:
     """Return a choice by name alone, and let the host know the component that it had."""
-    component: type[Component] | None = choice.component
-    if component is None:
+    if choice.component is None:
         return choice
-    if component not in host.components(Searcher):
-        host.add(component)
-        if keeps:
-            raise TopoplanError(
-                f"compare_searchers: runs: searcher {choice.name!r} is in no package: its code may change while it has "
-                "one name (leave runs out)"
-            )
+    _check_packaged(choice, host, keeps=keeps)
+    host.add(choice.component)
     return Choice(choice.name, choice.options)
+
+
+def _check_packaged(choice: Choice, host: Host, *, keeps: bool) -> None:
+    """Raise if runs are kept of a component that is in no package."""
+    component = choice.component
+    if keeps and component is not None and component not in host.components(component.kind):
+        raise TopoplanError(
+            f"compare_searchers: runs: {component.kind.value} {choice.name!r} is in no package: its code may change "
+            "while it has one name (leave runs out)"
+        )
