@@ -45,7 +45,9 @@ def test_every_component_has_a_page_with_its_options(site):
 
 def test_the_navigation_has_every_page(site):
     config = (site / "mkdocs.yml").read_text()
-    named = set(re.findall(r"^ +- (\S+\.md)$", config, re.M))
+    entries = re.findall(r"^ +- (\S+\.md)$", config, re.M)
+    named = set(entries)
+    assert len(entries) == len(named)
     there = {str(path.relative_to(site / "pages")) for path in (site / "pages").rglob("*.md")}
     # decisions and libraries have a page that lists them
     assert {page for page in there - named if not page.startswith(("decisions/", "libraries/"))} == set()
