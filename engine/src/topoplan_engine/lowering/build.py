@@ -67,10 +67,19 @@ class _Columns(NamedTuple):
         )
 
 
-def build_taskgraph(table: PartTable, op_names: tuple[str, ...], n_devices: int) -> TaskGraph:
-    """Return the task graph of one iteration."""
+def build_taskgraph(table: PartTable, op_names: tuple[str, ...], n_devices: int, ends: I32 | None = None) -> TaskGraph:
+    """Return the task graph of one iteration.
+
+    Args:
+        table: its parts.
+        op_names, n_devices: of the task graph.
+        ends: (R, 4) sender and receiver of the transfer to the consumer, then of that back, for pairs on different
+            devices; those of the parts unless given.
+    """
     columns = _Columns.of(table)
     _fill(table, columns, np.empty(len(columns.kind), np.int32))
+    if ends is not None and len(ends):
+        columns.src[-2 * len(ends) :], columns.dst[-2 * len(ends) :] = ends[:, ::2].ravel(), ends[:, 1::2].ravel()
     for column in columns:
         column.setflags(write=False)
     return TaskGraph(

@@ -7,14 +7,13 @@ sends the representatives through the pass that all parts go through otherwise, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 
 from topoplan.arrays import I32, I64
 from topoplan.model.taskgraph import TaskGraph
-from topoplan_engine.csr import indptr, select
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.refinement import Classes
@@ -55,70 +54,116 @@ class Quotient(NamedTuple):
 def quotient(symmetry: Symmetry, op_names: tuple[str, ...], n_devices: int) -> Quotient:
     """Return the quotient; ``op_names`` and ``n_devices`` are those of the task graph."""
     table, classes = symmetry
-    pairs = classes.first_pair
-    edge = (np.searchsorted(table.edge_ptr, pairs, side="right") - 1).astype(np.int32)
-    producers = table.src[pairs] + table.op_base[table.edge_src_op[edge]]
-    consumers = table.dst[pairs] + table.op_base[table.edge_dst_op[edge]]
-    reduced = _representatives(table, classes, producers, consumers)
-    taskgraph = build_taskgraph(reduced, op_names, n_devices)
+    reduced, rows, ends = _reduce(table, classes._replace(key=0))  # a kernel takes no key of 64 bits
     # A transfer runs between the devices of the pair that represents its class, or that represent its channel, which
     # need not be those of the parts that represent theirs.
-    remote = ~reduced.local
-    src_device, dst_device = table.device[producers[remote]], table.device[consumers[remote]]
-    first_group_task = 2 * len(reduced.device)
-    first_transfer = first_group_task + len(reduced.group_op)
-    src, dst = taskgraph.src.copy(), taskgraph.dst.copy()
-    src[first_transfer:] = classes.ends[remote][:, [0, 2]].ravel()
-    dst[first_transfer:] = classes.ends[remote][:, [1, 3]].ravel()
-    source, target = classes.first_device[src_device], classes.first_device[dst_device]
-    sends, receives = classes.sends[remote], classes.receives[remote]
-    none = np.zeros(len(sends), np.int64)
-    transfers = first_transfer + np.repeat(np.arange(2 * len(source)), 2)
-    return Quotient(
-        taskgraph=attrs.evolve(taskgraph, src=src, dst=dst),
-        task=np.concatenate([first_group_task + classes.load_group, transfers]),
-        host=np.concatenate([classes.load_device, np.stack([source, target, target, source], axis=1).ravel()]),
-        leaving=np.concatenate([classes.load_count, np.stack([sends, none, receives, none], axis=1).ravel()]),
-        entering=np.concatenate([classes.load_count, np.stack([none, receives, none, sends], axis=1).ravel()]),
-        classes=classes,
-    )
+    taskgraph = build_taskgraph(PartTable._make(reduced), op_names, n_devices, ends)
+    task, host, leaving, entering = rows
+    return Quotient(taskgraph, task, host, leaving, entering, classes)
 
 
-def _representatives(table: PartTable, classes: Classes, producers: I32, consumers: I32) -> PartTable:
-    """Return the representatives of all classes as a table, whose parts are the classes.
+@njit(no_cfunc_wrapper=True)
+def _reduce(table: PartTable, classes: Classes) -> Any:
+    """Return the representatives of all classes as a table, whose parts are the classes, and what else is reduced.
 
-    Args:
-        table, classes: of the iteration.
-        producers, consumers: parts at the ends of the pairs that represent theirs.
+    That is the rows of a `Quotient`, those of all-reduces, then four for each pair of parts on different devices; and
+    (pairs, 4) the devices between which the messages of each of these pairs go, as `Classes.ends`.
     """
-    parts, groups, pairs = classes.first_part, classes.first_group, classes.first_pair
-    op = table.op[parts]
-    base = np.searchsorted(op, np.arange(len(table.op_base))).astype(np.int32)
-    src, dst = classes.part[producers], classes.part[consumers]
-    # A class of parts enters an all-reduce once, however many of its parts do.
-    group, row = select(table.part_ptr, groups)
-    member = classes.part[table.group_parts[row] + table.op_base[table.group_op[groups[group]]]]
-    members = np.unique(group * np.int64(len(parts)) + member)
-    group, member = members // len(parts), members % len(parts)
-    _, device_row = select(table.device_ptr, groups)
-    return PartTable(
-        op_base=base,
-        device=classes.first_device[table.device[parts]],
-        op=op,
-        forward=table.forward[parts],
-        backward=table.backward[parts],
-        group_op=table.group_op[groups],
-        group_bytes=table.group_bytes[groups],
-        group_seconds=table.group_seconds[groups],
-        part_ptr=indptr(np.bincount(group, minlength=len(groups)), np.int32),
-        group_parts=(member - base[table.group_op[groups[group]]]).astype(np.int32),
-        device_ptr=indptr(np.diff(table.device_ptr)[groups], np.int32),
-        group_devices=table.group_devices[device_row],
-        edge_ptr=np.arange(len(pairs) + 1, dtype=np.int32),
-        edge_src_op=op[src],
-        edge_dst_op=op[dst],
-        src=src - base[op[src]],
-        dst=dst - base[op[dst]],
-        size=table.size[pairs],
-        local=table.local[pairs],
-    )
+    op_base, device, op, forward, backward = _reduced_parts(table, classes)
+    groups = _reduced_groups(table, classes, op_base)
+    pairs, rows, ends = _reduced_pairs(table, classes, op_base, op)
+    return (op_base, device, op, forward, backward, *groups, *pairs), rows, ends
+
+
+@njit(no_cfunc_wrapper=True)
+def _reduced_parts(table: PartTable, classes: Classes) -> Any:
+    """Columns of a `PartTable` from ``op_base`` to ``backward``; representatives are in the order of operators."""
+    count = len(classes.first_part)
+    base = np.zeros(len(table.op_base), np.int32)
+    device, op = np.empty(count, np.int32), np.empty(count, np.int32)
+    forward, backward = np.empty(count), np.empty(count)
+    for c in range(count):
+        part = classes.first_part[c]
+        device[c], op[c] = classes.first_device[table.device[part]], table.op[part]
+        forward[c], backward[c] = table.forward[part], table.backward[part]
+        base[op[c] + 1] += 1
+    for k in range(len(base) - 1):
+        base[k + 1] += base[k]
+    return base, device, op, forward, backward
+
+
+@njit(no_cfunc_wrapper=True)
+def _reduced_groups(table: PartTable, classes: Classes, base: I32) -> Any:
+    """Columns of a `PartTable` from ``group_op`` to ``group_devices``.
+
+    A class of parts enters an all-reduce once, however many of its parts do; classes are in ascending order.
+    """
+    groups = classes.first_group
+    count = len(groups)
+    op, size, seconds = np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count)
+    part_ptr, device_ptr = np.zeros(count + 1, np.int32), np.zeros(count + 1, np.int32)
+    n_parts = 0
+    for g in range(count):
+        n_parts += table.part_ptr[groups[g] + 1] - table.part_ptr[groups[g]]
+        device_ptr[g + 1] = device_ptr[g] + table.device_ptr[groups[g] + 1] - table.device_ptr[groups[g]]
+    parts, devices = np.empty(n_parts, np.int32), np.empty(device_ptr[count], np.int32)
+    entered = np.full(len(classes.first_part), -1, np.int32)  # the last all-reduce that each class has entered
+    for g in range(count):
+        whole = groups[g]
+        op[g], size[g], seconds[g] = table.group_op[whole], table.group_bytes[whole], table.group_seconds[whole]
+        first = end = part_ptr[g]
+        for k in range(table.part_ptr[whole], table.part_ptr[whole + 1]):
+            c = classes.part[table.op_base[op[g]] + table.group_parts[k]]
+            if entered[c] != g:
+                entered[c] = g
+                place = end
+                while place > first and parts[place - 1] > c - base[op[g]]:
+                    parts[place] = parts[place - 1]
+                    place -= 1
+                parts[place] = c - base[op[g]]
+                end += 1
+        part_ptr[g + 1] = end
+        for k in range(device_ptr[g + 1] - device_ptr[g]):
+            devices[device_ptr[g] + k] = table.group_devices[table.device_ptr[whole] + k]
+    return op, size, seconds, part_ptr, parts[: part_ptr[count]].copy(), device_ptr, devices
+
+
+@njit(no_cfunc_wrapper=True)
+def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> Any:
+    """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; rows and ends, see `_reduce`."""
+    pairs = classes.first_pair
+    count = len(pairs)
+    edge_ptr, edge_src, edge_dst = np.zeros(count + 1, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
+    src, dst = np.empty(count, np.int32), np.empty(count, np.int32)
+    size, local = np.empty(count, np.int64), np.empty(count, np.bool_)
+    for k in range(count):
+        size[k], local[k] = table.size[pairs[k]], table.local[pairs[k]]
+    loads, first_group = len(classes.load_group), 2 * len(op)
+    n_rows = loads + 4 * (count - np.count_nonzero(local))
+    task, host = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
+    leaving, entering = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    ends = np.empty(((n_rows - loads) // 4, 4), np.int32)
+    for r in range(loads):
+        task[r], host[r] = first_group + classes.load_group[r], classes.load_device[r]
+        leaving[r] = entering[r] = classes.load_count[r]
+    row, transfer, edge = loads, first_group + len(classes.first_group), 0
+    for k in range(count):
+        while table.edge_ptr[edge + 1] <= pairs[k]:
+            edge += 1
+        producer = table.op_base[table.edge_src_op[edge]] + table.src[pairs[k]]
+        consumer = table.op_base[table.edge_dst_op[edge]] + table.dst[pairs[k]]
+        a, b = classes.part[producer], classes.part[consumer]
+        edge_ptr[k + 1] = k + 1
+        edge_src[k], edge_dst[k] = op[a], op[b]
+        src[k], dst[k] = a - base[op[a]], b - base[op[b]]
+        if local[k]:
+            continue
+        source, target = classes.first_device[table.device[producer]], classes.first_device[table.device[consumer]]
+        host[row], host[row + 1], host[row + 2], host[row + 3] = source, target, target, source
+        task[row] = task[row + 1] = transfer
+        task[row + 2] = task[row + 3] = transfer + 1
+        leaving[row] = entering[row + 3] = classes.sends[k]
+        entering[row + 1] = leaving[row + 2] = classes.receives[k]
+        ends[(row - loads) // 4] = classes.ends[k]
+        row, transfer = row + 4, transfer + 2
+    return (edge_ptr, edge_src, edge_dst, src, dst, size, local), (task, host, leaving, entering), ends

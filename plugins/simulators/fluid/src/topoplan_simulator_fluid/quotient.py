@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import i32, i64
+from topoplan.arrays import I32, I64
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import Star
 from topoplan_engine.network.tables import LOAD
@@ -26,22 +27,41 @@ __all__ = ["quotient_loads"]
 def quotient_loads(prepared: Prepared, quotient: Quotient, links: Star) -> Prepared:
     """Give the entities of representatives the loads of their classes."""
     entities, rings = prepared.entities, prepared.rings
-    count = len(entities.task)
-    entity = entities.of_task[quotient.task]
-    runs = entities.of_task[quotient.task + 1] > entity  # not an all-reduce of one member
-    owner = np.concatenate([entity[runs], entity[runs]])
-    link = np.concatenate([links.up[quotient.host[runs]], links.down[quotient.host[runs]]])
-    crossing = np.concatenate([quotient.leaving[runs], quotient.entering[runs]])
-    order = np.lexsort((link, owner))
-    order = order[crossing[order] > 0]
-    loads = np.bincount(owner[order], minlength=count)
-    slots = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(loads + (entities.cap >= 0), out=slots[1:])
+    rows = (quotient.task, quotient.host, quotient.leaving, quotient.entering)
+    slots, *loads = _loads(entities.of_task, entities.cap, *rows, *links)
+    for column in loads:
+        column.setflags(write=False)  # as those of a network, for which the kernel is compiled
     return prepared._replace(
-        entities=entities._replace(ring=np.arange(count), slot_ptr=slots),
-        rings=rings._replace(
-            load_ptr=i64(np.concatenate([[0], np.cumsum(loads)])),
-            load_links=i32(link[order]),
-            load=i64(crossing[order] * LOAD),
-        ),
+        entities=entities._replace(ring=np.arange(len(entities.task)), slot_ptr=slots),
+        rings=rings._replace(load_ptr=loads[0], load_links=loads[1], load=loads[2]),
     )
+
+
+@njit(no_cfunc_wrapper=True)
+def _loads(
+    of_task: I32, cap: I32, task: I64, host: I32, leaving: I64, entering: I64, up: I64, down: I64
+) -> tuple[I64, I64, I32, I64]:
+    """Return slots, and where the loads of each entity begin, their links, ascending, and the loads."""
+    ptr = np.zeros(len(cap) + 1, np.int64)
+    for r in range(len(task)):
+        if of_task[task[r] + 1] > of_task[task[r]]:  # not an all-reduce of one member
+            ptr[of_task[task[r]] + 1] += (leaving[r] > 0) + (entering[r] > 0)
+    slots = np.zeros(len(cap) + 1, np.int64)
+    for e in range(len(cap)):
+        slots[e + 1] = slots[e] + ptr[e + 1] + (cap[e] >= 0)
+        ptr[e + 1] += ptr[e]
+    end = ptr.copy()  # where the next load of each entity goes
+    link, load = np.empty(ptr[len(cap)], np.int32), np.empty(ptr[len(cap)], np.int64)
+    for r in range(len(task)):
+        e = of_task[task[r]]
+        if of_task[task[r] + 1] == e:
+            continue
+        for number, crossing in ((up[host[r]], leaving[r]), (down[host[r]], entering[r])):
+            if crossing > 0:
+                place = end[e]
+                while place > ptr[e] and link[place - 1] > number:
+                    link[place], load[place] = link[place - 1], load[place - 1]
+                    place -= 1
+                link[place], load[place] = number, crossing * LOAD
+                end[e] += 1
+    return slots, ptr, link, load
