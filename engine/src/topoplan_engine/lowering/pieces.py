@@ -93,6 +93,7 @@ class Pieces:
     def _forget(self) -> None:
         self.generation += 1
         self._columns = _Columns.empty()
+        self._bytes = sum(column.nbytes for column in self._columns)
         self._used = [0] * len(self._columns)  # entries of each column
         self._number: dict[FragmentKey, int] = {}
         self._fragments: list[OperatorFragment | _Edge] = []
@@ -101,7 +102,7 @@ class Pieces:
 
     def make_room(self) -> None:
         """Forget all fragments if there are too many; to be called while no numbers are in use."""
-        if len(self._fragments) > _FRAGMENTS or sum(column.nbytes for column in self._columns) > _BYTES:
+        if len(self._fragments) > _FRAGMENTS or self._bytes > _BYTES:
             self._forget()
 
     def fragment(self, number: int) -> OperatorFragment | EdgeFragment:
@@ -234,6 +235,7 @@ class Pieces:
             longer = np.empty((max(end, 2 * len(column)), *column.shape[1:]), column.dtype)
             longer[:length] = column[:length]
             self._columns = self._columns._replace(**{_Columns._fields[place]: longer})
+            self._bytes += longer.nbytes - column.nbytes
             column = longer
         self._used[place] = end
         return column[length:end]

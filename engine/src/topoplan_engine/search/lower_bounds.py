@@ -12,13 +12,14 @@ number, and adds the differences in compiled passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
+from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.search.protocol import Candidate, State
@@ -28,7 +29,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragments import OperatorFragment, messages
 from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
 
-__all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
+__all__ = ["NO_BOUND", "Change", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 
 #: (task graph, fabric, cluster) -> (n, E) seconds for which the messages of each of its operators (column ``op``) are
 #: guaranteed to keep each link busy, in any order.
@@ -108,6 +109,50 @@ class _Sums(NamedTuple):
     age: int
 
 
+class _Base(NamedTuple):
+    """A state that changes are counted from, its sums, and the keys of its placements, then that of its fabric."""
+
+    state: State
+    sums: _Sums
+    keys: list[bytes]
+
+
+class Change:
+    """A change to a state, and what is known of its cost.
+
+    Attributes:
+        base: what is changed.
+        placements: of the operators that change.
+        numbers: fragments by their places (`Pieces.numbers`): of these operators, once links are counted of edges.
+        devices: (2 * D,) as `_Sums.devices`.
+        penalty: seconds that exceeded memory costs at least.
+        bound: so far.
+        sums: of the changed state, once links are counted.
+    """
+
+    __slots__ = ("base", "bound", "devices", "numbers", "penalty", "placements", "sums")
+
+    def __init__(
+        self,
+        base: _Base,
+        placements: Mapping[int, Placement],
+        numbers: dict[int, int],
+        devices: F64,
+        penalty: float,
+        bound: LowerBound,
+    ) -> None:
+        self.base, self.placements, self.numbers = base, placements, numbers
+        self.devices, self.penalty, self.bound = devices, penalty, bound
+        self.sums: _Sums | None = None
+
+    def key(self) -> bytes:
+        """Return the key of the changed strategy, which is of placements alone, and of its fabric."""
+        keys = self.base.keys.copy()
+        for op, placement in self.placements.items():
+            keys[op] = placement.key
+        return b"".join(keys)
+
+
 class IncrementalLowerBound:
     """Lower bounds on the costs of candidates of one problem, with one simulator.
 
@@ -136,50 +181,82 @@ class IncrementalLowerBound:
         self._device_rows = _Rows(2 * self._lowering.cluster.n_devices)
         self._link_rows: LruCache[bytes, _LinkRows] = LruCache(_FABRICS)
         self._sums: LruCache[bytes, _Sums] = LruCache(_STATES)
+        self._base: _Base | None = None
+        self._last: Change | None = None
 
     def of(self, candidate: Candidate, state: State) -> LowerBound:
         """Return a lower bound on the cost of ``candidate``, which describes ``state``; none on a new fabric.
 
         Links are left out if devices and memory alone reach the cutoff.
         """
-        base, pieces = candidate.base, self._pieces
-        if state.fabric.key != base.fabric.key:
+        if state.fabric.key != candidate.base.fabric.key:
             return NO_BOUND
+        change = self.change(candidate.base, candidate.placements)
+        if change.bound.seconds < candidate.cutoff_seconds:
+            sums = self.count_links(change)
+            self._sums.put(state.strategy.key + state.fabric.key, sums)
+            self._pieces.put_numbers(state.strategy, sums.numbers)
+        return change.bound
+
+    def change(self, base: State, placements: Mapping[int, Placement]) -> Change:
+        """Begin to bound what ``base`` costs with other placements: by devices and memory, without links.
+
+        What was begun last, of this very mapping, is found again.
+        """
+        last, pieces = self._last, self._pieces
+        if last is not None and last.placements is placements and last.base.state is base:
+            return last
         pieces.make_room()
         if pieces.generation != self._generation:
             self._forget()
-        sums, changes = self._sums_of(base), candidate.placements
-        numbers = sums.numbers.copy()
-        for op, placement in changes.items():
-            numbers[op] = pieces.operator(op, placement)
-        ops = list(changes)
+        if self._base is None or self._base.state is not base:
+            self._base = self._base_of(base)
+        sums = self._base.sums
+        numbers = {op: pieces.operator(op, placement) for op, placement in placements.items()}
+        fragments = self._difference(sums.numbers, numbers)
+        rows = self._device_rows_of(fragments)
         devices = np.empty(len(sums.devices))
-        change = self._change(sums.numbers, numbers, ops)
-        rows = self._device_rows_of(change)
-        longest, exceeds = _shift_devices(
-            sums.devices, np.array(change, dtype=np.int64), rows, self._capacity, _SLACK, devices
-        )
+        longest, exceeds = _shift_devices(sums.devices, fragments, rows, self._capacity, _SLACK, devices)
         penalty = self._penalty(devices[len(devices) // 2 :] * (1 - _SLACK)) if exceeds else 0.0
-        bound = (longest + penalty) * (1 - _SLACK)
-        if bound >= candidate.cutoff_seconds:
-            return LowerBound(bound, not exceeds)
-        placements, n_ops = state.strategy.placements, len(state.strategy.placements)
-        edges = self._lowering.edges_at(ops)
-        for edge in edges:
+        bound = LowerBound((longest + penalty) * (1 - _SLACK), not exceeds)
+        self._last = Change(self._base, placements, numbers, devices, penalty, bound)
+        return self._last
+
+    def count_links(self, change: Change) -> _Sums:
+        """Count links into the bound of a change, once; return the sums of the changed state."""
+        if change.sums is not None:
+            return change.sums
+        before, pieces, state = change.base.sums, self._pieces, change.base.state
+        numbers, placements = change.numbers, list(state.strategy.placements)
+        for op, placement in change.placements.items():
+            placements[op] = placement
+        n_ops = len(placements)
+        for edge in self._lowering.edges_at(change.placements):
             numbers[n_ops + edge] = pieces.edge(edge, placements)
-        change = self._change(sums.numbers, numbers, [*ops, *(n_ops + edge for edge in edges)])
-        links = np.empty(len(sums.links))
-        rows = self._link_rows_of(change, state.fabric, len(links))
-        busiest = _shift_links(sums.links, change, rows, links)
-        self._sums.put(state.strategy.key + state.fabric.key, _Sums(numbers, devices, links, sums.age + 1))
-        pieces.put_numbers(state.strategy, numbers)
-        return LowerBound(max(bound, (busiest + penalty) * (1 - _SLACK)), not exceeds)
+        links = np.empty(len(before.links))
+        fragments = self._difference(before.numbers, numbers)
+        rows = self._link_rows_of(fragments, state.fabric, len(links))
+        busiest = _shift_links(before.links, fragments, rows, links)
+        seconds = (busiest + change.penalty) * (1 - _SLACK)
+        change.bound = LowerBound(max(change.bound.seconds, seconds), change.bound.fits)
+        after = before.numbers.copy()
+        for place, number in numbers.items():
+            after[place] = number
+        change.sums = _Sums(after, change.devices, links, before.age + 1)
+        return change.sums
 
     @staticmethod
-    def _change(before: list[int], after: list[int], places: list[int]) -> I64:
-        """(2, n) numbers of the fragments that go, and of those that come, at these places, where they differ."""
-        changed = [place for place in places if before[place] != after[place]]
-        return np.array([[before[place] for place in changed], [after[place] for place in changed]], dtype=np.int64)
+    def _difference(before: list[int], after: Mapping[int, int]) -> I64:
+        """(2, n) numbers of the fragments that go, and of those that come, where they differ."""
+        gone = [before[place] for place in after]
+        if gone == (come := list(after.values())):
+            return np.empty((2, 0), dtype=np.int64)
+        return np.array([gone, come], dtype=np.int64)
+
+    def _base_of(self, state: State) -> _Base:
+        """Make a base of a state: its sums, and the keys that make up its own."""
+        keys = [placement.key for placement in state.strategy.placements]
+        return _Base(state, self._sums_of(state), [*keys, state.fabric.key])
 
     def _sums_of(self, state: State) -> _Sums:
         key = state.strategy.key + state.fabric.key
