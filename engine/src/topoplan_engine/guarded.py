@@ -20,6 +20,7 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Component, Searcher, Simulator
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, State, Trial
+from topoplan_engine.screening import Rejects, Screened
 
 __all__ = ["build_search", "build_simulate", "strategy_fault"]
 
@@ -29,7 +30,9 @@ _INTEGERS = (int, np.integer)
 
 def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Search:
     """Build a searcher; every call of it is checked."""
-    return _GuardedSearch(searcher.build(problem, rng), _who(searcher), problem)
+    search = searcher.build(problem, rng)
+    guarded = _GuardedScreenedSearch if isinstance(search, Screened) else _GuardedSearch
+    return guarded(search, _who(searcher), problem)
 
 
 def build_simulate(simulator: Simulator) -> Simulate:
@@ -89,11 +92,15 @@ class _GuardedSearch(Search):
         """Propose candidates."""
         with calling(f"{self.who}: ask"):
             candidates = self._search.ask()
-        expect(candidates, Sequence, f"{self.who}: ask", "a sequence of Candidate")
+        return self._checked(candidates, "ask")
+
+    def _checked(self, candidates: Sequence[Candidate], method: str) -> list[Candidate]:
+        """Check what a method of the searcher proposed."""
+        expect(candidates, Sequence, f"{self.who}: {method}", "a sequence of Candidate")
         for candidate in candidates:
-            expect(candidate, Candidate, f"{self.who}: ask: an element of what it")
+            expect(candidate, Candidate, f"{self.who}: {method}: an element of what it")
             if reason := _why_wrong(candidate, self._problem):
-                raise PluginError(f"{self.who}: ask proposed {reason}")
+                raise PluginError(f"{self.who}: {method} proposed {reason}")
         return list(candidates)
 
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -121,6 +128,27 @@ class _GuardedSearch(Search):
             warnings.warn(TopoplanWarning(f"{error}; it is left out"), stacklevel=2)
             return None
         return report
+
+
+class _GuardedScreenedSearch(_GuardedSearch):
+    """The same of one whose proposals can be rejected before they are candidates."""
+
+    def __init__(self, search: Search, who: str, problem: Problem) -> None:
+        super().__init__(search, who, problem)
+        assert isinstance(search, Screened)
+        self._screened: Screened = search
+
+    def ask_screened(self, rejects: Rejects, most: int) -> tuple[int, list[Candidate]]:
+        """Propose until a proposal is not rejected."""
+        with calling(f"{self.who}: ask_screened"):
+            rejected, candidates = self._screened.ask_screened(rejects, most)
+        candidates = self._checked(candidates, "ask_screened")
+        if not isinstance(rejected, _INTEGERS) or not 0 <= rejected <= most - len(candidates):
+            raise PluginError(
+                f"{self.who}: ask_screened counted {shown(rejected)} rejected proposals beside {len(candidates)} "
+                f"candidates (must be {most} together at most)"
+            )
+        return int(rejected), candidates
 
 
 def _why_wrong(candidate: Candidate, problem: Problem) -> str:

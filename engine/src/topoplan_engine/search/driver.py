@@ -26,12 +26,14 @@ import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
+from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import strategy_fault
 from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
+from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.companions import Guest
 from topoplan_engine.search.evaluator import Evaluator
@@ -94,6 +96,8 @@ class SearchRun:
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
         self._keep, self.planning = keep, planning
+        sole_search = searchers[0][1] if len(searchers) == 1 and not journal.keeps else None
+        self._screened = sole_search if isinstance(sole_search, Screened) else None
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         self.initial = self._priced(Candidate(base=first))
         self._fastest, self._constructed = Bests(), Bests()
@@ -134,9 +138,9 @@ class SearchRun:
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
-                started = clock()
-                candidates = self._asked_of(number)[:remaining]
-                self.planning += clock() - started
+                rejected, candidates = self._proposed_by(number, remaining)
+                asked += rejected
+                remaining -= rejected
                 if not candidates:
                     continue
                 asked += len(candidates)
@@ -166,13 +170,61 @@ class SearchRun:
                 self._journal.end(self._clock_says, self.elapsed)
         return self._clock_says is not None
 
-    def _asked_of(self, number: int) -> list[Candidate]:
+    def _proposed_by(self, number: int, most: int) -> tuple[int, list[Candidate]]:
+        """Let a searcher propose; return how many proposals were rejected at once, and candidates that were not."""
+        search = self._searchers[number][1]
+        rejected, screening = 0, 0.0
+
+        def rejects(base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
+            nonlocal screening
+            called = clock()
+            answer = self._rejects(base, placements, cutoff)
+            screening += clock() - called
+            return answer
+
+        def ask() -> Sequence[Candidate]:
+            nonlocal rejected
+            if self._screened is None:
+                return search.ask()
+            patience = min(self._limits.patience - self._idle, MOST)
+            rejected, candidates = self._screened.ask_screened(rejects, int(min(most, patience)))
+            return candidates
+
+        started = clock()
+        candidates = self._asked_of(number, ask)[:most]
+        self.planning += clock() - started - screening
+        if rejected:
+            self._pass_over(rejected)
+        return rejected, candidates
+
+    def _rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
+        """Say whether a proposal is known to cost no less than its cutoff, and can be no new best state either.
+
+        What raises an error is not rejected: to price it says whose fault that is.
+        """
+        best = self.best
+        if not best.fits or best.cost > cutoff:
+            return False
+        try:
+            return self._evaluator.rejects(base, placements, cutoff)
+        except Exception:
+            return False
+
+    def _pass_over(self, count: int) -> None:
+        """Count proposals that were rejected at once."""
+        row = Row(self.evaluations + 1, self.elapsed, self._current, self.best.cost, False)
+        self.recorder.pass_over(row, count)
+        self._evaluator.pass_over(count)
+        self._idle += count
+        self._report_progress()
+
+    def _asked_of(self, number: int, ask: Callable[[], Sequence[Candidate]]) -> list[Candidate]:
         """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
-        axis, search = self._searchers[number]
+        axis = self._searchers[number][0]
         if number in self._left_out:
             return []
         try:
-            return list(search.ask())
+            return list(ask())
         except NoPlanFitsError as error:
             if not self.best.fits and sum(other_axis == axis for other_axis, _ in self._searchers) == 1:
                 raise
@@ -227,6 +279,10 @@ class SearchRun:
             for index, (across, peer) in enumerate(self._searchers):
                 if across != axis and peer.follows:
                     self._give(index, reached_trial)
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Report progress if the last report is long ago."""
         if clock() - self._reported >= _REPORT_EVERY:
             self._reported = clock()
             self._on_progress("evaluated", self.progress())

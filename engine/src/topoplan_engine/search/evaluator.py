@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.recording import MemoryUse
@@ -136,6 +137,28 @@ class Evaluator:
         if cost == float("inf"):
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
+
+    def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
+        """Say whether a change to a state is known to cost no less than ``cutoff`` seconds, without lowering it.
+
+        Nothing is counted as priced.  A candidate of this very mapping may be priced next: what is known of it by then
+        is used again.
+        """
+        bounds = self._lower_bound
+        if bounds is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
+            return False
+        change = bounds.proposed(base, placements)
+        if change.bound.seconds >= cutoff:
+            return True
+        cached = self._costs.find(change.key())
+        if cached is not None:
+            return cached[0] >= cutoff
+        bounds.count_links(change)
+        return change.bound.seconds >= cutoff
+
+    def pass_over(self, count: int) -> None:
+        """Count candidates as priced that were rejected before."""
+        self.evaluations += count
 
     def recall(self, candidate: Candidate, cost: float, fits: bool) -> Trial:
         """Take the price that `price` gave for a candidate at this place of the same search.

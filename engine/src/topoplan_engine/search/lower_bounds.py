@@ -191,21 +191,26 @@ class IncrementalLowerBound:
         """
         if state.fabric.key != candidate.base.fabric.key:
             return NO_BOUND
-        change = self.change(candidate.base, candidate.placements)
+        change, self._last = self._last, None
+        if change is None or change.placements is not candidate.placements or change.base.state is not candidate.base:
+            change = self.begin(candidate.base, candidate.placements)
         if change.bound.seconds < candidate.cutoff_seconds:
             sums = self.count_links(change)
             self._sums.put(state.strategy.key + state.fabric.key, sums)
             self._pieces.put_numbers(state.strategy, sums.numbers)
         return change.bound
 
-    def change(self, base: State, placements: Mapping[int, Placement]) -> Change:
-        """Begin to bound what ``base`` costs with other placements: by devices and memory, without links.
+    def proposed(self, base: State, placements: Mapping[int, Placement]) -> Change:
+        """Begin to bound what ``base`` costs with other placements, as `begin`; `of` goes on from there.
 
-        What was begun last, of this very mapping, is found again.
+        That is so if the next candidate has this very mapping.
         """
-        last, pieces = self._last, self._pieces
-        if last is not None and last.placements is placements and last.base.state is base:
-            return last
+        self._last = self.begin(base, placements)
+        return self._last
+
+    def begin(self, base: State, placements: Mapping[int, Placement]) -> Change:
+        """Bound what ``base`` costs with other placements by devices and memory, without links."""
+        pieces = self._pieces
         pieces.make_room()
         if pieces.generation != self._generation:
             self._forget()
@@ -219,8 +224,7 @@ class IncrementalLowerBound:
         longest, exceeds = _shift_devices(sums.devices, fragments, rows, self._capacity, _SLACK, devices)
         penalty = self._penalty(devices[len(devices) // 2 :] * (1 - _SLACK)) if exceeds else 0.0
         bound = LowerBound((longest + penalty) * (1 - _SLACK), not exceeds)
-        self._last = Change(self._base, placements, numbers, devices, penalty, bound)
-        return self._last
+        return Change(self._base, placements, numbers, devices, penalty, bound)
 
     def count_links(self, change: Change) -> _Sums:
         """Count links into the bound of a change, once; return the sums of the changed state."""
@@ -249,9 +253,9 @@ class IncrementalLowerBound:
     def _difference(before: list[int], after: Mapping[int, int]) -> I64:
         """(2, n) numbers of the fragments that go, and of those that come, where they differ."""
         gone = [before[place] for place in after]
-        if gone == (come := list(after.values())):
+        if gone == (coming := list(after.values())):
             return np.empty((2, 0), dtype=np.int64)
-        return np.array([gone, come], dtype=np.int64)
+        return np.array([gone, coming], dtype=np.int64)
 
     def _base_of(self, state: State) -> _Base:
         """Make a base of a state: its sums, and the keys that make up its own."""

@@ -35,6 +35,9 @@ class NoRecorder:
     def note(self, row: Row, *, new_best: bool) -> None:
         """Forget an evaluation."""
 
+    def pass_over(self, row: Row, count: int) -> None:
+        """Forget evaluations."""
+
     def rows(self) -> list[Row]:
         """Return nothing."""
         return []
@@ -57,6 +60,11 @@ class SearchRecorder(NoRecorder):
             self._rows.append((row, new_best))
         while len(self._rows) > self._limit:
             self._thin()
+
+    def pass_over(self, row: Row, count: int) -> None:
+        """Take note of so many evaluations that changed nothing; ``row`` is the first of them."""
+        for number in range(count):
+            self.note(row._replace(evaluation=row.evaluation + number), new_best=False)
 
     def _thin(self) -> None:
         """Double the step; where there are too many new bests alone, leave out every other one, but not the last."""

@@ -18,14 +18,14 @@ only at temperatures at which it accepts nearly everything.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
-from topoplan.search.protocol import Candidate, Search, Trial
+from topoplan.search.protocol import Candidate, Search, State, Trial
 from topoplan_placement_moves.propagation import Propagation
 from topoplan_searcher_mcmc.windows import neighbouring
 
@@ -69,10 +69,32 @@ class Chain(Search):
         """Propose one change to the current state."""
         if self._current is None or self._best is None:
             return []
-        if self._since_reset >= self._options.reset_every:
-            self._current, self._since_reset = self._best, 0
+        self._reset()
         placements = self._changes(self._current)
         return [Candidate(base=self._current.state, placements=placements, cutoff_seconds=self._cutoff_seconds())]
+
+    def ask_screened(
+        self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int
+    ) -> tuple[int, Sequence[Candidate]]:
+        """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
+        if self._current is None or self._best is None:
+            return 0, []
+        for rejected in range(most):
+            self._reset()
+            base = self._current.state
+            placements = self._changes(self._current)
+            cutoff = self._cutoff_seconds()
+            if not rejects(base, placements, cutoff):
+                return rejected, [Candidate(base=base, placements=placements, cutoff_seconds=cutoff)]
+            self.reached = None
+            self._proposed += 1
+            self._since_reset += 1
+        return most, []
+
+    def _reset(self) -> None:
+        """Return to the best state if it is time to."""
+        if self._since_reset >= self._options.reset_every:
+            self._current, self._since_reset = self._best, 0
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it costs less than its cutoff."""
