@@ -74,7 +74,7 @@ def flags(plan):
     return found
 
 
-def recipe(plan, layers=4):
+def recipe(plan, layers=4, lengths="max_context_length"):
     """Run torchtitan's recipe on a configuration without torchtitan, and return it."""
     text = Torchtitan().write(plan).decode()
     tree = ast.parse(text)
@@ -82,7 +82,7 @@ def recipe(plan, layers=4):
     config = SimpleNamespace(
         model_spec=SimpleNamespace(model=SimpleNamespace(layers=[None] * layers)),
         parallelism=SimpleNamespace(),
-        training=SimpleNamespace(max_context_length=8),
+        training=SimpleNamespace(**{lengths: 8}),
     )
     names = {
         "__file__": "/recipes/plan.py",
@@ -115,6 +115,8 @@ def test_megatrons_cut_is_written_to_all_trainers():
     assert (parallelism.data_parallel_replicate_degree, parallelism.tensor_parallel_degree) == (2, 2)
     assert parallelism.data_parallel_shard_degree == 1
     assert recipe(plan).training.num_tokens_per_train_step == 16 * 8
+    released = recipe(plan, lengths="seq_len").training
+    assert (released.local_batch_size, released.global_batch_size) == (8, 16)
     with pytest.raises(TopoplanError, match=r"^deepspeed: operator 'tok_embeddings' cuts the table of an embedding"):
         DeepSpeed().write(plan)
     document = json.loads(DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, whole_tables(megatron)]))))

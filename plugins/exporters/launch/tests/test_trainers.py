@@ -1,20 +1,28 @@
 """The programs themselves read what is written for them, where they are installed: DeepSpeed, Megatron, torchtitan.
 
 None of them is a dependency.  ``pip install --no-deps deepspeed megatron-core torchtitan`` beside torch, and what they
-import, is enough.  Each runs in a process of its own, since they set up much when they are imported.
+import, is enough.  TOPOPLAN_MEGATRON names a checkout of Megatron-LM, whose parser of arguments no package has.  Each
+runs in a process of its own, since they set up much when they are imported.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 
+import attrs
 import pytest
 
 from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan
+from topoplan_exporter_launch.grid import grid_of
+from topoplan_exporter_launch.megatron import TARGET
+from topoplan_operators import GraphBuilder
+from topoplan_operators.losses import total
+from topoplan_operators.products import einsum
 from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, planned, program, samples, stages_of
 
 
@@ -33,44 +41,65 @@ def answer(script, *arguments):
 
 DEEPSPEED = """
 import json, sys
+from deepspeed.module_inject.auto_ep_config import validate_autoep_config
+from deepspeed.module_inject.autotp_config import AutoTPConfig
 from deepspeed.runtime import config
 
 config.dist.get_rank = lambda *group: 0  # no process was started
 
-class Ranks:
-    def get_data_parallel_world_size(self):
-        return int(sys.argv[2])
+def read(document, replicas):
+    class Ranks:
+        def get_data_parallel_world_size(self):
+            return replicas
 
-read = config.DeepSpeedConfig(json.loads(sys.argv[1]), mpu=Ranks())
-tensor = read.tensor_parallel_config
-cuts = {}
-if tensor.partition_config is not None:
-    from deepspeed.module_inject.autotp_config import AutoTPConfig
-    for layer in AutoTPConfig.from_dict(tensor.partition_config).layer_specs:
-        cuts[layer.partition_type.value] = layer.patterns
-print(json.dumps({
-    "batch": [read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps],
-    "stage": read.zero_config.stage,
-    "tensor": tensor.autotp_size,
-    "cuts": cuts,
-}))
+    read = config.DeepSpeedConfig(document, mpu=Ranks())
+    tensor, experts, stage = read.tensor_parallel_config, read.expert_parallel_config, read.zero_config.stage
+    ranks = replicas * max(tensor.autotp_size, 1)
+    validate_autoep_config(experts, ranks, 1, tensor.autotp_size, 1, zero_stage=stage)
+    layers = AutoTPConfig.from_dict(tensor.partition_config).layer_specs if tensor.partition_config else []
+    return {
+        "batch": [read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps],
+        "stage": stage,
+        "degrees": [max(tensor.autotp_size, 1), experts.autoep_size],
+        "cuts": {layer.partition_type.value: layer.patterns for layer in layers},
+        "half": [read.float16_config.enabled, read.bfloat16_config.enabled],
+    }
+
+print(json.dumps({name: read(*started) for name, started in json.loads(sys.argv[1]).items()}))
 """
 
 
 @needs("deepspeed")
 @pytest.mark.slow
-def test_deepspeed_reads_its_configuration():
+def test_deepspeed_reads_its_configurations():
     graph = layered()
 
     def whole_tables(op):
         return None if op.name == "tok_embeddings" else megatron(op)
 
-    document = DeepSpeed().write(planned(graph, program(graph, (2, 2), [samples, whole_tables]))).decode()
-    found = answer(DEEPSPEED, document, "2")
-    assert found["batch"] == [16, 8, 1]
-    assert (found["stage"], found["tensor"]) == (0, 2)
-    written = json.loads(document)["tensor_parallel"]["partition_config"]["layer_specs"]
-    assert found["cuts"] == {layer["partition_type"]: layer["patterns"] for layer in written}
+    plans = {
+        name: plan
+        for name, (plan, _) in plans_for_trainers().items()
+        if name in ("data", "states", "all", "experts", "experts and slices", "bf16", "fp16")
+    }
+    for name, sliced in (("tensor", False), ("states and tensor", True)):
+        plans[name] = planned(graph, program(graph, (2, 2), [samples, whole_tables], sharded_state=sliced))
+    given, expected = {}, {}
+    for name, plan in plans.items():
+        grid, document = grid_of(plan, TARGET), json.loads(DeepSpeed().write(plan))
+        given[name] = document, grid.data
+        written = document.get("tensor_parallel", {"partition_config": {"layer_specs": []}})
+        expected[name] = {
+            "batch": [grid.samples * grid.micro_batches * grid.data, grid.samples, grid.micro_batches],
+            "stage": {"states": 2, "states and tensor": 2, "all": 3, "experts and slices": 3}.get(name, 0),
+            "degrees": [grid.tensor, grid.experts],
+            "cuts": {
+                layer["partition_type"]: layer["patterns"] for layer in written["partition_config"]["layer_specs"]
+            },
+            "half": [name == "fp16", name == "bf16"],
+        }
+        assert bool(expected[name]["cuts"]) == (grid.tensor > 1)
+    assert answer(DEEPSPEED, json.dumps(given)) == expected
 
 
 MEGATRON = """
@@ -94,21 +123,209 @@ def test_megatron_reads_the_layout_of_stages():
     assert stages[-1][-1][-1] == "loss"
 
 
-TORCHTITAN = """
-import dataclasses, json
-from torchtitan.config.configs import ParallelismConfig
+MEGATRON_ARGUMENTS = """
+import json, os, sys, types, typing
+import torch, typing_extensions
 
-print(json.dumps([field.name for field in dataclasses.fields(ParallelismConfig)]))
+typing.override = typing_extensions.override  # Python 3.11 has none
+torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(major=9, minor=0)  # an H100
+sys.path.insert(0, sys.argv[1])
+from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
+
+def read(words, variables):
+    sys.argv[1:] = words
+    os.environ.update(variables)
+    found = validate_args(parse_args())
+    config = core_transformer_config_from_args(found)
+    layout = config.pipeline_model_parallel_layout
+    return {
+        "degrees": [
+            found.pipeline_model_parallel_size,
+            found.virtual_pipeline_model_parallel_size or 1,
+            found.data_parallel_size,
+            config.tensor_model_parallel_size,
+            config.expert_model_parallel_size,
+        ],
+        "batch": [found.micro_batch_size, found.global_batch_size],
+        "decoders": layout and [[sum(x.name == "decoder" for x in s) for s in c] for c in layout.layout],
+        "sharding": found.data_parallel_sharding_strategy if found.use_megatron_fsdp else "no_shard",
+        "sequence": config.sequence_parallel,
+        "recompute": config.recompute_granularity,
+        "dtype": str(found.params_dtype),
+    }
+
+found = {}
+for name, started in json.loads(sys.argv[2]).items():
+    try:
+        found[name] = read(*started)
+    except (Exception, SystemExit) as error:
+        found[name] = repr(error)
+print(json.dumps(found))
+"""
+MEGATRON_LM = os.environ.get("TOPOPLAN_MEGATRON", "")
+#: A model for the flags: 4 layers, as `layered` has.
+MODEL = (
+    "--num-layers 4 --hidden-size 16 --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 "
+    "--vocab-size 32 --tokenizer-type NullTokenizer --train-iters 1 --lr 1e-3"
+)
+
+
+def by_positions():
+    """A program that cuts tokens by their positions between matrices."""
+    b = GraphBuilder("positions", 16)
+    x = b.linear(b.input((8, 16)), 16, name="layers.0.norm", bias=False)
+    x = b.linear(x, 16, name="layers.0.up", bias=False)
+    x = b.linear(x, 16, name="layers.0.down", bias=False)
+    b.append(total(x), [x], "loss")
+    graph = b.build()
+    cuts = {"layers.0.norm": "t0", "layers.0.up": "o", "layers.0.down": "i", "loss": "a1"}
+    return planned(graph, program(graph, (2,), [lambda op: cuts[op.name]]))
+
+
+def by_experts(**kept):
+    """A program on four devices, two of which share four experts."""
+    b = GraphBuilder("experts", 16)
+    x = b.linear(b.input((4, 8, 8)), 8, name="layers.0.dense", bias=False)
+    kernel = attrs.evolve(x, shape=(4, 8, 8))
+    (x,) = b.append(einsum("becd,edh->bech", [x], [kernel]), [x], "layers.0.experts")
+    b.append(total(x), [x], "loss")
+    graph = b.build()
+    cuts = {"layers.0.experts": "e"}
+    return planned(graph, program(graph, (2, 2), [samples, lambda op: cuts.get(op.name, op.sample_dim)], **kept))
+
+
+def plans_for_trainers():
+    """Plans, and what Megatron-LM reads of each beside degrees and batch sizes."""
+    graph = layered()
+
+    def stages(*layers_of):
+        return stages_of(graph, layers_of)
+
+    low = {precision: attrs.evolve(graph, precision=precision) for precision in ("bf16", "fp16")}
+    chunks = pipeline(graph, stages(0, 1, 2, 3), [[0, 2], [1, 3]] * 2, "interleaved")
+    recompute = pipeline(graph, stages(0, 0, 1, 1), [[0], [1]], recompute=(True, True))
+    tensor = [samples, megatron]
+    return {
+        "data": (planned(graph, data_parallel(graph, [0, 1])), {}),
+        "tensor": (planned(graph, program(graph, (2, 2), tensor), hosts=2), {}),
+        "states": (planned(graph, program(graph, (4,), [samples], sharded_state=True)), {"sharding": "optim_grads"}),
+        "all": (planned(graph, program(graph, (4,), [samples], stored={0: 0})), {"sharding": "optim_grads_params"}),
+        "states and tensor": (
+            planned(graph, program(graph, (2, 2), tensor, sharded_state=True)),
+            {"sharding": "optim_grads"},
+        ),
+        "sequence": (by_positions(), {"sequence": True}),
+        "experts": (by_experts(), {}),
+        "experts and slices": (by_experts(stored={0: 1}), {"sharding": "optim_grads_params"}),
+        "pipeline": (
+            planned(graph, pipeline(graph, stages(0, 1, 1, 1), [[0, 1], [2, 3]]), hosts=2),
+            {"decoders": [[1], [3]]},
+        ),
+        "chunks": (planned(graph, chunks), {"decoders": [[1, 1], [1, 1]]}),
+        "recompute": (planned(graph, recompute), {"decoders": [[2], [2]], "recompute": "full"}),
+        "bf16": (planned(low["bf16"], data_parallel(low["bf16"], [0, 1])), {"dtype": "torch.bfloat16"}),
+        "fp16": (planned(low["fp16"], data_parallel(low["fp16"], [0, 1])), {"dtype": "torch.float16"}),
+    }
+
+
+def started(plan):
+    """The arguments that the script gives to its program, and the variables that it sets."""
+    text = Megatron().write(plan).decode()
+    setting = "".join(line + "\n" for line in text.splitlines() if line.startswith("export CUDA_DEVICE_MAX"))
+    flags = text[text.index("flags=(") : text.index("\n)\n")] + "\n)\n"
+    show = setting + flags + 'printf "%s\\n" "${CUDA_DEVICE_MAX_CONNECTIONS:-}" "${flags[@]}"'
+    found = subprocess.run(["bash", "-c", show], env={}, capture_output=True, text=True, check=True)
+    connections, *words = found.stdout.splitlines()
+    ranks = str(grid_of(plan, TARGET).devices.size)
+    return words, {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "RANK": "0", "WORLD_SIZE": ranks}
+
+
+def test_megatron_gets_one_connection_where_it_cuts_tensors_and_not_where_it_slices_weights():
+    variables = {name: started(plan)[1] for name, (plan, _) in plans_for_trainers().items()}
+    connected = {name for name, given in variables.items() if given["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"}
+    assert connected == {"tensor", "sequence"}
+
+
+@needs()
+@pytest.mark.slow
+@pytest.mark.skipif(not MEGATRON_LM, reason="TOPOPLAN_MEGATRON names no checkout of Megatron-LM")
+def test_megatron_reads_and_validates_its_flags():
+    expected, given = {}, {}
+    usual = {"decoders": None, "sharding": "no_shard", "sequence": False, "recompute": None, "dtype": "torch.float32"}
+    for name, (plan, read) in plans_for_trainers().items():
+        grid, (words, variables) = grid_of(plan, TARGET), started(plan)
+        experts = ["--num-experts", "4"] if grid.experts > 1 else []
+        given[name] = [*words, *MODEL.split(), *experts], variables
+        expected[name] = usual | read
+        expected[name]["degrees"] = [grid.pipeline, grid.chunks, grid.data, grid.tensor, grid.experts]
+        expected[name]["batch"] = [grid.samples, grid.samples * grid.micro_batches * grid.data]
+    assert answer(MEGATRON_ARGUMENTS, MEGATRON_LM, json.dumps(given)) == expected
+
+
+TORCHTITAN = """
+import dataclasses, json, os, sys
+
+sys.path.insert(0, sys.argv[1])
+from torchtitan.config.manager import ConfigManager
+from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel as with_experts
+from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+def dense():
+    config = llama3_debugmodel()
+    config.model_spec.model.layers = config.model_spec.model.layers[:4]
+    return config
+
+found = {}
+for name in sys.argv[2:]:
+    os.environ["BASE"] = "__main__:with_experts" if "experts" in name else "__main__:dense"
+    try:
+        config = ConfigManager().parse_args(["--module", name, "--config", "plan"])
+        sections = dataclasses.asdict(config.parallelism) | dataclasses.asdict(config.training)
+        found[name] = sections | {"activation": type(config.activation_checkpoint).__qualname__}
+    except (Exception, SystemExit) as error:
+        found[name] = repr(error)
+print(json.dumps(found))
 """
 
 
-@needs("torchtitan")
+@needs("torchtitan", "tyro")
 @pytest.mark.slow
-def test_torchtitan_has_the_fields_of_parallelism_that_a_recipe_sets():
-    # Fields of training are those of a later commit than the release on PyPI (0.3.0), which has others.
-    graph, fields = layered(), answer(TORCHTITAN)
-    for strategy in (data_parallel(graph, [0, 1]), program(graph, (2, 2), [samples, megatron])):
-        recipe = Torchtitan().write(planned(graph, strategy)).decode()
-        names = re.findall(r"^ *parallelism\.(\w+) =", recipe, re.MULTILINE)
-        assert len(names) > 2
-        assert not set(names) - set(fields)
+def test_torchtitan_reads_its_recipes(tmp_path):
+    expected, batches = {}, {}
+    for name, (plan, read) in plans_for_trainers().items():
+        if name in ("states", "states and tensor", "experts", "fp16"):
+            continue  # no plan for torchtitan
+        grid, module = grid_of(plan, TARGET), name.replace(" ", "_")
+        (tmp_path / f"{module}.py").write_bytes(Torchtitan().write(plan))
+        sliced = read.get("sharding") == "optim_grads_params"
+        expected[module] = {
+            "data_parallel_replicate_degree": 1 if sliced else grid.data,
+            "data_parallel_shard_degree": grid.data if sliced else 1,
+            "tensor_parallel_degree": grid.tensor,
+            "enable_sequence_parallel": read.get("sequence", False),
+            "expert_parallel_degree": grid.experts,
+            "disable_cuda_graphs": grid.pipeline > 1 or grid.experts > 1,
+            "pipeline_parallel_degree": grid.pipeline,
+            "mixed_precision_param": "bfloat16" if name == "bf16" else "float32",
+            "activation": "FullAC.Config" if read.get("recompute") else "SelectiveAC.Config",
+        }
+        batches[module] = grid.samples, grid.samples * grid.micro_batches * grid.data
+        if grid.pipeline > 1:
+            expected[module]["pipeline_parallel_schedule"] = "Interleaved1F1B" if name == "chunks" else "1F1B"
+    found = answer(TORCHTITAN, str(tmp_path), *expected)
+    for module, values in expected.items():
+        assert isinstance(found[module], dict), found[module]
+        assert {key: found[module][key] for key in values} == values
+        assert batch_of(found[module]) == batches[module]
+    parts = found["pipeline"]["module_fqns_per_model_part"]
+    assert parts == [["tok_embeddings", "layers.0"], ["layers.1", "layers.2", "layers.3", "norm", "lm_head"]]
+
+
+def batch_of(read):
+    """Samples of a micro-batch on a replica, and of a step, of a configuration that torchtitan read."""
+    piped = read["pipeline_parallel_degree"] > 1
+    if "seq_len" in read:  # torchtitan 0.3.0
+        each = read["pipeline_parallel_microbatch_size"] if piped else read["local_batch_size"]
+        return each, read["global_batch_size"]
+    tokens = read["num_tokens_per_microbatch_per_dp_rank"], read["num_tokens_per_train_step"]
+    return tuple(count // read["max_context_length"] for count in tokens)

@@ -1,6 +1,6 @@
 """Exporter ``deepspeed``: the JSON configuration of DeepSpeed.
 
-Keys are those of DeepSpeed 0.19.6 (edaa722): docs/_pages/config-json.md, deepspeed/module_inject/autotp_config.py.
+Keys are those of DeepSpeed 0.19.8: docs/_pages/config-json.md, deepspeed/module_inject/autotp_config.py.
 Tensor parallelism (AutoTP) is one pattern for each parameter name; parameter names are operator names of the plan, with
 numbers of layers left open.  DeepSpeed's pipelines are Python code (``PipelineModule``), so this file cannot say them.
 """

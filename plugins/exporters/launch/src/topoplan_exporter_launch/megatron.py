@@ -23,17 +23,15 @@ TARGET = Target(
     "data, tensor, sequence and expert parallelism on one grid, and 1F1B pipelines of whole layers with equal replicas",
 )
 _PRECISION = {"fp32": (), "fp16": ("--fp16",), "bf16": ("--bf16",)}
+#: Megatron-FSDP takes no other format of checkpoints.
+_FSDP = ("--use-megatron-fsdp --use-distributed-optimizer", "--ckpt-format fsdp_dtensor")
 _KEPT = {
     Kept.WHOLE: (),
-    Kept.STATE_SLICES: (
-        "--use-megatron-fsdp --use-distributed-optimizer",
-        "--data-parallel-sharding-strategy optim_grads",
-    ),
-    Kept.SLICES: (
-        "--use-megatron-fsdp --use-distributed-optimizer",
-        "--data-parallel-sharding-strategy optim_grads_params",
-    ),
+    Kept.STATE_SLICES: (*_FSDP, "--data-parallel-sharding-strategy optim_grads"),
+    Kept.SLICES: (*_FSDP, "--data-parallel-sharding-strategy optim_grads_params"),
 }
+#: Megatron-LM refuses slices of tensors without it on devices older than Blackwell, and Megatron-FSDP with it.
+_ONE_CONNECTION = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
 
 
 def write(plan: Plan) -> bytes:
@@ -49,7 +47,8 @@ def write(plan: Plan) -> bytes:
         f"x {grid.tensor} slices of tensors.",
         "PROGRAM is pretrain_gpt.py or another one of Megatron-LM; ARGUMENTs say model, data and optimizer.",
     )
-    return script(plan.cluster, grid.devices.ravel(), about, flags_of(plan, grid))
+    settings = [_ONE_CONNECTION] if grid.tensor > 1 and grid.kept is Kept.WHOLE else []
+    return script(plan.cluster, grid.devices.ravel(), about, flags_of(plan, grid), settings)
 
 
 def flags_of(plan: Plan, grid: Grid) -> list[str]:

@@ -31,7 +31,9 @@ class _Ranks:
     gpus: tuple[int, ...]
 
 
-def script(cluster: Cluster, devices: I32, about: Sequence[str], flags: Sequence[str] = ()) -> bytes:
+def script(
+    cluster: Cluster, devices: I32, about: Sequence[str], flags: Sequence[str] = (), settings: Sequence[str] = ()
+) -> bytes:
     """Return a shell script.
 
     Args:
@@ -39,6 +41,7 @@ def script(cluster: Cluster, devices: I32, about: Sequence[str], flags: Sequence
         devices: (ranks,) the device of each rank.
         about: what the script is for, a line each.
         flags: lines of flags for the program, before those that the user gives.
+        settings: lines of shell that set what the program needs.
     """
     host = cluster.device_host[devices]
     first = np.searchsorted(cluster.device_host, np.arange(cluster.n_hosts))
@@ -65,6 +68,7 @@ def script(cluster: Cluster, devices: I32, about: Sequence[str], flags: Sequence
         "host=$1 address=$2 program=$3",
         "shift 3",
         f"export TOPOPLAN_DEVICES={','.join(map(str, devices.tolist()))}",
+        *settings,
         *_flags(flags),
         *(_one_each(ranks, hosts, bool(flags)) if len(ranks) == len(hosts) else _one_a_rank(ranks, hosts, bool(flags))),
     ]

@@ -1,8 +1,9 @@
 """Exporter ``torchtitan``: a recipe, which is a Python module with a function that returns a ``Trainer.Config``.
 
-Names are those of torchtitan b5bcd76 (2026-08-21): torchtitan/config/configs.py, config/README.md and
-distributed/pipeline_parallel.py.  The recipe starts from a configuration of the user (model, data, optimizer) and sets
-what the plan decides.  torchtitan cuts tensors as its models say; a plan must cut them in the same way (`tensor`).
+Names are those of torchtitan b5bcd76 (2026-08-21) and of the release 0.3.0, which counts samples where the other one
+counts tokens: torchtitan/config/configs.py, config/README.md and distributed/pipeline_parallel.py.  The recipe starts
+from a configuration of the user (model, data, optimizer) and sets what the plan decides.  torchtitan cuts tensors as
+its models say; a plan must cut them in the same way (`tensor`).
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
             *(["norm", "lm_head"] if stage.head else []),
         ]
         lines.append(f"    {json.dumps(names)},")
-    lines += ["]", f"parallelism.num_pp_microbatches = {grid.micro_batches}"]
+    lines.append("]")
     if table:
         return [
             *lines,
@@ -150,10 +151,26 @@ def _training(graph: OperatorGraph, grid: Grid) -> list[str]:
         raise TARGET.unsuited(f"model {graph.name!r} is planned in fp16 (torchtitan has bf16 and fp32)")
     length = sequence_length(graph)
     dtype = "float32" if graph.precision == "fp32" else "bfloat16"
+    piped = grid.pipeline > 1
+    released = [
+        *([f"training.seq_len = {length}"] if length else []),
+        f"training.local_batch_size = {grid.samples * (grid.micro_batches if piped else 1)}",
+        f"training.global_batch_size = {grid.samples * grid.micro_batches * grid.data}",
+        *([f"parallelism.pipeline_parallel_microbatch_size = {grid.samples}"] if piped else []),
+    ]
+    later = [
+        *([f"training.max_context_length = {length}"] if length else []),
+        f"tokens = {grid.samples} * training.max_context_length  # {grid.samples} samples in a micro-batch",
+        "training.num_tokens_per_microbatch_per_dp_rank = tokens",
+        f"training.num_tokens_per_train_step = tokens * {grid.micro_batches} * {grid.data}",
+        *([f"parallelism.num_pp_microbatches = {grid.micro_batches}"] if piped else []),
+    ]
     return [
-        *([f"config.training.max_context_length = {length}"] if length else []),
-        f"tokens = {grid.samples} * config.training.max_context_length  # {grid.samples} samples in a micro-batch",
-        "config.training.num_tokens_per_microbatch_per_dp_rank = tokens",
-        f"config.training.num_tokens_per_train_step = tokens * {grid.micro_batches} * {grid.data}",
-        f'config.training.mixed_precision_param = "{dtype}"',
+        "training = config.training",
+        f'training.mixed_precision_param = "{dtype}"',
+        *(["training.disable_cuda_graphs = True"] if piped or grid.experts > 1 else []),
+        'if hasattr(training, "seq_len"):  # torchtitan 0.3.0',
+        *(f"    {line}" for line in released),
+        "else:",
+        *(f"    {line}" for line in later),
     ]
