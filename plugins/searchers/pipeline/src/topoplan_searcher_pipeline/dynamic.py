@@ -5,13 +5,13 @@ of the least seconds by `topoplan_searcher_pipeline.latency` (DAPPLE, section 4,
 the other end).  One row of cells, those of one number of stages, leads to the next one in one call of a kernel.
 
 Latency does not decide alone how good an end is, so that cells are no proof of optimality.  Ends that cannot lead to
-an iteration within `_SLACK` of the best one known are left out: the operators before them would keep the unused
+an iteration within `SLACK` of the best one known are left out: the operators before them would keep the unused
 devices busy for too long.  That makes the cells few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +24,10 @@ from topoplan_searcher_pipeline.latency import all_forward, early_backward, outl
 from topoplan_searcher_pipeline.machine import MovePairs, Moves, transfer_loads
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
-__all__ = ["PipelineEstimate", "Task", "pipelines"]
+__all__ = ["SLACK", "Ends", "PipelineEstimate", "Task", "ends_of"]
 
 #: How much slower than the best known pipeline an end may be.
-_SLACK = 1.25
-#: Pipelines of each number of stages that are yielded, which take different numbers of devices of hosts; and how much
-#: slower than the first one the others may be.
-_PIPELINES, _NEARLY = 3, 1.1
+SLACK = 1.25
 #: Relative difference that rounding may make.
 _ROUNDING = 1e-9
 #: Numbers of some orders, as kernels know them.
@@ -78,14 +75,12 @@ class _Table(NamedTuple):
         values: (2, 7, O, C) the values of `_Row`; even numbers of stages have the first half.
         move, end: (S, O, C) of `_Row`, for each number of stages from 1 on.
         whole: (S, O) ``total`` of whole pipelines.
-        limit: (S,) seconds that no end might exceed when the row was complete.
     """
 
     values: F64
     move: I32
     end: I32
     whole: F64
-    limit: F64
 
     @classmethod
     def empty(cls, stages: int, occupancies: int, cuts: int) -> _Table:
@@ -96,7 +91,6 @@ class _Table(NamedTuple):
             np.empty(shape, dtype=np.int32),
             np.empty(shape, dtype=np.int32),
             np.empty(shape[:2]),
-            np.empty(stages),
         )
 
 
@@ -225,38 +219,56 @@ class _Cell(NamedTuple):
     back: float
 
 
-def pipelines(task: Task, best: float, most_stages: int) -> Iterator[PipelineEstimate]:
-    """Yield the best pipelines of each number of stages that has any within reach of ``best`` seconds.
+class Ends(NamedTuple):
+    """The whole pipelines of a task, which `follow` finds in the rows of cells.
+
+    Attributes:
+        seconds: of each number of stages, those of the best pipelines, ascending; infinite where there are fewer.
+        occupancies: (S, P) the last cell of each of them.
+        table: rows of cells.
+        moves: of the task.
+    """
+
+    seconds: list[list[float]]
+    occupancies: I64
+    table: _Table
+    moves: Moves
+
+    def follow(self, indices: Sequence[tuple[int, int]]) -> list[PipelineEstimate]:
+        """Return some pipelines; ``indices`` has their number of stages, from 0, and rank."""
+        if not indices:
+            return []
+        rows = np.array([row for row, _ in indices])
+        ends = np.array([self.occupancies[index] for index in indices])
+        cuts = np.empty((len(rows), int(rows.max()) + 1), dtype=np.int64)
+        counts = np.zeros((*cuts.shape, len(self.moves.first)), dtype=np.int64)
+        hosts = np.empty((2, len(self.moves.first)), dtype=np.int64)
+        source = np.repeat(np.arange(len(self.moves.used)), np.diff(self.moves.ptr))
+        numbering = (self.moves.before, self.moves.renumbered, self.moves.first)
+        _follow_all(self.table.move, self.table.end, rows, ends, source, numbering, cuts, counts, hosts)
+        return [
+            PipelineEstimate(self.seconds[row][rank], tuple(starts[: row + 1]), tuple(map(tuple, devices[: row + 1])))
+            for (row, rank), starts, devices in zip(indices, cuts.tolist(), counts.tolist(), strict=True)
+        ]
+
+
+def ends_of(task: Task, limit: float, most_stages: int, number: int) -> Ends:
+    """Run the dynamic program.
 
     Args:
         task: what to plan for.
-        best: seconds of some plan; infinite if none is known.
+        limit: seconds that no end may exceed.
         most_stages: stop there.
+        number: of pipelines of each number of stages to return.
     """
-    columns, moves = task.columns, task.moves
-    occupancies = len(moves.used)
-    source = np.repeat(np.arange(occupancies), np.diff(moves.ptr))
-    costs, move_columns = _Costs.of(columns, task.micro_batches), _MoveColumns.of(moves, columns.replicas)
+    moves, table = task.moves, _Table.empty(most_stages, len(task.moves.used), task.columns.n_cuts)
     order, devices = ORDERS.index(task.order), int(moves.used.max())
     limits = _Limits(task.micro_batches, task.widest, order, task.memory, task.recompute, devices)
-    table = _Table.empty(most_stages, occupancies, columns.n_cuts)
+    costs, move_columns = _Costs.of(task.columns, task.micro_batches), _MoveColumns.of(moves, task.columns.replicas)
     loads = np.empty((2, len(moves.outside)))
-    n_rows = _add_stages(table, np.array([best * _SLACK]), costs, move_columns, task.pairs, limits, loads)
-    fastest = np.argsort(table.whole[:n_rows], axis=1, kind="stable")[:, :_PIPELINES]
-    seconds = np.take_along_axis(table.whole[:n_rows], fastest, axis=1)
-    worst = np.repeat(table.limit[:n_rows, None], fastest.shape[1], axis=1)
-    worst[:, 1:] = worst[:, 1:] / _SLACK * _NEARLY
-    in_reach = np.isfinite(seconds) & (seconds <= worst)
-    rows = np.nonzero(in_reach)[0]
-    cuts = np.empty((len(rows), n_rows), dtype=np.int64)
-    counts = np.zeros((*cuts.shape, len(moves.first)), dtype=np.int64)
-    hosts = np.empty((2, len(moves.first)), dtype=np.int64)
-    numbering = (moves.before, moves.renumbered, moves.first)
-    _follow_all(table.move, table.end, rows, fastest[in_reach], source, numbering, cuts, counts, hosts)
-    for row, duration, starts, devices in zip(
-        rows.tolist(), seconds[in_reach].tolist(), cuts.tolist(), counts.tolist(), strict=True
-    ):
-        yield PipelineEstimate(duration, tuple(starts[: row + 1]), tuple(map(tuple, devices[: row + 1])))
+    n_rows = _add_stages(table, np.array([limit]), costs, move_columns, task.pairs, limits, loads)
+    best = np.argsort(table.whole[:n_rows], axis=1, kind="stable")[:, :number]
+    return Ends(np.take_along_axis(table.whole[:n_rows], best, axis=1).tolist(), best, table, moves)
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -334,7 +346,7 @@ def _add_stages(
     """
     table.values[0, 0] = np.inf
     table.values[0, :, 0, -1] = 0.0
-    most = len(table.limit)
+    most = len(table.whole)
     for stages in range(1, most + 1):
         now, before = table.values[stages % 2], table.values[(stages - 1) % 2]
         now[0] = np.inf
@@ -344,7 +356,6 @@ def _add_stages(
         written = _add_stage(stages, shorter, longer, limit, costs, moves, pairs, limits, loads)
         for occupancy in range(len(moves.used)):
             table.whole[stages - 1, occupancy] = longer.total[occupancy, 0]
-        table.limit[stages - 1] = limit[0]
         if written == 0:
             return stages - 1
     return most
@@ -421,8 +432,9 @@ def _write_cells(
 ) -> int:
     """Start a stage at every cut at which it may start, and write the cells that this makes better; count them."""
     written = 0
-    row, end, micro_batches = stage.row, stage.end, limits.micro_batches
-    target = moves.target[stage.move]
+    # Of what is read out of an array numba looks whether it is a negative index, unless it is unsigned.
+    row, end, micro_batches = np.uint32(stage.row), stage.end, limits.micro_batches
+    target = np.uint32(moves.target[stage.move])
     unused = limits.devices - moves.used[target]
     share, at_end = 1.0 / micro_batches, (stage.occupancy, end)
     shorter_tail = shorter.tail[at_end] - stage.transfer
@@ -432,13 +444,19 @@ def _write_cells(
     # The operators before the stage keep all unused devices busy for at least these seconds.
     most = limit[0] * min(unused, limits.widest * 64)
     # All-reduces of what is before a cut are left to do when the backward pass has come to it.
-    after, undone = end, -np.inf
-    for k in range(costs.before_ptr[end], costs.before_ptr[end + 1]):
-        start = costs.before[k]
+    after, undone = np.uint32(end), -np.inf
+    first, last = costs.before_ptr[end], costs.before_ptr[end + 1]
+    while first < last - 1:
+        start = np.uint32(costs.before[first])
+        if start == 0 or (unused != 0 and costs.seconds[start] <= most):
+            break
         undone = max(undone, stage.rate * costs.gradients[after] - costs.backward_share[row, start])
         after = start
-        if start and (unused == 0 or costs.seconds[start] > most):
-            continue
+        first += 1
+    for k in range(first, last):
+        start = np.uint32(costs.before[k])
+        undone = max(undone, stage.rate * costs.gradients[after] - costs.backward_share[row, start])
+        after = start
         ahead = costs.forward[row, end] - costs.forward[row, start]
         back = costs.backward[row, end] - costs.backward[row, start]
         # The cuts that follow are further away from the end, and the stage longer.
@@ -459,20 +477,26 @@ def _write_cells(
         cell = _cell(stage, start, ahead / micro_batches, back / micro_batches, summing, shorter, costs, limits)
         if cell.total > limit[0] or cell.total >= longer.total[target, start]:
             continue
-        longer.total[target, start] = cell.total
-        longer.latency[target, start] = cell.latency
-        longer.around[target, start] = cell.around
-        longer.tail[target, start] = cell.tail
-        longer.network[target, start] = cell.network
-        longer.ahead[target, start] = cell.ahead
-        longer.back[target, start] = cell.back
-        longer.move[target, start] = stage.move
-        longer.end[target, start] = end
+        _write_cell(longer, target, start, cell, stage)
         written += 1
         if start == 0:
-            limit[0] = min(limit[0], cell.total * _SLACK)
+            limit[0] = min(limit[0], cell.total * SLACK)
             most = limit[0] * min(unused, limits.widest * 64)
     return written
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _write_cell(row: _Row, occupancy: int, start: int, cell: _Cell, stage: _Stage) -> None:
+    """Write a cell, and the stage and cut that lead to it."""
+    row.total[occupancy, start] = cell.total
+    row.latency[occupancy, start] = cell.latency
+    row.around[occupancy, start] = cell.around
+    row.tail[occupancy, start] = cell.tail
+    row.network[occupancy, start] = cell.network
+    row.ahead[occupancy, start] = cell.ahead
+    row.back[occupancy, start] = cell.back
+    row.move[occupancy, start] = stage.move
+    row.end[occupancy, start] = stage.end
 
 
 @inline_kernel  # type: ignore[untyped-decorator]

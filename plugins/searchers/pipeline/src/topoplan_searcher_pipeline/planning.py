@@ -1,6 +1,6 @@
 """The planner: it selects the pipelines to simulate, from the dynamic program and from the baselines.
 
-`plans_of` runs `topoplan_searcher_pipeline.dynamic` for every number of micro-batches and every schedule.  The
+`plans_of` runs `topoplan_searcher_pipeline.fastest` for every number of micro-batches and every schedule.  The
 *baselines* give its first cutoff: data parallelism, straight pipelines (equally many devices for each stage) and the
 plans of HPGO.  All pipelines are simulated stage by stage under every schedule
 (`topoplan_searcher_pipeline.stage_simulation`) and sorted by their times.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import heapq
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -24,8 +23,9 @@ from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import shortlist
 from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
-from topoplan_searcher_pipeline.dynamic import PipelineEstimate, Task, pipelines
-from topoplan_searcher_pipeline.machine import Devices, Machine, MovePairs, Moves, paired_moves
+from topoplan_searcher_pipeline.dynamic import Task
+from topoplan_searcher_pipeline.fastest import pipelines
+from topoplan_searcher_pipeline.machine import Devices, Machine, paired_moves
 from topoplan_searcher_pipeline.plans import (
     Pipeline,
     PipelineCosts,
@@ -141,21 +141,17 @@ class Planner:
 
     def plans_of(self, best: float, number: int) -> list[PipelinePlan]:
         """Return so many plans to simulate task by task; ``best`` is the seconds of the best baseline."""
-        candidates: dict[tuple[Pipeline, int, ScheduleKind], float] = {}
-        moves, pairs = paired_moves(self.machine, self.sizes)
-        for count in self._wide():
-            for order in self._planned_orders():
-                for candidate in self._dynamic(moves, pairs, order, count, best):
-                    best = min(best, candidate.seconds)
-                    candidates[Pipeline(candidate.cuts, candidate.counts), count, order] = candidate.seconds
         most_selected = number if number >= _ENOUGH else sys.maxsize  # so that it is known when there are enough
         plans: list[PipelinePlan] = []
         variants: dict[Pipeline, set[tuple[ScheduleKind, int]]] = {}
-        for (pipeline, count, order), seconds in heapq.nsmallest(_MOST, candidates.items(), key=lambda item: item[1]):
+        most_stages = min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES)
+        for task, (seconds, cuts, counts) in pipelines(self.tasks(), best, most_stages, _MOST):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
+            pipeline = Pipeline(cuts, counts)
             tried = variants.setdefault(pipeline, set())
-            schedules = [schedule for schedule in self._variants(order, count) if schedule not in tried]
+            possible = self._variants(task.order, task.micro_batches)
+            schedules = [schedule for schedule in possible if schedule not in tried]
             tried.update(schedules)
             cutoff = plans[0].seconds * _SLOWER if plans else np.inf
             stop = reach(plans, most_selected, len(pipeline.cuts))
@@ -177,12 +173,15 @@ class Planner:
         duplicate = ScheduleKind.ONE_F_ONE_B if ScheduleKind.ZERO_BUBBLE in self.kinds else None
         return [kind for kind in self.kinds if kind is not duplicate]
 
-    def _dynamic(
-        self, moves: Moves, pairs: MovePairs, order: ScheduleKind, count: int, best: float
-    ) -> Iterable[PipelineEstimate]:
-        samples = self.columns.samples // count
-        task = Task(self.columns, moves, pairs, count, samples, order, self.machine.memory, self.recompute)
-        return pipelines(task, best, min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES))
+    def tasks(self) -> list[Task]:
+        """Return what the dynamic program plans for."""
+        moves, pairs = paired_moves(self.machine, self.sizes)
+        counts = [(count, self.columns.samples // count) for count in self._wide()]
+        return [
+            Task(self.columns, moves, pairs, count, widest, order, self.machine.memory, self.recompute)
+            for count, widest in counts
+            for order in self._planned_orders()
+        ]
 
     def _wide(self) -> list[int]:
         """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer."""
