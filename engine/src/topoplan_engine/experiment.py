@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -240,8 +241,14 @@ def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:
                 f"devices {','.join(map(str, ends))}: {end} does not come after {start} "
                 f"(these are where each host's devices end, ascending: {_as_ends(ends)})"
             )
-        groups.append(HostGroup(gpus_per_server=end - start))
+        groups.append(_host_of(end - start))
     return tuple(groups)
+
+
+@functools.cache
+def _host_of(devices: int) -> HostGroup:
+    """Return one host of so many devices; to check its options takes longer than to look it up."""
+    return HostGroup(gpus_per_server=devices)
 
 
 def _as_ends(counts: tuple[int, ...]) -> str:

@@ -6,6 +6,8 @@ graph (`states`).  Times are those of one device that runs the whole batch, byte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -13,7 +15,7 @@ from topoplan import CostFunction, OperatorGraph, TopoplanError
 from topoplan.arrays import ARRAY_EQ, F64, I64, f64
 from topoplan_pipeline_planning.states import Bools, States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns", "profiled_columns"]
+__all__ = ["Layers", "OperatorColumns", "layers_of", "operator_columns", "priced_columns", "profiled_columns"]
 
 
 @attrs.frozen(kw_only=True)
@@ -79,9 +81,14 @@ def operator_columns(graph: OperatorGraph, costs: CostFunction) -> OperatorColum
     """Return the prices of all operators on device 0 with the whole batch; with measured output bytes, if present."""
     first = np.zeros(1, dtype=np.int32)
     prices = [costs.price(op, (1,) * len(operator.dims), first) for op, operator in enumerate(graph.operators)]
+    return priced_columns(graph, [price.forward[0] for price in prices], [price.backward[0] for price in prices])
+
+
+def priced_columns(graph: OperatorGraph, forward: Sequence[float], backward: Sequence[float]) -> OperatorColumns:
+    """Return what `operator_columns` returns, given the seconds of all operators."""
     return OperatorColumns(
-        forward=[price.forward[0] for price in prices],
-        backward=[price.backward[0] for price in prices],
+        forward=forward,
+        backward=backward,
         activations=[
             sum(tensor.nbytes for tensor in op.outputs) if op.profile is None else op.profile.activation_bytes
             for op in graph.operators

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -22,7 +22,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
 
-__all__ = ["Columns", "columns_of", "states_of"]
+__all__ = ["Bools", "Columns", "StageColumns", "columns_of", "states_of"]
 
 Bools = NDArray[np.bool_]
 
@@ -42,6 +42,23 @@ class ReplicaCosts(Protocol):
         """
 
 
+class StageColumns(NamedTuple):
+    """The columns of `Columns` that sums over stages read, as kernels take them."""
+
+    forward: F64
+    backward: F64
+    weight_gradient: F64
+    kept: F64
+    activations: F64
+    unpriced: I32
+    crossing: F64
+    closed: Bools
+    operator_backward: F64
+    operator_gradients: F64
+    edge: I64
+    edge_bytes: F64
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Columns:
     """Prefix sums over C cuts, the last one after all operators, for R numbers of replicas.
@@ -57,7 +74,8 @@ class Columns:
         gradients: (C,) bytes that replicas have to sum.
         crossing: (C,) bytes of all edges that start before a cut and end after it; 0 at both ends.
         closed: (C, n) the operators before each cut.
-        operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by itself.
+        operator_forward, operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by
+            itself.
         operator_kept: (n,) bytes of ``kept`` of each undivided operator.
         edge, edge_bytes: (E, 2) producers and consumers, and (E,) bytes between them.
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
@@ -75,6 +93,7 @@ class Columns:
     gradients: F64
     crossing: F64
     closed: Bools
+    operator_forward: F64
     operator_backward: F64
     operator_gradients: F64
     operator_kept: F64
@@ -98,6 +117,11 @@ class Columns:
     def row_of_replicas(self) -> dict[int, int]:
         """The row of each number of replicas that has one."""
         return {count: row for row, count in enumerate(self.replicas.tolist())}
+
+    @functools.cached_property
+    def of_stages(self) -> StageColumns:
+        """The columns that sums over stages read."""
+        return StageColumns(*[getattr(self, name) for name in StageColumns._fields])
 
     def sent(self, cuts: Sequence[int]) -> F64:
         """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages."""
@@ -168,6 +192,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         gradients=closed @ gradients,
         crossing=(closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]) @ edge_bytes,
         closed=closed,
+        operator_forward=prices[0],
         operator_backward=prices[1],
         operator_gradients=gradients,
         operator_kept=prices[3, 0],

@@ -14,7 +14,7 @@ from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
 from topoplan_pipeline_planning.layer_names import layer_states
-from topoplan_pipeline_planning.layers import Layers, operator_columns
+from topoplan_pipeline_planning.layers import Layers, OperatorColumns, operator_columns, priced_columns
 from topoplan_pipeline_planning.states import States
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import Columns, columns_of, states_of
@@ -90,7 +90,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
     named: dict[str, list[PipelinePlan]] = {}
     plan_cache: dict[Pipeline, PipelinePlan | None] = {}
     best = float("inf")
-    for name, make in baselines(lambda: Layers.of(states, operator_columns(graph, costs)), machine, graph.batch_size):
+    for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, graph.batch_size):
         for pipeline in make():
             if pipeline not in plan_cache:
                 plan_cache[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
@@ -106,6 +106,13 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
     return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
+
+
+def _whole(problem: Problem, columns: Columns) -> OperatorColumns:
+    """Return the prices of whole operators on device 0, from ``columns`` where they have those."""
+    if problem.cluster.device_speed.argmin():  # they are priced on the slowest device
+        return operator_columns(problem.graph, problem.costs)
+    return priced_columns(problem.graph, columns.operator_forward[0].tolist(), columns.operator_backward[0].tolist())
 
 
 class PipelineSearch(Search):
