@@ -16,7 +16,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_pipeline_planning.stages import staged_strategy
-from topoplan_searcher_pipeline.columns import Columns
+from topoplan_searcher_pipeline.columns import Columns, StageColumns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
 from topoplan_searcher_pipeline.stage_simulation import ORDERS, Room, StageTimes, busiest, in_flight, simulate
 
@@ -120,39 +120,33 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     counts = np.array(pipeline.counts, dtype=np.int32)
     cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
     (count, hosts), n = counts.shape, columns.closed.shape[1]
-    room = _Room(np.empty((count, count)), np.empty(n, dtype=np.int64), np.empty(count), np.empty((2, hosts)))
-    most = count * count  # pairs of stages
+    most = count * (count - 1) // 2  # pairs of stages: nothing is sent to an earlier one
     stages, operators, loads = np.empty((6, count)), np.empty((2, n)), np.empty((2, most, hosts))
     ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty(most), np.empty(count, dtype=np.int64)
-    costs = PipelineCosts(
-        replicated=True,
-        busiest=0.0,
-        forward=stages[0],
-        backward=stages[1],
-        weights=stages[2],
-        persistent=stages[3],
-        activations=stages[4],
-        input_bytes=stages[5],
-        source=ends[0],
-        target=ends[1],
-        inside=inside,
-        egress=loads[0],
-        ingress=loads[1],
-        first=first,
-        backward_before=operators[0],
-        allreduce=operators[1],
-    )
+    room = _Room(np.empty((count, count)), np.empty(n, dtype=np.int64), np.empty(count), np.empty((2, hosts)))
+    written = _Written(stages, ends, inside, loads, first, operators)
     placed = _Hosts(counts, machine.outside, machine.inside)
-    pairs, replicated, seconds = _sum_stages(cuts, np.array(rows), placed, _StageColumns.of(columns), costs, room)
-    return costs._replace(
-        replicated=bool(replicated),
-        busiest=float(seconds),
-        source=costs.source[:pairs],
-        target=costs.target[:pairs],
-        inside=costs.inside[:pairs],
-        egress=costs.egress[:pairs],
-        ingress=costs.ingress[:pairs],
-    )
+    pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
+    sent = (*ends[:, :pairs], inside[:pairs], *loads[:, :pairs])
+    return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
+
+
+class _Written(NamedTuple):
+    """What `_sum_stages` writes: the columns of `PipelineCosts`, those of equal shapes together.
+
+    Attributes:
+        stages: (6, S) ``forward`` to ``input_bytes``.
+        ends, inside, loads: (2, P), (P,), (2, P, H) ``source`` to ``ingress``, with room for P pairs of stages.
+        first: (S,) as there.
+        operators: (2, n) ``backward_before`` and ``allreduce``.
+    """
+
+    stages: F64
+    ends: I64
+    inside: F64
+    loads: F64
+    first: I64
+    operators: F64
 
 
 class _Room(NamedTuple):
@@ -171,28 +165,6 @@ class _Room(NamedTuple):
     loads: F64
 
 
-class _StageColumns(NamedTuple):
-    """The columns of `Columns` that `_sum_stages` reads."""
-
-    forward: F64
-    backward: F64
-    weight_gradient: F64
-    kept: F64
-    activations: F64
-    unpriced: I32
-    crossing: F64
-    closed: NDArray[np.bool_]
-    operator_backward: F64
-    operator_gradients: F64
-    edge: I64
-    edge_bytes: F64
-
-    @classmethod
-    def of(cls, columns: Columns) -> _StageColumns:
-        """Pick the columns."""
-        return cls(*[getattr(columns, name) for name in cls._fields])
-
-
 class _Hosts(NamedTuple):
     """Where stages are: (S, H) ``counts`` of devices, and the machine's bandwidths."""
 
@@ -203,7 +175,7 @@ class _Hosts(NamedTuple):
 
 @kernel  # type: ignore[untyped-decorator]
 def _sum_stages(
-    cuts: I64, rows: I64, hosts: _Hosts, columns: _StageColumns, costs: PipelineCosts, room: _Room
+    cuts: I64, rows: I64, hosts: _Hosts, columns: StageColumns, costs: _Written, room: _Room
 ) -> tuple[int, bool, float]:
     """Write the costs of a pipeline; return how many pairs there are, ``replicated`` and ``busiest``.
 
@@ -211,7 +183,7 @@ def _sum_stages(
         cuts: (S+1,) starts of the stages, and the last cut.
         rows: (S,) row of each stage in the columns.
         hosts, columns: of stages and operators.
-        costs: output, with room for all pairs of stages.
+        costs: output.
         room: to write into.
     """
     _send_bytes(cuts, columns, room)
@@ -221,13 +193,13 @@ def _sum_stages(
     for s in range(len(rows)):
         row, start, end = rows[s], cuts[s], cuts[s + 1]
         replicated = replicated and columns.unpriced[row, end] == columns.unpriced[row, start]
-        costs.forward[s] = columns.forward[row, end] - columns.forward[row, start]
-        costs.backward[s] = columns.backward[row, end] - columns.backward[row, start]
-        busiest_seconds = max(busiest_seconds, costs.forward[s] + costs.backward[s])
-        costs.weights[s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
-        costs.persistent[s] = columns.kept[row, end] - columns.kept[row, start]
-        costs.activations[s] = columns.activations[row, end] - columns.activations[row, start]
-        costs.input_bytes[s] = columns.crossing[start] / hosts.counts[s].sum()
+        costs.stages[0, s] = columns.forward[row, end] - columns.forward[row, start]
+        costs.stages[1, s] = columns.backward[row, end] - columns.backward[row, start]
+        busiest_seconds = max(busiest_seconds, costs.stages[0, s] + costs.stages[1, s])
+        costs.stages[2, s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
+        costs.stages[3, s] = columns.kept[row, end] - columns.kept[row, start]
+        costs.stages[4, s] = columns.activations[row, end] - columns.activations[row, start]
+        costs.stages[5, s] = columns.crossing[start] / hosts.counts[s].sum()
         costs.first[s] = n
         backward_base, allreduce_base = 0.0, 0.0
         for op in range(columns.closed.shape[1]):
@@ -239,26 +211,26 @@ def _sum_stages(
             summing_seconds += gradients
             if n == costs.first[s]:
                 backward_base, allreduce_base = backward_seconds - backward, summing_seconds - gradients
-            costs.backward_before[n] = backward_seconds - backward_base - backward
-            costs.allreduce[n] = summing_seconds - allreduce_base
+            costs.operators[0, n] = backward_seconds - backward_base - backward
+            costs.operators[1, n] = summing_seconds - allreduce_base
             n += 1
         for target in range(len(rows)):
             size = room.nbytes[s, target]
             if size == 0.0:
                 continue
-            costs.source[pair], costs.target[pair] = s, target
+            costs.ends[0, pair], costs.ends[1, pair] = s, target
             counts = hosts.counts
             seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, room.loads)
             costs.inside[pair] = seconds * size
             for h in range(counts.shape[1]):
-                costs.egress[pair, h] = room.loads[0, h] * size
-                costs.ingress[pair, h] = room.loads[1, h] * size
+                costs.loads[0, pair, h] = room.loads[0, h] * size
+                costs.loads[1, pair, h] = room.loads[1, h] * size
             pair += 1
     return pair, replicated, busiest_seconds
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _send_bytes(cuts: I64, columns: _StageColumns, room: _Room) -> None:
+def _send_bytes(cuts: I64, columns: StageColumns, room: _Room) -> None:
     """Write ``room.nbytes``, the bytes of `Columns.sent`."""
     room.stage_of[:] = 0
     room.nbytes[:] = 0.0

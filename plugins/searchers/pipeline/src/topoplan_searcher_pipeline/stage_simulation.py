@@ -158,24 +158,25 @@ def simulate(order: int, micro_batches: int, times: StageTimes, room: Room, cuto
     for stage in range(stages):
         ends[stage] = _next_end(stage, defer_weights, micro_batches, times, room)
     for _ in range(2 * stages * micro_batches):
-        stage = _first_of(ends)
-        stage_end[stage] = ends[stage]
-        direction = 0 if _goes_forward(stage, micro_batches, room) else 1
-        number = counts[direction, stage]
-        counts[direction, stage] += 1
-        if cutoff < np.inf and _certain_end(stage, defer_weights, micro_batches, times, room) >= cutoff:
+        # Of what is read out of an array numba looks whether it is a negative index, unless it is unsigned.
+        soonest = np.uint32(_first_of(ends))
+        stage_end[soonest] = ends[soonest]
+        direction = np.uint32(0 if _goes_forward(soonest, micro_batches, room) else 1)
+        number = np.uint32(counts[direction, soonest])
+        counts[direction, soonest] += 1
+        if cutoff < np.inf and _certain_end(soonest, defer_weights, micro_batches, times, room) >= cutoff:
             return np.inf
-        for turn in range(room.pair_ptr[direction, stage], room.pair_ptr[direction, stage + 1]):
-            pair = room.pairs[direction, turn]
-            arrival = _send(pair, direction, stage_end[stage], times, room)
-            neighbour = times.source[pair] if direction else times.target[pair]
+        for turn in range(room.pair_ptr[direction, soonest], room.pair_ptr[direction, soonest + np.uint32(1)]):
+            pair = np.uint32(room.pairs[direction, turn])
+            arrival = _send(pair, direction, stage_end[soonest], times, room)
+            neighbour = np.uint32(times.source[pair] if direction else times.target[pair])
             room.missing[direction, neighbour, number] -= 1
             latest = room.arrivals[direction, neighbour, number]
             room.arrivals[direction, neighbour, number] = max(latest, arrival)
             # A stage that does not wait has all that its next pass reads.
             if ends[neighbour] == np.inf and room.missing[direction, neighbour, number] == 0:
                 ends[neighbour] = _next_end(neighbour, defer_weights, micro_batches, times, room)
-        ends[stage] = _next_end(stage, defer_weights, micro_batches, times, room)
+        ends[soonest] = _next_end(soonest, defer_weights, micro_batches, times, room)
     seconds = -np.inf
     for s in range(stages):
         if defer_weights:
@@ -289,12 +290,15 @@ def _next_end(stage: int, defer_weights: bool, micro_batches: int, times: StageT
         stage_end[stage] += times.weights[stage]
         counts[2, stage] += 1
     if _goes_forward(stage, micro_batches, room):
-        if room.missing[0, stage, n_forward] > 0:
+        if room.missing[0, stage, np.uint32(n_forward)] > 0:
             return np.inf
-        return float(max(stage_end[stage], arrivals[0, stage, n_forward]) + times.forward[stage])
-    if n_backward == micro_batches or room.missing[1, stage, n_backward] > 0:
+        return float(max(stage_end[stage], arrivals[0, stage, np.uint32(n_forward)]) + times.forward[stage])
+    if n_backward == micro_batches or room.missing[1, stage, np.uint32(n_backward)] > 0:
         return np.inf
-    end = max(stage_end[stage] + times.recompute[stage], arrivals[1, stage, n_backward]) + times.backward[stage]
+    end = (
+        max(stage_end[stage] + times.recompute[stage], arrivals[1, stage, np.uint32(n_backward)])
+        + times.backward[stage]
+    )
     return float(end if defer_weights else end + times.weights[stage])
 
 
@@ -309,7 +313,7 @@ def _send(pair: int, direction: int, ready: float, times: StageTimes, room: Room
         loads = times.ingress if way else times.egress
         ends = room.network[1 - way if direction else way]
         for turn in range(room.host_count[way, pair]):
-            h = room.hosts[way, pair, turn]
+            h = np.uint32(room.hosts[way, pair, turn])
             ends[h] = max(ends[h], ready) + loads[pair, h]
             arrival = max(arrival, ends[h])
     return float(arrival)
