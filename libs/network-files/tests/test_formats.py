@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import attrs
 import networkx as nx
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric, LinkKind, Routes, TopoplanError
+from topoplan.errors import TopoplanWarning
 from topoplan.testing import reference
 from topoplan_network_files import Defaults, read_network
 from topoplan_network_files.graphs import write_graphml, write_node_link
@@ -265,12 +267,22 @@ def test_a_suffix_that_nobody_reads():
 
 def test_ns3():
     links = [(0, 2), (0, 2), (2, 0), (2, 0), (1, 2), (2, 1)]
+    latency = [1.5e-6] * 4 + [1.9996e-6] * 2
     fabric = Fabric.from_links(
-        name="star", n_hosts=2, n_switches=1, links=links, bandwidth=[12.5e9] * 4 + [3.125e9] * 2, latency=1.5e-6
+        name="star", n_hosts=2, n_switches=1, links=links, bandwidth=[12.5e9] * 4 + [3.125e9] * 2, latency=latency
     )
-    assert write_ns3(fabric).decode() == (
-        "3 1 3\n2\n0 2 100000000000bps 1500ns 0\n0 2 100000000000bps 1500ns 0\n1 2 25000000000bps 1500ns 0\n"
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert write_ns3(fabric).decode() == "3 1 2\n2\n0 2 200000000000bps 1500ns 0\n1 2 25000000000bps 2000ns 0\n"
+
+
+def test_ns3_says_what_its_program_cannot_run():
+    with pytest.warns(TopoplanWarning, match="^ns3: no switches join host 0 to host 2, and hosts of the simulator"):
+        write_ns3(attrs.evolve(reference.ring(), routes=None))
+    links = [pair for host in range(257) for pair in ((host, 257), (257, host))]
+    large = Fabric.from_links(name="star", n_hosts=257, n_switches=1, links=links, bandwidth=1e9, latency=0)
+    with pytest.warns(TopoplanWarning, match="^ns3: switch 0 has 257 links; switches of the simulator have 256$"):
+        write_ns3(large)
 
 
 @pytest.mark.parametrize("write", [write_ns3, lambda fabric: write_infragraph(fabric, Cluster.uniform(n_hosts=4))])

@@ -31,6 +31,7 @@ def test_infragraph(check):
     check()
 
 
+@pytest.mark.filterwarnings("ignore:ns3. no switches join:UserWarning")
 @parametrize_with_checks(Ns3)
 def test_ns3(check):
     check()
