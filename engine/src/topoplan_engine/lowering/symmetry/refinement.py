@@ -98,8 +98,10 @@ class Workspace(NamedTuple):
     Attributes:
         part, next_part: (n,) colors of parts in this round and in the next one.
         device, group, pair: (D,), (G,) and (m,) colors.
-        channel: (2 * D * D,) colors of what producers send from each device to each other one, in turn, and then of
-            the gradients that go back there; empty if nothing is served in turn.
+        sent, fetched: (n,) what a part's color adds to that of a part that it sends to, or is sent by.
+        channel: (D * D,) colors of what producers send from each device to each other one, in turn; as much goes back
+            there as gradients.  Empty if nothing is served in turn.
+        label: (m,) colors of pairs without their parts, by the channels of the last round; empty likewise.
         keys, numbers: the hash table (`topoplan_engine.kernels.hashing`).
         part_class, device_class, group_class, pair_class: numbers of the classes.
         first_part, first_device, first_group, first_pair: the first member of each class, as far as there are classes.
@@ -110,7 +112,10 @@ class Workspace(NamedTuple):
     device: U64
     group: U64
     pair: U64
+    sent: U64
+    fetched: U64
     channel: U64
+    label: U64
     keys: U64
     numbers: I32
     part_class: I32
@@ -141,7 +146,10 @@ class Workspace(NamedTuple):
             device=colors(n_devices),
             group=colors(groups),
             pair=colors(pairs),
-            channel=colors(2 * n_devices * n_devices if len(graph.in_turn) else 0),
+            sent=colors(parts),
+            fetched=colors(parts),
+            channel=colors(n_devices * n_devices if len(graph.in_turn) else 0),
+            label=colors(pairs if len(graph.in_turn) else 0),
             keys=colors(slots),
             numbers=numbers(slots),
             part_class=numbers(parts),
@@ -221,7 +229,7 @@ def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes | None:
         np.zeros(rows, np.int64),
     )
     ends = np.empty((n_pairs, 4), np.int32)
-    waiting = np.zeros(len(work.channel) // 2, np.int32)
+    waiting = np.zeros(len(work.channel), np.int32)
     if not _name_channels(graph, work, waiting, ends):
         return None
     n_loads = _count_loads(graph, work, first_device, loads)
@@ -279,7 +287,11 @@ def _any_waits(graph: ColoredGraph, visited: NDArray[np.bool_]) -> bool:
 @inline_kernel
 def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
     """Number equal colors alike, by first occurrence; return how many different ones there are."""
-    for slot in range(len(numbers)):
+    slots = 1
+    while slots < 2 * len(colors):
+        slots *= 2
+    keys, numbers = keys[:slots], numbers[:slots]
+    for slot in range(slots):
         numbers[slot] = -1
     count = 0
     for k in range(len(colors)):
@@ -293,6 +305,15 @@ def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> i
 
 
 @inline_kernel
+def _splits(colors: U64, classes: I32, first: I32) -> bool:
+    """Whether members of some class have different colors now."""
+    k = 0
+    while k < len(colors) and colors[k] == colors[first[classes[k]]]:
+        k += 1
+    return k < len(colors)
+
+
+@inline_kernel
 def _color_of_group(graph: ColoredGraph, part: U64, g: int) -> Any:
     """Color of an all-reduce: its initial one, and its parts in any order."""
     total = np.uint64(0)
@@ -302,10 +323,21 @@ def _color_of_group(graph: ColoredGraph, part: U64, g: int) -> Any:
 
 
 @inline_kernel
-def _color_of_ends(graph: ColoredGraph, part: U64, k: int) -> Any:
-    """Color of a pair: its initial one, and its parts."""
-    ends = part[graph.src[k]] * _ONE + mix_briefly(part[graph.dst[k]] + _TWO)
-    return mix_briefly(ends + graph.pair_color[k])
+def _color_of_pair(graph: ColoredGraph, work: Workspace, k: int, label: Any) -> Any:
+    """Color of a pair: a label, and its parts."""
+    return mix_briefly(work.sent[graph.src[k]] + work.fetched[graph.dst[k]] * label)
+
+
+@inline_kernel
+def _color_ends(work: Workspace) -> None:
+    """Mix what the colors of parts add to others.
+
+    That is multiplied by colors of pairs.  Sums of products tell apart which factors belong together, for all of them
+    are mixed.
+    """
+    for p in range(len(work.part)):
+        work.sent[p] = mix_briefly(work.part[p] * _TWO + _THREE)
+        work.fetched[p] = mix_briefly(work.part[p] + _TWO)
 
 
 @inline_kernel
@@ -316,29 +348,26 @@ def _color_channels(graph: ColoredGraph, work: Workspace) -> None:
         channel[c] = _ONE
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
-            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-            color = _color_of_ends(graph, work.part, k)
-            forward, backward = a * n_devices + b, (n_devices + b) * n_devices + a
-            channel[forward] = mix_briefly(channel[forward] * _TWO + color)
-            channel[backward] = mix_briefly(channel[backward] * _TWO + color)
+            c = graph.device[graph.src[k]] * n_devices + graph.device[graph.dst[k]]
+            color = _color_of_pair(graph, work, k, graph.pair_color[k])
+            channel[c] = mix_briefly(channel[c] * _TWO + color)
 
 
 @inline_kernel
 def _color_of_channel(work: Workspace, a: int, b: int) -> Any:
-    """Color of the channel from device ``a`` to device ``b``."""
+    """Color of all that passes from device ``a`` to device ``b``, the gradients of what passes back among it."""
     n_devices = len(work.device)
-    backward = work.channel[(n_devices + a) * n_devices + b]
-    return mix_briefly(work.channel[a * n_devices + b] + mix_briefly(backward + _THREE))
+    return mix_briefly(work.channel[a * n_devices + b] + mix_briefly(work.channel[b * n_devices + a] + _THREE))
 
 
 @inline_kernel
 def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
     """Color of a pair without its parts: its initial one, and its channels if it waits there."""
-    if len(graph.in_turn) == 0 or not graph.in_turn[k]:
+    if not graph.in_turn[k]:
         return graph.pair_color[k]
-    a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-    forward, backward = _color_of_channel(work, a, b), _color_of_channel(work, b, a)
-    return mix_briefly(graph.pair_color[k] + forward * _TWO + mix_briefly(backward + _ONE))
+    a, b, n_devices = graph.device[graph.src[k]], graph.device[graph.dst[k]], len(work.device)
+    there, back = work.channel[a * n_devices + b], work.channel[b * n_devices + a]
+    return mix_briefly(graph.pair_color[k] + there * _TWO + mix_briefly(back + _ONE))
 
 
 @kernel
@@ -399,13 +428,13 @@ def _refine(graph: ColoredGraph, work: Workspace) -> int:
     part, next_part, device = work.part, work.next_part, work.device
     for p in range(len(part)):
         part[p] = mix_briefly(graph.part_color[p])
-    before, channels = 0, False
+    split, channels = True, False
     waits = len(graph.in_turn) > 0
     count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
-    while before < count or (waits and not channels):
-        if before == count:  # channels cost more than all else, and rarely tell more apart
+    while split or (waits and not channels):
+        if not split:  # channels cost more than all else, and rarely tell more apart
             channels = True
-        before = count
+        _color_ends(work)
         if channels:
             _color_channels(graph, work)
         for d in range(len(device)):
@@ -421,18 +450,22 @@ def _refine(graph: ColoredGraph, work: Workspace) -> int:
                 next_part[graph.group_parts[k]] += color
         for k in range(len(graph.src)):
             a, b = graph.src[k], graph.dst[k]
-            label = _label(graph, work, k) if channels else graph.pair_color[k]
-            next_part[a] += mix_briefly(part[b] + label)
-            next_part[b] += mix_briefly((part[a] ^ label) * _TWO)
+            label = graph.pair_color[k]
+            if channels:
+                label = work.label[k] = _label(graph, work, k)
+            next_part[a] += work.fetched[b] * label
+            next_part[b] += work.sent[a] * label
         for p in range(len(part)):
             part[p] = mix_briefly(next_part[p])
-        count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
+        split = _splits(part, work.part_class, work.first_part)
+        if split:
+            count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
     return int(count)
 
 
 @inline_kernel
 def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
-    """Color devices, all-reduces and pairs by the final colors of the parts."""
+    """Color devices, all-reduces and pairs by the final colors of the parts, and pairs by the labels that they have."""
     for d in range(len(work.device)):
         work.device[d] = _ONE
     for p in range(len(work.part)):
@@ -440,10 +473,11 @@ def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
         work.device[d] = mix_briefly(work.device[d] * _TWO + work.part[p])
     for g in range(len(work.group)):
         work.group[g] = _color_of_group(graph, work.part, g)
-    _color_channels(graph, work)
+    _color_ends(work)
+    # The last round split nothing, so that its channels tell apart what those of the final colors would.
+    labels = work.label if len(work.label) > 0 else graph.pair_color
     for k in range(len(work.pair)):
-        ends = work.part[graph.src[k]] * _ONE + mix_briefly(work.part[graph.dst[k]] + _TWO)
-        work.pair[k] = mix_briefly(ends + _label(graph, work, k))
+        work.pair[k] = _color_of_pair(graph, work, k, labels[k])
 
 
 @kernel
