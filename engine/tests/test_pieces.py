@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, State
-from topoplan_engine.lowering import Lowering, pieces
+from topoplan_engine.lowering import Lowering, edge_numbers, pieces
 from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.parts import concatenate
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
@@ -21,6 +21,7 @@ from topoplan_simulator_fluid import Fluid
 @pytest.fixture(params=[20_000, 12], ids=["all kept", "forgotten again and again"])
 def problem(request, monkeypatch):
     monkeypatch.setattr(pieces, "_FRAGMENTS", request.param)
+    monkeypatch.setattr(edge_numbers, "_SLOTS", 2)  # so that the table grows
     return model_problem(Host.discover(), "dlrm", servers=4)
 
 
@@ -55,7 +56,7 @@ def test_bounds_are_sums_over_devices_and_links(problem, share):
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     capacity = share * lowering.memory(problem.space.initial()).max()
     object.__setattr__(problem.cluster, "device_memory", np.full(4, capacity))
-    bound = IncrementalLowerBound(lowering, simulate.link_seconds, lambda used: np.maximum(used - capacity, 0).sum())
+    bound = IncrementalLowerBound(lowering, simulate.link_seconds, seconds_per_byte=1.0)
     for before, changes, after in walk(problem):
         base, state = State(before, fabric), State(after, fabric)
         found = bound.of(Candidate(base=base, placements=changes), state)

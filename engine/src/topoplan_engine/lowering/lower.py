@@ -14,6 +14,7 @@ from topoplan.model.recording import MemoryLevels, MemoryUse
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.edge_numbers import EdgeNumbers
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
@@ -124,6 +125,12 @@ class Lowering:
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""
         return self._fragments.edges_at(ops)
+
+    def edge_numbers(self) -> EdgeNumbers:
+        """Return a table, yet empty, for the numbers of the fragments of all edges."""
+        fragments = self._fragments
+        edges_at = [fragments.edges_at([op]) for op in range(len(fragments.op_names))]
+        return EdgeNumbers(edges_at, [(source, target) for _, source, target in fragments.edge_ends])
 
     def _of(self, strategy: Strategy) -> StrategyLowering:
         kind = type(strategy)

@@ -87,7 +87,7 @@ class Pieces:
         self._cache = fragments
         self._edge_ops = fragments.edge_ops
         self.generation = -1
-        self._strategies: LruCache[bytes, list[int]] = LruCache(_STRATEGIES)
+        self._strategies: LruCache[bytes, I64] = LruCache(_STRATEGIES)
         self._forget()
 
     def _forget(self) -> None:
@@ -146,23 +146,24 @@ class Pieces:
             _load_groups(counts[:groups], counts[groups:], sent, up, down, row)
         np.divide(row, interfaces.bandwidth, out=row)
 
-    def numbers(self, strategy: Strategy) -> list[int]:
+    def numbers(self, strategy: Strategy) -> I64:
         """Return the numbers of the fragments of all operators, then of all edges."""
         numbers = self._strategies.find(strategy.key)
         if numbers is None:
             placements = strategy.placements
             ops = [self.operator(op, placement) for op, placement in enumerate(placements)]
             edges = [self.edge(edge, placements) for edge in range(len(self._cache.edges))]
-            numbers = self.put_numbers(strategy, ops + edges)
+            numbers = self.put_numbers(strategy, np.array(ops + edges, dtype=np.int64))
         return numbers
 
-    def put_numbers(self, strategy: Strategy, numbers: list[int]) -> list[int]:
+    def put_numbers(self, strategy: Strategy, numbers: I64) -> I64:
         """Keep the numbers of a strategy's fragments and return them."""
         return self._strategies.put(strategy.key, numbers)
 
     def table(self, strategy: Strategy) -> PartTable:
         """Return all fragments of a strategy, one after the other."""
-        numbers, n_ops = self._array_of(strategy), len(strategy.placements)
+        self.make_room()
+        numbers, n_ops = self.numbers(strategy), len(strategy.placements)
         rows, ints, floats, longs, flags = self._columns
         of_operators = _join_operators(numbers[:n_ops], rows, ints, floats, longs)
         edge_ptr, *of_pairs = _join_edges(numbers[n_ops:], rows, ints, longs, flags)
@@ -174,16 +175,15 @@ class Pieces:
         Devices are numbered by their first occurrence.  Mixed with them are the cut of each operator and the seconds
         of its parts and all-reduces; all else of a `PartTable` follows from the cuts, and from which devices are one.
         """
-        numbers = self._array_of(strategy)
+        self.make_room()
+        return self.key_of_numbers(self.numbers(strategy))
+
+    def key_of_numbers(self, numbers: I64) -> int:
+        """Return the `placement_key` of a strategy whose fragments have these numbers."""
         rows, ints, floats, _, _ = self._columns
-        n_ops = len(strategy.placements)
+        n_ops = len(self._cache.op_names)
         bits = floats.view(np.uint64)
         return int(_placement_key(numbers[:n_ops], rows, ints, bits, self._cache.cluster.n_devices))
-
-    def _array_of(self, strategy: Strategy) -> I64:
-        """Return the numbers of all fragments of a strategy as an array."""
-        self.make_room()
-        return np.array(self.numbers(strategy), dtype=np.int64)
 
     def _add_operator(self, op: int, placement: Placement) -> int:
         """Append the fragment of an operator to the columns and return its number."""

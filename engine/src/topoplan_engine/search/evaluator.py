@@ -36,8 +36,9 @@ from topoplan_engine.simulation.recording import simulated
 
 __all__ = ["Evaluator", "memory_penalty"]
 
-#: FlexFlow's penalty: one millisecond for each megabyte over (simulator.cc).
-_PENALTY_SECONDS_PER_BYTE = 1e-3 / 1e6
+#: What each byte costs that exceeds the memory of a device, in seconds.  FlexFlow's penalty is one millisecond for each
+#: megabyte (simulator.cc).
+_SECONDS_PER_BYTE = {"ignore": 0.0, "limit": float("inf"), "penalty": 1e-3 / 1e6}
 
 #: Entries of each cache.
 _ENTRIES = 4096
@@ -54,7 +55,7 @@ def memory_penalty(used: F64, capacity: F64, policy: Memory) -> float:
     excess = float(np.maximum(used - capacity, 0.0).sum())
     if policy == "ignore" or excess == 0.0:
         return 0.0
-    return excess * _PENALTY_SECONDS_PER_BYTE if policy == "penalty" else float("inf")
+    return excess * _SECONDS_PER_BYTE[policy]
 
 
 class Evaluator:
@@ -89,7 +90,9 @@ class Evaluator:
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
             of_star = simulate if isinstance(simulate, HasInterfaces) else NoInterfaces()
-            self._lower_bound = IncrementalLowerBound(self._lowering, simulate.link_seconds, self._penalty, of_star)
+            self._lower_bound = IncrementalLowerBound(
+                self._lowering, simulate.link_seconds, _SECONDS_PER_BYTE[memory], of_star
+            )
         # The last task graph and the last memory, with the key of their strategy.
         self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
         self._last_memory: tuple[bytes, F64] | None = None
@@ -147,14 +150,15 @@ class Evaluator:
         bounds = self._lower_bound
         if bounds is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
             return False
-        change = bounds.proposed(base, placements)
-        if change.bound.seconds >= cutoff:
+        if bounds.proposed(base, placements, cutoff).seconds >= cutoff:
             return True
-        cached = self._costs.find(change.key())
+        cached = self._costs.find(bounds.key())
         if cached is not None:
             return cached[0] >= cutoff
-        bounds.count_links(change)
-        return change.bound.seconds >= cutoff
+        if not self._quotients.has_quotient(base.fabric, self.problem.cluster):
+            return False
+        class_key = self._classes.find(bounds.placement_key())
+        return class_key is not None and self._is_slow((base.fabric.key, class_key), cutoff)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -247,9 +251,6 @@ class Evaluator:
 
     def _trial(self, state: State, cost: float, fits: bool = False) -> Trial:
         return Trial(state=state, cost=cost, demand=lambda: self.demand(state.strategy), fits=fits)
-
-    def _penalty(self, used: F64) -> float:
-        return memory_penalty(used, self.problem.cluster.device_memory, self._memory_policy)
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what a strategy asks of the network."""

@@ -5,19 +5,20 @@ costs its penalty.  These are sums over operators and edges, so that those of a 
 by the difference of the fragments that changed.  The largest of them is a lower bound on the cost.  If the search
 passes a cutoff, most candidates are rejected at this point.
 
-Data flow: `IncrementalLowerBound.of` asks `Pieces` for the numbers of the fragments that a candidate changes and the
-simulator for the seconds that each of them keeps each link busy, keeps what each fragment adds as a row under its
-number, and adds the differences in compiled passes.
+Data flow: `IncrementalLowerBound` asks `Pieces` for the numbers of the fragments that a change brings and the simulator
+for the seconds that each of them keeps each link busy, and keeps what each fragment adds as a row under its number.
+One compiled pass over a change finds the fragments of edges (`topoplan_engine.lowering.edge_numbers`) and adds the
+differences; where it meets a fragment that has no row yet, it is run again when there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I8, I32, I64, U64
 from topoplan.model.cluster import Cluster
 from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
@@ -26,10 +27,11 @@ from topoplan.search.protocol import Candidate, State
 from topoplan_engine.cache import LruCache
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.edge_numbers import EdgeColumns, edge_number
 from topoplan_engine.lowering.fragments import OperatorFragment, messages
 from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
 
-__all__ = ["NO_BOUND", "Change", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
+__all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 
 #: (task graph, fabric, cluster) -> (n, E) seconds for which the messages of each of its operators (column ``op``) are
 #: guaranteed to keep each link busy, in any order.
@@ -41,6 +43,8 @@ _SLACK = 1e-6
 _REFRESH = 200
 #: States whose sums are kept, and fabrics whose rows are.
 _STATES, _FABRICS = 4096, 4
+#: How far a pass over a change went: to a fragment that has no row, to devices that reach the cutoff, to the end.
+_MISSING, _DEVICES_ALONE, _COMPLETE = range(3)
 
 
 class LowerBound(NamedTuple):
@@ -59,25 +63,39 @@ class LowerBound(NamedTuple):
 NO_BOUND = LowerBound(0.0, False)
 
 
+class _RowColumns(NamedTuple):
+    """Rows of numbers of all fragments, and whether each has one (0 or 1)."""
+
+    rows: F64
+    known: I8
+
+
 class _Rows:
-    """Rows of numbered fragments, each of which is computed when it is asked for the first time."""
+    """Rows of numbered fragments, each of which is computed when it is asked for the first time.
+
+    Attributes:
+        columns: to be read by kernels.
+    """
 
     def __init__(self, width: int) -> None:
-        self.rows, self._known = np.empty((256, width)), bytearray(256)
+        self.columns = _RowColumns(np.empty((256, width)), np.zeros(256, np.int8))
 
-    def missing(self, numbers: list[int]) -> list[int]:
-        """Return the numbers that have no row yet; there is room for all."""
-        largest = max(numbers, default=0)
-        if largest >= len(self._known):
-            longer = np.empty((max(largest + 1, 2 * len(self._known)), self.rows.shape[1]))
-            longer[: len(self._known)] = self.rows
-            self._known += bytes(len(longer) - len(self._known))
-            self.rows = longer
-        return [number for number in numbers if not self._known[number]]
+    def missing(self, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers that have no row yet, each once; there is room for all."""
+        fragments = dict.fromkeys(numbers)
+        rows, flags = self.columns
+        largest = max(fragments, default=0)
+        if largest >= len(flags):
+            length = max(largest + 1, 2 * len(flags))
+            self.columns = _RowColumns(np.empty((length, rows.shape[1])), np.zeros(length, np.int8))
+            self.columns.rows[: len(rows)], self.columns.known[: len(flags)] = rows, flags
+        return [number for number in fragments if not self.columns.known[number]]
 
-    def put(self, number: int, row: F64) -> None:
-        """Keep the row of a number for which there is room."""
-        self.rows[number], self._known[number] = row, 1
+    def put(self, number: int, row: F64 | float) -> F64:
+        """Keep the row of a number for which there is room, and return where it is kept."""
+        room: F64 = self.columns.rows[number]
+        room[:], self.columns.known[number] = row, 1
+        return room
 
 
 class _LinkRows(_Rows):
@@ -87,15 +105,9 @@ class _LinkRows(_Rows):
         super().__init__(width)
         self.interfaces = interfaces
 
-    def cleared(self, number: int) -> F64:
-        """Return the row of a number for which there is room, all zero, to be written."""
-        row: F64 = self.rows[number]
-        row[:], self._known[number] = 0.0, 1
-        return row
-
 
 class _Sums(NamedTuple):
-    """Sums over all fragments of a state, and how many differences ago they were taken anew.
+    """Sums over all fragments of a state.
 
     Attributes:
         numbers: of all fragments (`Pieces.numbers`).
@@ -103,54 +115,47 @@ class _Sums(NamedTuple):
         links: (E,) seconds of every link.
     """
 
-    numbers: list[int]
+    numbers: I64
     devices: F64
     links: F64
-    age: int
+
+    def copy(self) -> _Sums:
+        """Return sums of their own."""
+        return _Sums(self.numbers.copy(), self.devices.copy(), self.links.copy())
 
 
 class _Base(NamedTuple):
-    """A state that changes are counted from, its sums, and the keys of its placements, then that of its fabric."""
+    """A state that changes are counted from.
+
+    Attributes:
+        state: what it is.
+        sums: of it.
+        age: differences since they were taken anew.
+        links: rows of its fabric.
+        keys: of its placements, then that of its fabric.
+    """
 
     state: State
     sums: _Sums
+    age: int
+    links: _LinkRows
     keys: list[bytes]
 
 
-class Change:
-    """A change to a state, and what is known of its cost.
+class _Memory(NamedTuple):
+    """(D,) bytes of the devices, and what each byte more costs, in seconds."""
 
-    Attributes:
-        base: what is changed.
-        placements: of the operators that change.
-        numbers: fragments by their places (`Pieces.numbers`): of these operators, once links are counted of edges.
-        devices: (2 * D,) as `_Sums.devices`.
-        penalty: seconds that exceeded memory costs at least.
-        bound: so far.
-        sums: of the changed state, once links are counted.
-    """
+    capacity: F64
+    seconds_per_byte: float
 
-    __slots__ = ("base", "bound", "devices", "numbers", "penalty", "placements", "sums")
 
-    def __init__(
-        self,
-        base: _Base,
-        placements: Mapping[int, Placement],
-        numbers: dict[int, int],
-        devices: F64,
-        penalty: float,
-        bound: LowerBound,
-    ) -> None:
-        self.base, self.placements, self.numbers = base, placements, numbers
-        self.devices, self.penalty, self.bound = devices, penalty, bound
-        self.sums: _Sums | None = None
+class _Change(NamedTuple):
+    """The change of which the bound was asked last; its sums are where the kernel has left them."""
 
-    def key(self) -> bytes:
-        """Return the key of the changed strategy, which is of placements alone, and of its fabric."""
-        keys = self.base.keys.copy()
-        for op, placement in self.placements.items():
-            keys[op] = placement.key
-        return b"".join(keys)
+    base: _Base
+    placements: Mapping[int, Placement]
+    bound: LowerBound
+    counts_links: bool
 
 
 class IncrementalLowerBound:
@@ -159,7 +164,7 @@ class IncrementalLowerBound:
     Args:
         lowering: of the problem.
         link_seconds: of the simulator.
-        penalty: (D,) bytes used -> seconds.
+        seconds_per_byte: what each byte costs that exceeds the memory of a device; infinite where none may.
         of_star: of the simulator, what it says of interfaces.
     """
 
@@ -167,22 +172,24 @@ class IncrementalLowerBound:
         self,
         lowering: Lowering,
         link_seconds: LinkSeconds,
-        penalty: Callable[[F64], float],
+        seconds_per_byte: float,
         of_star: HasInterfaces = NoInterfaces(),  # noqa: B008 - it has no state
     ) -> None:
-        self._lowering, self._link_seconds, self._penalty = lowering, link_seconds, penalty
+        self._lowering, self._link_seconds = lowering, link_seconds
         self._of_star = of_star
         self._pieces = lowering.pieces
-        self._capacity = np.asarray(lowering.cluster.device_memory, dtype=np.float64)
+        self._memory = _Memory(np.asarray(lowering.cluster.device_memory, dtype=np.float64), seconds_per_byte)
         self._forget()
 
     def _forget(self) -> None:
         self._generation = self._pieces.generation
         self._device_rows = _Rows(2 * self._lowering.cluster.n_devices)
         self._link_rows: LruCache[bytes, _LinkRows] = LruCache(_FABRICS)
-        self._sums: LruCache[bytes, _Sums] = LruCache(_STATES)
+        self._sums: LruCache[bytes, tuple[_Sums, int]] = LruCache(_STATES)
+        self._edges = self._lowering.edge_numbers()
         self._base: _Base | None = None
-        self._last: Change | None = None
+        self._after: _Sums | None = None
+        self._last: _Change | None = None
 
     def of(self, candidate: Candidate, state: State) -> LowerBound:
         """Return a lower bound on the cost of ``candidate``, which describes ``state``; none on a new fabric.
@@ -191,145 +198,252 @@ class IncrementalLowerBound:
         """
         if state.fabric.key != candidate.base.fabric.key:
             return NO_BOUND
-        change, self._last = self._last, None
-        if change is None or change.placements is not candidate.placements or change.base.state is not candidate.base:
-            change = self.begin(candidate.base, candidate.placements)
-        if change.bound.seconds < candidate.cutoff_seconds:
-            sums = self.count_links(change)
-            self._sums.put(state.strategy.key + state.fabric.key, sums)
+        bound = self.proposed(candidate.base, candidate.placements, candidate.cutoff_seconds)
+        assert self._last is not None
+        assert self._after is not None
+        if self._last.counts_links:
+            sums = self._after.copy()
+            self._sums.put(state.strategy.key + state.fabric.key, (sums, self._last.base.age + 1))
             self._pieces.put_numbers(state.strategy, sums.numbers)
-        return change.bound
+        return bound
 
-    def proposed(self, base: State, placements: Mapping[int, Placement]) -> Change:
-        """Begin to bound what ``base`` costs with other placements, as `begin`; `of` goes on from there.
+    def proposed(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> LowerBound:
+        """Return a lower bound on what ``base`` costs with other placements.
 
-        That is so if the next candidate has this very mapping.
+        Links are left out if devices and memory alone reach the cutoff.  The bound on this very change is kept until
+        another one is asked for.
         """
-        self._last = self.begin(base, placements)
-        return self._last
-
-    def begin(self, base: State, placements: Mapping[int, Placement]) -> Change:
-        """Bound what ``base`` costs with other placements by devices and memory, without links."""
-        pieces = self._pieces
+        last, pieces = self._last, self._pieces
         pieces.make_room()
+        if (
+            last is not None
+            and last.placements is placements
+            and last.base.state is base
+            and pieces.generation == self._generation
+            and (last.counts_links or last.bound.seconds >= cutoff)
+        ):
+            return last.bound
+        self._last = None
         if pieces.generation != self._generation:
             self._forget()
         if self._base is None or self._base.state is not base:
             self._base = self._base_of(base)
-        sums = self._base.sums
-        numbers = {op: pieces.operator(op, placement) for op, placement in placements.items()}
-        fragments = self._difference(sums.numbers, numbers)
-        rows = self._device_rows_of(fragments)
-        devices = np.empty(len(sums.devices))
-        longest, exceeds = _shift_devices(sums.devices, fragments, rows, self._capacity, _SLACK, devices)
-        penalty = self._penalty(devices[len(devices) // 2 :] * (1 - _SLACK)) if exceeds else 0.0
-        bound = LowerBound((longest + penalty) * (1 - _SLACK), not exceeds)
-        return Change(self._base, placements, numbers, devices, penalty, bound)
+            self._after = self._base.sums.copy()
+        numbers = [pieces.operator(op, placement) for op, placement in placements.items()]
+        change = np.array([list(placements), numbers], dtype=np.int64)
+        answer = self._pass_over(change, cutoff)
+        if answer[0] == _MISSING:
+            self._complete(placements, numbers)
+            answer = self._pass_over(change, cutoff)
+        state, seconds, fits = answer
+        self._last = _Change(self._base, placements, LowerBound(seconds, fits), state == _COMPLETE)
+        return self._last.bound
 
-    def count_links(self, change: Change) -> _Sums:
-        """Count links into the bound of a change, once; return the sums of the changed state."""
-        if change.sums is not None:
-            return change.sums
-        before, pieces, state = change.base.sums, self._pieces, change.base.state
-        numbers, placements = change.numbers, list(state.strategy.placements)
-        for op, placement in change.placements.items():
-            placements[op] = placement
-        n_ops = len(placements)
-        for edge in self._lowering.edges_at(change.placements):
-            numbers[n_ops + edge] = pieces.edge(edge, placements)
-        links = np.empty(len(before.links))
-        fragments = self._difference(before.numbers, numbers)
-        rows = self._link_rows_of(fragments, state.fabric, len(links))
-        busiest = _shift_links(before.links, fragments, rows, links)
-        seconds = (busiest + change.penalty) * (1 - _SLACK)
-        change.bound = LowerBound(max(change.bound.seconds, seconds), change.bound.fits)
-        after = before.numbers.copy()
-        for place, number in numbers.items():
-            after[place] = number
-        change.sums = _Sums(after, change.devices, links, before.age + 1)
-        return change.sums
+    def key(self) -> bytes:
+        """Return the keys of the strategy whose bound was asked last, which is of placements alone, and its fabric."""
+        assert self._last is not None
+        keys = self._last.base.keys.copy()
+        for op, placement in self._last.placements.items():
+            keys[op] = placement.key
+        return b"".join(keys)
 
-    @staticmethod
-    def _difference(before: list[int], after: Mapping[int, int]) -> I64:
-        """(2, n) numbers of the fragments that go, and of those that come, where they differ."""
-        gone = [before[place] for place in after]
-        if gone == (coming := list(after.values())):
-            return np.empty((2, 0), dtype=np.int64)
-        return np.array([gone, coming], dtype=np.int64)
+    def placement_key(self) -> int:
+        """Return the `Lowering.placement_key` of the strategy whose bound was asked last, where links were counted."""
+        assert self._last is not None
+        assert self._last.counts_links
+        assert self._after is not None
+        return self._pieces.key_of_numbers(self._after.numbers)
+
+    def _pass_over(self, change: I64, cutoff: float) -> tuple[int, float, bool]:
+        """Run the kernel over a change: operators, and the numbers of their fragments."""
+        assert self._base is not None
+        assert self._after is not None
+        rows = (*self._device_rows.columns, *self._base.links.columns)
+        answer: tuple[int, float, bool] = _shift(
+            *self._base.sums, change, *self._edges.columns, *rows, *self._memory, cutoff, *self._after
+        )
+        return answer
+
+    def _complete(self, placements: Mapping[int, Placement], numbers: list[int]) -> None:
+        """See to it that all fragments of a change are known."""
+        assert self._base is not None
+        after, state = self._base.sums.numbers.tolist(), self._base.state
+        changed = list(state.strategy.placements)
+        for (op, placement), number in zip(placements.items(), numbers, strict=True):
+            changed[op], after[op] = placement, number
+        edges = self._lowering.edges_at(placements)
+        of_edges = [self._pieces.edge(edge, changed) for edge in edges]
+        for edge, number in zip(edges, of_edges, strict=True):
+            source, target = self._edges.ends[edge]
+            self._edges.put(edge, after[source], after[target], number)
+        places = [*placements, *(len(changed) + edge for edge in edges)]
+        before = self._base.sums.numbers[places].tolist()
+        self._add_device_rows([*before[: len(numbers)], *numbers])
+        self._add_link_rows([*before, *numbers, *of_edges], self._base.links)
 
     def _base_of(self, state: State) -> _Base:
-        """Make a base of a state: its sums, and the keys that make up its own."""
+        """Make a base of a state: its sums, the rows of its fabric, and the keys that make up its own."""
         keys = [placement.key for placement in state.strategy.placements]
-        return _Base(state, self._sums_of(state), [*keys, state.fabric.key])
+        sums, age = self._sums_of(state)
+        links = self._link_rows.find(state.fabric.key) or self._link_rows.put(
+            state.fabric.key,
+            _LinkRows(len(sums.links), self._of_star.interfaces(state.fabric, self._lowering.cluster)),
+        )
+        return _Base(state, sums, age, links, [*keys, state.fabric.key])
 
-    def _sums_of(self, state: State) -> _Sums:
+    def _sums_of(self, state: State) -> tuple[_Sums, int]:
+        """Return the sums of a state, and how many differences ago they were taken anew."""
         key = state.strategy.key + state.fabric.key
-        sums = self._sums.find(key)
-        if sums is None or sums.age >= _REFRESH:
+        aged_sums = self._sums.find(key)
+        if aged_sums is None or aged_sums[1] >= _REFRESH:
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
             devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.memory(state.strategy)])
             links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
-            sums = self._sums.put(key, _Sums(self._pieces.numbers(state.strategy), devices, links, 0))
-        return sums
+            aged_sums = self._sums.put(key, (_Sums(self._pieces.numbers(state.strategy), devices, links), 0))
+        return aged_sums
 
-    def _device_rows_of(self, change: I64) -> F64:
-        """Rows of seconds of compute, then bytes of memory, of every device; those of these fragments are there."""
+    def _add_device_rows(self, numbers: Iterable[int]) -> None:
+        """Add the rows of seconds of compute, then bytes of memory, of every device, of fragments that have none."""
         count = self._lowering.cluster.n_devices
-        for number in self._device_rows.missing(change.ravel().tolist()):
+        for number in self._device_rows.missing(numbers):
             fragment = self._pieces.fragment(number)
             assert isinstance(fragment, OperatorFragment)
             columns = (fragment.forward + fragment.backward, fragment.memory)
             row = np.concatenate([np.bincount(fragment.devices, column, count) for column in columns])
             self._device_rows.put(number, row)
-        return self._device_rows.rows
 
-    def _link_rows_of(self, change: I64, fabric: AnyFabric, n_links: int) -> F64:
-        """Rows of seconds of every link; those of these fragments are there, new ones are priced together."""
-        cluster = self._lowering.cluster
-        rows = self._link_rows.find(fabric.key) or self._link_rows.put(
-            fabric.key, _LinkRows(n_links, self._of_star.interfaces(fabric, cluster))
-        )
-        missing = list(dict.fromkeys(rows.missing(change.ravel().tolist())))
-        if missing and rows.interfaces is not None:
+    def _add_link_rows(self, numbers: Iterable[int], rows: _LinkRows) -> None:
+        """Add the rows of seconds of every link, of fragments that have none; they are priced together."""
+        missing, cluster = rows.missing(numbers), self._lowering.cluster
+        if rows.interfaces is not None:
             for number in missing:
-                self._pieces.load_interfaces(number, rows.interfaces, rows.cleared(number))
+                self._pieces.load_interfaces(number, rows.interfaces, rows.put(number, 0.0))
         elif missing:
+            assert self._base is not None
             fragments = [self._pieces.fragment(number) for number in missing]
-            seconds = self._link_seconds(messages(fragments, cluster.n_devices), fabric, cluster)
+            seconds = self._link_seconds(messages(fragments, cluster.n_devices), self._base.state.fabric, cluster)
             for place, number in enumerate(missing):
-                rows.put(number, seconds[place] if place < len(seconds) else np.zeros(n_links))
-        return rows.rows
+                rows.put(number, seconds[place] if place < len(seconds) else 0.0)
+
+
+@kernel
+def _shift(
+    numbers: I64,
+    devices: F64,
+    links: F64,
+    change: I64,
+    ptr: I32,
+    edge: I32,
+    source: I32,
+    target: I32,
+    keys: U64,
+    edge_numbers: I32,
+    device_rows: F64,
+    device_known: I8,
+    link_rows: F64,
+    link_known: I8,
+    capacity: F64,
+    seconds_per_byte: float,
+    cutoff: float,
+    new_numbers: I64,
+    new_devices: F64,
+    new_links: F64,
+) -> tuple[int, float, bool]:
+    """Write the sums after a change; return how far that went, a lower bound, and whether memory certainly suffices.
+
+    Arrays are given one by one, for a tuple of them takes ten times as long to hand over.
+
+    Args:
+        numbers, devices, links: `_Sums` of the base.
+        change: (2, n) operators, and the numbers of their new fragments.
+        ptr, edge, source, target, keys, edge_numbers: `EdgeColumns` of the graph.
+        device_rows, device_known, link_rows, link_known: `_RowColumns` of fragments.
+        capacity, seconds_per_byte: `_Memory` of the devices.
+        cutoff: links are counted only if devices and memory cost less, in seconds.
+        new_numbers, new_devices, new_links: `_Sums` to be written.
+    """
+    after = _Sums(new_numbers, new_devices, new_links)
+    if not _count_devices(numbers, change, _RowColumns(device_rows, device_known), devices, after.devices):
+        return _MISSING, 0.0, False
+    longest, penalty, fits = _busiest_device(after.devices, _Memory(capacity, seconds_per_byte))
+    bound = (longest + penalty) * (1 - _SLACK)
+    if bound >= cutoff:
+        return _DEVICES_ALONE, bound, fits
+    for place in range(len(numbers)):
+        after.numbers[place] = numbers[place]
+    for link in range(len(links)):
+        after.links[link] = links[link]
+    edges = EdgeColumns(ptr, edge, source, target, keys, edge_numbers)
+    if not _count_links(change, edges, _RowColumns(link_rows, link_known), after):
+        return _MISSING, 0.0, False
+    busiest = 0.0
+    for link in range(len(links)):
+        busiest = max(busiest, after.links[link])
+    return _COMPLETE, max(bound, (busiest + penalty) * (1 - _SLACK)), fits
 
 
 @inline_kernel
-def _add_difference(before: F64, change: I64, rows: F64, after: F64) -> None:
-    """Write what is left ``before`` without the rows ``change[0]`` and with the rows ``change[1]``."""
+def _count_devices(numbers: I64, change: I64, rows: _RowColumns, before: F64, after: F64) -> bool:
+    """Write the sums of devices after a change; say whether all fragments have rows."""
     for k in range(len(before)):
         after[k] = before[k]
     for c in range(change.shape[1]):
-        for k in range(len(before)):
-            after[k] += rows[change[1, c], k] - rows[change[0, c], k]
+        old, new = numbers[change[0, c]], change[1, c]
+        if not (_is_known(rows, old) and _is_known(rows, new)):
+            return False
+        _replace(rows.rows, old, new, after)
+    return True
 
 
-@kernel
-def _shift_devices(before: F64, change: I64, rows: F64, capacity: F64, slack: float, after: F64) -> tuple[float, bool]:
-    """Write the sums of devices after a change; return the most seconds, and whether memory may be exceeded."""
-    _add_difference(before, change, rows, after)
-    longest, exceeds = 0.0, False
-    for device in range(len(capacity)):
-        longest = max(longest, after[device])
-        exceeds |= after[len(capacity) + device] * (1 + slack) > capacity[device]
-    return longest, exceeds
+@inline_kernel
+def _busiest_device(devices: F64, memory: _Memory) -> tuple[float, float, bool]:
+    """Return the most seconds of a device, what exceeded memory costs at least, and whether memory surely suffices."""
+    longest, excess, fits, count = 0.0, 0.0, True, len(memory.capacity)
+    for device in range(count):
+        longest = max(longest, devices[device])
+        used = devices[count + device]
+        fits &= used * (1 + _SLACK) <= memory.capacity[device]
+        excess += max(0.0, used * (1 - _SLACK) - memory.capacity[device])
+    return longest, excess * memory.seconds_per_byte if excess > 0.0 else 0.0, fits
 
 
-@kernel
-def _shift_links(before: F64, change: I64, rows: F64, after: F64) -> float:
-    """Write the sums of links after a change, and return the largest."""
-    _add_difference(before, change, rows, after)
-    busiest = 0.0
-    for link in range(len(after)):
-        busiest = max(busiest, after[link])
-    return busiest
+@inline_kernel
+def _count_links(change: I64, edges: EdgeColumns, rows: _RowColumns, after: _Sums) -> bool:
+    """Put the fragments of a change, and those of the edges at it; say whether all have rows."""
+    for c in range(change.shape[1]):
+        if not _put(rows, change[0, c], change[1, c], after):
+            return False
+    for c in range(change.shape[1]):
+        for k in range(edges.ptr[change[0, c]], edges.ptr[change[0, c] + 1]):
+            edge = edges.edge[k]
+            number = edge_number(edges, edge, after.numbers[edges.source[edge]], after.numbers[edges.target[edge]])
+            if number < 0 or not _put(rows, len(edges.ptr) - 1 + edge, number, after):
+                return False
+    return True
+
+
+@inline_kernel
+def _is_known(rows: _RowColumns, number: int) -> bool:
+    return number < len(rows.known) and rows.known[number] == 1
+
+
+@inline_kernel
+def _replace(rows: F64, old: int, new: int, sums: F64) -> None:
+    """Count the row of another fragment."""
+    if old != new:
+        for k in range(len(sums)):
+            sums[k] += rows[new, k] - rows[old, k]
+
+
+@inline_kernel
+def _put(rows: _RowColumns, place: int, number: int, after: _Sums) -> bool:
+    """Put the fragment at a place, and count its links; say whether they are known."""
+    old = after.numbers[place]
+    if not (_is_known(rows, old) and _is_known(rows, number)):
+        return False
+    _replace(rows.rows, old, number, after.links)
+    after.numbers[place] = number
+    return True
 
 
 def _compute_seconds(taskgraph: TaskGraph) -> Any:

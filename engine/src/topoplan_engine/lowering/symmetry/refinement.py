@@ -366,8 +366,8 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
     if not graph.in_turn[k]:
         return graph.pair_color[k]
     a, b, n_devices = graph.device[graph.src[k]], graph.device[graph.dst[k]], len(work.device)
-    there, back = work.channel[a * n_devices + b], work.channel[b * n_devices + a]
-    return mix_briefly(graph.pair_color[k] + there * _TWO + mix_briefly(back + _ONE))
+    forth, back = work.channel[a * n_devices + b], work.channel[b * n_devices + a]
+    return mix_briefly(graph.pair_color[k] + forth * _TWO + mix_briefly(back + _ONE))
 
 
 @kernel

@@ -1,0 +1,106 @@
+"""The fragments of edges by the fragments at their ends, where a kernel finds them.
+
+A change to some operators changes the edges at them.  Which fragment an edge then has follows from the numbers of the
+fragments at its ends (`topoplan_engine.lowering.pieces`).
+
+Data flow: who numbers the fragment of an edge puts it into `EdgeNumbers`; kernels look it up with `edge_number` in the
+columns `EdgeNumbers.columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, U64
+from topoplan_engine.csr import indptr
+from topoplan_engine.kernels.hashing import slot_of
+from topoplan_engine.kernels.jit import inline_kernel, kernel
+
+__all__ = ["EdgeColumns", "EdgeNumbers", "edge_number"]
+
+#: Slots of a new hash table.
+_SLOTS = 1 << 10
+#: Bits of the number of a fragment in a key: more than enough for all that are kept.
+_BITS = np.uint64(24)
+
+
+class EdgeColumns(NamedTuple):
+    """The edges of a graph, and the numbers of their fragments.
+
+    Attributes:
+        ptr, edge: CSR, the edges at each operator.
+        source, target: (m,) operators at their ends.
+        keys, numbers: hash table (`topoplan_engine.kernels.hashing`) of edge and fragments at its ends.
+    """
+
+    ptr: I32
+    edge: I32
+    source: I32
+    target: I32
+    keys: U64
+    numbers: I32
+
+
+class EdgeNumbers:
+    """A hash table that grows.
+
+    Attributes:
+        ends: producer and consumer of each edge.
+        columns: to be read by kernels.
+    """
+
+    def __init__(self, edges_at: Sequence[Sequence[int]], ends: Sequence[tuple[int, int]]) -> None:
+        """Know no fragment yet; ``edges_at`` are those at each operator."""
+        self.ends = ends
+        source, target = np.array(ends, dtype=np.int32).reshape(-1, 2).T.copy()
+        self.columns = EdgeColumns(
+            ptr=indptr([len(edges) for edges in edges_at], np.int32),
+            edge=np.array([edge for edges in edges_at for edge in edges], dtype=np.int32),
+            source=source,
+            target=target,
+            keys=np.zeros(_SLOTS, np.uint64),
+            numbers=np.full(_SLOTS, -1, np.int32),
+        )
+        self._count = 0
+
+    def put(self, edge: int, source: int, target: int, number: int) -> None:
+        """Keep the number of an edge's fragment by those of the fragments at its ends."""
+        old = self.columns
+        if 2 * self._count >= len(old.numbers):
+            keys, numbers = np.zeros(2 * len(old.keys), np.uint64), np.full(2 * len(old.keys), -1, np.int32)
+            self.columns = old._replace(keys=keys, numbers=numbers)
+            _move(old.keys, old.numbers, keys, numbers)
+        self._count += int(_put(self.columns, edge, source, target, number))
+
+
+@inline_kernel
+def _key(edge: int, source: int, target: int) -> Any:
+    return (np.uint64(edge) << (_BITS + _BITS)) | (np.uint64(source) << _BITS) | np.uint64(target)
+
+
+@inline_kernel
+def edge_number(columns: EdgeColumns, edge: int, source: int, target: int) -> int:
+    """Return the number of an edge's fragment; -1 if it is not known."""
+    return int(columns.numbers[slot_of(columns.keys, columns.numbers, _key(edge, source, target))])
+
+
+@kernel
+def _put(columns: EdgeColumns, edge: int, source: int, target: int, number: int) -> bool:
+    """Keep a number; say whether it is new."""
+    key = _key(edge, source, target)
+    slot = slot_of(columns.keys, columns.numbers, key)
+    new = columns.numbers[slot] < 0
+    columns.keys[slot], columns.numbers[slot] = key, number
+    return bool(new)
+
+
+@kernel
+def _move(keys: U64, numbers: I32, new_keys: U64, new_numbers: I32) -> None:
+    """Copy a hash table into a larger one."""
+    for old in range(len(numbers)):
+        if numbers[old] >= 0:
+            slot = slot_of(new_keys, new_numbers, keys[old])
+            new_keys[slot], new_numbers[slot] = keys[old], numbers[old]
