@@ -84,24 +84,36 @@ class Construction:
             Its outputs, as they are.
         """
         operator, samples = _with_samples(operator, [layout.sample for layout in inputs], slots)
-        operator = self._with_weights(operator, weights)
+        operator, sources = self._with_weights(operator, [*inputs, *weights])
         self._places.append((node.path, operator.kind, moves))
         name = f"{len(self._places)}"
-        handles = self._builder.append(operator, [layout.handle for layout in inputs], name)
+        handles = self._builder.append(operator, sources, name)
         return [Layout.of(handle, sample) for handle, sample in zip(handles, samples, strict=True)]
 
-    def _with_weights(self, operator: Operator, weights: Sequence[Layout]) -> Operator:
-        """Let a parameter that an earlier operator holds be data of this one: it is kept and reduced once."""
-        own_tensors: list[Tensor] = []
-        shared: list[Tensor] = []
-        for tensor, layout in zip(operator.weights, weights, strict=True):
-            (shared if layout.parameter and self.used[layout.parameter] else own_tensors).append(tensor)
+    def _with_weights(self, operator: Operator, layouts: Sequence[Layout]) -> tuple[Operator, list[Handle]]:
+        """Return an operator whose weights are the parameters that no earlier operator holds, and its inputs' handles.
+
+        What is computed is an input wherever it stands.  A parameter that an earlier operator holds is data of this
+        one: it is kept and reduced once.
+
+        Args:
+            operator: of the algebra.
+            layouts: where its inputs lie, then where its weights lie.
+        """
+        weights: list[int] = []
+        for index, layout in enumerate(layouts):
+            if layout.parameter and not self.used[layout.parameter]:
+                weights.append(index)
             self.used[layout.parameter] += 1
-        return (
-            attrs.evolve(operator, weights=tuple(own_tensors), inputs=(*operator.inputs, *shared))
-            if shared
-            else operator
-        )
+        tensors = (*operator.inputs, *operator.weights)
+        inputs = [index for index in range(len(tensors)) if index not in weights]
+        place = {index: number for number, index in enumerate((*inputs, *weights))}
+        return attrs.evolve(
+            operator,
+            inputs=tuple(tensors[index] for index in inputs),
+            weights=tuple(tensors[index] for index in weights),
+            linear_in=tuple(tuple(sorted(place[index] for index in linear)) for linear in operator.linear_in),
+        ), [layouts[index].handle for index in inputs]
 
     def plain(self, node: Node, layout: Layout) -> Layout:
         """Return a view as a tensor of its own, made by operators where it is none, once for all that read it."""
@@ -112,7 +124,8 @@ class Construction:
         return self._plain[layout]
 
     def _made_plain(self, node: Node, layout: Layout) -> Layout:
-        if layout.parameter or layout.constant or layout.handle.producer < 0:
+        is_data = layout.parameter or layout.constant or layout.handle.producer < 0
+        if is_data and not (layout.parameter and layout.repeats):
             return _rearranged_data(layout)
         if layout.repeats:
             return self._repeated(node, layout)
@@ -367,7 +380,7 @@ class Call:
         operator = make(Handle(shape, layout.handle.itemsize))
         if shape != layout.handle.shape:
             operator = joined(operator, shape, layout.handle.shape)
-        output = self.emit(operator, [Layout.of(layout.handle, layout.sample)], weights)[0]
+        output = self.emit(operator, [layout.base], weights)[0]
         return layout.on(output.handle, output.sample)
 
     def ending_whole(self, layout: Layout) -> Layout:

@@ -42,7 +42,7 @@ def _function(call: Call) -> Sequence[Layout]:
 def _of_one(call: Call, kind: str, x: Layout) -> Layout:
     """Apply a function to the tensor that a view shows, and look at the result in the same way."""
     x = call.made_plain(x) if x.repeats or x.split() is None else x
-    output = call.emit(pointwise.elementwise(kind, [x.handle]), [Layout.of(x.handle, x.sample)])[0]
+    output = call.emit(pointwise.elementwise(kind, [x.handle]), [x.base])[0]
     return x.on(output.handle, output.sample)
 
 
@@ -66,7 +66,7 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     if len(views) == 2 and len(tensors) == 2 and _alike(*views):
         output = call.emit(
             pointwise.elementwise(kind, [view.handle for view in views]),
-            [Layout.of(view.handle, view.sample) for view in views],
+            [view.base for view in views],
         )[0]
         return [views[0].on(output.handle, output.sample)]
     rank = len(call.shape)
@@ -74,12 +74,14 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     inputs = call.in_one_order([_of_rank(view, rank) for view in tensors])
     places = [inputs[0].follows(axis) for axis in range(rank)]
     order = list(range(rank)) if -1 in places else sorted(range(rank), key=lambda axis: places[axis])
-    weights = [call.made_plain(_of_rank(view, rank).permuted(order)) for view in views if view.parameter]
+    weights = [
+        call.made_plain(_of_rank(view, rank).without_repeats().permuted(order)) for view in views if view.parameter
+    ]
     sizes = [max(axis) for axis in zip(*(view.handle.shape for view in (*inputs, *weights)), strict=True)]
     if tuple(sizes) != tuple(call.shape[k] for k in order):
         raise UntranslatedError(f"an operand that is repeated to {call.shape}")
     operator = pointwise.elementwise(kind, [view.handle for view in inputs], [view.handle for view in weights])
-    output = call.emit(operator, [Layout.of(view.handle, view.sample) for view in inputs], weights)[0]
+    output = call.emit(operator, [view.base for view in inputs], weights)[0]
     return [output.permuted([order.index(axis) for axis in range(rank)])]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from topoplan_frontend_torch.parts import taken_apart
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
 from topoplan_frontend_torch.separating import GROUPED, separated
 from topoplan_frontend_torch.simplify import alive, operator_of
@@ -79,7 +80,7 @@ class _Group:
 
 def fuse(program: Program) -> Program:
     """Return the program with the groups that are known as one node each."""
-    program = separated(program)
+    program = separated(taken_apart(program))
     for find in (_written_parts, _rms_norm, _rotary, _routing, _combination, _dispatch, _keys_and_values, _pointwise):
         program = _Finder(program).replaced(find)
     return program

@@ -58,6 +58,11 @@ class Layout:
         return tuple(math.prod(atom.size for atom in axis) for axis in self.axes)
 
     @property
+    def base(self) -> Layout:
+        """The tensor that is looked at, as it is."""
+        return Layout.of(self.handle, self.sample, parameter=self.parameter, constant=self.constant)
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is the tensor as it is."""
         return self.shape == self.handle.shape and self.axes == _identity(self.handle.shape)

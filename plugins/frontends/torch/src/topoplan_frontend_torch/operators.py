@@ -41,14 +41,14 @@ def _addmm(call: Call) -> Sequence[Layout]:
 
 def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layout]:
     """Return ``x`` times a weight (out, in), plus a bias."""
-    if not weight.parameter or len(weight.shape) != 2:
-        raise UntranslatedError("a product with a computed weight")
+    if len(weight.shape) != 2:
+        raise UntranslatedError(f"a product with a weight of {len(weight.shape)} axes")
     x = call.ending_whole(x)
-    x = x if x.ends_plainly(1) else call.made_plain(x)
+    x = x if x.ends_plainly(1) and not x.repeats else call.made_plain(x)
     biases = [call.made_plain(call.view(bias))] if call.has(bias) else []
     out = weight.shape[0]
     operator = dense.linear(x.handle, out, bias=bool(biases), activation=False)
-    base = call.emit(operator, [Layout.of(x.handle, x.sample)], [call.made_plain(weight), *biases])[0]
+    base = call.emit(operator, [x.base], [call.made_plain(weight), *biases])[0]
     return [x.on(base.handle, base.sample)]
 
 
@@ -112,7 +112,7 @@ def _summed(call: Call, terms: Sequence[str], out: str, factors: Sequence[Layout
         f"{','.join(words)}->{base}", [view.handle for view in inputs], [view.handle for view in weights], sample=" "
     )
     kind = call.operator if call.operator in ("bmm", "matmul", "einsum") else "matmul"
-    plain = [Layout.of(view.handle, view.sample) for view in inputs]
+    plain = [view.base for view in inputs]
     slots = _slots(words, [view.sample for view in views], base)
     number = {dim.name: index for index, dim in enumerate(operator.dims)}
     output = call.emit(attrs.evolve(operator, kind=kind), plain, weights, slots=number.get(slots))[0]
@@ -206,7 +206,7 @@ def _softmax(call: Call) -> Sequence[Layout]:
     if x.follows(axis) < 0:
         x = call.made_plain(x)
     operator = pointwise.softmax(x.handle, x.follows(axis), log="log" in call.operator)
-    output = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
+    output = call.emit(operator, [x.base])[0]
     return [x.on(output.handle, output.sample)]
 
 
@@ -215,7 +215,7 @@ def _top_k(call: Call) -> Sequence[Layout]:
     if call.argument("dim", default=-1) not in (-1, len(x.shape) - 1):
         raise UntranslatedError("the best along another axis than the last")
     x = x if x.ends_plainly(1) else call.made_plain(x)
-    values, indices = call.emit(experts.top_k(x.handle, call.integer("k")), [Layout.of(x.handle, x.sample)])
+    values, indices = call.emit(experts.top_k(x.handle, call.integer("k")), [x.base])
     call.graph.chosen = indices
     chosen = attrs.evolve(x.on(indices.handle, indices.sample), constant=True)
     return [x.on(values.handle, values.sample), chosen][: len(call.node.outputs)]

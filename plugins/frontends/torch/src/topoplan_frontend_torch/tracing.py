@@ -58,13 +58,30 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
         TopoplanError: torch cannot export it; the message has torch's cause, file and line.
     """
     try:
-        with warnings.catch_warnings(), _no_logging():
+        with warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
     except Exception as error:
         raise TopoplanError(f"{where}: torch.export: {_cause(error)}") from error
+
+
+@contextmanager
+def _no_cache(module: Any) -> Iterator[None]:
+    """Let models of transformers return no keys and values for further tokens: training reads none.
+
+    torch cannot export the class that holds them.
+    """
+    configurations = {id(config): config for part in module.modules() if (config := getattr(part, "config", None))}
+    caching = [config for config in configurations.values() if getattr(config, "use_cache", None) is True]
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
 
 
 @contextmanager

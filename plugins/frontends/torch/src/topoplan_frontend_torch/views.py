@@ -59,7 +59,7 @@ def _part(call: Call, x: Layout, axis: int, start: int, stop: int, step: int = 1
     if base < 0:
         raise UntranslatedError("a part of an axis of size 1")
     operator = shaping.sliced(x.handle, base, start, stop, step)
-    output = call.emit(operator, [Layout.of(x.handle, x.sample)])[0]
+    output = call.emit(operator, [x.base])[0]
     return x.on(output.handle, output.sample)
 
 
@@ -107,7 +107,7 @@ def _split(call: Call) -> Sequence[Layout]:
     if sum(sizes) != x.shape[axis]:
         raise UntranslatedError("parts that are not all of a tensor")
     operator = shaping.split(x.handle, sizes, x.follows(axis))
-    return [x.on(output.handle, output.sample) for output in call.emit(operator, [Layout.of(x.handle, x.sample)])]
+    return [x.on(output.handle, output.sample) for output in call.emit(operator, [x.base])]
 
 
 def _unbind(call: Call) -> Sequence[Layout]:
@@ -115,7 +115,7 @@ def _unbind(call: Call) -> Sequence[Layout]:
     axis = call.axis("dim", rank=len(x.shape), default=0)
     x = call.followed(x, axis)
     operator = shaping.split(x.handle, [1] * x.shape[axis], x.follows(axis))
-    output = call.emit(operator, [Layout.of(x.handle, x.sample)])
+    output = call.emit(operator, [x.base])
     return [_must(x.on(each.handle, each.sample).reshaped(call.shape)) for each in output]
 
 
@@ -150,14 +150,15 @@ def _side_by_side(call: Call, views: Sequence[Layout], axis: int) -> Sequence[La
         x, token = call.made_plain(views[1]), call.made_plain(views[0].without_repeats())
         return call.emit(shaping.append_token(x.handle), [x], [token])
     if tokens:
-        raise UntranslatedError("a concatenation with a parameter")
+        views = [call.made_plain(view) for view in views]
     views = call.in_one_order(views)
     base = views[0].follows(axis)
     if base < 0:  # parts of one element each
         views = [call.made_plain(view) for view in views]
         base = axis
-    operator = pointwise.concat([view.handle for view in views], base)
-    output = call.emit(operator, [Layout.of(view.handle, view.sample) for view in views])[0]
+    sample = next((view.sample for view in views if view.sample is not None), -1)
+    operator = pointwise.concat([view.handle for view in views], base, sample=sample)
+    output = call.emit(operator, [view.base for view in views])[0]
     return [views[0].on(output.handle, output.sample)]
 
 
