@@ -47,6 +47,9 @@ _ENTRIES = 4096
 #: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
 _ROUNDING = 4e-9
 
+#: How much longer than its cutoff a quotient is simulated, so that its seconds reject its class at later cutoffs, too.
+_FURTHER = 1.25
+
 Memory = Literal["ignore", "limit", "penalty"]
 
 
@@ -212,11 +215,13 @@ class Evaluator:
         if self._is_slow(key, cutoff):
             return float("inf")
         if symmetry.worthwhile:
-            seconds = self._quotients.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, cutoff)
+            limit = _FURTHER * cutoff
+            seconds = self._quotients.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, limit)
         else:
+            limit = cutoff
             seconds = self._whole_seconds(state, cutoff, bound)
-        self._class_seconds.put(key, min(seconds, cutoff))
-        return seconds
+        self._class_seconds.put(key, min(seconds, limit))
+        return seconds if seconds < cutoff else float("inf")
 
     def _is_slow(self, key: tuple[bytes, int], cutoff: float) -> bool:
         """Say whether strategies of this class are known to reach the cutoff."""
