@@ -100,8 +100,8 @@ def test_classes_are_those_of_the_reference(host, model):
     for strategy in walk(problem, np.random.default_rng(1), 6):
         table = lowering.symmetry(strategy).table
         for in_turn_bytes in (0, 100_000):
-            graph = initial_colors(table, fragments.op_class, fragments.edge_class, 4, in_turn_bytes)
-            assert equitable_partition(graph, 4).part.tolist() == part_classes(graph, 4)
+            given = (table, fragments.op_class, fragments.edge_class, 4, in_turn_bytes)
+            assert equitable_partition(*given).part.tolist() == part_classes(initial_colors(*given), 4)
 
 
 @pytest.mark.parametrize("share", SHARES)

@@ -73,7 +73,7 @@ class EdgeNumbers:
             keys, numbers = np.zeros(2 * len(old.keys), np.uint64), np.full(2 * len(old.keys), -1, np.int32)
             self.columns = old._replace(keys=keys, numbers=numbers)
             _move(old.keys, old.numbers, keys, numbers)
-        self._count += int(_put(self.columns, edge, source, target, number))
+        self._count += int(_put(self.columns.keys, self.columns.numbers, edge, source, target, number))
 
 
 @inline_kernel
@@ -88,12 +88,12 @@ def edge_number(columns: EdgeColumns, edge: int, source: int, target: int) -> in
 
 
 @kernel
-def _put(columns: EdgeColumns, edge: int, source: int, target: int, number: int) -> bool:
+def _put(keys: U64, numbers: I32, edge: int, source: int, target: int, number: int) -> bool:
     """Keep a number; say whether it is new."""
     key = _key(edge, source, target)
-    slot = slot_of(columns.keys, columns.numbers, key)
-    new = columns.numbers[slot] < 0
-    columns.keys[slot], columns.numbers[slot] = key, number
+    slot = slot_of(keys, numbers, key)
+    new = numbers[slot] < 0
+    keys[slot], numbers[slot] = key, number
     return bool(new)
 
 

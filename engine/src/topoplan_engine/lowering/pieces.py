@@ -199,13 +199,10 @@ class Pieces:
         cut = self._cuts.setdefault(placement.degrees, len(self._cuts))
         counts = (parts, groups, len(fragment.group_parts), len(fragment.group_devices), cut)
         number = self._append_row(fragment, fragment.key, counts)
-        for place, arrays in (
-            (1, ints),
-            (2, (fragment.forward, fragment.backward, fragment.group_seconds)),
-            (3, (fragment.group_bytes,)),
-        ):
-            for array in arrays:
-                self._room(place, len(array))[:] = array
+        floats = (fragment.forward, fragment.backward, fragment.group_seconds)
+        for place, arrays in ((1, ints), (2, floats), (3, (fragment.group_bytes,))):
+            room = self._room(place, sum(map(len, arrays)))
+            np.concatenate(arrays, out=room)
         return number
 
     def _add_edge(self, edge: _Edge) -> int:

@@ -48,7 +48,7 @@ class PlacementLowering:
     def symmetry(self, strategy: Strategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None with optimizer steps, see `StrategyLowering`."""
         from topoplan_engine.lowering.symmetry.quotient import Symmetry
-        from topoplan_engine.lowering.symmetry.refinement import equitable_partition, initial_colors
+        from topoplan_engine.lowering.symmetry.refinement import equitable_partition
 
         fragments = self._fragments
         steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
@@ -56,8 +56,7 @@ class PlacementLowering:
             return None  # classes know nothing of them
         table = self._pieces.table(strategy)
         n_devices = fragments.cluster.n_devices
-        graph = initial_colors(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
-        classes = equitable_partition(graph, n_devices)
+        classes = equitable_partition(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
         return None if classes is None else Symmetry(table, classes)
 
     def memory(self, strategy: Strategy) -> F64:

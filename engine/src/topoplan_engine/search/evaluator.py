@@ -18,6 +18,7 @@ from topoplan.arrays import F64
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
@@ -40,8 +41,8 @@ __all__ = ["Evaluator", "memory_penalty"]
 #: megabyte (simulator.cc).
 _SECONDS_PER_BYTE = {"ignore": 0.0, "limit": float("inf"), "penalty": 1e-3 / 1e6}
 
-#: Entries of each cache.
-_ENTRIES = 4096
+#: Entries of each cache, and of what is known of fabrics.
+_ENTRIES, _FABRICS = 4096, 64
 
 #: More than the relative difference between the times of strategies that differ in the numbers of their devices only,
 #: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
@@ -103,6 +104,8 @@ class Evaluator:
         self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
         # By fabric and class of strategies (`Classes.key`): lower bound on the seconds of all of them.
         self._class_seconds: LruCache[tuple[bytes, int], float] = LruCache(_ENTRIES)
+        # By fabric: whether its iterations have quotients.
+        self._has_quotients: LruCache[bytes, bool] = LruCache(_FABRICS)
         # The class of strategies that differ in the numbers of their devices only, by `Lowering.placement_key`.
         self._classes: LruCache[int, int] = LruCache(_ENTRIES)
 
@@ -158,7 +161,7 @@ class Evaluator:
         cached = self._costs.find(bounds.key())
         if cached is not None:
             return cached[0] >= cutoff
-        if not self._quotients.has_quotient(base.fabric, self.problem.cluster):
+        if not self._has_quotient(base.fabric):
             return False
         class_key = self._classes.find(bounds.placement_key())
         return class_key is not None and self._is_slow((base.fabric.key, class_key), cutoff)
@@ -200,7 +203,7 @@ class Evaluator:
             seconds = self._programs.program_makespan(program, fabric, cluster)
             return seconds if seconds < cutoff else float("inf")
         once = self.evaluations == 1  # a quotient pays if more are to come
-        if once or not self._quotients.has_quotient(fabric, cluster):
+        if once or not self._has_quotient(fabric):
             return self._whole_seconds(state, cutoff, bound)
         placement_key = self._lowering.placement_key(state.strategy)
         class_key = None if placement_key is None else self._classes.find(placement_key)
@@ -222,6 +225,13 @@ class Evaluator:
             seconds = self._whole_seconds(state, cutoff, bound)
         self._class_seconds.put(key, min(seconds, limit))
         return seconds if seconds < cutoff else float("inf")
+
+    def _has_quotient(self, fabric: AnyFabric) -> bool:
+        """Say whether iterations on a fabric have quotients that the simulator can run."""
+        answer = self._has_quotients.find(fabric.key)
+        if answer is None:
+            answer = self._has_quotients.put(fabric.key, self._quotients.has_quotient(fabric, self.problem.cluster))
+        return answer
 
     def _is_slow(self, key: tuple[bytes, int], cutoff: float) -> bool:
         """Say whether strategies of this class are known to reach the cutoff."""

@@ -304,13 +304,11 @@ class IncrementalLowerBound:
 
     def _add_device_rows(self, numbers: Iterable[int]) -> None:
         """Add the rows of seconds of compute, then bytes of memory, of every device, of fragments that have none."""
-        count = self._lowering.cluster.n_devices
         for number in self._device_rows.missing(numbers):
             fragment = self._pieces.fragment(number)
             assert isinstance(fragment, OperatorFragment)
-            columns = (fragment.forward + fragment.backward, fragment.memory)
-            row = np.concatenate([np.bincount(fragment.devices, column, count) for column in columns])
-            self._device_rows.put(number, row)
+            columns = (fragment.devices, fragment.forward, fragment.backward, fragment.memory)
+            _load_devices(*columns, self._device_rows.put(number, 0.0))
 
     def _add_link_rows(self, numbers: Iterable[int], rows: _LinkRows) -> None:
         """Add the rows of seconds of every link, of fragments that have none; they are priced together."""
@@ -444,6 +442,14 @@ def _put(rows: _RowColumns, place: int, number: int, after: _Sums) -> bool:
     _replace(rows.rows, old, number, after.links)
     after.numbers[place] = number
     return True
+
+
+@kernel
+def _load_devices(devices: I32, forward: F64, backward: F64, memory: F64, row: F64) -> None:
+    """Add the seconds of parts to their devices, then their bytes."""
+    for p in range(len(devices)):
+        row[devices[p]] += forward[p] + backward[p]
+        row[len(row) // 2 + devices[p]] += memory[p]
 
 
 def _compute_seconds(taskgraph: TaskGraph) -> Any:

@@ -1,6 +1,6 @@
 """Symmetry reduction: parts of an iteration that nothing tells apart are simulated once.
 
-    PartTable ─► initial_colors ─► equitable_partition ─► quotient ─► one task for each class
+    PartTable ─► equitable_partition ─► quotient ─► one task for each class
 
 On a network that treats all hosts alike, most strategies leave many parts of operators in the same situation: same
 times, same neighbours, devices with the same load.  `refinement` finds classes of parts such that each part of a class

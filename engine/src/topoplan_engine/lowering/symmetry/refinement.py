@@ -7,8 +7,8 @@ back, with the same sequences of such messages, too.  Colors are 64-bit numbers;
 mixes into a part's color those of its device, its all-reduces and its neighbours, until no class splits any more
 (Weisfeiler, Leman, 1968).
 
-Data flow: `initial_colors` makes a `ColoredGraph` of a `PartTable`; `equitable_partition` refines its colors in a
-`Workspace` and numbers the classes.
+Data flow: one compiled pass, `equitable_partition`, makes a `ColoredGraph` of a `PartTable` (`initial_colors` does that
+alone), refines its colors in a `Workspace`, numbers the classes and counts what they send.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64, U64
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
-from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
 from topoplan_engine.lowering.parts import PartTable
 
 __all__ = ["Classes", "ColoredGraph", "equitable_partition", "initial_colors"]
@@ -127,41 +127,6 @@ class Workspace(NamedTuple):
     first_group: I32
     first_pair: I32
 
-    @classmethod
-    def of(cls, graph: ColoredGraph, n_devices: int) -> Workspace:
-        """Allocate a workspace; all is undefined before a kernel writes it."""
-        parts, groups, pairs = len(graph.device), len(graph.group_color), len(graph.src)
-        largest = max(parts, groups, pairs, len(graph.group_devices), n_devices, 1)
-        slots = 1 << (2 * largest - 1).bit_length()
-
-        def colors(size: int) -> U64:
-            return np.empty(size, np.uint64)
-
-        def numbers(size: int) -> I32:
-            return np.empty(size, np.int32)
-
-        return cls(
-            part=colors(parts),
-            next_part=colors(parts),
-            device=colors(n_devices),
-            group=colors(groups),
-            pair=colors(pairs),
-            sent=colors(parts),
-            fetched=colors(parts),
-            channel=colors(n_devices * n_devices if len(graph.in_turn) else 0),
-            label=colors(pairs if len(graph.in_turn) else 0),
-            keys=colors(slots),
-            numbers=numbers(slots),
-            part_class=numbers(parts),
-            device_class=numbers(n_devices),
-            group_class=numbers(groups),
-            pair_class=numbers(pairs),
-            first_part=numbers(parts),
-            first_device=numbers(n_devices),
-            first_group=numbers(groups),
-            first_pair=numbers(pairs),
-        )
-
 
 class _Loads(NamedTuple):
     """What passes the interfaces of the first device of each class; see `Classes`."""
@@ -192,34 +157,105 @@ def initial_colors(
         n_devices: of the cluster.
         in_turn_bytes: messages of no more bytes between the same two devices are served in turn.
     """
-    graph = ColoredGraph(
-        device=table.device,
-        part_color=np.empty(len(table.device), np.uint64),
-        part_ptr=table.part_ptr,
-        group_parts=np.empty(len(table.group_parts), np.int32),
-        device_ptr=table.device_ptr,
-        group_devices=table.group_devices,
-        group_color=np.empty(len(table.group_bytes), np.uint64),
-        src=np.empty(len(table.src), np.int32),
-        dst=np.empty(len(table.dst), np.int32),
-        pair_color=np.empty(len(table.src), np.uint64),
-        in_turn=~table.local & (table.size <= in_turn_bytes),
-    )
-    seconds = (table.forward, table.backward, table.group_seconds)
-    _color(table, _Bits(*(column.view(np.uint64) for column in seconds)), op_class, edge_class, graph)
-    if graph.in_turn.any() and _any_waits(graph, np.zeros(n_devices * n_devices, np.bool_)):
-        return graph
-    return graph._replace(in_turn=np.zeros(0, np.bool_))
+    return ColoredGraph(*_initial_colors(table, op_class, edge_class, n_devices, in_turn_bytes))
 
 
-def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes | None:
-    """Return the coarsest equitable partition that refines the colors of ``graph``.
+def equitable_partition(
+    table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int = 0
+) -> Classes | None:
+    """Return the coarsest equitable partition that refines the `initial_colors`, of which the arguments are.
 
     None if two messages of one class are served in turn by the same channel: then one has to wait for the other.
     """
-    work = Workspace.of(graph, n_devices)
+    equitable, columns = _equitable_partition(tuple(table), op_class, edge_class, n_devices, in_turn_bytes)
+    return Classes(*columns) if equitable else None
+
+
+@njit(no_cfunc_wrapper=True)
+def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
+    """See `equitable_partition`; ``columns`` are those of the table (a tuple with names takes longer to hand over)."""
+    table = PartTable(*columns)
+    graph = _initial_colors(table, op_class, edge_class, n_devices, in_turn_bytes)
+    work = _workspace(graph, n_devices)
     n_parts, n_groups, n_pairs = _partition(graph, work)
+    ends = np.empty((n_pairs, 4), np.int32)
+    equitable = _name_channels(graph, work, np.zeros(len(work.channel), np.int32), ends)
     first_device = work.first_device[work.device_class]
+    loads = _loads(graph, work, first_device, n_pairs)
+    representatives = (work.first_part[:n_parts], work.first_group[:n_groups], work.first_pair[:n_pairs])
+    of_parts = (work.part_class, work.group_class, work.pair_class)
+    return equitable, (*of_parts, *representatives, ends, *loads, first_device, work.part.sum())
+
+
+@njit(no_cfunc_wrapper=True)
+def _initial_colors(table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
+    """See `initial_colors`."""
+    graph = ColoredGraph(
+        table.device,
+        np.empty(len(table.device), np.uint64),
+        table.part_ptr,
+        np.empty(len(table.group_parts), np.int32),
+        table.device_ptr,
+        table.group_devices,
+        np.empty(len(table.group_bytes), np.uint64),
+        np.empty(len(table.src), np.int32),
+        np.empty(len(table.dst), np.int32),
+        np.empty(len(table.src), np.uint64),
+        np.empty(len(table.src), np.bool_),
+    )
+    seconds = (table.forward.view(np.uint64), table.backward.view(np.uint64), table.group_seconds.view(np.uint64))
+    _color(table, _Bits(*seconds), op_class, edge_class, in_turn_bytes, graph)
+    if _any_waits(graph, np.zeros(n_devices * n_devices, np.bool_)):
+        return graph
+    return ColoredGraph(
+        graph.device,
+        graph.part_color,
+        graph.part_ptr,
+        graph.group_parts,
+        graph.device_ptr,
+        graph.group_devices,
+        graph.group_color,
+        graph.src,
+        graph.dst,
+        graph.pair_color,
+        np.zeros(0, np.bool_),
+    )
+
+
+@njit(no_cfunc_wrapper=True)
+def _workspace(graph: ColoredGraph, n_devices: int) -> Any:
+    """Allocate a workspace; all is undefined before a kernel writes it."""
+    parts, groups, pairs, waiting = len(graph.device), len(graph.group_color), len(graph.src), len(graph.in_turn)
+    largest = max(parts, groups, pairs, len(graph.group_devices), n_devices, 1)
+    slots = 1
+    while slots < 2 * largest:
+        slots *= 2
+    return Workspace(
+        np.empty(parts, np.uint64),
+        np.empty(parts, np.uint64),
+        np.empty(n_devices, np.uint64),
+        np.empty(groups, np.uint64),
+        np.empty(pairs, np.uint64),
+        np.empty(parts, np.uint64),
+        np.empty(parts, np.uint64),
+        np.empty(n_devices * n_devices if waiting > 0 else 0, np.uint64),
+        np.empty(waiting, np.uint64),
+        np.empty(slots, np.uint64),
+        np.empty(slots, np.int32),
+        np.empty(parts, np.int32),
+        np.empty(n_devices, np.int32),
+        np.empty(groups, np.int32),
+        np.empty(pairs, np.int32),
+        np.empty(parts, np.int32),
+        np.empty(n_devices, np.int32),
+        np.empty(groups, np.int32),
+        np.empty(pairs, np.int32),
+    )
+
+
+@njit(no_cfunc_wrapper=True)
+def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
+    """Return the columns of `Classes` from ``sends`` to ``load_count``."""
     rows = len(graph.group_devices)
     loads = _Loads(
         np.zeros(n_pairs, np.int64),
@@ -228,32 +264,16 @@ def equitable_partition(graph: ColoredGraph, n_devices: int) -> Classes | None:
         np.empty(rows, np.int32),
         np.zeros(rows, np.int64),
     )
-    ends = np.empty((n_pairs, 4), np.int32)
-    waiting = np.zeros(len(work.channel), np.int32)
-    if not _name_channels(graph, work, waiting, ends):
-        return None
     n_loads = _count_loads(graph, work, first_device, loads)
-    order = np.argsort(loads.load_group[:n_loads], kind="stable")
-    return Classes(
-        part=work.part_class,
-        group=work.group_class,
-        pair=work.pair_class,
-        first_part=work.first_part[:n_parts],
-        first_group=work.first_group[:n_groups],
-        first_pair=work.first_pair[:n_pairs],
-        ends=ends,
-        sends=loads.sends,
-        receives=loads.receives,
-        load_group=loads.load_group[order],
-        load_device=loads.load_device[order],
-        load_count=loads.load_count[order],
-        first_device=first_device,
-        key=int(work.part.sum()),
-    )
+    order = np.argsort(loads.load_group[:n_loads], kind="mergesort")  # which is stable
+    of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
+    return (loads.sends, loads.receives, *of_groups)
 
 
 @kernel
-def _color(table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, graph: ColoredGraph) -> None:
+def _color(
+    table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, in_turn_bytes: int, graph: ColoredGraph
+) -> None:
     """Number parts through, and write the initial colors into ``graph``."""
     for p in range(len(table.op)):
         color = mix_briefly(mix_briefly(op_class[table.op[p]]) + bits.forward[p])
@@ -268,6 +288,7 @@ def _color(table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, graph:
             graph.src[k] = table.op_base[table.edge_src_op[e]] + table.src[k]
             graph.dst[k] = table.op_base[table.edge_dst_op[e]] + table.dst[k]
             graph.pair_color[k] = mix_briefly(label + np.uint64(2 * table.size[k] + table.local[k]))
+            graph.in_turn[k] = not table.local[k] and table.size[k] <= in_turn_bytes
 
 
 @kernel
