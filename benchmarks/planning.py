@@ -31,7 +31,8 @@ from topoplan_engine.experiment import build_cluster
 from topoplan_engine.options import ClusterOptions
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_estimator_profile import Profiled as Prices
-from topoplan_frontend_torchgraph import Torchgraph, profiles
+from topoplan_frontend_torchgraph import Torchgraph
+from topoplan_layer_profiles import profiles
 from topoplan_pipeline_planning.layers import layers_of, operator_columns
 from topoplan_pipeline_planning.planning import plan
 from topoplan_searcher_hpgo import plan as plan_model

@@ -15,7 +15,7 @@ import pytest
 from topoplan import Host
 from topoplan.testing import reference
 from topoplan_estimator_measured.reading import read as measurements
-from topoplan_frontend_torchgraph.reading import read
+from topoplan_layer_profiles.reading import read
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ADAPTERS = sorted((BENCHMARKS / "peers").glob("*.py"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topoplan_frontend_torchgraph import profiles
+from topoplan_layer_profiles import profiles
 
 __all__ = ["write"]
 

@@ -19,9 +19,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
-MEASURED = PLUGINS / "estimators/measured/src/topoplan_estimator_measured/profiles"
-LAYERS = PLUGINS / "frontends/torchgraph/src/topoplan_frontend_torchgraph/profiles"
+ROOT = Path(__file__).resolve().parents[2]
+MEASURED = ROOT / "plugins/estimators/measured/src/topoplan_estimator_measured/profiles"
+LAYERS = ROOT / "libs/layer-profiles/src/topoplan_layer_profiles/profiles"
 
 FLEXNET = {"repository": "hipersys-team/FlexFlow", "commit": "b1526834", "folder": "measures"}
 SWEEP = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from topoplan import Role, TopoplanError
 from topoplan.options import structure
 from topoplan_frontend_torchgraph import Torchgraph
-from topoplan_frontend_torchgraph.model import graph_of
-from topoplan_frontend_torchgraph.reading import parse, read
+from topoplan_layer_profiles.graphs import graph_of
+from topoplan_layer_profiles.reading import parse, read
 
 NODE = "{} -- {} -- forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
 EXAMPLE = Path(Torchgraph.example["file"])
@@ -61,7 +62,7 @@ def test_times_and_activations_grow_with_the_batch_and_parameters_do_not():
 def test_profiled_batch_is_in_the_name_or_told(tmp_path):
     unnamed = tmp_path / "model.txt"
     unnamed.write_text(EXAMPLE.read_text())
-    with pytest.raises(TopoplanError, match=r"model\.txt: profile-batch is missing.*-o profile-batch=N"):
+    with pytest.raises(TopoplanError, match=r"model\.txt: profile-batch is missing.*pbs-N in the name"):
         build(unnamed)
     assert build(unnamed, **{"profile-batch": 8}).batch_size == 8
     assert build(EXAMPLE, **{"profile-batch": 2}).batch_size == 2  # what is told counts
@@ -175,3 +176,23 @@ def test_every_cut_of_a_file_is_refused_or_smaller():
 def test_the_same_file_gives_the_same_graph():
     assert build(EXAMPLE, 12) == build(EXAMPLE, 12)
     assert np.array_equal(build(EXAMPLE, 12).edges, build(EXAMPLE).edges)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            Torchgraph(),
+            "profile or file is missing (-o profile=NAME names a profile that comes with it: amoeba-6",
+        ),
+        (Torchgraph(profile="bert-48", file="a.txt"), "profile=bert-48 and file=a.txt are both given"),
+    ],
+)
+def test_profile_or_file_are_given(options, told):
+    with pytest.raises(TopoplanError, match=re.escape(told)):
+        options.build(64)
+
+
+def test_included_profiles_are_built():
+    assert Torchgraph(profile="bert-48").build(64).batch_size == 64
+    assert Torchgraph(profile="bert-48", profile_batch=4).build(None).batch_size == 4

@@ -1,7 +1,6 @@
 """Layer profiles as a topoplan frontend: its options and its registration.
 
-`profiles` holds those that DAPPLE and HPGO published, `reading` parses the text of one; `model` makes an operator graph
-of either.
+`topoplan_layer_profiles` reads profiles, has those that DAPPLE and HPGO published, and makes operator graphs of them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from topoplan import Frontend, hookimpl, option
+from topoplan import Frontend, TopoplanError, hookimpl, option
 
 if TYPE_CHECKING:
     from topoplan import OperatorGraph
@@ -42,10 +41,27 @@ class Torchgraph(Frontend):
     )
 
     def build(self, batch_size: int | None) -> OperatorGraph:
-        """Build the graph; see `model.build`."""
-        from topoplan_frontend_torchgraph.model import build as build_model
+        """Read the profile that the options name and scale it to ``batch_size``, unless that is None.
 
-        return build_model(self, batch_size)
+        Raises:
+            TopoplanError: the file is wrong, or nothing says which batch was profiled.
+        """
+        from topoplan_layer_profiles.graphs import graph_of_file, graph_of_profile
+
+        if self.file and self.profile:
+            raise TopoplanError(
+                f"frontend torchgraph: profile={self.profile} and file={self.file} are both given (give one of them)"
+            )
+        if self.file:
+            return graph_of_file(Path(self.file), self.profile_batch, batch_size)
+        if self.profile:
+            return graph_of_profile(self.profile, self.profile_batch, batch_size)
+        from topoplan_layer_profiles import profiles
+
+        raise TopoplanError(
+            "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
+            f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"
+        )
 
 
 @hookimpl

@@ -6,8 +6,8 @@ for how many devices it was measured, where it was published, and the SHA-256 of
 
 from __future__ import annotations
 
+from topoplan_engine.published import PublishedProfiles
 from topoplan_estimator_measured.reading import Measurements, collect
-from topoplan_published.profiles import PublishedProfiles
 
 __all__ = ["names", "profile", "rows"]
 

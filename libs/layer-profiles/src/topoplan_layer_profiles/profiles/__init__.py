@@ -7,12 +7,12 @@ that its figures are from.
 
 from __future__ import annotations
 
-from topoplan_frontend_torchgraph.reading import LayerProfile, Node
-from topoplan_published.profiles import PublishedProfiles
+from topoplan_engine.published import PublishedProfiles
+from topoplan_layer_profiles.reading import LayerProfile, Node
 
 __all__ = ["batch_size", "names", "profile", "rows"]
 
-_PROFILES = PublishedProfiles(__name__, "frontend torchgraph")
+_PROFILES = PublishedProfiles(__name__, "layer profiles")
 names, rows = _PROFILES.names, _PROFILES.rows
 
 

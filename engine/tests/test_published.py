@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topoplan.errors import TopoplanError
-from topoplan_published.profiles import PublishedProfiles
+from topoplan_engine.published import PublishedProfiles
 
 
 @pytest.fixture

@@ -15,39 +15,38 @@ from pathlib import Path
 import numpy as np
 
 from topoplan import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, TopoplanError
-from topoplan_frontend_torchgraph import Torchgraph
-from topoplan_frontend_torchgraph.reading import LayerProfile, Node, read
+from topoplan_layer_profiles.reading import LayerProfile, Node, read
 
-__all__ = ["build", "graph_of"]
+__all__ = ["graph_of", "graph_of_file", "graph_of_profile"]
 
 
-def build(options: Torchgraph, batch_size: int | None) -> OperatorGraph:
-    """Read the profile that the options name and scale it to ``batch_size``, unless that is None.
+def graph_of_file(path: Path, profiled: int | None, batch_size: int | None) -> OperatorGraph:
+    """Read a profile and scale it to ``batch_size``; unset, to the profiled batch.
+
+    Args:
+        path: of the text.
+        profiled: samples that were profiled; unset, what the name of the file says.
+        batch_size: samples of one iteration.
 
     Raises:
         TopoplanError: the file is wrong, or nothing says which batch was profiled.
     """
-    if options.file and options.profile:
-        raise TopoplanError(
-            f"frontend torchgraph: profile={options.profile} and file={options.file} are both given (give one of them)"
-        )
-    if options.file:
-        path = Path(options.file)
-        profile, name, context = read(path), path.stem, str(path)
-        profiled = options.profile_batch or _batch_in_name(path)
-    elif options.profile:
-        from topoplan_frontend_torchgraph import profiles  # a reader of files does without
+    profile = read(path)
+    profiled = profiled or _batch_in_name(path)
+    return graph_of(profile, path.stem, str(path), profiled, batch_size or profiled)
 
-        profile, name, context = profiles.profile(options.profile), options.profile, f"profile {options.profile}"
-        profiled = options.profile_batch or profiles.batch_size(name)
-    else:
-        from topoplan_frontend_torchgraph import profiles
 
-        raise TopoplanError(
-            "frontend torchgraph: profile or file is missing (-o profile=NAME names a profile that comes with it: "
-            f"{', '.join(profiles.names())}; -o file=PATH a layer profile of your own)"
-        )
-    return graph_of(profile, name, context, profiled, batch_size or profiled)
+def graph_of_profile(name: str, profiled: int | None, batch_size: int | None) -> OperatorGraph:
+    """Return the graph of an included profile; see `graph_of_file`.
+
+    Raises:
+        TopoplanError: there is no such profile.
+    """
+    from topoplan_layer_profiles import profiles  # a reader of files does without
+
+    profile = profiles.profile(name)
+    profiled = profiled or profiles.batch_size(name)
+    return graph_of(profile, name, f"profile {name}", profiled, batch_size or profiled)
 
 
 def graph_of(profile: LayerProfile, name: str, context: str, profiled: int, batch_size: int) -> OperatorGraph:
@@ -91,7 +90,7 @@ def _batch_in_name(path: Path) -> int:
     if match is None:
         raise TopoplanError(
             f"{path}: profile-batch is missing, and the name does not say it (how many samples were profiled: "
-            "-o profile-batch=N, or pbs-N in the name)"
+            "the option profile-batch, or pbs-N in the name)"
         )
     return int(match[1])
 

@@ -1,1 +1,0 @@
-"""Published measurements that plugins bring along: how their tables lie in a package, and how they are read."""
