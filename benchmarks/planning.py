@@ -5,9 +5,9 @@
 The variable names a CPython 3.7 that has the wheel HPGO 0.9.2; without it there are our seconds and no ratio.  For
 each profile, on two hosts of eight devices (H) and sixteen hosts of one (F), four things are timed from the same file
 to the plan: HPGO, our `hpgo`, which plans as HPGO does, the public call `topoplan_searcher_hpgo.plan`, which does no
-more than HPGO, and our `pipeline`, which plans as DAPPLE's paper says.  They
-are timed as calls in a process that has made one before (warm), as the first call of a process (first), and as a whole
-command (whole), which for HPGO and `plan` is a Python that imports it and plans, and for the searchers ``topoplan
+more than HPGO, and our `pipeline`, which plans as DAPPLE's paper says.  They are timed as calls in a process that has
+made one before (warm), as the first call of a process (first), and as a whole command (whole).  That is for HPGO a
+Python that imports it and plans, for `plan` ``python -m topoplan_searcher_hpgo``, and for the searchers ``topoplan
 optimize``, which also simulates what it plans.  `beside` says how.  gnmt-16 is left out unless it is named: HPGO takes
 minutes for it.
 """
@@ -103,18 +103,14 @@ def plan_call(request):
 
 PLANNERS = {"plan": plan_call, "hpgo": plan_hpgo, "pipeline": plan_pipeline}
 
-#: A whole program with the public call, as HPGO's README has one.
-PROGRAM = """
-from topoplan_frontend_torchgraph import Torchgraph
-from topoplan_searcher_hpgo import plan
-print(plan(Torchgraph(file={file!r}, profile_batch={profile_batch}), devices={devices}, batch_size={batch}))
-"""
-
 
 def command(searcher, request):
     """Return the words of the whole command, or program."""
     if searcher == "plan":
-        return [sys.executable, "-c", PROGRAM.format(**request)]
+        words = {"--devices": request["devices"], "--batch-size": request["batch"]}
+        words["--profile-batch"] = request["profile_batch"]
+        options = [word for name, value in words.items() for word in (name, str(value))]
+        return [sys.executable, "-m", "topoplan_searcher_hpgo", request["file"], *options]
     return [
         sys.executable,
         "-c",

@@ -25,6 +25,7 @@ from topoplan_pipeline_planning.planning import Task, best_of, plan, shortlist, 
 from topoplan_pipeline_planning.plans import Stage, early_backward_speedup
 from topoplan_samples.graphs import layer_graph
 from topoplan_searcher_hpgo import plan as plan_model
+from topoplan_searcher_hpgo.__main__ import main as plan_alone
 from topoplan_searcher_hpgo.baselines import released, released_memory
 from topoplan_searcher_pipeline.columns import columns_of, states_of
 
@@ -103,6 +104,22 @@ def test_speedups_are_those_of_the_released_planner(layers_from):
     assert (compared, exact_plans) == (38, 29)
 
 
+@pytest.mark.parametrize("name", [name for name in IMPORTED if name != "gnmt-16"])
+def test_the_command_prints_the_plans_of_the_released_planner(capsys, name):
+    for row in (row for row in rows("hpgo_plans") if row["profile"] == name and row["speedup"]):
+        words = [name, "--batch-size", row["batch_size"], "--devices", row["devices"].replace(" ", ",")]
+        assert plan_alone(words) == 0
+        first, _, *lines = capsys.readouterr().out.splitlines()
+        wanted = list(stages_of(row))
+        one_each = len(wanted) == 16
+        speedup = float(first.split()[1].rstrip(","))
+        assert speedup == pytest.approx(float(row["speedup"]), rel=TIED if one_each else 1e-9), words
+        if not one_each:
+            stages = [[*map(int, line.split(maxsplit=3)[:3]), json.loads(line.split(maxsplit=3)[3])] for line in lines]
+            stages[-1][1] -= 1  # as above
+            assert stages == wanted, words
+
+
 def families():
     """Return what the release finds for each family of plans: names, batch sizes, machine, and the figures."""
     for row in rows("hpgo_families"):
@@ -152,7 +169,7 @@ def optimize(given, *args, searcher="hpgo"):
     return ["optimize", "torchgraph", "-o", given, "-s", searcher, *args]
 
 
-def test_command_line_plans_simulates_and_reports(run):
+def test_command_line_plans_simulates_and_reports(run, capsys):
     row = next(r for r in rows("hpgo_plans") if (r["profile"], r["batch_size"]) == ("bert-48", "64"))
     words = optimize("profile=bert-48", "--batch-size", 64, "--devices", "[8,16]", "--json")
     status, out, _ = run(*words)
@@ -166,6 +183,9 @@ def test_command_line_plans_simulates_and_reports(run):
     assert estimate["split"] == "8|8 @30"
     assert estimate["planned_iteration_time_s"] == pytest.approx(estimate["one_device_s"] / estimate["speedup"])
     assert estimate["baselines"]["no_overlap"] == pytest.approx(4.82224, abs=1e-4)
+    # The command without simulation prints the same plan.
+    assert plan_alone(["bert-48", "--batch-size", "64", "--devices", "[8,16]"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"speedup {estimate['speedup']}, 8|8 @30, ")
     # HPGO estimates another speedup than its plan has as simulated; each says of which it is.
     assert report["speedup_over_one_device"] == pytest.approx(estimate["one_device_s"] / report["iteration_time_s"])
     assert report["iteration_time_s"] > report["lower_bound_s"] > 0
