@@ -42,6 +42,7 @@ def experiment(seed: int) -> Experiment:
     return Experiment(
         model="alexnet",
         cluster=ClusterOptions(servers=4),
+        searchers="mcmc",
         run=RunOptions(batch_size=64, budget=300, seed=seed),
     )
 

@@ -31,7 +31,7 @@ def test_optimize_prints_one_json_object_and_nothing_else(run):
     assert report["seed"] == 5
     assert report["evaluations"] == 21
     assert 0 < report["lower_bound_s"] <= report["iteration_time_s"] <= report["initial_iteration_time_s"]
-    assert (report["model"], report["topology"], report["searcher"]) == ("dlrm", "bigswitch", "mcmc")
+    assert (report["model"], report["topology"], report["searcher"]) == ("dlrm", "bigswitch", "auto")
 
 
 def test_optimize_prints_a_table(run):

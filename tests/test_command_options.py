@@ -18,7 +18,7 @@ COMMANDS = ("compare", "flexnet", "optimize", "run", "sensitivity", "share", "si
 #: Options that mean something else in each command.
 OWN = {"jobs", "seeds"}
 #: Commands whose default is one of their own, and those that take what a file says.
-DEFAULTS = {("compare", "searcher"): "mcmc,totientperm", ("sweep", "searcher"): "pipeline"}
+DEFAULTS = {("sweep", "searcher"): "pipeline"}
 FROM_FILES = ("sensitivity", "simulate")
 
 

@@ -53,12 +53,12 @@ def test_every_network_has_its_row(run, rows, tmp_path):
             assert 0 < wiring <= time_["median"] * (1 + 1e-9)
         else:
             assert wiring is None
-    # Only a network that can be rewired gets a searcher that rewires.
+    # Only a network that can be rewired gets searchers that rewire.
     assert searchers_of(tmp_path / ".topoplan-runs") == {
-        "topoopt": ["mcmc", "totientperm"],
-        "fattree": ["mcmc"],
-        "bigswitch": ["mcmc"],
-        "random": ["mcmc"],
+        "topoopt": ["auto", "spmd", "pipeline", "totientperm", "relink"],
+        "fattree": ["auto", "spmd", "pipeline"],
+        "bigswitch": ["auto", "spmd", "pipeline"],
+        "random": ["auto", "spmd", "pipeline"],
     }
 
 

@@ -10,10 +10,17 @@ from topoplan import Host, PipelineStrategy, SpmdStrategy, optimize
 from topoplan_command_sensitivity.provenance import experiment_of
 from topoplan_engine import Experiment
 from topoplan_engine.experiment import outputs_from
+from topoplan_engine.options import ComponentOptions
 from topoplan_engine.search.companions import writable
 from topoplan_searcher_auto import Auto
+from topoplan_studies.options import SEARCHERS
 
 HOST = Host.discover()
+
+
+def test_it_searches_wherever_nobody_names_a_searcher():
+    assert [choice.name for choice in Experiment(model="alexnet").searchers] == ["auto"]
+    assert ComponentOptions().searcher == SEARCHERS == ("auto",)
 
 
 def limited(searchers, *outputs):
@@ -55,13 +62,18 @@ def test_a_strategy_file_is_written_without_these_planners(run, tmp_path):
 
 
 def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
-    told = []
-    outcome = optimize(
-        "alexnet", servers=4, searchers="auto", budget=20, on_progress=lambda _, progress: told.append(progress.origin)
-    )
+    events, told = [], []
+
+    def report(event, progress):
+        events.append(event)
+        told.append(progress.origin)
+
+    outcome = optimize("alexnet", servers=4, searchers="auto", budget=20, on_progress=report)
     assert outcome.origin.name in ("found by auto", "constructed by spmd", "constructed by pipeline")
     assert set(told) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
     assert outcome.origin.name in told
+    plans = [event for event in events if event not in ("evaluated", "new_best")]
+    assert plans == ["planning with spmd", "planning with pipeline"]
     names = [part["name"] for part in outcome.plan.provenance["components"] if part["kind"] == "searcher"]
     assert names == ["auto", "spmd", "pipeline"]
     again = experiment_of(outcome.plan, "plan")

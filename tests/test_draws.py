@@ -222,7 +222,7 @@ def test_what_is_written_is_one_of_the_draws(host, more):
 
 def test_tables_and_json_tell_the_spread(run):
     words = ("ncf", "--batch-size", "4096", "-t", "topoopt", "--servers", "8", "--budget", "10")
-    words = (*words, "--interface-bandwidth-gbps", "25")
+    words = (*words, "--interface-bandwidth-gbps", "25", "-s", "mcmc")
     report = json.loads(run("optimize", *words, "--json", "-x", "json=p.json", "-x", "flatbuffer=p.fbuf")[1])
     draws = report["draws"]
     assert draws["count"] >= 8

@@ -18,7 +18,7 @@ from topoplan_studies import compare
 
 @pytest.fixture(scope="module")
 def outcome():
-    return optimize("alexnet", servers=4, batch_size=64, budget=10)
+    return optimize("alexnet", servers=4, batch_size=64, searchers="mcmc", budget=10)
 
 
 def test_keywords_are_the_options_of_a_run_with_their_types():
@@ -40,7 +40,7 @@ def test_an_option_that_is_misspelt_is_named():
 def test_an_operator_graph_is_a_model(outcome):
     graph = outcome.plan.graph
     assert isinstance(graph, OperatorGraph)
-    again = optimize(graph, servers=4, budget=10)
+    again = optimize(graph, servers=4, searchers="mcmc", budget=10)
     assert again.seconds == outcome.seconds
     with pytest.raises(TopoplanError, match="built for a batch of 64, not 32"):
         optimize(graph, batch_size=32)

@@ -234,7 +234,7 @@ def test_a_run_that_would_be_another_one_here_is_refused(journal, key, value, me
 
 def test_an_input_that_changed_is_refused(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
-    words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "3"]
+    words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "3", "-s", "mcmc"]
     assert run(*words, "-x", "strategy=a.strategy")[0] == 0
     assert run(*words, "--strategy", "a.strategy", "--run", "a")[0] == 0
     Path("a.strategy").write_text(Path("a.strategy").read_text() + "\n")

@@ -147,7 +147,19 @@ def test_a_schedule_that_does_not_fit_the_batch_is_refused(saved, capsys):
 def test_a_search_keeps_the_schedule_and_leaves_out_what_does_not_fit(saved, capsys, tmp_path):
     file = tmp_path / "found.json"
     status, out, _ = run(
-        capsys, *MODEL, "--strategy", saved, "--budget", "200", "--seed", "1", "-x", f"json={file}", "--json"
+        capsys,
+        *MODEL,
+        "-s",
+        "mcmc",
+        "--strategy",
+        saved,
+        "--budget",
+        "200",
+        "--seed",
+        "1",
+        "-x",
+        f"json={file}",
+        "--json",
     )
     report = json.loads(out)
     assert status == 0

@@ -17,6 +17,7 @@ from topoplan_engine.experiment import experiment_from_toml
 SMALL = Experiment(
     model="alexnet",
     cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
+    searchers="mcmc",
     run=RunOptions(batch_size=64, budget=60, seed=3),
 )
 FLAGS = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64"]

@@ -131,7 +131,7 @@ def test_an_experiment_gives_a_table(run, tmp_path):
     )
     status, out, _ = run("sensitivity", "e.toml", "--seeds", "1", "--communication-scale", "0.5", "--budget", "2")
     assert status == 0
-    for text in ("mean slowdown", "compute x 0.5..1.5", "bandwidth x 0.5", "alexnet, mcmc"):
+    for text in ("mean slowdown", "compute x 0.5..1.5", "bandwidth x 0.5", "alexnet, auto"):
         assert text in out
 
 

@@ -54,6 +54,7 @@ def plans() -> tuple[Plan, ...]:
         model="alexnet",
         cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
         topology="topoopt",
+        searchers="mcmc",
         run=RunOptions(batch_size=16, budget=2),
     )
     searched = optimize(small, host=HOST).plan

@@ -118,6 +118,7 @@ def read_profile(text: str) -> None:
         model=Choice("torchgraph", {"file": str(path)}),
         cluster=ClusterOptions(servers=2),
         simulator="fluid:memory=ignore",
+        searchers="mcmc",
         run=RunOptions(budget=0, batch_size=4),
     )
     plan = optimize(experiment, host=HOST).plan

@@ -46,6 +46,7 @@ def _finished() -> Path:
     small = Experiment(
         model="alexnet",
         cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
+        searchers="mcmc",
         run=RunOptions(batch_size=16, budget=12, time_limit=60),
         outputs=((Choice("strategy"), str(folder() / "written.strategy")),),
     )

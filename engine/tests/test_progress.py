@@ -26,10 +26,14 @@ def say(seconds):
 
 
 @pytest.mark.parametrize(
-    ("planning", "before", "after"),
-    [(False, "searching, 0 s", "searching: 5 of 100"), (True, "planning, 0 s", "planning: 5 plans simulated")],
+    ("planning", "event", "before", "after"),
+    [
+        (False, "evaluated", "searching, 0 s", "searching: 5 of 100"),
+        (False, "planning with spmd", "searching, 0 s", "planning with spmd: 5 of 100"),
+        (True, "evaluated", "planning, 0 s", "planning: 5 plans simulated"),
+    ],
 )
-def test_a_pipe_gets_a_line_now_and_then(monkeypatch, planning, before, after):
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch, planning, event, before, after):
     lines, came = [], threading.Semaphore(0)
 
     def echo(text, err):
@@ -41,7 +45,7 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch, planning, before, after):
     running = threading.active_count()
     with progress_shown(100, math.inf, planning=planning, quiet=False, say=say, every=1e-3) as report:
         assert came.acquire(timeout=60)
-        report("evaluated", far(6))
+        report(event, far(6))
         while not lines[-1].startswith(f"{after}, best 0.25 s, "):  # others may have been on their way
             assert came.acquire(timeout=60)
     assert lines[0] == before
@@ -78,6 +82,14 @@ def test_a_terminal_gets_a_bar_with_time_left_only_where_that_is_known(monkeypat
     assert "7/s" in text
     assert ("13 plans simulated" in text) is planning
     assert ("13 of 1000" in text) is not planning
+
+
+def test_a_bar_names_the_planner_that_takes_its_turn(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(module, "Console", lambda **given: Console(file=shown, force_terminal=True, width=120))
+    with progress_shown(1000, math.inf, planning=False, quiet=False, say=say) as report:
+        report("planning with pipeline", far(14))
+    assert "planning with pipeline" in shown.getvalue()
 
 
 def test_a_time_limit_is_what_progress_is_measured_by(monkeypatch):

@@ -109,7 +109,7 @@ class ComponentOptions:
 
     topology: str = option("bigswitch", help="network of the hosts", short="-t", metavar=_COMPONENT)
     searcher: tuple[str, ...] = option(
-        ("mcmc",),
+        ("auto",),
         help="what searches; several, with commas between or the option again, take turns",
         short="-s",
         metavar=_COMPONENT,

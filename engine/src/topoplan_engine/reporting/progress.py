@@ -65,19 +65,20 @@ def _bar(
         columns = (TextColumn("planning, {task.completed} plans simulated, " + text), TimeElapsedColumn())
     else:
         columns = (
-            TextColumn("searching"),
+            TextColumn("{task.fields[doing]}"),
             BarColumn(),
             TextColumn("{task.fields[extent]}"),
             TextColumn(text),
             TimeRemainingColumn(),
         )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("search", total=1.0, extent="", best="-", accepted="-", speed="-")
+        task = bar.add_task("search", total=1.0, doing="searching", extent="", best="-", accepted="-", speed="-")
 
         def report(event: str, progress: SearchProgress) -> None:
             count = progress.evaluations - 1
             bar.update(
                 task,
+                doing=_doing(event),
                 completed=count if planning else max(count / max(budget, 1), progress.elapsed / seconds),
                 extent=_extent(count, budget, progress.elapsed, seconds),
                 best=_best(progress, say),
@@ -86,6 +87,11 @@ def _bar(
             )
 
         yield report
+
+
+def _doing(event: str) -> str:
+    """Say what a search does: a planner that takes its turn is named."""
+    return event if event.startswith("planning") else "searching"
 
 
 def _best(progress: SearchProgress, say: Callable[[float], str]) -> str:
@@ -106,11 +112,11 @@ def _lines(
 ) -> Iterator[_Report]:
     """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
     began, ended = time.monotonic(), threading.Event()
-    last: SearchProgress | None = None
+    last: tuple[str, SearchProgress] | None = None
 
     def report(event: str, progress: SearchProgress) -> None:
         nonlocal last
-        last = progress
+        last = _doing(event), progress
 
     def write() -> None:
         while not ended.wait(every):
@@ -118,13 +124,14 @@ def _lines(
             if last is None:
                 typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)
                 continue
-            count = last.evaluations - 1
+            doing, progress = last
+            count = progress.evaluations - 1
             extent = (
                 f"planning: {count} plans simulated"
                 if planning
-                else f"searching: {_extent(count, budget, last.elapsed, seconds)}"
+                else f"{doing}: {_extent(count, budget, progress.elapsed, seconds)}"
             )
-            typer.echo(f"{extent}, best {_best(last, say)}, {passed}", err=True)
+            typer.echo(f"{extent}, best {_best(progress, say)}, {passed}", err=True)
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()

@@ -112,7 +112,7 @@ def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) 
             _warn_of_fault(error)
             return None
 
-    return Guest(build, _SHARE) if searcher.constructs else Guest(build())
+    return Guest(build, _SHARE, searcher.name) if searcher.constructs else Guest(build())
 
 
 def _warn_of_fault(error: TopoplanError) -> None:
@@ -127,9 +127,13 @@ class Guest(Search):
     Args:
         search: None if it could not even be built; or what builds it after some turns.
         share: candidates for each turn that it may have while another searcher leads; None for no such limit.
+        planner: name of the planner that is built later.
     """
 
-    def __init__(self, search: Search | Callable[[], Search | None] | None, share: float | None = None) -> None:
+    def __init__(
+        self, search: Search | Callable[[], Search | None] | None, share: float | None = None, planner: str = ""
+    ) -> None:
+        self._planner = planner
         self._search = search if isinstance(search, Search) else None
         self._build = None if search is None or isinstance(search, Search) else search
         #: States that it is given before it is built.
@@ -148,6 +152,11 @@ class Guest(Search):
     def waits(self) -> bool:
         """Whether it is still to be built."""
         return self._build is not None
+
+    @property
+    def plans_next(self) -> str:
+        """Name of the planner that is built in the next turn, which may take a minute; empty if none is."""
+        return self._planner if self._build is not None and self._turns >= _TURNS_BEFORE else ""
 
     @property
     def _is_late(self) -> bool:

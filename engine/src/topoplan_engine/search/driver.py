@@ -81,7 +81,8 @@ class SearchRun:
             first: where to start.
             searchers: (axis, search) in the order of their turns.
             limits: their patience ends the run if nothing was better; budget and time are those of `advance`.
-            on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
+            on_progress: called with ``"evaluated"`` at intervals, ``"new_best"`` at improvements, and ``"planning with
+                <searcher>"`` before a planner that another searcher brought along plans.
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
             recorder: takes note of evaluations.
@@ -220,9 +221,11 @@ class SearchRun:
 
     def _asked_of(self, number: int, ask: Callable[[], Sequence[Candidate]]) -> list[Candidate]:
         """Ask a searcher; one that finds no plan that fits ends only a run that has no other searcher."""
-        axis = self._searchers[number][0]
+        axis, search = self._searchers[number]
         if number in self._left_out:
             return []
+        if isinstance(search, Guest) and (planner := search.plans_next):
+            self._on_progress(f"planning with {planner}", self.progress())
         try:
             return list(ask())
         except NoPlanFitsError as error:

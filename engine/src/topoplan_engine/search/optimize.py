@@ -164,7 +164,8 @@ def optimize(
         model: a frontend, by name or itself, or an operator graph; or a whole experiment, which then has all options.
         host: where components come from; all installed plugins unless given.
         perturbation: how the costs that the search is told are wrong; the plan's times are then wrong, too.
-        on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals.
+        on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals, and with ``"planning
+            with <searcher>"`` before a planner that another searcher brought along plans.
         folder: of a run, that goes on from what its journals know and writes down the rest.
         options: what the command line has, under the names that `Keywords` lists.
 
@@ -208,8 +209,8 @@ def _optimized(
     on_best = keeper.note if keeper is not None else lambda rank, state: None
 
     def report(event: str, progress: Progress) -> None:
-        hook = "topoplan_new_best" if event == "new_best" else "topoplan_evaluated"
-        tell(host, hook, run=run, progress=progress)
+        if event in ("evaluated", "new_best"):
+            tell(host, f"topoplan_{event}", run=run, progress=progress)
         if keeper is not None:
             keeper.write_now_and_then()
         on_progress(event, progress)

@@ -11,7 +11,7 @@ from topoplan.options import option
 __all__ = ["SEARCHERS", "StudyFiles"]
 
 #: Those of a study that names none.
-SEARCHERS = ("mcmc", "totientperm")
+SEARCHERS = ("auto",)
 
 
 @attrs.frozen(kw_only=True)
