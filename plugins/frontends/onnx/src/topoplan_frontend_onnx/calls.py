@@ -184,7 +184,8 @@ class Call:
         if not x.source:
             return Activation(Handle(tuple(shape), x.itemsize), like.samples, True)
         axes = tuple(Axis(size, k) for k, size in enumerate(shape))
-        stored = x.table or x.shape
+        stored = Tensor("parameter", tuple(Axis(size) for size in x.table or x.shape), x.itemsize)
+        is_first = self.graph.first_use(x.source)
         operator = Operator(
             name="",
             kind="expand",
@@ -192,10 +193,18 @@ class Call:
                 Dimension("n", size, Role.SAMPLE) if k == like.samples else Dimension(f"a{k}", size, Role.ATTRIBUTE)
                 for k, size in enumerate(shape)
             ),
-            weights=(Tensor("parameter", tuple(Axis(size) for size in stored), x.itemsize),),
+            inputs=() if is_first else (stored,),
+            weights=(stored,) if is_first else (),
             outputs=(Tensor("y", axes, x.itemsize),),
         )
         return Activation(self.graph.add(operator, [])[0], like.samples)
+
+    def with_computed(self, place: int) -> Call:
+        """Return the call with an input that is a constant as the output of an operator that holds it."""
+        constant = self.weight(place)
+        inputs = list(self.inputs)
+        inputs[place] = self.repeated(constant, Activation(Handle(constant.shape), -1))
+        return attrs.evolve(self, inputs=inputs)
 
     def absorbed_bias(self, channels: int) -> bool:
         """Whether a bias of so many channels is all that is added next, so that this node can add it."""
@@ -217,8 +226,8 @@ class Call:
 
     def _without_shared(self, operator: Operator) -> Operator:
         """Return the operator with parameters of another one as inputs: they are trained, and count, there."""
-        constants = [x for x in self.inputs if isinstance(x, Constant) and x.source]
-        shared = {math.prod(x.table or x.shape) for x in constants if not self.graph.first_use(x.source)}
+        constants = {x.source: x for x in self.inputs if isinstance(x, Constant) and x.source}
+        shared = {math.prod(x.table or x.shape) for x in constants.values() if not self.graph.first_use(x.source)}
         count = next((k for k, w in enumerate(operator.weights) if w.elements not in shared), len(operator.weights))
         if not count:
             return operator

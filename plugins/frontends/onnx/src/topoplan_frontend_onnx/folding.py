@@ -97,6 +97,8 @@ def folded(node: Node, inputs: Sequence[Constant | None]) -> list[Constant] | No
 def _unknown(node: Node, xs: Sequence[Constant]) -> list[Constant] | None:
     """Outputs of which only the shape is known: weights that are scaled, or rows of a table."""
     if node.kind in (*_ARITHMETIC, "Div") and xs:
+        if len({x.source for x in xs if x.source and not x.number}) > 1:
+            return None
         shape = np.broadcast_shapes(*(x.shape for x in xs))
         largest = max(xs, key=lambda x: x.elements)
         return [Constant(shape, largest.itemsize, None, largest.source, largest.table)]

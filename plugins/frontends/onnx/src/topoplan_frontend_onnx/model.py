@@ -30,6 +30,8 @@ __all__ = ["build"]
 
 #: Samples of an iteration where neither user nor file says more than declared.
 _BATCH_SIZE = 64
+#: Operators without translation whose first output has the shape of their first input.
+_SAME_SHAPE = frozenset({"CumSum", "GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"})
 #: What a node raises whose attributes or inputs are of another kind than its operator has.
 _ODD = (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError)
 
@@ -153,9 +155,7 @@ class _Joining:
         if id(node) in self._left_out or self._scales_norm(node, inputs):
             return [next(x for x in inputs if isinstance(x, Activation))]
         try:
-            if node.kind not in OPERATORS:
-                raise Unknown(f"operator {node.kind} is not known")
-            values = OPERATORS[node.kind](call)
+            values = _of_operator(call)
         except Unknown as reason:
             return self._opaque_of(node, [x for x in inputs if x is not None], str(reason))
         outputs = [values] if isinstance(values, Activation | Constant) else list(values)
@@ -201,6 +201,9 @@ class _Joining:
         shapes = []
         for name in node.outputs:
             info = self._file.shapes.get(name)
+            if name and name == node.outputs[0] and info is None and node.kind in _SAME_SHAPE and sources:
+                shapes.append(sources[0].handle)
+                continue
             if name and (info is None or info.shape is None):
                 raise TopoplanError(
                     f"{reason}, and the file has no shape of {shown(name)} (onnx.shape_inference adds it)"
@@ -293,6 +296,23 @@ def _needed(file: File) -> tuple[Node, ...]:
             names.update(node.inputs)
             needed.append(node)
     return tuple(reversed(needed)) or file.nodes
+
+
+def _of_operator(call: Call) -> Value | Sequence[Value]:
+    """Translate a call; where no translation takes a constant as the first input, as one of something computed.
+
+    Raises:
+        Unknown: there is no translation.
+    """
+    translate = OPERATORS.get(call.node.kind)
+    if translate is None:
+        raise Unknown(f"operator {call.node.kind} is not known")
+    try:
+        return translate(call)
+    except Unknown:
+        if not call.inputs or not isinstance(call.inputs[0], Constant):
+            raise
+        return translate(call.with_computed(0))
 
 
 def _shape_of(node: Node, shape: tuple[int, ...]) -> Constant:

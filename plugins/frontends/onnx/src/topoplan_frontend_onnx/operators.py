@@ -7,11 +7,13 @@ does, are read for that batch (`Call.traced`), and the result is brought to the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from topoplan import TopoplanError
+from topoplan.errors import shown
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
 from topoplan_frontend_onnx.calls import Call, Unknown
 from topoplan_frontend_onnx.folding import reshaped
@@ -244,6 +246,27 @@ def _matmul(call: Call) -> Value:
     return call.emit(operator, [x, y])
 
 
+def _einsum(call: Call) -> Value:
+    """A sum of products of two factors that have each letter once."""
+    x, y = call.activation(0), call.inputs[1] if call.present(1) else None
+    terms, arrow, out = call.word("equation", "").replace(" ", "").partition("->")
+    words = terms.split(",")
+    if (
+        not arrow
+        or not re.fullmatch("[a-z]+,[a-z]+", terms)
+        or y is None
+        or any(len({*w}) != len(w) for w in (*words, out))
+    ):
+        raise Unknown("an equation of this form")
+    if tuple(map(len, words)) != (len(x.shape), len(y.shape)):
+        raise TopoplanError(f"equation {shown(terms)} does not fit factors {x.shape} and {y.shape}")
+    computed = [each for each in (x, y) if isinstance(each, Activation)]
+    weights = [Handle(y.shape)] if isinstance(y, Constant) else []
+    sample = words[0][x.samples] if x.samples >= 0 else " "
+    operator = products.einsum(f"{','.join(words)}->{out}", [each.handle for each in computed], weights, sample=sample)
+    return call.emit(operator, computed)
+
+
 def _attention(call: Call) -> Value:
     """Attention that was found in several nodes, or as opset 23 has it: without keys and values of the past."""
     q, k, v = (call.activation(place) for place in range(3))
@@ -400,6 +423,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
     **dict.fromkeys((ATTENTION, "Attention"), _attention),
     "BatchNormalization": _batch_norm,
     "Concat": _concat,
+    "Einsum": _einsum,
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _gather_elements,
