@@ -24,6 +24,7 @@ from topoplan_engine.csr import expand, indptr, select
 
 __all__ = [
     "as_simulated",
+    "extended",
     "origin_of_rows",
     "recorded_components",
     "server_origin",
@@ -84,7 +85,7 @@ def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
     runs = np.flatnonzero(backward)
     owner, member = _members(taskgraph, np.flatnonzero(moved))
     has_barrier = barrier[member] >= 0
-    return _extended(
+    return extended(
         taskgraph,
         np.concatenate([src[unchanged], runs, barrier[member[has_barrier]]]),
         np.concatenate([dst[unchanged], barrier[taskgraph.device[runs]], owner[has_barrier]]),
@@ -128,7 +129,7 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     size[replaced], group[replaced], collective[replaced] = 0, -1, -1
     sender = _updated(taskgraph, server_of, seconds)[owner]
     columns: dict[str, Any] = {"kind": kind, "device": devices, "seconds": seconds, "size": size, "group": group}
-    return _extended(
+    return extended(
         attrs.evolve(taskgraph, **columns, collective=collective),
         np.concatenate([src, up, sender]),
         np.concatenate([dst, owner, down]),
@@ -186,7 +187,7 @@ def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
     group[replaced], collective[replaced] = -1, -1
     columns: dict[str, Any] = {"kind": kind, "device": device, "seconds": seconds, "size": size, "group": group}
     barrier, kept_edges, waits = taskgraph.n_tasks, ~serial[dst], np.flatnonzero(before)
-    return _extended(
+    return extended(
         attrs.evolve(taskgraph, **columns, collective=collective),
         np.concatenate([src[kept_edges], waits, [barrier], replaced[:-1]]),
         np.concatenate([dst[kept_edges], np.full(len(waits), barrier), replaced]),
@@ -274,7 +275,7 @@ def _matched(task: I64, device: I32, server_of: I32, owner: I64, member: I64, tr
     return np.concatenate([result[~to_all], transfer[entry]])[order], edge[order]
 
 
-def _extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any]) -> TaskGraph:
+def extended(taskgraph: TaskGraph, tails: I64, heads: I64, **new: NDArray[Any]) -> TaskGraph:
     """Append tasks, given by their columns that differ from the default, and take these edges instead."""
     count = len(new["kind"])
     total = taskgraph.n_tasks + count

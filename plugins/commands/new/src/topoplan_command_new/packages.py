@@ -19,10 +19,19 @@ from topoplan import Host, TopoplanError, __version__
 from topoplan.errors import nearest, shown
 from topoplan.plugin.components import CONTRACTS, CORE_COMMANDS
 
-__all__ = ["KINDS", "check_name_is_free", "check_names", "new_package", "package_files", "usage", "write_package"]
+__all__ = [
+    "KINDS",
+    "check_name_is_free",
+    "check_names",
+    "component_kind",
+    "new_package",
+    "package_files",
+    "usage",
+    "write_package",
+]
 
-#: Kinds of plugins, in the words of users.
-KINDS = tuple(kind.value for kind in CONTRACTS)
+#: Kinds of plugins, in the words of users; an algorithm of collectives comes as a simulator.
+KINDS = (*(kind.value for kind in CONTRACTS), "collective")
 #: Kind -> a command that uses the component, from where the package is.
 _USAGE = {
     "frontend": "topoplan optimize @name@",
@@ -30,6 +39,7 @@ _USAGE = {
     "topology": "topoplan optimize alexnet -t @name@",
     "estimator": "topoplan optimize alexnet -e @name@",
     "simulator": "topoplan optimize alexnet --servers 4 --simulator @name@",
+    "collective": "topoplan optimize alexnet --servers 4 --simulator @name@",
     "searcher": "topoplan optimize alexnet -s @name@",
     "exporter": "topoplan optimize alexnet --servers 4 -x @name@=tasks.csv",
     "command": "topoplan @name@",
@@ -39,6 +49,7 @@ _NEEDS = {
     "frontend": ("topoplan-operators",),
     "estimator": ("numpy>=2.0",),
     "simulator": ("numpy>=2.0",),
+    "collective": ("topoplan-engine", "topoplan-simulator-fluid"),
     "searcher": ("numpy>=2.0",),
     "command": ("typer>=0.15.4",),
 }
@@ -47,13 +58,13 @@ _WITH_OPTIONS = ("frontend", "machine", "topology", "estimator", "simulator", "s
 _PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 
+def component_kind(kind: str) -> str:
+    """Return the kind of the component that a package of one of `KINDS` has."""
+    return "simulator" if kind == "collective" else kind
+
+
 def check_names(kind: str, name: str) -> None:
     """Raise `TopoplanError` where there is no such kind of plugin, or a component cannot have this name."""
-    if kind == "collective":
-        raise TopoplanError(
-            "new: collectives are no kind of plugin: a simulator times them "
-            "(write one with `topoplan new simulator NAME`; a topology may name their rings)"
-        )
     if kind not in KINDS:
         raise TopoplanError(f"new: no kind of plugin named {shown(kind)}{nearest(kind, KINDS)}")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
@@ -67,6 +78,7 @@ def check_names(kind: str, name: str) -> None:
 
 def check_name_is_free(kind: str, name: str, host: Host) -> None:
     """Raise `TopoplanError` where an installed component has the name: neither could be used beside the other."""
+    kind = component_kind(kind)
     owners = [f"{row.distribution} {row.version}" for row in host.listing() if (row.kind, row.name) == (kind, name)]
     if kind == "command" and name in CORE_COMMANDS:
         owners = [f"topoplan-core {__version__}"]
@@ -105,7 +117,7 @@ def new_package(kind: str, name: str, folder: Path | None = None, host: Host | N
     Args:
         kind: one of `KINDS`.
         name: of the component, as users choose it.
-        folder: to write; ``topoplan-KIND-NAME`` unless given.
+        folder: to write; ``topoplan-KIND-NAME`` unless given, with the kind of the component.
         host: whose components have their names already; all installed plugins unless given.
 
     Returns:
@@ -116,7 +128,7 @@ def new_package(kind: str, name: str, folder: Path | None = None, host: Host | N
     """
     check_names(kind, name)
     check_name_is_free(kind, name, host or Host.discover())
-    target = folder or Path(f"topoplan-{kind}-{name}")
+    target = folder or Path(f"topoplan-{component_kind(kind)}-{name}")
     package = package_files(kind, name)
     write_package(target, package)
     return [target / path for path in package]
@@ -149,24 +161,23 @@ def write_package(folder: Path, package: Mapping[str, str]) -> None:
 
 def _values(kind: str, name: str) -> dict[str, str]:
     """Return what the placeholders of templates stand for."""
-    short = name.replace("-", "_")
+    component, short = component_kind(kind), name.replace("-", "_")
     cls = "".join(word.capitalize() for word in name.split("-"))
     if re.search(rf"\b{cls}\b", _template(kind + ".py")):  # a name that the module has already, such as Fabric
-        cls += kind.capitalize()
+        cls += component.capitalize()
     major, minor = __version__.split(".")[:2]
     core = f">={major}.{minor},<{major}.{int(minor) + 1}"
-    needs = [f"topoplan-core{core}", *(("attrs>=24.2",) if kind in _WITH_OPTIONS else ()), *_NEEDS.get(kind, ())]
-    needs = [f"{each}{core}" if each == "topoplan-operators" else each for each in needs]
+    needs = ["topoplan-core", *(("attrs>=24.2",) if kind in _WITH_OPTIONS else ()), *_NEEDS.get(kind, ())]
     return {
         "name": name,
-        "kind": kind,
-        "hook": "topologies" if kind == "topology" else f"{kind}s",
+        "kind": component,
+        "hook": "topologies" if component == "topology" else f"{component}s",
         "class": cls,
-        "contract": kind.capitalize(),
+        "contract": component.capitalize(),
         "short": short,
-        "module": f"topoplan_{kind}_{short}",
-        "distribution": f"topoplan-{kind}-{name}",
-        "needs": "\n".join(f'    "{each}",' for each in needs),
+        "module": f"topoplan_{component}_{short}",
+        "distribution": f"topoplan-{component}-{name}",
+        "needs": "\n".join(f'    "{each}{core if each.startswith("topoplan-") else ""}",' for each in needs),
         "core": core,
         "usage": usage(kind, name),
     }
