@@ -14,19 +14,20 @@ Numbers of tasks, with P parts, G all-reduces and R pairs on different devices:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
-from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
 from topoplan_engine.lowering.parts import PartTable
 
-__all__ = ["build_taskgraph"]
+__all__ = ["build_taskgraph", "task_columns", "taskgraph_of"]
 
 _FORWARD, _BACKWARD = int(TaskKind.FORWARD), int(TaskKind.BACKWARD)
 _TRANSFER, _COLLECTIVE = int(TaskKind.TRANSFER), int(TaskKind.COLLECTIVE)
+_ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
 class _Columns(NamedTuple):
@@ -46,49 +47,57 @@ class _Columns(NamedTuple):
     op: I32
     succ_ptr: I32
     succ: I32
-
-    @classmethod
-    def of(cls, table: PartTable) -> _Columns:
-        """Allocate the columns; only ``succ_ptr`` is initialized."""
-        parts, groups, pairs = len(table.device), len(table.group_bytes), len(table.src)
-        remote = pairs - int(np.count_nonzero(table.local))
-        tasks, edges = 2 * parts + groups + 2 * remote, parts + len(table.group_parts) + 2 * pairs + 2 * remote
-        return cls(
-            kind=np.empty(tasks, np.int8),
-            device=np.empty(tasks, np.int32),
-            seconds=np.empty(tasks),
-            size=np.empty(tasks, np.int64),
-            src=np.empty(tasks, np.int32),
-            dst=np.empty(tasks, np.int32),
-            group=np.empty(tasks, np.int32),
-            op=np.empty(tasks, np.int32),
-            succ_ptr=np.zeros(tasks + 1, np.int32),
-            succ=np.empty(edges, np.int32),
-        )
+    collective: I8
 
 
-def build_taskgraph(table: PartTable, op_names: tuple[str, ...], n_devices: int, ends: I32 | None = None) -> TaskGraph:
-    """Return the task graph of one iteration.
+def build_taskgraph(table: PartTable, op_names: tuple[str, ...], n_devices: int) -> TaskGraph:
+    """Return the task graph of one iteration; ``op_names`` and ``n_devices`` are its own."""
+    columns = task_columns(tuple(table))
+    return taskgraph_of(columns, table.device_ptr, table.group_devices, op_names, n_devices)
 
-    Args:
-        table: its parts.
-        op_names, n_devices: of the task graph.
-        ends: (R, 4) sender and receiver of the transfer to the consumer, then of that back, for pairs on different
-            devices; those of the parts unless given.
-    """
-    columns = _Columns.of(table)
-    _fill(table, columns, np.empty(len(columns.kind), np.int32))
-    if ends is not None and len(ends):
-        columns.src[-2 * len(ends) :], columns.dst[-2 * len(ends) :] = ends[:, ::2].ravel(), ends[:, 1::2].ravel()
+
+def taskgraph_of(
+    columns: tuple[Any, ...], group_ptr: I32, group_members: I32, op_names: tuple[str, ...], n_devices: int
+) -> TaskGraph:
+    """Make a task graph of `task_columns`, which are frozen, and the devices of all-reduces."""
     for column in columns:
         column.setflags(write=False)
     return TaskGraph(
-        **columns._asdict(),
-        group_ptr=table.device_ptr,
-        group_members=table.group_devices,
+        **_Columns(*columns)._asdict(),
+        group_ptr=group_ptr,
+        group_members=group_members,
         op_names=op_names,
         n_devices=n_devices,
     )
+
+
+@njit(no_cfunc_wrapper=True)
+def task_columns(of_table: Any) -> Any:
+    """Return the columns of the tasks; ``of_table`` are those of a `PartTable`.
+
+    Both are plain tuples, for one with names takes longer to hand over.
+    """
+    table = PartTable(*of_table)
+    parts, groups, pairs = len(table.device), len(table.group_bytes), len(table.src)
+    remote = pairs - np.count_nonzero(table.local)
+    tasks, edges = 2 * parts + groups + 2 * remote, parts + len(table.group_parts) + 2 * pairs + 2 * remote
+    columns = _Columns(
+        np.empty(tasks, np.int8),
+        np.empty(tasks, np.int32),
+        np.empty(tasks),
+        np.empty(tasks, np.int64),
+        np.empty(tasks, np.int32),
+        np.empty(tasks, np.int32),
+        np.empty(tasks, np.int32),
+        np.empty(tasks, np.int32),
+        np.zeros(tasks + 1, np.int32),
+        np.empty(edges, np.int32),
+        np.full(tasks, -1, np.int8),
+    )
+    _fill(table, columns, np.empty(tasks, np.int32))
+    compute = (columns.kind, columns.device, columns.seconds, columns.size)
+    messages = (columns.src, columns.dst, columns.group)
+    return (*compute, *messages, columns.op, columns.succ_ptr, columns.succ, columns.collective)
 
 
 @kernel
@@ -124,7 +133,7 @@ def _write_collectives(table: PartTable, columns: _Columns) -> None:
     first = 2 * len(table.device)
     for g in range(len(table.group_bytes)):
         t = first + g
-        columns.kind[t] = _COLLECTIVE
+        columns.kind[t], columns.collective[t] = _COLLECTIVE, _ALL_REDUCE
         columns.device[t] = columns.src[t] = columns.dst[t] = -1
         columns.seconds[t] = table.group_seconds[g]
         columns.size[t] = table.group_bytes[g]

@@ -23,6 +23,11 @@ class PairTable:
         self._keys, self._numbers = _free(16)
         self._count = 0
 
+    @property
+    def columns(self) -> tuple[I64, I32]:
+        """The hash table, to be read by kernels."""
+        return self._keys, self._numbers
+
     def get(self, keys: I64) -> I32:
         """(k,) number of each key (not negative); 0 where none was put."""
         numbers = np.empty(len(keys), dtype=np.int32)

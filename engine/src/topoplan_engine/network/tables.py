@@ -35,13 +35,15 @@ from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
-from topoplan_engine.network.walks import cross, sum_paths
+from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
 __all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
 
 
 #: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
 _FEW = 8
+#: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
+_LISTS, _LIST_BYTES = 256, 1 << 16
 
 
 class PathColumns(NamedTuple):
@@ -121,6 +123,8 @@ class Network:
         self._latency = f64(np.concatenate([fabric.link_latency, np.zeros(len(inside))]))
         self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
+        #: Ring groups of all groups of a task graph, by their columns.
+        self._group_lists: LruCache[tuple[bytes, bytes, bool], I32] = LruCache(_LISTS)
         self.paths = self._inside_paths()
         none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
         self.rings = self.rings_in_full = RingColumns(
@@ -157,15 +161,7 @@ class Network:
             raise TopoplanError(
                 f"task graph: {taskgraph.n_devices} devices, but the cluster has {self.cluster.n_devices} devices"
             )
-        row = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
-        transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
-        if len(transfers):
-            rows = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
-            if (lost := np.flatnonzero(rows < 0)).size:
-                task = int(transfers[lost[0]])
-                self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
-            row[transfers] = rows
-            self._isolate(rows)
+        row = self._rows_of_tasks(taskgraph)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
         reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
         if len(reduces):
@@ -174,6 +170,23 @@ class Network:
         row.setflags(write=False)
         ring.setflags(write=False)
         return Traffic(row, ring)
+
+    def _rows_of_tasks(self, taskgraph: TaskGraph) -> I32:
+        """Row of each transfer, -1 for other tasks; the links that they can take are told apart."""
+        row = np.empty(taskgraph.n_tasks, dtype=np.int32)
+        inside = (self._first_device, self._n_inside, self._first_row)
+        tasks = (taskgraph.kind, taskgraph.src, taskgraph.dst)
+        if find_rows(*tasks, self._host, *inside, *self._row_of_pair.columns, self._moved, row):
+            return row
+        row.fill(-1)
+        transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+        rows = self._rows(taskgraph.src[transfers], taskgraph.dst[transfers])
+        if (lost := np.flatnonzero(rows < 0)).size:
+            task = int(transfers[lost[0]])
+            self._unreachable(taskgraph, task, int(taskgraph.src[task]), int(taskgraph.dst[task]))
+        row[transfers] = rows
+        self._isolate(rows)
+        return row
 
     def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
         raise TopoplanError(
@@ -262,6 +275,9 @@ class Network:
     def _ring_groups(self, taskgraph: TaskGraph, backward: bool) -> I32:
         """Ring group of each group of the task graph, making those not met before."""
         members = taskgraph.group_members
+        list_key = (taskgraph.group_ptr.tobytes(), members.tobytes(), backward)
+        if (recalled := self._group_lists.find(list_key)) is not None:
+            return recalled
         ends = taskgraph.group_ptr.tolist()
         result = np.empty(taskgraph.n_groups, dtype=np.int32)
         new: list[tuple[int, I32]] = []
@@ -279,7 +295,7 @@ class Network:
         if new:
             self._append_rings(self._ring_rows(taskgraph, new))
             self._groups.update(numbers)
-        return result
+        return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result
 
     def _has_rings(self, listed: I32) -> bool:
         """Say whether the fabric has rings or cycles for a group."""

@@ -1,7 +1,7 @@
-"""Sums along paths, and the links that rows of paths cross.
+"""Sums along paths, the rows of paths that transfers take, and the links that rows cross.
 
 Data flow: `topoplan_engine.network.tables` appends paths as CSR; `sum_paths` sums over the links of each of them,
-`cross` marks the links that transfers can take.
+`find_rows` looks up the rows of transfers, `cross` marks the links that they can take.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I8, I32, I64
+from topoplan.model.taskgraph import TaskKind
+from topoplan_engine.kernels.hashing import slot_of
 from topoplan_engine.kernels.jit import kernel
 
-__all__ = ["cross", "sum_paths"]
+__all__ = ["cross", "find_rows", "sum_paths"]
 
 Bools = NDArray[np.bool_]
+_TRANSFER = int(TaskKind.TRANSFER)
 
 
 @kernel
@@ -34,6 +37,45 @@ def sum_paths(lengths: I64, links: I32, latency: F64, bandwidth: F64, delay: F64
             per_byte[path] += 1.0 / bandwidth[link]
             slowest[path] = min(slowest[path], bandwidth[link])
         first += lengths[path]
+
+
+@kernel
+def find_rows(
+    kind: I8,
+    src: I32,
+    dst: I32,
+    host: I32,
+    first_device: I64,
+    n_inside: I64,
+    first_row: I64,
+    keys: I64,
+    numbers: I32,
+    visited: Bools,
+    row: I32,
+) -> bool:
+    """Write the row of each transfer, and -1 for other tasks; say whether all rows are known and ``visited``.
+
+    Args:
+        kind, src, dst: (T,) of the tasks.
+        host: (D,) of the devices.
+        first_device, n_inside, first_row: (H,) of the devices of each host, and of the rows between them.
+        keys, numbers: hash table of pairs of hosts (`topoplan_engine.network.pairs`): row + 2.
+        visited: (R,) see `cross`.
+        row: (T,) written.
+    """
+    for t in range(len(kind)):
+        row[t] = -1
+        if kind[t] != _TRANSFER:
+            continue
+        a, b = host[src[t]], host[dst[t]]
+        if a == b:
+            number = first_row[a] + (src[t] - first_device[a]) * n_inside[a] + dst[t] - first_device[a]
+        else:
+            number = numbers[slot_of(keys, numbers, np.int64(a) * len(n_inside) + b)] - 2
+        if not 0 <= number < len(visited) or not visited[number]:
+            return False
+        row[t] = number
+    return True
 
 
 @kernel

@@ -7,7 +7,7 @@ what lower bounds are made of.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,16 +97,15 @@ def build(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingC
 
     Flows share links as their windows (`window`, `ring_window`).
     """
-    entities: Entities
-    entities, n_caps = _build(tasks, traffic, paths, rings, stepped)
-    return entities._replace(caps=entities.caps[:n_caps].copy())
+    columns: tuple[Any, ...] = _build(tuple(tasks), tuple(traffic), tuple(paths), tuple(rings), stepped)
+    return Entities(*columns)
 
 
 @njit()
-def _build(
-    tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool
-) -> tuple[Entities, int]:
-    """Return the entities, and how many rows of ``caps`` are written."""
+def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped: bool) -> Any:
+    """Return the columns of entities; all are plain tuples, for those with names take longer to hand over."""
+    tasks, traffic = TaskColumns(*of_tasks), Traffic(*of_traffic)
+    paths, rings = PathColumns(*of_paths), RingColumns(*of_rings)
     links = _most_links(tasks, traffic, paths, rings)
     last_window = _LAST_WINDOW[max(1, min(links, len(_LAST_WINDOW))) - 1]
     m = _Messages(tasks, traffic, paths, rings, stepped, last_window)
@@ -130,7 +129,10 @@ def _build(
         np.empty(count),
         np.full(count, LOAD, np.int64),
     )
-    return entities, int(_write_all(m, entities))
+    n_caps = _write_all(m, entities)
+    e = entities
+    flowing = (e.of_task, e.task, e.path_set, e.ring, e.slot_ptr, e.volume, e.setup_latency, e.drain_latency)
+    return (*flowing, e.max_rate, e.rounds, e.ring_size, e.cap, e.caps[:n_caps].copy(), e.load)
 
 
 @inline_kernel

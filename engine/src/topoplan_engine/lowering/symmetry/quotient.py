@@ -14,11 +14,15 @@ import numpy as np
 from topoplan.arrays import I32, I64
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.kernels.jit import njit
-from topoplan_engine.lowering.build import build_taskgraph
+from topoplan_engine.lowering.build import task_columns, taskgraph_of
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.refinement import Classes
 
 __all__ = ["Quotient", "Symmetry", "quotient"]
+
+#: Places in `task_columns`, and in the columns of all-reduces.
+_SRC, _DST = 4, 5
+_DEVICE_PTR, _GROUP_DEVICES = 5, 6
 
 
 class Symmetry(NamedTuple):
@@ -54,25 +58,36 @@ class Quotient(NamedTuple):
 def quotient(symmetry: Symmetry, op_names: tuple[str, ...], n_devices: int) -> Quotient:
     """Return the quotient; ``op_names`` and ``n_devices`` are those of the task graph."""
     table, classes = symmetry
-    reduced, rows, ends = _reduce(table, classes._replace(key=0))  # a kernel takes no key of 64 bits
-    # A transfer runs between the devices of the pair that represents its class, or that represent its channel, which
-    # need not be those of the parts that represent theirs.
-    taskgraph = build_taskgraph(PartTable._make(reduced), op_names, n_devices, ends)
+    columns, group_ptr, group_members, rows = _quotient(tuple(table), (*classes[:-1], 0))
+    taskgraph = taskgraph_of(columns, group_ptr, group_members, op_names, n_devices)
     task, host, leaving, entering = rows
     return Quotient(taskgraph, task, host, leaving, entering, classes)
 
 
 @njit(no_cfunc_wrapper=True)
-def _reduce(table: PartTable, classes: Classes) -> Any:
-    """Return the representatives of all classes as a table, whose parts are the classes, and what else is reduced.
+def _quotient(of_table: Any, of_classes: Any) -> Any:
+    """Return the columns of tasks, the devices of all-reduces, and the rows of a `Quotient`.
 
-    That is the rows of a `Quotient`, those of all-reduces, then four for each pair of parts on different devices; and
-    (pairs, 4) the devices between which the messages of each of these pairs go, as `Classes.ends`.
+    The rows are those of all-reduces, then four for each pair of parts on different devices.
+
+    Args:
+        of_table: the columns of the table.
+        of_classes: those of the classes, whose key is left out: 0.
     """
-    op_base, device, op, forward, backward = _reduced_parts(table, classes)
+    table, classes = PartTable(*of_table), Classes(*of_classes)
+    parts = _reduced_parts(table, classes)
+    op_base, _, op, _, _ = parts
     groups = _reduced_groups(table, classes, op_base)
     pairs, rows, ends = _reduced_pairs(table, classes, op_base, op)
-    return (op_base, device, op, forward, backward, *groups, *pairs), rows, ends
+    columns = task_columns((*parts, *groups, *pairs))
+    # A transfer runs between the devices of the pair that represents its class, or that represent its channel, which
+    # need not be those of the parts that represent theirs.
+    src, dst = columns[_SRC], columns[_DST]
+    first = len(src) - 2 * len(ends)
+    for k in range(len(ends)):
+        src[first + 2 * k], src[first + 2 * k + 1] = ends[k, 0], ends[k, 2]
+        dst[first + 2 * k], dst[first + 2 * k + 1] = ends[k, 1], ends[k, 3]
+    return columns, groups[_DEVICE_PTR], groups[_GROUP_DEVICES], rows
 
 
 @njit(no_cfunc_wrapper=True)
@@ -130,7 +145,10 @@ def _reduced_groups(table: PartTable, classes: Classes, base: I32) -> Any:
 
 @njit(no_cfunc_wrapper=True)
 def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> Any:
-    """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; rows and ends, see `_reduce`."""
+    """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; the rows of a `Quotient`; ends.
+
+    Ends are (pairs, 4) devices between which the messages of each pair on different devices go, as `Classes.ends`.
+    """
     pairs = classes.first_pair
     count = len(pairs)
     edge_ptr, edge_src, edge_dst = np.zeros(count + 1, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)

@@ -127,16 +127,7 @@ class Effect(NamedTuple):
     ends: int
 
 
-def run(*arguments: Any) -> Any:
-    """Run one iteration: `_run`, which the user may interrupt."""
-    outcome = _run(*arguments)
-    if outcome[-1] < 0:
-        raise KeyboardInterrupt
-    return outcome
-
-
-@njit(no_cfunc_wrapper=True)
-def _run(
+def run(
     tasks: TaskColumns,
     entities: Entities,
     paths: PathColumns,
@@ -145,18 +136,39 @@ def _run(
     seed: int,
     time_to_end: F64,
     stop: float,
+) -> Any:
+    """Run one iteration, which the user may interrupt; see `_run`."""
+    columns = (tuple(tasks), tuple(entities), tuple(paths), tuple(rings))
+    outcome = _run(*columns, n_devices, seed, time_to_end, stop)
+    if outcome[-1] < 0:
+        raise KeyboardInterrupt
+    return outcome
+
+
+@njit(no_cfunc_wrapper=True)
+def _run(
+    of_tasks: Any,
+    of_entities: Any,
+    of_paths: Any,
+    of_rings: Any,
+    n_devices: int,
+    seed: int,
+    time_to_end: F64,
+    stop: float,
 ) -> tuple[F64, F64, F64, float, int]:
     """Run one iteration; see `topoplan_simulator_fluid.model` for the model and `Outcome` for what it returns.
 
     Args:
-        tasks, entities, paths, rings, n_devices: what to run, on what.
+        of_tasks, of_entities, of_paths, of_rings, n_devices: what to run, on what; the columns as plain tuples, for
+            those with names take longer to hand over.
         seed: draws paths.
         time_to_end: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
         stop: seconds; when the end is proven to come no earlier, the makespan returned is infinite.
 
     The number of events is -1 if the user has interrupted the loop.
     """
-    prepared = Prepared(tasks, entities, paths, rings, n_devices)
+    columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
+    prepared = Prepared(*columns, n_devices)
     state = initial_state(prepared)
     events = advance(prepared, state, seed, deadline(prepared, seed, time_to_end, stop), ALL_INSTANTS)
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
