@@ -2,8 +2,11 @@
 
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
 
-Each command runs in a process with an empty folder for what numba keeps.  *Shipped* is a run as users have it; in an
-editable install, ``python tools/kernels.py`` compiles what packages then bring along, which must be done before.  In
+    python3 -m venv fresh && fresh/bin/pip install . && fresh/bin/python benchmarks/first_use.py dlrm16
+
+Each command runs in a process with an empty folder for what numba keeps.  *Shipped* is a run as users have it, whose
+installation compiled the kernels, as in the second line; in an editable install, ``python tools/kernels.py`` compiles
+what packages then bring along, which must be done before.  A row takes a minute or two of CPU time.  In
 *compiled*, ``NUMBA_OPT`` is said, at its default, so that shipped kernels are not used (`KernelCache`), and numba
 compiles for the CPU of this machine.  Both run in turn.  The process then repeats the command with all kernels loaded:
 the least of `_AGAIN` times tells whether kernels for any CPU are as fast as those for this one.

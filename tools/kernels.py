@@ -37,6 +37,7 @@ optimize dlrm -o preset=dlrm16 --budget 100
 optimize dlrm -o preset=dlrm16 -s mcmc --budget 100
 optimize alexnet --servers 4 --degree 3 -t topoopt -s mcmc -s totientperm -s relink --budget 40 -x json=plan.json
 optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record -x flatbuffer=plan.fbuf
+optimize alexnet --servers 4 --chains 2 --budget 40
 optimize alexnet --servers 4 --budget 20 --simulator flexnet
 optimize alexnet --servers 4 --budget 5 --simulator flexnet --record
 optimize torchgraph -o profile=vgg-19 --batch-size 64 --devices [2,4] -s pipeline
