@@ -183,6 +183,21 @@ def test_shapes_that_depend_on_data_are_told_with_the_line_and_what_helps():
     assert "\n" not in message
 
 
+def test_rows_that_data_choose_are_told_with_the_line_and_what_helps():
+    class Chosen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            (rows,) = torch.where(x.sum(1) > 0)
+            return self.linear(x[rows])
+
+    module, args = on_meta(Chosen, (4, 8))
+    with pytest.raises(TopoplanError, match=r"aten\.where\.default, at test_modules\.py:\d+ \(.*pad to a capacity"):
+        from_torch(module, args)
+
+
 def test_a_module_that_raises_is_told_with_the_line():
     module, args = on_meta(models.Mlp, (8, 63))
     with pytest.raises(TopoplanError, match=r"torch\.export: .*torch_models\.py:\d+"):

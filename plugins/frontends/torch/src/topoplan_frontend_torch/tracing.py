@@ -27,6 +27,7 @@ INSTALL = (
     "torch is not installed (pip install torch; without a GPU, its CPU wheel is smaller: "
     "pip install torch --index-url https://download.pytorch.org/whl/cpu)"
 )
+_PAD = "shapes depend on data: pad to a capacity, such as a fixed number of tokens for each expert"
 
 
 def import_torch(where: str) -> Any:
@@ -102,7 +103,7 @@ def _cause(error: Exception) -> str:
     name = type(error).__name__
     advice = ""
     if "data-dependent" in text or "unbacked" in text or name.startswith("GuardOnDataDependent"):
-        advice = " (shapes depend on data: pad to a capacity, such as a fixed number of tokens for each expert)"
+        advice = f" ({_PAD})"
     elif ".item()" in text or "data_ptr" in text:
         advice = " (values of tensors are not known here: use shapes and constants alone)"
     return f"{name}: {reason}{_place(error, text)}{advice}"
@@ -209,7 +210,12 @@ class _Reader:
             results = self._read(inner, bindings, f"{name}.", modules)
             scope[node.name] = tuple(Ref(each) for each in results)
         else:
-            outputs = self._outputs(name, node.meta.get("val"))
+            where = own_line(node.meta.get("stack_trace"))
+            try:
+                outputs = self._outputs(name, node.meta.get("val"))
+            except self._torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode:
+                place = ", at " + where if where else ""
+                raise TopoplanError(f"frontend torch: {node.target}{place} ({_PAD})") from None
             scope[node.name] = outputs
             self._nodes.append(
                 Node(
@@ -218,7 +224,7 @@ class _Reader:
                     arguments=self._arguments(node, scope),
                     outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
                     module=modules,
-                    where=own_line(node.meta.get("stack_trace")),
+                    where=where,
                 )
             )
 
