@@ -42,6 +42,7 @@ QUICK = {
     "compare": ["--budget", "0", "--seeds", "1"],
     "sweep": ["--batch-sizes", "64,128", "--jobs", "1"],
     "flexnet": ["--search-budget", "2"],
+    "sensitivity": ["--seeds", "1"],
 }
 #: Command -> words of it that are replaced, because it takes minutes or gigabytes as it is.
 SMALLER = {
