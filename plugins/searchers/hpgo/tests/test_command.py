@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,17 @@ def test_it_is_a_program_that_loads_little():
     assert not {"numba", "networkx", "pandas", "typer", "rich", "importlib.metadata"} & modules
     helped = subprocess.run([*words[:1], "-m", words[4], "-h"], capture_output=True, text=True, check=True)
     assert helped.stdout.startswith(HELP)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_what_cannot_be_written_is_said():
+    words = [sys.executable, "-m", "topoplan_searcher_hpgo", "vgg-19", "--devices", "8"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    told = "error: standard output cannot be written (No space left on device)"
+    assert (ended.returncode, ended.stderr.strip()) == (2, told)
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _MOST_SAMPLES, _MOST_DEVICES = 1 << 30, 1 << 16
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status, 2 where something in ``words`` is wrong."""
+    """Run the command; return its exit status: 2 where something in ``words`` is wrong, or nothing can be printed."""
     gc.disable()  # it ends before there is garbage worth looking for
     options = _parser().parse_args(words)
     try:
@@ -37,8 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except TopoplanError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(table(result))
-    return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return _print(table(result))
 
 
 def table(result: HpgoPlan) -> str:
@@ -59,6 +62,19 @@ def _graph_of(profile: str, profiled: int | None, batch_size: int | None) -> Ope
     if "." in profile or "/" in profile:
         return graph_of_file(Path(profile), profiled, batch_size)
     return graph_of_profile(profile, profiled, batch_size)
+
+
+def _print(text: str) -> int:
+    """Print a text; return the exit status: 1 where nobody reads it any more, as `topoplan` does."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python fails again when it ends
+        if isinstance(error, BrokenPipeError):
+            return 1
+        print(f"error: standard output cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
