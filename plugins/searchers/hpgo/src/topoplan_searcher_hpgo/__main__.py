@@ -65,7 +65,7 @@ def _graph_of(profile: str, profiled: int | None, batch_size: int | None) -> Ope
 
 
 def _print(text: str) -> int:
-    """Print a text; return the exit status: 1 where nobody reads it any more, as `topoplan` does."""
+    """Print a text; return the exit status: 1 where its reader is gone, as `topoplan` does."""
     try:
         print(text, flush=True)
     except OSError as error:
