@@ -217,14 +217,14 @@ def test_states_are_counted_before_the_search(program, seed, kept):
     assert kept == 2 or states == largest
 
 
-@given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4))
+@given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4), entries=st.sampled_from([1, 5, 1 << 50]))
 @settings(max_examples=40)
-def test_thinning_keeps_the_fastest(program, seed, states):
+def test_thinning_keeps_the_fastest(program, seed, states, entries):
     """Beside a list that is sorted: which states and entries stay of the cut at which the kernel stops."""
     columns = columns_of(program, Prize(seed), "m")
     tables = empty_tables(columns, 1 << 14, 1 << 16)
     repeats = empty_repeats(columns, len(tables.cut))
-    if expand(columns, tables, stack_for(columns), repeats, 1 << 14, 1) != CROWDED:
+    if expand(columns, tables, stack_for(columns), repeats, 1 << 14, 1, EACH) != CROWDED:
         assume(False)
 
     def there():
@@ -238,9 +238,10 @@ def test_thinning_keeps_the_fastest(program, seed, states):
         return found
 
     before = there()
-    thin(tables, states)
+    thin(tables, states, entries)
     fastest = sorted(before, key=lambda state: (min(before[state])[0], state))[:states]
-    assert there() == {state: sorted(before[state])[:EACH] for state in sorted(fastest)}
+    each = max(1, min(EACH, entries // len(fastest)))
+    assert there() == {state: sorted(before[state])[:each] for state in sorted(fastest)}
 
 
 class TestProgram:

@@ -64,6 +64,8 @@ class Columns(NamedTuple):
             that it holds.
         second_forward, second_backward: like ``forward`` and ``backward``, for the second copy.
         gathered_bytes: (V, F, F) bytes that a conversion holds.
+        priced: bytes have a price: ``signature_bytes`` and ``gathered_bytes`` are seconds that add to those of a plan,
+            and nothing counts bytes.
         limit: memory limit in bytes.
         min_bytes: (n+1,) lower bound on the bytes of all instructions after each cut.
         bound: upper limit on the seconds of a useful plan.
@@ -96,6 +98,7 @@ class Columns(NamedTuple):
     second_forward: F64
     second_backward: F64
     gathered_bytes: F64
+    priced: bool
     limit: float
     min_bytes: F64
     bound: float
@@ -154,6 +157,7 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
         second_forward=forward,
         second_backward=backward,
         gathered_bytes=np.zeros((1, 1, 1)),
+        priced=False,
         limit=np.inf,
         min_bytes=np.zeros(len(program.instructions) + 1),
         bound=np.inf,

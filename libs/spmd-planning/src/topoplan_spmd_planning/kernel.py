@@ -19,7 +19,7 @@ from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns
 from topoplan_spmd_planning.repeats import Repeats
-from topoplan_spmd_planning.tables import CUT, EACH, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
+from topoplan_spmd_planning.tables import CUT, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
 __all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
@@ -210,6 +210,8 @@ def _end_stage(columns: Columns, tables: Tables, stack: Stack, top: int, start: 
                 time = max(debt, forward) + max(compute, stack.second_forward[top])
                 time += max(tables.due[entry], backward) + max(stack.back[top], stack.second_backward[top])
                 time += tables.time[entry]
+                if columns.priced:
+                    time, nbytes = time + stack.nbytes[top], 0.0
                 due = stack.back[top]
                 if columns.bound < np.inf:
                     bound = time + columns.charge * (compute + due) + columns.tail[stack.cut[top]]
@@ -369,15 +371,15 @@ def refill(columns: Columns, tables: Tables) -> None:
 
 
 @inline_kernel
-def _crowded(tables: Tables, cut: int, beam: int) -> bool:
-    """Say whether a cut has more than ``beam`` states, or more than `EACH` entries for each of so many."""
+def _crowded(tables: Tables, cut: int, beam: int, crowd: int) -> bool:
+    """Say whether a cut has more than ``beam`` states, or more than ``crowd`` entries."""
     states, entries, state = 0, 0, tables.first[cut]
-    while state >= 0 and states <= beam and entries <= EACH * beam:
+    while state >= 0 and states <= beam and entries <= crowd:
         entry = tables.head[state]
         while entry >= 0:
             entries, entry = entries + 1, tables.following[entry]
         states, state = states + 1, tables.after[state]
-    return state >= 0 or entries > EACH * beam
+    return state >= 0 or entries > crowd
 
 
 @inline_kernel
@@ -450,12 +452,12 @@ def _expand_state(columns: Columns, tables: Tables, stack: Stack, repeats: Repea
 
 
 @kernel
-def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, most: int, beam: int) -> int:
-    """Expand states until the end of the program, but at most ``most`` of them.
+def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, most: int, beam: int, crowd: int) -> int:
+    """Expand states until the end of the program, or until about ``most`` of their entries are expanded.
 
     Returns:
         `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
-        `EACH` entries for each of so many; see `topoplan_spmd_planning.tables.thin`.
+        ``crowd`` entries; see `topoplan_spmd_planning.tables.thin`.
     """
     for cut in range(tables.counts[CUT], len(columns.signature_at) - 1):
         begins = cut > tables.counts[CUT]
@@ -464,7 +466,7 @@ def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, mos
             tables.counts[CUT] = cut
             refill(columns, tables)
         if begins:
-            if _crowded(tables, cut, beam):
+            if _crowded(tables, cut, beam, crowd):
                 tables.counts[CUT], tables.counts[STATE] = cut, state
                 return CROWDED
             _look_back(columns, tables, repeats, cut)
@@ -473,14 +475,14 @@ def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, mos
             if tables.head[state] < 0:
                 state = tables.after[state]
                 continue
-            if most == 0:
+            if most <= 0:
                 return PAUSED
-            most -= 1
             if not _expand_state(columns, tables, stack, repeats, cut, state):
                 return FULL
             entry = tables.head[state]
             while entry >= 0:
                 tables.counts[GONE_ON] += 1
+                most -= 1
                 entry = tables.following[entry]
             state = tables.after[state]
     return DONE

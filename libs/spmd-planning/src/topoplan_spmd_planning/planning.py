@@ -21,11 +21,22 @@ from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill,
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, R
 from topoplan_spmd_planning.repeats import empty_repeats, enlarge, forget_stages
-from topoplan_spmd_planning.tables import CUT, FORGOTTEN, GONE_ON, STATES, Tables, empty_tables, forget, grow, thin
+from topoplan_spmd_planning.tables import (
+    CUT,
+    EACH,
+    FORGOTTEN,
+    GONE_ON,
+    STATES,
+    Tables,
+    empty_tables,
+    forget,
+    grow,
+    thin,
+)
 
-__all__ = ["HidupPlan", "Outcome", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
+__all__ = ["HidupPlan", "Outcome", "SearchTooLongError", "Solution", "Stage", "TooManyStatesError", "plan", "solve"]
 
-#: States that are expanded between two checks for Ctrl-C.
+#: Entries that are expanded between two checks for Ctrl-C.
 _AT_A_TIME = 1 << 12
 #: No limit on the states at a cut.
 _ALL = 1 << 50
@@ -39,6 +50,10 @@ _MANY = 1 << 20
 
 class TooManyStatesError(TopoplanError):
     """A model has more states than the limit."""
+
+
+class SearchTooLongError(TopoplanError):
+    """A search has expanded more entries than its patience."""
 
 
 @attrs.frozen
@@ -129,28 +144,39 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
 
 
 def solve(
-    program: Program[R], columns: Columns, *, max_states: int, who: str, beam: int | None = None
+    program: Program[R],
+    columns: Columns,
+    *,
+    max_states: int,
+    who: str,
+    beam: int | None = None,
+    patience: int | None = None,
+    crowd: int | None = None,
 ) -> Solution[R] | None:
     """Run the kernel on a program and follow its choices; None if no plan is within the bound of seconds.
 
     Error messages begin with ``who``.  If a cut has more states than ``beam``, only the fastest are expanded, a quarter
     of ``beam``.  Then the plan need not be the best one.  A search that has expanded very many states continues with a
-    sixteenth of ``beam``, so that many tensors that live at once cost seconds and not minutes.
+    sixteenth of ``beam``, so that many tensors that live at once cost seconds and not minutes.  If a cut
+    has more than ``crowd`` entries, by default `EACH` for each of ``beam`` states, about a quarter of so many continue.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
+        SearchTooLongError: with ``patience``: more than about so many entries, or a beam would be necessary.
     """
     tables = empty_tables(columns, min(_ROOM, max_states), 2 * _ROOM)
     stack, repeats = stack_for(columns), empty_repeats(columns, len(tables.cut))
     most, exact = _ALL if beam is None else beam, True
     narrow = min(most, max(_NARROWEST, most // 16))
-    while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most)) != DONE:
+    while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most, crowd or EACH * most)) != DONE:
+        if patience is not None and (status == CROWDED or tables.counts[GONE_ON] > patience):
+            raise SearchTooLongError(f"{who}: more than {patience} entries")
         if status == PAUSED:  # so that Ctrl-C is handled
             continue
         if status == CROWDED:
             if tables.counts[STATES] + tables.counts[FORGOTTEN] > _PATIENCE:
                 most = min(most, narrow)
-            thin(tables, max(1, most // 4))
+            thin(tables, max(1, most // 4), (crowd or _ALL) // 4)
             exact = False
             continue
         if tables.counts[STATES] >= min(_MANY, max_states):

@@ -117,8 +117,11 @@ def forget(tables: Tables) -> None:
     tables.counts[STATES] = len(remaining)
 
 
-def thin(tables: Tables, states: int) -> None:
-    """Keep the fastest states of the next cut, and the `EACH` fastest entries of each; of equal ones the first."""
+def thin(tables: Tables, states: int, entries: int = 1 << 50) -> None:
+    """Keep the fastest states of the next cut, and the fastest entries of each: `EACH`, and about ``entries`` in all.
+
+    Of equal states and entries the first ones stay.
+    """
     live = np.flatnonzero(tables.cut[: tables.counts[STATES]] == tables.counts[CUT])
     heads, owner = [tables.head[live].astype(np.int64)], [live]
     while len(heads[-1]):
@@ -134,8 +137,9 @@ def thin(tables: Tables, states: int) -> None:
     fastest = np.zeros(len(begins), dtype=bool)
     fastest[np.argsort(total[begins], kind="stable")[:states]] = True
     place = np.arange(len(state)) - np.repeat(begins, lengths)
-    mask = np.repeat(fastest, lengths) & (place < EACH)
-    ends = mask & ((place == EACH - 1) | (place == np.repeat(lengths, lengths) - 1))
+    each = min(EACH, max(1, entries // int(fastest.sum())))
+    mask = np.repeat(fastest, lengths) & (place < each)
+    ends = mask & ((place == each - 1) | (place == np.repeat(lengths, lengths) - 1))
     tables.following[entry[mask]] = np.where(ends, -1, np.roll(entry, -1))[mask]
     tables.head[live] = -1
     tables.head[state[begins[fastest]]] = entry[begins[fastest]]

@@ -24,7 +24,7 @@ from topoplan_frontend_huggingface.families import DECODERS
 from topoplan_frontend_huggingface.model import MODEL_TYPES
 
 COUNTS = json.loads(Path(__file__).with_name("configurations.json").read_text())
-EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "models" / "llama-3-8b.json"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "models"
 #: Class of transformers -> model_type.
 TYPES = {
     "Llama": "llama",
@@ -315,8 +315,10 @@ def test_every_planner_plans_a_small_model(tmp_path, family, searcher) -> None:
     assert np.isfinite(plan.timeline.finish).all()
 
 
-def test_the_example_is_llama_3_8b() -> None:
-    assert parameters(HuggingFace(config=str(EXAMPLE)).build(1)) == 8_030_261_248
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "mixtral-8x7b"])
+def test_the_examples_are_published_models(name) -> None:
+    (published,) = (model["parameters"] for model in COUNTS["parameters"] if model["name"] == name)
+    assert parameters(HuggingFace(config=str(EXAMPLES / f"{name}.json")).build(1)) == published
 
 
 VALUES = st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.text(max_size=3) | st.just([1])

@@ -21,11 +21,11 @@ from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_samples.problems import state_of
-from topoplan_searcher_spmd import Spmd
+from topoplan_searcher_spmd import Spmd, limits
 from topoplan_searcher_spmd.bounds import _parameters, with_bound
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import plan_on
-from topoplan_searcher_spmd.prices import Prices, least_exchange, priced
+from topoplan_searcher_spmd.planning import fastest_on, fitted
+from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import Joint, Mesh, Role, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
@@ -65,7 +65,30 @@ def planned(problem, mesh, **options):
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     arguments = {"state": "auto", "beam": 10**4, "max_states": 10**6, **options}
     machine = Machine(problem.cluster, fabric)
-    return plan_on(problem, outline(problem.graph), mesh, machine, lowering, **arguments), lowering, fabric
+    plan = fitted(fastest_on(problem, outline(problem.graph), mesh, machine, lowering, **arguments))
+    return plan, lowering, fabric
+
+
+def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
+    """Exact search, prices with a search of crowded cuts after them, and prices alone, which bound all."""
+    roomy, mesh = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024, layers=3)), Mesh((2, 4), (EXPERT, MODEL))
+
+    def within(memory, patience, crowd):
+        monkeypatch.setattr(limits, "_PATIENCE", patience)
+        monkeypatch.setattr(limits, "_CROWD", crowd)
+        cluster = attrs.evolve(roomy.cluster, device_memory=np.full(8, memory))
+        return planned(attrs.evolve(roomy, cluster=cluster), mesh, state="sharded")[0]
+
+    free, _, fabric = planned(roomy, mesh, state="sharded")
+    few = least_bytes(Prices(roomy, free.model, Machine(roomy.cluster, fabric), True), free.model, roomy.graph)
+    memory = 0.6 * few + 0.4 * free.memory
+    exact, crowded, bounded = (within(memory, *steps) for steps in ((1 << 40, 0), (0, 1 << 32), (0, 0)))
+    assert max(plan.memory for plan in (exact, crowded, bounded)) <= memory < free.memory
+    assert exact.solution.exact
+    assert not bounded.solution.exact
+    assert free.seconds < bounded.least <= exact.least == exact.seconds
+    assert exact.seconds <= crowded.seconds <= bounded.seconds <= 1.005 * exact.seconds
+    assert crowded.least <= exact.seconds <= 1.01 * bounded.least
 
 
 class TestExperts:

@@ -27,16 +27,23 @@ from topoplan_samples.graphs import linear_chain
 from topoplan_samples.problems import state_of
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_searcher_spmd import Spmd, planning
+from topoplan_searcher_spmd.limits import fastest_within, measured
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import plan_on
+from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_searcher_spmd.space import meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import columns_of
-from topoplan_spmd_planning.planning import solve
+from topoplan_spmd_planning.planning import SearchTooLongError, solve
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
 from topoplan_topology_bigswitch import BigSwitch
+
+
+def plan_on(*given, **options):
+    """Return the plan on a mesh."""
+    return fitted(fastest_on(*given, **options))
+
 
 FORMS = (REPLICATED, PARTIAL, shard(0))
 GENERATED = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -101,6 +108,47 @@ def test_pruning_loses_nothing(program, seed, limit):
             solve(program, columns, max_states=10**6, who="m")
         return
     assert solve(program, columns, max_states=10**6, who="m").outcome.objective == min(within)
+
+
+@given(
+    program=programs(),
+    seed=st.integers(0, 99),
+    limit=st.sampled_from([25.0, 18.0, 12.0]),
+    steps=st.sampled_from(["all", "no exact one", "prices alone"]),
+)
+@settings(max_examples=80, deadline=None, phases=GENERATED)
+def test_prices_of_bytes_bound_what_fits(program, seed, limit, steps):
+    """The lower bound and the plan are on either side of the best of all plans; an exact search finds that plan."""
+    columns = random_columns(program, seed, limit)
+    plans = list(every_plan(program, columns))
+    assume(plans)
+    fastest = solve(program, columns._replace(limit=np.inf), max_states=10**6, who="m")
+    seconds, nbytes = measured(program, columns, fastest.stages)
+    assert seconds == fastest.outcome.objective
+    assert (seconds, nbytes) in plans
+    assume(nbytes > limit)
+
+    def run(columns, bound, *, patience=None, crowd=None):
+        assert (patience is None and crowd is None) == columns.priced
+        if patience is not None and steps != "all":
+            raise SearchTooLongError("no patience")
+        if crowd is not None and steps == "prices alone":
+            return None
+        return solve(program, columns, max_states=10**6, who="m", patience=patience, crowd=crowd)
+
+    within = [taken for taken, held in plans if held <= limit]
+    if not within:
+        with pytest.raises(NoPlanFitsError, match="m: no plan leads to its loss"):
+            fastest_within(program, columns, fastest, run, "m")
+        return
+    found = fastest_within(program, columns, fastest, run, "m")
+    taken, held = measured(program, columns, found.solution.stages)
+    assert held <= limit
+    assert taken == found.solution.outcome.objective
+    assert found.least <= min(within) * (1 + 1e-9)
+    assert min(within) <= taken
+    assert taken == min(within) or not found.solution.exact
+    assert steps == "prices alone" or (found.solution.exact and found.least >= min(within) * (1 - 1e-9))
 
 
 class Costs(CostFunction):

@@ -19,13 +19,14 @@ __all__ = ["min_after", "with_bound"]
 def with_bound(columns: Columns, model: MeshProgram, seconds: float) -> Columns:
     """Return the columns with the upper limit ``seconds`` and a lower bound on the seconds after every cut.
 
-    The bound is that on computation or that on communication, whichever is larger.  Bounds are rounded so that they
-    remain valid.
+    The bound is that on computation or that on communication, whichever is larger, with the seconds of bytes that have
+    a price.  Bounds are rounded so that they remain valid.
     """
     if not np.isfinite(seconds):
         return columns
-    compute = _minima(2 * (columns.seconds + columns.back), columns.signature_at)
-    exchange = _parameters(columns, model)
+    byte_seconds = columns.signature_bytes if columns.priced else np.zeros_like(columns.signature_bytes)
+    compute = _minima(2 * (columns.seconds + columns.back) + byte_seconds, columns.signature_at)
+    exchange = _parameters(columns, model) + _minima(byte_seconds, columns.signature_at)
     charge = 1.0 if compute.sum() > exchange.sum() else 0.0
     remaining = _suffix_sums(compute if charge else exchange)
     return columns._replace(bound=seconds * (1 + 1e-9), tail=remaining, charge=charge)

@@ -1,8 +1,7 @@
 """The best plan on one mesh, within the memory of the devices.
 
 At first the search minimizes time alone.  If the plan does not fit, gradients and optimizer state are sharded among
-devices with equal parameters.  If that does not suffice, bytes become a further criterion: the search keeps all entries
-of a state that are not dominated in time, debts and bytes together.
+devices with equal parameters.  If that does not suffice, `topoplan_searcher_spmd.limits` plans within their memory.
 
 In the recursion both streams wait for each other between stages.  In the task graph a task waits only for its
 predecessors, so that the computation of several stages can hide communication.  A plan that counts computation for less
@@ -10,6 +9,9 @@ predecessors, so that the computation of several stages can hide communication. 
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 import numpy as np
@@ -19,14 +21,17 @@ from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
 from topoplan_searcher_spmd.bounds import with_bound
+from topoplan_searcher_spmd.limits import Run, fastest_within
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
+from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.planning import Solution, solve
 from topoplan_spmd_planning.program import Verb
 from topoplan_spmd_planning.strategy import program_of, strategy_with
+from topoplan_spmd_planning.tables import EACH
 
-__all__ = ["AHEAD", "MeshPlan", "PlanTooLargeError", "plan_on"]
+__all__ = ["AHEAD", "MeshPlan", "Overfull", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
 
 #: Weight of a second of computation in plans whose communication runs ahead.
 AHEAD = 0.25
@@ -37,17 +42,45 @@ _SLACK = 1e-9
 
 @attrs.frozen
 class MeshPlan:
-    """A plan on one mesh: its program, the solution, the strategy, and the bytes of the fullest device."""
+    """A plan on one mesh.
+
+    Attributes:
+        model: its program.
+        solution: what the search found.
+        strategy: the plan.
+        memory: bytes of the fullest device.
+        least: estimated seconds that no plan on the mesh within the memory beats; 0 if they are not known.
+    """
 
     model: MeshProgram
     solution: Solution[Joint]
     strategy: SpmdStrategy
     memory: float
+    least: float
 
     @property
     def seconds(self) -> float:
         """Estimated seconds of an iteration, with the weight of computation."""
         return self.solution.outcome.objective
+
+
+@attrs.frozen
+class Overfull:
+    """The fastest plan on a mesh where it does not fit; `fitted` finds the fastest one that does.
+
+    Attributes:
+        nearest: this plan.
+        subject: the beginning of error messages.
+        plan_of: converts a solution into a plan, with the state of parameters as small as allowed.
+        columns: returns the columns of the mesh with bytes, and with the memory as limit.
+        run: runs the kernel.
+    """
+
+    nearest: MeshPlan
+    subject: str
+    plan_of: Callable[[Solution[Joint]], MeshPlan | None]
+    columns: Callable[[], Columns]
+    run: Run[Joint]
 
 
 class PlanTooLargeError(NoPlanFitsError):
@@ -63,7 +96,7 @@ class PlanTooLargeError(NoPlanFitsError):
         self.needed, self.nearest = needed, nearest
 
 
-def plan_on(
+def fastest_on(
     problem: Problem,
     outline: Outline,
     mesh: Mesh,
@@ -75,8 +108,8 @@ def plan_on(
     max_states: int,
     weight: float = 1.0,
     bound: float = np.inf,
-) -> MeshPlan | None:
-    """Plan on a mesh; ``weight`` multiplies the seconds of computation.
+) -> MeshPlan | Overfull | None:
+    """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
 
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
@@ -93,28 +126,75 @@ def plan_on(
         raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)
     if np.isfinite(bound) and least_exchange(prices, model) * (1 - _SLACK) > bound * (1 + _SLACK):
         return None
-    best = None
-    for room in (np.inf, limit):
-        columns = priced(prices, model, room, subject)
-        columns = columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
-        try:
-            solution = solve(
-                model.program, with_bound(columns, model, bound), max_states=max_states, who=subject, beam=beam
-            )
-        except NoPlanFitsError as error:
-            if best is None:
-                raise
-            raise PlanTooLargeError(str(error), best.memory, best) from None
-        if solution is None:
-            return None
-        for sharded in states if room == np.inf else states[-1:]:
-            strategy = _strategy(problem, model, solution, sharded)
-            if strategy is None:
-                return None
-            best = MeshPlan(model, solution, strategy, float(lowering.memory(strategy).max()))
-            if best.memory <= limit:
-                return best
-    return best
+
+    def run(
+        columns: Columns, bound: float, *, patience: int | None = None, crowd: int | None = None
+    ) -> Solution[Joint] | None:
+        return solve(
+            model.program,
+            with_bound(columns, model, bound),
+            max_states=max_states,
+            who=subject,
+            beam=beam,
+            patience=patience,
+            crowd=None if crowd is None else min(crowd, EACH * beam),
+        )
+
+    fastest = run(_columns(prices, model, subject, weight, np.inf), bound)
+    if fastest is None:
+        return None
+    for sharded in states:
+        plan = _mesh_plan(problem, model, fastest, sharded, lowering)
+        if plan is None or plan.memory <= limit:
+            return plan
+    assert plan is not None, "there is a state"
+    return Overfull(
+        nearest=plan,
+        subject=subject,
+        plan_of=lambda solution: _mesh_plan(problem, model, solution, states[-1], lowering),
+        columns=partial(_columns, prices, model, subject, weight, limit),
+        run=run,
+    )
+
+
+def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPlan | None:
+    """Return the fastest plan that fits, or nearly; ``result`` itself unless its plan does not fit.
+
+    None if all plans that fit take longer than ``bound`` seconds.
+
+    Raises:
+        TopoplanError: too many states.
+        PlanTooLargeError: no plan fits.
+    """
+    if not isinstance(result, Overfull):
+        return result
+    nearest = result.nearest
+    if nearest.seconds > bound * (1 + _SLACK):
+        return None
+    program, columns = nearest.model.program, result.columns()
+    try:
+        limited = fastest_within(program, columns, nearest.solution, result.run, result.subject, bound)
+    except NoPlanFitsError as error:
+        raise PlanTooLargeError(str(error), nearest.memory, nearest) from None
+    plan = None if limited is None else result.plan_of(limited.solution)
+    return None if plan is None or limited is None else attrs.evolve(plan, least=limited.least)
+
+
+def _columns(prices: Prices, model: MeshProgram, subject: str, weight: float, limit: float) -> Columns:
+    """Return the columns of a mesh, with a ``weight`` of the seconds of computation."""
+    columns = priced(prices, model, limit, subject)
+    return columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
+
+
+def _mesh_plan(
+    problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool, lowering: Lowering
+) -> MeshPlan | None:
+    """Return the plan of a solution; None if slices are uneven."""
+    strategy = _strategy(problem, model, solution, sharded)
+    if strategy is None:
+        return None
+    memory = float(lowering.memory(strategy).max())
+    return MeshPlan(model, solution, strategy, memory, solution.outcome.objective if solution.exact else 0.0)
 
 
 def tight(problem: Problem) -> bool:

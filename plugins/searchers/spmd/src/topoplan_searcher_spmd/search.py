@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -24,7 +25,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, PlanTooLargeError, plan_on
+from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, Overfull, PlanTooLargeError, fastest_on, fitted
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
@@ -55,6 +56,9 @@ class SpmdSearch(Search):
         self._proposals: list[_Proposal] = []
         self._plans: list[MeshPlan] = []
         self._dominated = 0
+        self._refused: TopoplanError | None = None
+        self._crowded = False
+        self._nearest: tuple[Mesh, PlanTooLargeError] | None = None
 
     def adopt(self, trial: Trial) -> None:
         """Plan for the fabric of the first ``trial``."""
@@ -93,6 +97,7 @@ class SpmdSearch(Search):
                     "mesh": list(plan.model.mesh.sizes),
                     "axes": [str(role) for role in plan.model.mesh.roles],
                     "planned_s": plan.seconds,
+                    "at_least_s": plan.least,
                     "memory_bytes": plan.memory,
                     "sharded_state": plan.strategy.program.sharded_state,
                     "states": plan.solution.outcome.states,
@@ -135,24 +140,8 @@ class SpmdSearch(Search):
             shortlist.append(_Proposal("data parallelism", Candidate(base=state, comparison="data parallelism")))
         if shortlist:
             yield shortlist
-        refused: TopoplanError | None = None
-        nearest: tuple[Mesh, PlanTooLargeError] | None = None
-        experts = max(self._outline.experts, default=-1) >= 0
         simulated: dict[Mesh, list[_Proposal]] = {}
-        for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
-            try:
-                plan = self._plan(mesh, fabric, 1.0, self._bound())
-            except PlanTooLargeError as error:
-                if nearest is None or error.needed < nearest[1].needed:
-                    nearest = mesh, error
-                continue
-            except TopoplanError as error:
-                refused = refused or error
-                if isinstance(error, TooManyStatesError) and not self._plans:
-                    break  # these depend on the model more than on the mesh
-                continue
-            if plan is None:
-                continue
+        for mesh, plan in self._mesh_plans(fabric):
             self._plans.append(plan)
             named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
             if self._overlaps(plan.strategy):
@@ -161,15 +150,47 @@ class SpmdSearch(Search):
                 _Proposal(name, Candidate(base=State(strategy, fabric))) for name, strategy in named.items()
             ]
             yield simulated[mesh]
-        if nearest is not None and not self._plans:
-            raise self._too_large(*nearest)
-        if refused is not None and not self._plans:
-            raise refused
+        if self._nearest is not None and not self._plans:
+            raise self._too_large(*self._nearest)
+        if self._refused is not None and not self._plans:
+            raise self._refused
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
         for mesh in best[: self._options.finalists]:
-            overlap_plan = self._plan(mesh, fabric, AHEAD)
-            if overlap_plan is not None and self._overlaps(overlap_plan.strategy):
+            overlap_plan = self._tried(mesh, partial(self._ahead, mesh, fabric))
+            if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
+
+    def _mesh_plans(self, fabric: AnyFabric) -> Iterator[tuple[Mesh, MeshPlan]]:
+        """Yield the plans that may be among the best; last, by time, meshes whose fastest plan does not fit.
+
+        The time of that plan bounds those of plans that fit, and such plans take longer to find.
+        """
+        experts = max(self._outline.experts, default=-1) >= 0
+        overfull: list[tuple[Mesh, Overfull]] = []
+        for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
+            plan = self._tried(mesh, partial(self._plan, mesh, fabric, bound=self._bound()))
+            if isinstance(plan, Overfull):
+                overfull.append((mesh, plan))
+            elif plan is not None:
+                yield mesh, plan
+            elif self._crowded and not self._plans and not overfull:
+                break  # these depend on the model more than on the mesh
+        for mesh, nearest in sorted(overfull, key=lambda pair: pair[1].nearest.seconds):
+            plan = self._tried(mesh, partial(self._fitted, nearest))
+            if isinstance(plan, MeshPlan):
+                yield mesh, plan
+
+    def _tried(self, mesh: Mesh, make: Callable[[], MeshPlan | Overfull | None]) -> MeshPlan | Overfull | None:
+        """Return a plan of a mesh, or None if there is none; keep the first error, and that of the nearest plan."""
+        try:
+            return make()
+        except PlanTooLargeError as error:
+            if self._nearest is None or error.needed < self._nearest[1].needed:
+                self._nearest = mesh, error
+        except TopoplanError as error:
+            self._refused = self._refused or error
+            self._crowded |= isinstance(error, TooManyStatesError)
+        return None
 
     @property
     def _overlapping(self) -> bool:
@@ -201,10 +222,12 @@ class SpmdSearch(Search):
         fit = sorted(plan.seconds for plan in self._plans if plan.memory <= limit)
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
 
-    def _plan(self, mesh: Mesh, fabric: AnyFabric, weight: float, bound: float = np.inf) -> MeshPlan | None:
+    def _plan(
+        self, mesh: Mesh, fabric: AnyFabric, *, weight: float = 1.0, bound: float = np.inf
+    ) -> MeshPlan | Overfull | None:
         """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
-        plan = plan_on(
+        plan = fastest_on(
             problem,
             self._outline,
             mesh,
@@ -216,6 +239,17 @@ class SpmdSearch(Search):
             weight=weight,
             bound=bound,
         )
+        self._dominated += plan is None and bound < np.inf
+        return plan
+
+    def _ahead(self, mesh: Mesh, fabric: AnyFabric) -> MeshPlan | None:
+        """Return a plan that fits and counts computation for less."""
+        return fitted(self._plan(mesh, fabric, weight=AHEAD))
+
+    def _fitted(self, overfull: Overfull) -> MeshPlan | None:
+        """Return a plan that fits; count the meshes that are dropped."""
+        bound = self._bound()
+        plan = fitted(overfull, bound)
         self._dominated += plan is None and bound < np.inf
         return plan
 
