@@ -173,11 +173,13 @@ class SearchRun:
 
     def _proposed_by(self, number: int, most: int) -> tuple[int, list[Candidate]]:
         """Let a searcher propose; return how many proposals were rejected at once, and candidates that were not."""
-        search = self._searchers[number][1]
-        rejected, screening = 0, 0.0
+        search, best = self._searchers[number][1], self.best
+        rejected, screening, least_cutoff = 0, 0.0, best.cost if best.fits else math.inf
 
         def rejects(base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
             nonlocal screening
+            if cutoff < least_cutoff:  # what reaches it may be a new best state all the same
+                return False
             called = clock()
             answer = self._rejects(base, placements, cutoff)
             screening += clock() - called
@@ -199,13 +201,10 @@ class SearchRun:
         return rejected, candidates
 
     def _rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
-        """Say whether a proposal is known to cost no less than its cutoff, and can be no new best state either.
+        """Say whether a proposal is known to cost no less than its cutoff.
 
         What raises an error is not rejected: to price it says whose fault that is.
         """
-        best = self.best
-        if not best.fits or best.cost > cutoff:
-            return False
         try:
             return self._evaluator.rejects(base, placements, cutoff)
         except Exception:

@@ -16,6 +16,7 @@ from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain
+from topoplan_searcher_mcmc.draws import Draws, quick_draws
 from topoplan_searcher_mcmc.windows import neighbouring
 
 
@@ -178,3 +179,22 @@ def test_a_chain_draws_neighbouring_hosts(problem):
         pairs |= {tuple(p.devices) for p in candidate.placements.values() if p.parts == 2}
         chain.tell([])
     assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["a fresh one", "half a number is left"])
+def test_quick_draws_are_those_of_the_generator(begun):
+    slow, rng, kinds = (np.random.default_rng(8) for _ in range(3))
+    if begun:
+        assert slow.integers(7) == rng.integers(7)
+    quick = quick_draws(rng)
+    assert isinstance(quick, Draws)
+    for bound in kinds.choice([0, 1, 2, 3, 17, 1000, 2**31 + 5, 2**32 - 1], size=6000).tolist():
+        if bound == 0:
+            assert quick.random() == slow.random()
+        else:
+            assert quick.integers(bound) == slow.integers(bound)
+
+
+def test_other_generators_are_left_as_they_are():
+    rng = np.random.Generator(np.random.MT19937(0))
+    assert quick_draws(rng) is rng

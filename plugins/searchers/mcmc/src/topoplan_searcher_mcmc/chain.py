@@ -27,6 +27,7 @@ from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
 from topoplan.search.protocol import Candidate, Search, State, Trial
 from topoplan_placement_moves.propagation import Propagation
+from topoplan_searcher_mcmc.draws import quick_draws
 from topoplan_searcher_mcmc.windows import neighbouring
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Chain(Search):
     def __init__(self, options: Mcmc, problem: Problem, rng: np.random.Generator) -> None:
         self._options = options
         self._problem = problem
-        self._rng = rng
+        self._rng = quick_draws(rng)
         self._propagation = Propagation(problem.graph, problem.space, options.spread)
         self._current: Trial | None = None
         self._best: Trial | None = None
