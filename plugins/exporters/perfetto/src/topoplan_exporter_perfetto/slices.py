@@ -15,7 +15,7 @@ import numpy as np
 from topoplan import Collective, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 
-__all__ = ["SORTS", "Slices", "dependencies", "lanes_of", "nanoseconds", "slices_of", "task_names"]
+__all__ = ["SORTS", "Slices", "causes_first", "dependencies", "lanes_of", "nanoseconds", "slices_of", "task_names"]
 
 #: Sorts of tracks, in the order in which they stand below a device.
 SORTS = ("compute", "send", "collective")
@@ -121,6 +121,22 @@ def dependencies(tasks: TaskGraph, slices: Slices) -> tuple[I64, I64]:
 
     targets = beside(heads, first[tails])
     return beside(tails, targets), targets
+
+
+def causes_first(slices: Slices, sources: I64, targets: I64) -> I64:
+    """(n,) rows of slices by start; of those that start together, a slice before all that wait for it.
+
+    Args:
+        slices: all of them.
+        sources, targets: (e,) dependencies between rows, which have no cycle and no slice that starts before its cause.
+    """
+    together = slices.start[sources] == slices.start[targets]
+    tails, heads = sources[together], targets[together]
+    depth = np.zeros(len(slices.start), dtype=np.int64)
+    # Invariant: depth is at most the longest path of such dependencies that leads to a slice.
+    while np.any(late := depth[heads] <= depth[tails]):
+        np.maximum.at(depth, heads[late], depth[tails[late]] + 1)
+    return np.lexsort((depth, slices.start)).astype(np.int64)
 
 
 def task_names(tasks: TaskGraph) -> tuple[list[str], I64]:

@@ -24,7 +24,7 @@ import numpy as np
 from topoplan import Plan
 from topoplan.arrays import I64
 from topoplan_exporter_perfetto import wire
-from topoplan_exporter_perfetto.slices import SORTS, Slices, dependencies, slices_of, task_names
+from topoplan_exporter_perfetto.slices import SORTS, Slices, causes_first, dependencies, slices_of, task_names
 from topoplan_exporter_perfetto.tracks import (
     Levels,
     busy_links,
@@ -134,6 +134,9 @@ def _critical(plan: Plan, track: int, name: I64) -> tuple[bytes, list[str]]:
 def _devices(plan: Plan, tracks: _Tracks, root: int, slices: Slices, name: I64) -> list[bytes]:
     """Write the tracks of devices: compute, and below it sends, collectives and memory."""
     cluster, tasks = plan.cluster, plan.taskgraph
+    # A flow ends where the UI has seen its begin: packets of one time are read in the order of the file.
+    order = causes_first(slices, *dependencies(tasks, slices))
+    slices = Slices(*(column[order] for column in slices))
     totals = Levels(*np.zeros((3, 0), np.int64))
     if plan.recording is not None:
         totals = memory_totals(plan.recording.memory)
@@ -214,7 +217,7 @@ def _slices(
     """Write the begin and the end of each slice, one behind the other.
 
     Args:
-        named: the slices, by track and time.
+        named: the slices, those of one track by time.
         critical: rows that are on the critical path.
         sources, targets: (e,) rows of both ends of each flow; flows are numbered from 1.
     """
