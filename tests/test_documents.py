@@ -202,19 +202,24 @@ def test_what_is_left_out_is_still_there(start):
     assert any(command.startswith(start) for _, command in CASES)
 
 
-@pytest.mark.parametrize("case", RUN)
-def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs").mkdir()
-    for folder in ("examples", "experiments"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
+def prepare(words, capsys, monkeypatch, folder):
+    """Go to an empty folder with what a fresh clone has, and with the files that other commands write for this one."""
+    monkeypatch.chdir(folder)
+    (folder / "docs").mkdir()
+    for name in ("examples", "experiments"):
+        (folder / name).symlink_to(ROOT / name)
     for name, before in NEEDS.items():
         read = [
             word for flag, word in zip(["", *words], words, strict=False) if flag not in ("-x", "--run", "--taskgraph")
         ]
         if any(name == word.split("=")[-1] for word in read):
             assert run(before, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("case", RUN)
+def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
+    words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
+    prepare(words, capsys, monkeypatch, tmp_path)
     servers = ["--servers", "4"] if "experiments/" in case[1] else []  # of 128
     status, err = run([*words, *QUICK.get(words[0], []), *servers], capsys)
     assert status == 0, err
@@ -225,8 +230,9 @@ def test_a_command_runs(case, capsys, monkeypatch, tmp_path):
 def test_a_command_of_the_readme_runs_with_its_whole_budget(command, capsys, monkeypatch, tmp_path):
     if not is_whole(command) or reason(command) or command.split()[1] not in QUICK:
         return  # is run above, or not at all
-    monkeypatch.chdir(tmp_path)
-    status, err = run(shlex.split(command)[1:], capsys)
+    words = shlex.split(command)[1:]
+    prepare(words, capsys, monkeypatch, tmp_path)
+    status, err = run(words, capsys)
     assert status == 0, err
 
 
