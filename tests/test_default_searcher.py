@@ -62,16 +62,16 @@ def test_a_strategy_file_is_written_without_these_planners(run, tmp_path):
 
 
 def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
-    events, told = [], []
+    events, origins = [], []
 
     def report(event, progress):
         events.append(event)
-        told.append(progress.origin)
+        origins.append(progress.origin)
 
     outcome = optimize("alexnet", servers=4, searchers="auto", budget=20, on_progress=report)
     assert outcome.origin.name in ("found by auto", "constructed by spmd", "constructed by pipeline")
-    assert set(told) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
-    assert outcome.origin.name in told
+    assert set(origins) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
+    assert outcome.origin.name in origins
     plans = [event for event in events if event not in ("evaluated", "new_best")]
     assert plans == ["planning with spmd", "planning with pipeline"]
     names = [part["name"] for part in outcome.plan.provenance["components"] if part["kind"] == "searcher"]

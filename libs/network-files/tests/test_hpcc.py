@@ -86,9 +86,9 @@ def ran(fabric, flows, folder):
     command, libraries = [str(build / "scratch" / "third"), "config"], {"LD_LIBRARY_PATH": str(build)}
     done = subprocess.run(command, cwd=folder, env=libraries, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-1000:]
-    told = (folder / FILES["TRACE_OUTPUT"]).read_bytes()
-    (count,) = struct.unpack_from("<I", told)
-    interfaces = Counter((node, rate) for node, _, rate in struct.iter_unpack("<HBQ", told[4 : 4 + 11 * count]))
+    reported = (folder / FILES["TRACE_OUTPUT"]).read_bytes()
+    (count,) = struct.unpack_from("<I", reported)
+    interfaces = Counter((node, rate) for node, _, rate in struct.iter_unpack("<HBQ", reported[4 : 4 + 11 * count]))
     times = {}
     for line in (folder / FILES["FCT_OUTPUT"]).read_text().splitlines():
         source, target, *_, took, alone = line.split()
@@ -130,9 +130,9 @@ def test_the_simulator_has_the_links_rates_and_delays_of_the_fabric(tmp_path, fa
     interfaces, times = ran(fabric, flows, tmp_path)
     assert interfaces == expected
     assert set(times) == {pair[:2] for pair in flows}
-    for pair, (told, took) in times.items():
+    for pair, (reported, took) in times.items():
         links = [graph.edges[ends] for ends in itertools.pairwise(nx.shortest_path(graph, *pair))]
-        assert told == alone(links)
+        assert reported == alone(links)
         assert 0 <= both_ways(links) - took <= 2 * len(links)  # each sending is cut off to whole nanoseconds
 
 

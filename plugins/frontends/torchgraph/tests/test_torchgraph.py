@@ -65,7 +65,7 @@ def test_profiled_batch_is_in_the_name_or_told(tmp_path):
     with pytest.raises(TopoplanError, match=r"model\.txt: profile-batch is missing.*pbs-N in the name"):
         build(unnamed)
     assert build(unnamed, **{"profile-batch": 8}).batch_size == 8
-    assert build(EXAMPLE, **{"profile-batch": 2}).batch_size == 2  # what is told counts
+    assert build(EXAMPLE, **{"profile-batch": 2}).batch_size == 2  # what is message counts
 
 
 def test_order_is_that_of_the_file_as_far_as_edges_allow():
@@ -162,7 +162,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_every_cut_of_a_file_is_refused_or_smaller():
-    """A profile that was cut off anywhere is told, or its last line is whole."""
+    """A profile that was cut off anywhere is message, or its last line is whole."""
     whole = EXAMPLE.read_text().splitlines(keepends=True)
     nodes = "".join(whole[:7])
     for end in range(1, len(nodes)):
@@ -179,7 +179,7 @@ def test_the_same_file_gives_the_same_graph():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             Torchgraph(),
@@ -188,8 +188,8 @@ def test_the_same_file_gives_the_same_graph():
         (Torchgraph(profile="bert-48", file="a.txt"), "profile=bert-48 and file=a.txt are both given"),
     ],
 )
-def test_profile_or_file_are_given(options, told):
-    with pytest.raises(TopoplanError, match=re.escape(told)):
+def test_profile_or_file_are_given(options, message):
+    with pytest.raises(TopoplanError, match=re.escape(message)):
         options.build(64)
 
 

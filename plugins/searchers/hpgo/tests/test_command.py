@@ -43,7 +43,7 @@ def test_a_path_is_a_file(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("profile", "words", "told"),
+    ("profile", "words", "message"),
     [
         ("bert-49", "--devices 8", "profile: no 'bert-49'; did you mean 'bert-48'?"),
         ("no.txt", "--devices 8", "no.txt: cannot be read (No such file or directory)"),
@@ -53,12 +53,12 @@ def test_a_path_is_a_file(capsys, tmp_path):
         ("bert-48", "--devices 8 --micro-batch 3", "micro-batch 3 is larger than the batch of 2 samples"),
     ],
 )
-def test_what_is_wrong_is_said(capsys, profile, words, told):
+def test_what_is_wrong_is_said(capsys, profile, words, message):
     assert main([profile, *words.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
-    assert told in err
+    assert message in err
 
 
 def test_a_field_that_is_wrong_is_named(capsys, tmp_path):
@@ -69,7 +69,7 @@ def test_a_field_that_is_wrong_is_named(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("", "the following arguments are required: --devices"),
         ("--devices 8x", "--devices: '8x' is no list of ends (wanted: such as 8,16, two hosts of eight)"),
@@ -78,12 +78,12 @@ def test_a_field_that_is_wrong_is_named(capsys, tmp_path):
         ("--devices 8 --batch 64", "unrecognized arguments: --batch 64"),
     ],
 )
-def test_options_that_are_wrong_are_said(capsys, words, told):
+def test_options_that_are_wrong_are_said(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         main(["bert-48", *words.split()])
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (2, "")
-    assert told in err
+    assert message in err
 
 
 def test_it_is_a_program_that_loads_little():
@@ -103,8 +103,8 @@ def test_what_cannot_be_written_is_said():
     words = [sys.executable, "-m", "topoplan_searcher_hpgo", "vgg-19", "--devices", "8"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-    told = "error: standard output cannot be written (No space left on device)"
-    assert (ended.returncode, ended.stderr.strip()) == (2, told)
+    message = "error: standard output cannot be written (No space left on device)"
+    assert (ended.returncode, ended.stderr.strip()) == (2, message)
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
