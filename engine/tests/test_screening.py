@@ -11,6 +11,7 @@ from topoplan import Candidate, Host, Search, State
 from topoplan.errors import PluginError
 from topoplan.search.protocol import Run
 from topoplan_engine.guarded import build_search
+from topoplan_engine.search import change_bounds
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.limits import Limits
@@ -73,6 +74,15 @@ def test_a_screened_search_is_the_search_by_ask_and_tell(simulator, topology, op
     guarded = build_search(Mcmc(**options), problem, np.random.default_rng(3))
     assert search(problem, simulator().build(), guarded, **limits) == slow
     assert 0 < slow["counts"][1] < 0.9  # some are rejected
+
+
+def test_a_search_that_forgets_what_changes_cost_is_the_same(monkeypatch):
+    problem = model_problem(Host.discover(), "dlrm", servers=4)
+    runs = []
+    for entries in (50_000, 7):
+        monkeypatch.setattr(change_bounds, "_ENTRIES", entries)
+        runs.append(search(problem, Fluid().build(), Chain(Mcmc(), problem, np.random.default_rng(5))))
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("policy", ["limit", "penalty"])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I32, U64
+from topoplan.arrays import I32, I64, U64
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import slot_of
 from topoplan_engine.kernels.jit import inline_kernel, kernel
@@ -66,14 +66,24 @@ class EdgeNumbers:
         )
         self._count = 0
 
-    def put(self, edge: int, source: int, target: int, number: int) -> None:
-        """Keep the number of an edge's fragment by those of the fragments at its ends."""
+    def put(self, edges: Sequence[int], fragments: Sequence[int], numbers: Sequence[int]) -> None:
+        """Keep the numbers of edges' fragments by those of the fragments at their ends.
+
+        Args:
+            edges: (n,).
+            fragments: of all operators; those of edges may follow.
+            numbers: (n,) of the fragments of ``edges``.
+        """
         old = self.columns
-        if 2 * self._count >= len(old.numbers):
-            keys, numbers = np.zeros(2 * len(old.keys), np.uint64), np.full(2 * len(old.keys), -1, np.int32)
-            self.columns = old._replace(keys=keys, numbers=numbers)
-            _move(old.keys, old.numbers, keys, numbers)
-        self._count += int(_put(self.columns.keys, self.columns.numbers, edge, source, target, number))
+        if 2 * (self._count + len(edges)) >= len(old.numbers):
+            length = 2 * len(old.keys)
+            while 2 * (self._count + len(edges)) >= length:
+                length *= 2
+            keys, slots = np.zeros(length, np.uint64), np.full(length, -1, np.int32)
+            self.columns = old._replace(keys=keys, numbers=slots)
+            _move(old.keys, old.numbers, keys, slots)
+        rows = np.array([edges, numbers], dtype=np.int64)
+        self._count += _put(*self.columns[2:], rows, np.array(fragments, dtype=np.int64))
 
 
 @inline_kernel
@@ -88,13 +98,16 @@ def edge_number(columns: EdgeColumns, edge: int, source: int, target: int) -> in
 
 
 @kernel
-def _put(keys: U64, numbers: I32, edge: int, source: int, target: int, number: int) -> bool:
-    """Keep a number; say whether it is new."""
-    key = _key(edge, source, target)
-    slot = slot_of(keys, numbers, key)
-    new = numbers[slot] < 0
-    keys[slot], numbers[slot] = key, number
-    return bool(new)
+def _put(source: I32, target: I32, keys: U64, numbers: I32, rows: I64, fragments: I64) -> int:
+    """Keep the numbers of (2, n) edges and their fragments; return how many are new."""
+    count = 0
+    for k in range(rows.shape[1]):
+        edge = rows[0, k]
+        key = _key(edge, fragments[source[edge]], fragments[target[edge]])
+        slot = slot_of(keys, numbers, key)
+        count += numbers[slot] < 0
+        keys[slot], numbers[slot] = key, rows[1, k]
+    return count
 
 
 @kernel

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.arrays import I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -19,8 +18,8 @@ from topoplan_engine.lowering.fragments import (
     OperatorFragment,
     edge_fragment,
     operator_fragment,
-    weight_slices,
 )
+from topoplan_engine.lowering.gradient_groups import GradientGroups, gradient_groups
 from topoplan_engine.lowering.parts import PartTable, concatenate
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
 from topoplan_engine.optimizer import OptimizerCosts
@@ -66,7 +65,7 @@ class FragmentCache:
         self._group_hosts: LruCache[FragmentKey, list[bytes]] = LruCache(_ENTRIES)
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
-        self._weight_slices: LruCache[Any, list[tuple[I64, I64]]] = LruCache(_ENTRIES)
+        self._gradient_groups: LruCache[Any, GradientGroups] = LruCache(_ENTRIES)
 
     def operators(self, placements: Sequence[Placement]) -> list[OperatorFragment]:
         """Return the fragments of all operators."""
@@ -95,7 +94,7 @@ class FragmentCache:
                 key,
                 operator,
                 placement,
-                self._weight_slices_of(op, placement.degrees),
+                self._groups_of(op, placement.degrees),
                 self.costs,
                 self.cluster,
                 self.graph.reduces_per_part,
@@ -126,12 +125,13 @@ class FragmentCache:
             fragment = edge_fragment(key, pairs, self.itemsizes[edge], source, target)
             return self._edge_fragments.put(key, fragment)
 
-    def _weight_slices_of(self, op: int, degrees: tuple[int, ...]) -> list[tuple[I64, I64]]:
+    def _groups_of(self, op: int, degrees: tuple[int, ...]) -> GradientGroups:
         key = (op, degrees)
-        cached = self._weight_slices.find(key)
+        cached = self._gradient_groups.find(key)
         if cached is not None:
             return cached
-        return self._weight_slices.put(key, weight_slices(self.graph.operators[op], degrees))
+        groups = gradient_groups(self.graph.operators[op], degrees, self.cluster.gpus_per_device)
+        return self._gradient_groups.put(key, groups)
 
     def transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
         """Return what parts of an edge's producer and consumer send each other; their devices do not matter."""

@@ -17,7 +17,8 @@ from topoplan.model.graph import Operator
 from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
-from topoplan_engine.partition import Transfers, replica_groups, slice_elements
+from topoplan_engine.lowering.gradient_groups import GradientGroups, placed_groups
+from topoplan_engine.partition import Transfers
 
 __all__ = [
     "EdgeFragment",
@@ -27,7 +28,6 @@ __all__ = [
     "messages",
     "operator_fragment",
     "weight_seconds",
-    "weight_slices",
 ]
 
 
@@ -81,19 +81,11 @@ class EdgeFragment:
     devices: I32
 
 
-def weight_slices(operator: Operator, degrees: tuple[int, ...]) -> list[tuple[I64, I64]]:
-    """Return for each weight the parts that hold the same slice (`replica_groups`), and the elements of all slices."""
-    return [
-        (replica_groups(operator, weight, degrees), slice_elements(operator, weight, degrees))
-        for weight in operator.weights
-    ]
-
-
 def operator_fragment(
     key: FragmentKey,
     operator: Operator,
     placement: Placement,
-    slices: Sequence[tuple[I64, I64]],
+    groups: GradientGroups,
     costs: CostFunction,
     cluster: Cluster,
     per_part: bool,
@@ -103,44 +95,24 @@ def operator_fragment(
     Args:
         key: of the fragment.
         operator, placement: what is placed, and how.
-        slices: `weight_slices` of these degrees.
+        groups: `gradient_groups` of these degrees.
         costs, cluster: what prices it.
         per_part: `reduces_per_part`.
     """
     prices = costs.price(key[0], placement.degrees, placement.devices)
-    parts: list[I64] = []
-    devices: list[I32] = []
-    sizes: list[int] = []
-    seconds: list[float] = []
-    # A table inside a device of several GPUs lives on one of them: nothing to sum inside the host.
-    inside = cluster.gpus_per_device > 1 and operator.kind != "embedding"
-    for weight, (groups, elements) in zip(operator.weights, slices, strict=True):
-        for group in groups:
-            members = placement.devices[group]
-            if not per_part:
-                if (np.diff(members) <= 0).any():
-                    members = np.unique(members)
-                if len(members) == 1 and not inside:
-                    continue
-            size = int(elements[group[0]]) * weight.itemsize
-            slowest = cluster.inside_bandwidth[cluster.device_host[members]].min()
-            parts.append(group)
-            devices.append(members)
-            sizes.append(size)
-            # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
-            seconds.append(float(2 * size // cluster.gpus_per_device / slowest) if inside else 0.0)
+    reduces = placed_groups(groups, placement.devices, cluster, per_part)
     return OperatorFragment(
         key=key,
         devices=placement.devices,
         forward=prices.forward,
         backward=prices.backward,
         memory=prices.memory,
-        part_counts=_lengths(parts),
-        group_parts=_entries(parts),
-        device_counts=_lengths(devices),
-        group_devices=_entries(devices),
-        group_bytes=np.array(sizes, dtype=np.int64),
-        group_seconds=np.array(seconds, dtype=np.float64),
+        part_counts=reduces.part_counts,
+        group_parts=reduces.parts,
+        device_counts=reduces.device_counts,
+        group_devices=reduces.devices,
+        group_bytes=reduces.nbytes,
+        group_seconds=reduces.seconds,
         weight_gradient=weight_seconds(operator, prices),
         kept=prices.kept,
         states=prices.states,
@@ -192,11 +164,3 @@ def messages(fragments: Sequence[OperatorFragment | EdgeFragment], n_devices: in
 
 def _concatenated(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(rows) if len(rows) else np.zeros(0, dtype=np.int32)
-
-
-def _lengths(rows: list[I32] | list[I64]) -> I32:
-    return np.array([len(row) for row in rows], dtype=np.int32)
-
-
-def _entries(rows: list[I32] | list[I64]) -> I32:
-    return np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, dtype=np.int32)

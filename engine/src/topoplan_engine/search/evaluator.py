@@ -29,6 +29,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
+from topoplan_engine.search.change_bounds import ChangeBounds, Known
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
@@ -97,6 +98,7 @@ class Evaluator:
             self._lower_bound = IncrementalLowerBound(
                 self._lowering, simulate.link_seconds, _SECONDS_PER_BYTE[memory], of_star
             )
+        self._change_bounds = ChangeBounds()
         # The last task graph and the last memory, with the key of their strategy.
         self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
         self._last_memory: tuple[bytes, F64] | None = None
@@ -153,18 +155,27 @@ class Evaluator:
         Nothing is counted as priced.  A candidate of this very mapping may be priced next: what is known of it by then
         is used again.
         """
-        bounds = self._lower_bound
-        if bounds is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
+        if self._lower_bound is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
             return False
-        if bounds.proposed(base, placements, cutoff).seconds >= cutoff:
-            return True
+        key = self._change_bounds.key(base, placements)
+        known = self._change_bounds.of(key)
+        if known.seconds < cutoff and not known.exact:
+            known = self._change_bounds.put(key, self._known_of(self._lower_bound, base, placements, cutoff))
+        return known.seconds >= cutoff
+
+    def _known_of(
+        self, bounds: IncrementalLowerBound, base: State, placements: Mapping[int, Placement], cutoff: float
+    ) -> Known:
+        """Return what is known of the cost of a changed state; more is derived as long as it is below the cutoff."""
+        seconds = bounds.proposed(base, placements, cutoff).seconds
+        if seconds >= cutoff:
+            return Known(seconds, False)
         cached = self._costs.find(bounds.key())
         if cached is not None:
-            return cached[0] >= cutoff
-        if not self._has_quotient(base.fabric):
-            return False
-        class_key = self._classes.find(bounds.placement_key())
-        return class_key is not None and self._is_slow((base.fabric.key, class_key), cutoff)
+            return Known(cached[0], True)
+        class_key = self._classes.find(bounds.placement_key()) if self._has_quotient(base.fabric) else None
+        least_seconds = 0.0 if class_key is None else self._least_seconds((base.fabric.key, class_key))
+        return Known(max(seconds, least_seconds), False)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -235,8 +246,12 @@ class Evaluator:
 
     def _is_slow(self, key: tuple[bytes, int], cutoff: float) -> bool:
         """Say whether strategies of this class are known to reach the cutoff."""
+        return self._least_seconds(key) >= cutoff
+
+    def _least_seconds(self, key: tuple[bytes, int]) -> float:
+        """Return what strategies of this class take at least; 0 where that is not known."""
         class_seconds = self._class_seconds.find(key)
-        return class_seconds is not None and class_seconds * (1 - _ROUNDING) >= cutoff
+        return 0.0 if class_seconds is None else class_seconds * (1 - _ROUNDING)
 
     def _program_quotient(self, state: State) -> ProgramQuotient | None:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""

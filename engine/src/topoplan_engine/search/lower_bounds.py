@@ -43,8 +43,9 @@ _SLACK = 1e-6
 _REFRESH = 200
 #: States whose sums are kept, and fabrics whose rows are.
 _STATES, _FABRICS = 4096, 4
-#: How far a pass over a change went: to a fragment that has no row, to devices that reach the cutoff, to the end.
-_MISSING, _DEVICES_ALONE, _COMPLETE = range(3)
+#: How far a pass over a change went: to a fragment without a row for devices, to devices that reach the cutoff, to a
+#: fragment without a row for links, to the end.
+_DEVICES_MISSING, _DEVICES_ALONE, _LINKS_MISSING, _COMPLETE = range(4)
 
 
 class LowerBound(NamedTuple):
@@ -232,8 +233,11 @@ class IncrementalLowerBound:
         numbers = [pieces.operator(op, placement) for op, placement in placements.items()]
         change = np.array([list(placements), numbers], dtype=np.int64)
         answer = self._pass_over(change, cutoff)
-        if answer[0] == _MISSING:
-            self._complete(placements, numbers)
+        if answer[0] == _DEVICES_MISSING:
+            self._add_device_rows([*self._base.sums.numbers[change[0]].tolist(), *numbers])
+            answer = self._pass_over(change, cutoff)
+        if answer[0] == _LINKS_MISSING:
+            self._complete_links(placements, numbers)
             answer = self._pass_over(change, cutoff)
         state, seconds, fits = answer
         self._last = _Change(self._base, placements, LowerBound(seconds, fits), state == _COMPLETE)
@@ -264,8 +268,8 @@ class IncrementalLowerBound:
         )
         return answer
 
-    def _complete(self, placements: Mapping[int, Placement], numbers: list[int]) -> None:
-        """See to it that all fragments of a change are known."""
+    def _complete_links(self, placements: Mapping[int, Placement], numbers: list[int]) -> None:
+        """See to it that all fragments of edges at a change are known, and what every fragment asks of links."""
         assert self._base is not None
         after, state = self._base.sums.numbers.tolist(), self._base.state
         changed = list(state.strategy.placements)
@@ -273,12 +277,9 @@ class IncrementalLowerBound:
             changed[op], after[op] = placement, number
         edges = self._lowering.edges_at(placements)
         of_edges = [self._pieces.edge(edge, changed) for edge in edges]
-        for edge, number in zip(edges, of_edges, strict=True):
-            source, target = self._edges.ends[edge]
-            self._edges.put(edge, after[source], after[target], number)
+        self._edges.put(edges, after, of_edges)
         places = [*placements, *(len(changed) + edge for edge in edges)]
         before = self._base.sums.numbers[places].tolist()
-        self._add_device_rows([*before[: len(numbers)], *numbers])
         self._add_link_rows([*before, *numbers, *of_edges], self._base.links)
 
     def _base_of(self, state: State) -> _Base:
@@ -362,7 +363,7 @@ def _shift(
     """
     after = _Sums(new_numbers, new_devices, new_links)
     if not _count_devices(numbers, change, _RowColumns(device_rows, device_known), devices, after.devices):
-        return _MISSING, 0.0, False
+        return _DEVICES_MISSING, 0.0, False
     longest, penalty, fits = _busiest_device(after.devices, _Memory(capacity, seconds_per_byte))
     bound = (longest + penalty) * (1 - _SLACK)
     if bound >= cutoff:
@@ -373,7 +374,7 @@ def _shift(
         after.links[link] = links[link]
     edges = EdgeColumns(ptr, edge, source, target, keys, edge_numbers)
     if not _count_links(change, edges, _RowColumns(link_rows, link_known), after):
-        return _MISSING, 0.0, False
+        return _LINKS_MISSING, 0.0, False
     busiest = 0.0
     for link in range(len(links)):
         busiest = max(busiest, after.links[link])

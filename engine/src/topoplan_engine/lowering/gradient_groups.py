@@ -1,0 +1,114 @@
+"""The all-reduces of an operator's gradients: what a cut alone says of them, and on which devices they run.
+
+Parts that hold the same slice of a weight sum their gradients.  Which parts these are, and of how many bytes, follows
+from the cut; a search meets each cut on many sets of devices.
+
+Data flow: `gradient_groups` lists the groups of a cut, and `placed_groups` puts them on the devices of one placement.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topoplan.arrays import F64, I32, I64
+from topoplan.model.cluster import Cluster
+from topoplan.model.graph import Operator
+from topoplan_engine.csr import indptr
+from topoplan_engine.partition import replica_groups, slice_elements
+
+__all__ = ["GradientGroups", "PlacedGroups", "gradient_groups", "placed_groups"]
+
+
+class GradientGroups(NamedTuple):
+    """The parts of one cut that sum their gradients, weight by weight.
+
+    Attributes:
+        counts, parts: (G,) parts of each group, and the parts of all of them, one group after the other.
+        nbytes: (G,) of the slice that they hold.
+        first: (G,) where each group begins in ``parts``.
+        follows: (entries - 1,) whether the next one of ``parts`` is of the same group.
+        inside: whether gradients are summed inside a device of several GPUs, too.
+    """
+
+    counts: I32
+    parts: I32
+    nbytes: I64
+    first: I64
+    follows: NDArray[np.bool_]
+    inside: bool
+
+
+class PlacedGroups(NamedTuple):
+    """Columns ``part_counts`` to ``group_seconds`` of an `topoplan_engine.lowering.fragments.OperatorFragment`."""
+
+    part_counts: I32
+    parts: I32
+    device_counts: I32
+    devices: I32
+    nbytes: I64
+    seconds: F64
+
+
+def gradient_groups(operator: Operator, degrees: tuple[int, ...], gpus_per_device: int) -> GradientGroups:
+    """Return the groups of an operator that is cut by ``degrees``, those of one part among them.
+
+    A table inside a device of several GPUs lives on one of them: nothing to sum inside the device.
+    """
+    groups = [replica_groups(operator, weight, degrees) for weight in operator.weights]
+    sizes = [
+        slice_elements(operator, weight, degrees)[rows[:, 0]].astype(np.int64) * weight.itemsize
+        for weight, rows in zip(operator.weights, groups, strict=True)
+    ]
+    counts = [np.full(len(rows), rows.shape[1], np.int32) for rows in groups]
+    return _groups_of(
+        np.concatenate([np.zeros(0, np.int32), *counts]),
+        np.concatenate([np.zeros(0, np.int32), *(rows.ravel().astype(np.int32) for rows in groups)]),
+        np.concatenate([np.zeros(0, np.int64), *sizes]),
+        gpus_per_device > 1 and operator.kind != "embedding",
+    )
+
+
+def _groups_of(counts: I32, parts: I32, nbytes: I64, inside: bool) -> GradientGroups:
+    ptr = indptr(counts)
+    follows = np.ones(max(len(parts) - 1, 0), np.bool_)
+    follows[ptr[1:-1] - 1] = False
+    return GradientGroups(counts, parts, nbytes, ptr[:-1].astype(np.int64), follows, inside)
+
+
+def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_part: bool) -> PlacedGroups:
+    """Return the all-reduces of a placement.
+
+    A device takes part once in each, in ascending order, and one device alone has nothing to sum but inside itself.
+
+    Args:
+        groups: of the cut.
+        devices: (P,) of the parts.
+        cluster: what they are of.
+        per_part: every part takes part, in the order of the parts, however many are on one device
+            (`topoplan.OperatorGraph.reduces_per_part`).
+    """
+    members, device_counts = devices[groups.parts], groups.counts
+    if not per_part:
+        if (groups.follows & (members[1:] <= members[:-1])).any():
+            device_counts, members = _distinct(groups, members)
+        alone = device_counts == 1
+        if not groups.inside and alone.any():
+            part_alone, device_alone = np.repeat(alone, groups.counts), np.repeat(alone, device_counts)
+            members, device_counts = members[~device_alone], device_counts[~alone]
+            groups = _groups_of(groups.counts[~alone], groups.parts[~part_alone], groups.nbytes[~alone], False)
+    seconds = np.zeros(len(groups.nbytes))
+    if groups.inside and len(seconds):
+        first = np.cumsum(device_counts) - device_counts
+        slowest = np.minimum.reduceat(cluster.inside_bandwidth[cluster.device_host[members]], first)
+        # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
+        seconds = 2 * groups.nbytes // cluster.gpus_per_device / slowest
+    return PlacedGroups(groups.counts, groups.parts, device_counts, members, groups.nbytes, seconds)
+
+
+def _distinct(groups: GradientGroups, members: I32) -> tuple[I32, I32]:
+    """Return how many devices take part in each group, and which: each once, ascending."""
+    rows = [np.unique(row) for row in np.split(members, groups.first[1:])]
+    return np.array([len(row) for row in rows], dtype=np.int32), np.concatenate(rows)
