@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def slow_groups(operator, degrees, devices, cluster, per_part):
         elements = slice_elements(operator, weight, degrees)
         for group in replica_groups(operator, weight, degrees).tolist():
             members = [int(devices[part]) for part in group]
-            if not per_part and any(b <= a for a, b in zip(members, members[1:], strict=False)):
+            if not per_part and any(b <= a for a, b in itertools.pairwise(members)):
                 members = sorted(set(members))
             if not per_part and len(members) == 1 and not inside:
                 continue

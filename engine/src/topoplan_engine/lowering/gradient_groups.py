@@ -94,11 +94,11 @@ def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_pa
     if not per_part:
         if (groups.follows & (members[1:] <= members[:-1])).any():
             device_counts, members = _distinct(groups, members)
-        alone = device_counts == 1
-        if not groups.inside and alone.any():
-            part_alone, device_alone = np.repeat(alone, groups.counts), np.repeat(alone, device_counts)
-            members, device_counts = members[~device_alone], device_counts[~alone]
-            groups = _groups_of(groups.counts[~alone], groups.parts[~part_alone], groups.nbytes[~alone], False)
+        summed = device_counts > 1
+        if not groups.inside and not summed.all():
+            parts, members = groups.parts[np.repeat(summed, groups.counts)], members[np.repeat(summed, device_counts)]
+            device_counts = device_counts[summed]
+            groups = _groups_of(groups.counts[summed], parts, groups.nbytes[summed], False)
     seconds = np.zeros(len(groups.nbytes))
     if groups.inside and len(seconds):
         first = np.cumsum(device_counts) - device_counts

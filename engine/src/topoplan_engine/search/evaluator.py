@@ -29,7 +29,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
-from topoplan_engine.search.change_bounds import ChangeBounds, Known
+from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
@@ -158,24 +158,24 @@ class Evaluator:
         if self._lower_bound is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
             return False
         key = self._change_bounds.key(base, placements)
-        known = self._change_bounds.of(key)
-        if known.seconds < cutoff and not known.exact:
-            known = self._change_bounds.put(key, self._known_of(self._lower_bound, base, placements, cutoff))
-        return known.seconds >= cutoff
+        bound = self._change_bounds.of(key)
+        if bound.seconds < cutoff and not bound.exact:
+            bound = self._change_bounds.put(key, self._bound_of_change(self._lower_bound, base, placements, cutoff))
+        return bound.seconds >= cutoff
 
-    def _known_of(
+    def _bound_of_change(
         self, bounds: IncrementalLowerBound, base: State, placements: Mapping[int, Placement], cutoff: float
-    ) -> Known:
+    ) -> CostBound:
         """Return what is known of the cost of a changed state; more is derived as long as it is below the cutoff."""
         seconds = bounds.proposed(base, placements, cutoff).seconds
         if seconds >= cutoff:
-            return Known(seconds, False)
+            return CostBound(seconds, False)
         cached = self._costs.find(bounds.key())
         if cached is not None:
-            return Known(cached[0], True)
+            return CostBound(cached[0], True)
         class_key = self._classes.find(bounds.placement_key()) if self._has_quotient(base.fabric) else None
         least_seconds = 0.0 if class_key is None else self._least_seconds((base.fabric.key, class_key))
-        return Known(max(seconds, least_seconds), False)
+        return CostBound(max(seconds, least_seconds), False)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
