@@ -12,6 +12,7 @@ from topoplan import Candidate, Host, State
 from topoplan_engine.lowering import Lowering, edge_numbers, pieces
 from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.parts import concatenate
+from topoplan_engine.lowering.piece_loads import load_interfaces
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_samples.models import model_problem
 from topoplan_simulator_flexnet import Flexnet
@@ -86,8 +87,8 @@ def test_interfaces_carry_what_their_links_do(problem, component, per_part):
         lowering.pieces.make_room()
         for number in lowering.pieces.numbers(strategy):
             expected = simulate.link_seconds(messages([lowering.pieces.fragment(number)], 4), fabric, cluster).sum(0)
-            row = np.zeros(len(expected))
-            lowering.pieces.load_interfaces(number, interfaces, row)
-            np.testing.assert_allclose(row, expected, rtol=1e-12)
-            loaded += row.any()
+            rows = np.full((number + 1, len(expected)), np.nan)
+            load_interfaces(lowering.pieces, np.array([number]), interfaces, rows)
+            np.testing.assert_allclose(rows[number], expected, rtol=1e-12)
+            loaded += rows[number].any()
     assert loaded > 50

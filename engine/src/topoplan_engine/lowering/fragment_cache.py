@@ -19,7 +19,7 @@ from topoplan_engine.lowering.fragments import (
     edge_fragment,
     operator_fragment,
 )
-from topoplan_engine.lowering.gradient_groups import GradientGroups, gradient_groups
+from topoplan_engine.lowering.gradient_groups import GradientGroups, PlacedGroups, gradient_groups, placed_groups
 from topoplan_engine.lowering.parts import PartTable, concatenate
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
 from topoplan_engine.optimizer import OptimizerCosts
@@ -52,6 +52,9 @@ class FragmentCache:
         self.edges: list[tuple[int, int, int, int]] = [
             (u, output, v, argument) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
         ]
+        forms: dict[Any, int] = {}
+        # Operators of one form have the same groups of gradients.
+        self._op_forms = [forms.setdefault((op.kind, op.dims, op.weights), len(forms)) for op in graph.operators]
         kinds = self._edge_kinds()
         self.edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
         self.itemsizes = [graph.operators[v].inputs[argument].itemsize for _, _, v, argument in self.edges]
@@ -94,10 +97,8 @@ class FragmentCache:
                 key,
                 operator,
                 placement,
-                self._groups_of(op, placement.degrees),
+                self.placed_groups(op, placement),
                 self.costs,
-                self.cluster,
-                self.graph.reduces_per_part,
             )
             return self._op_fragments.put(key, fragment)
 
@@ -125,8 +126,13 @@ class FragmentCache:
             fragment = edge_fragment(key, pairs, self.itemsizes[edge], source, target)
             return self._edge_fragments.put(key, fragment)
 
+    def placed_groups(self, op: int, placement: Placement) -> PlacedGroups:
+        """Return the all-reduces of an operator's gradients."""
+        groups = self._groups_of(op, placement.degrees)
+        return placed_groups(groups, placement.devices, self.cluster, self.graph.reduces_per_part)
+
     def _groups_of(self, op: int, degrees: tuple[int, ...]) -> GradientGroups:
-        key = (op, degrees)
+        key = (self._op_forms[op], degrees)
         cached = self._gradient_groups.find(key)
         if cached is not None:
             return cached

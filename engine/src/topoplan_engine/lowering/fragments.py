@@ -11,13 +11,12 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator
 from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
-from topoplan_engine.lowering.gradient_groups import GradientGroups, placed_groups
+from topoplan_engine.lowering.gradient_groups import PlacedGroups
 from topoplan_engine.partition import Transfers
 
 __all__ = [
@@ -85,22 +84,18 @@ def operator_fragment(
     key: FragmentKey,
     operator: Operator,
     placement: Placement,
-    groups: GradientGroups,
+    reduces: PlacedGroups,
     costs: CostFunction,
-    cluster: Cluster,
-    per_part: bool,
 ) -> OperatorFragment:
-    """Price the parts of an operator and derive its gradient all-reduces.
+    """Price the parts of an operator.
 
     Args:
         key: of the fragment.
         operator, placement: what is placed, and how.
-        groups: `gradient_groups` of these degrees.
-        costs, cluster: what prices it.
-        per_part: `reduces_per_part`.
+        reduces: its all-reduces of gradients.
+        costs: what prices it.
     """
     prices = costs.price(key[0], placement.degrees, placement.devices)
-    reduces = placed_groups(groups, placement.devices, cluster, per_part)
     return OperatorFragment(
         key=key,
         devices=placement.devices,

@@ -24,28 +24,43 @@ from topoplan_engine.kernels.jit import kernel, njit
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment, FragmentKey, OperatorFragment
 from topoplan_engine.lowering.parts import PartTable
-from topoplan_engine.network.star import Interfaces
 
-__all__ = ["Pieces"]
+__all__ = [
+    "CUT",
+    "FIRST_FLOAT",
+    "FIRST_INT",
+    "FIRST_LONG",
+    "GROUPS",
+    "GROUP_PARTS",
+    "OF_EDGE",
+    "PARTS",
+    "SOURCE",
+    "TARGET",
+    "Columns",
+    "Pieces",
+]
 
 #: Bytes of the columns, and fragments, from which on all are forgotten.
 _BYTES, _FRAGMENTS = 1 << 27, 20_000
 #: Strategies whose numbers are kept.
 _STRATEGIES = 4096
-#: (0,) members of all-reduces: the messages are transfers.
-_TRANSFERS: I32 = np.zeros(0, np.int32)
-#: Columns of a row of `_Columns.rows`.
-_PARTS, _GROUPS, _GROUP_PARTS, _GROUP_DEVICES, _CUT, _FIRST_INT, _FIRST_FLOAT, _FIRST_LONG, _FIRST_FLAG = range(9)
+#: Columns of a row of `Columns.rows`.
+PARTS, GROUPS, GROUP_PARTS, GROUP_DEVICES, CUT, FIRST_INT, FIRST_FLOAT, FIRST_LONG, FIRST_FLAG = range(9)
+#: Columns of the row of an edge: numbers of the fragments of its producer and consumer.
+SOURCE, TARGET = GROUP_PARTS, GROUP_DEVICES
+#: In place of a cut in the row of an edge.
+OF_EDGE = -1
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """The columns of all fragments.
 
     Attributes:
-        rows: (n, 9) of each fragment, how many parts (pairs, of an edge), all-reduces, parts and devices of all-reduces
-            it has, the number of its cut (of an operator), and where it begins in the others.
+        rows: (n, 9) of each operator's fragment, how many parts, all-reduces, parts and devices of all-reduces it has,
+            and the number of its cut; of an edge, how many pairs, 0, the numbers of the fragments at its ends, and
+            ``OF_EDGE``.  Then where it begins in the others.
         ints: devices, lengths and entries of ``part_counts`` and ``device_counts``; of an edge, ``src`` and ``dst``.
-        floats: ``forward``, ``backward``, ``group_seconds``.
+        floats: ``forward``, ``backward``, ``group_seconds``, ``memory``.
         longs: ``group_bytes``; of an edge, ``size``.
         flags: ``local`` of an edge.
     """
@@ -57,7 +72,7 @@ class _Columns(NamedTuple):
     flags: Any
 
     @classmethod
-    def empty(cls) -> _Columns:
+    def empty(cls) -> Columns:
         """Return columns with little room."""
         return cls(
             np.zeros((256, 9), np.int64),
@@ -66,6 +81,13 @@ class _Columns(NamedTuple):
             np.empty(1 << 12, np.int64),
             np.empty(1 << 12, np.bool_),
         )
+
+
+class _PlacedOperator(NamedTuple):
+    """An operator, by its number in the graph, and its placement."""
+
+    op: int
+    placement: Placement
 
 
 class _Edge(NamedTuple):
@@ -81,6 +103,7 @@ class Pieces:
 
     Attributes:
         generation: grows when all numbers have become invalid.
+        columns: of all fragments.
     """
 
     def __init__(self, fragments: FragmentCache) -> None:
@@ -92,11 +115,11 @@ class Pieces:
 
     def _forget(self) -> None:
         self.generation += 1
-        self._columns = _Columns.empty()
-        self._bytes = sum(column.nbytes for column in self._columns)
-        self._used = [0] * len(self._columns)  # entries of each column
+        self.columns = Columns.empty()
+        self._bytes = sum(column.nbytes for column in self.columns)
+        self._used = [0] * len(self.columns)  # entries of each column
         self._number: dict[FragmentKey, int] = {}
-        self._fragments: list[OperatorFragment | _Edge] = []
+        self._fragments: list[_PlacedOperator | _Edge] = []
         self._cuts: dict[tuple[int, ...], int] = {}
         self._strategies = LruCache(_STRATEGIES)
 
@@ -108,7 +131,7 @@ class Pieces:
     def fragment(self, number: int) -> OperatorFragment | EdgeFragment:
         """Return a fragment by its number."""
         fragment = self._fragments[number]
-        return self._cache.edge_between(*fragment) if isinstance(fragment, _Edge) else fragment
+        return self._cache.edge_between(*fragment) if isinstance(fragment, _Edge) else self._cache.operator(*fragment)
 
     def operator(self, op: int, placement: Placement) -> int:
         """Return the number of an operator's fragment."""
@@ -121,30 +144,6 @@ class Pieces:
         source, target = placements[u], placements[v]
         number = self._number.get((kind, source.key, target.key))
         return self._add_edge(_Edge(edge, source, target)) if number is None else number
-
-    def load_interfaces(self, number: int, interfaces: Interfaces, row: F64) -> None:
-        """Write the seconds that the messages of a fragment keep each link busy, on a network that is one switch.
-
-        Args:
-            number: of the fragment.
-            interfaces: of the network.
-            row: (E,) zeros, to be written.
-        """
-        fragment, (parts, groups, group_parts, _, _, first_int, _, first_long, _) = (
-            self._fragments[number],
-            self._columns.rows[number].tolist(),
-        )
-        ints, longs = self._columns.ints[first_int:], self._columns.longs[first_long:]
-        up, down = interfaces.up, interfaces.down
-        if isinstance(fragment, _Edge):
-            sent = interfaces.guaranteed_bytes(longs[:parts], _TRANSFERS)
-            ends = (fragment.source.devices, fragment.target.devices)
-            _load_pairs(ints[:parts], ints[parts : 2 * parts], *ends, sent, up, down, row)
-        elif groups:
-            counts = ints[parts + groups + group_parts :]
-            sent = interfaces.guaranteed_bytes(longs[:groups], counts[:groups])
-            _load_groups(counts[:groups], counts[groups:], sent, up, down, row)
-        np.divide(row, interfaces.bandwidth, out=row)
 
     def numbers(self, strategy: Strategy) -> I64:
         """Return the numbers of the fragments of all operators, then of all edges."""
@@ -164,7 +163,7 @@ class Pieces:
         """Return all fragments of a strategy, one after the other."""
         self.make_room()
         numbers, n_ops = self.numbers(strategy), len(strategy.placements)
-        rows, ints, floats, longs, flags = self._columns
+        rows, ints, floats, longs, flags = self.columns
         of_operators = _join_operators(numbers[:n_ops], rows, ints, floats, longs)
         edge_ptr, *of_pairs = _join_edges(numbers[n_ops:], rows, ints, longs, flags)
         return PartTable._make((*of_operators, edge_ptr, *self._edge_ops, *of_pairs))
@@ -180,43 +179,38 @@ class Pieces:
 
     def key_of_numbers(self, numbers: I64) -> int:
         """Return the `placement_key` of a strategy whose fragments have these numbers."""
-        rows, ints, floats, _, _ = self._columns
+        rows, ints, floats, _, _ = self.columns
         n_ops = len(self._cache.op_names)
         bits = floats.view(np.uint64)
         return int(_placement_key(numbers[:n_ops], rows, ints, bits, self._cache.cluster.n_devices))
 
     def _add_operator(self, op: int, placement: Placement) -> int:
         """Append the fragment of an operator to the columns and return its number."""
-        fragment = self._cache.operator(op, placement)
-        parts, groups = len(fragment.devices), len(fragment.group_bytes)
-        ints = (
-            fragment.devices,
-            fragment.part_counts,
-            fragment.group_parts,
-            fragment.device_counts,
-            fragment.group_devices,
-        )
-        cut = self._cuts.setdefault(placement.degrees, len(self._cuts))
-        counts = (parts, groups, len(fragment.group_parts), len(fragment.group_devices), cut)
-        number = self._append_row(fragment, fragment.key, counts)
-        floats = (fragment.forward, fragment.backward, fragment.group_seconds)
-        for place, arrays in ((1, ints), (2, floats), (3, (fragment.group_bytes,))):
-            room = self._room(place, sum(map(len, arrays)))
-            np.concatenate(arrays, out=room)
+        cache, degrees = self._cache, placement.degrees
+        prices = cache.costs.price(op, degrees, placement.devices)
+        reduces = cache.placed_groups(op, placement)
+        cut = self._cuts.setdefault(degrees, len(self._cuts))
+        counts = (len(placement.devices), len(reduces.nbytes), len(reduces.parts), len(reduces.devices), cut)
+        number = self._append_row(_PlacedOperator(op, placement), (op, placement.key), counts)
+        ints = (placement.devices, reduces.part_counts, reduces.parts, reduces.device_counts, reduces.devices)
+        floats = (prices.forward, prices.backward, reduces.seconds, prices.memory)
+        for place, arrays in ((1, ints), (2, floats), (3, (reduces.nbytes,))):
+            np.concatenate(arrays, out=self._room(place, sum(map(len, arrays))))
         return number
 
     def _add_edge(self, edge: _Edge) -> int:
         """Append the fragment of an edge to the columns and return its number."""
         pairs, itemsize = self._cache.transfers_of(*edge), self._cache.itemsizes[edge.number]
         count = len(pairs.src)
-        key = (self._cache.edge_ends[edge.number][0], edge.source.key, edge.target.key)
-        number = self._append_row(edge, key, (count, 0, 0, 0, 0))
+        kind, u, v = self._cache.edge_ends[edge.number]
+        fragments = (self.operator(u, edge.source), self.operator(v, edge.target))
+        number = self._append_row(edge, (kind, edge.source.key, edge.target.key), (count, 0, *fragments, OF_EDGE))
         ints, size, local = self._room(1, 2 * count), self._room(3, count), self._room(4, count)
         ends = (edge.source.devices, edge.target.devices)
         _place_pairs(pairs.src, pairs.dst, pairs.elements, itemsize, *ends, ints, size, local)
         return number
 
-    def _append_row(self, fragment: OperatorFragment | _Edge, key: FragmentKey, counts: tuple[int, ...]) -> int:
+    def _append_row(self, fragment: _PlacedOperator | _Edge, key: FragmentKey, counts: tuple[int, ...]) -> int:
         """Number a fragment, whose entries begin where the columns end now."""
         number = self._number[key] = len(self._fragments)
         self._fragments.append(fragment)
@@ -226,12 +220,12 @@ class Pieces:
 
     def _room(self, place: int, count: int) -> np.ndarray:
         """Return room for so many more entries of a column, which grows to twice its length if it is full."""
-        column, length = self._columns[place], self._used[place]
+        column, length = self.columns[place], self._used[place]
         end = length + count
         if end > len(column):
             longer = np.empty((max(end, 2 * len(column)), *column.shape[1:]), column.dtype)
             longer[:length] = column[:length]
-            self._columns = self._columns._replace(**{_Columns._fields[place]: longer})
+            self.columns = self.columns._replace(**{Columns._fields[place]: longer})
             self._bytes += longer.nbytes - column.nbytes
             column = longer
         self._used[place] = end
@@ -245,24 +239,24 @@ def _join_operators(numbers: I64, rows: I64, ints: I32, floats: F64, longs: I64)
     for number in numbers:
         for column in range(4):
             counts[column] += rows[number, column]
-    op_base, device, op = np.zeros(len(numbers) + 1, np.int32), _ints(counts[_PARTS]), _ints(counts[_PARTS])
-    forward, backward = np.empty(counts[_PARTS]), np.empty(counts[_PARTS])
-    group_op, group_bytes = _ints(counts[_GROUPS]), np.empty(counts[_GROUPS], np.int64)
-    group_seconds = np.empty(counts[_GROUPS])
-    part_ptr, group_parts = np.zeros(counts[_GROUPS] + 1, np.int32), _ints(counts[_GROUP_PARTS])
-    device_ptr, group_devices = np.zeros(counts[_GROUPS] + 1, np.int32), _ints(counts[_GROUP_DEVICES])
+    op_base, device, op = np.zeros(len(numbers) + 1, np.int32), _ints(counts[PARTS]), _ints(counts[PARTS])
+    forward, backward = np.empty(counts[PARTS]), np.empty(counts[PARTS])
+    group_op, group_bytes = _ints(counts[GROUPS]), np.empty(counts[GROUPS], np.int64)
+    group_seconds = np.empty(counts[GROUPS])
+    part_ptr, group_parts = np.zeros(counts[GROUPS] + 1, np.int32), _ints(counts[GROUP_PARTS])
+    device_ptr, group_devices = np.zeros(counts[GROUPS] + 1, np.int32), _ints(counts[GROUP_DEVICES])
     p = g = m = d = 0
     for i in range(len(numbers)):
         row = rows[numbers[i]]
-        parts, groups, members, devices = row[_PARTS], row[_GROUPS], row[_GROUP_PARTS], row[_GROUP_DEVICES]
-        first, seconds = row[_FIRST_INT], row[_FIRST_FLOAT]
+        parts, groups, members, devices = row[PARTS], row[GROUPS], row[GROUP_PARTS], row[GROUP_DEVICES]
+        first, seconds = row[FIRST_INT], row[FIRST_FLOAT]
         for k in range(parts):
             device[p + k], op[p + k] = ints[first + k], i
             forward[p + k], backward[p + k] = floats[seconds + k], floats[seconds + parts + k]
         first, seconds = first + parts, seconds + 2 * parts
         for k in range(groups):
             group_op[g + k], group_seconds[g + k] = i, floats[seconds + k]
-            group_bytes[g + k] = longs[row[_FIRST_LONG] + k]
+            group_bytes[g + k] = longs[row[FIRST_LONG] + k]
             part_ptr[g + k + 1] = part_ptr[g + k] + ints[first + k]
             device_ptr[g + k + 1] = device_ptr[g + k] + ints[first + groups + members + k]
         for k in range(members):
@@ -280,14 +274,14 @@ def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> A
     """Copy the fragments of edges into the columns of pairs, and return ``edge_ptr`` before them."""
     edge_ptr = np.zeros(len(numbers) + 1, np.int32)
     for e in range(len(numbers)):
-        edge_ptr[e + 1] = edge_ptr[e] + rows[numbers[e], _PARTS]
+        edge_ptr[e + 1] = edge_ptr[e] + rows[numbers[e], PARTS]
     count = edge_ptr[len(numbers)]
     src, dst, size, local = _ints(count), _ints(count), np.empty(count, np.int64), np.empty(count, np.bool_)
     for e in range(len(numbers)):
         row, first = rows[numbers[e]], edge_ptr[e]
-        for k in range(row[_PARTS]):
-            src[first + k], dst[first + k] = ints[row[_FIRST_INT] + k], ints[row[_FIRST_INT] + row[_PARTS] + k]
-            size[first + k], local[first + k] = longs[row[_FIRST_LONG] + k], flags[row[_FIRST_FLAG] + k]
+        for k in range(row[PARTS]):
+            src[first + k], dst[first + k] = ints[row[FIRST_INT] + k], ints[row[FIRST_INT] + row[PARTS] + k]
+            size[first + k], local[first + k] = longs[row[FIRST_LONG] + k], flags[row[FIRST_FLAG] + k]
     return edge_ptr, src, dst, size, local
 
 
@@ -301,32 +295,6 @@ def _place_pairs(
         size[k], local[k] = elements[k] * itemsize, source[src[k]] == target[dst[k]]
 
 
-@kernel
-def _load_pairs(src: I32, dst: I32, source: I32, target: I32, sent: F64, up: I64, down: I64, row: F64) -> None:
-    """Add the bytes of the pairs of an edge to the interfaces of their hosts, there and back."""
-    for k in range(len(src)):
-        a, b = source[src[k]], target[dst[k]]
-        if a != b:
-            row[up[a]] += sent[k]
-            row[down[b]] += sent[k]
-            row[up[b]] += sent[k]
-            row[down[a]] += sent[k]
-
-
-@kernel
-def _load_groups(counts: I32, devices: I32, sent: F64, up: I64, down: I64, row: F64) -> None:
-    """Add the bytes of all-reduces to the interfaces of their hosts: each member sends to the next one."""
-    first = 0
-    for g in range(len(counts)):
-        before = devices[first + counts[g] - 1]
-        for k in range(first, first + counts[g]):
-            if devices[k] != before:
-                row[up[before]] += sent[g]
-                row[down[devices[k]]] += sent[g]
-            before = devices[k]
-        first += counts[g]
-
-
 @njit(no_cfunc_wrapper=True)
 def _placement_key(numbers: I64, rows: I64, ints: I32, bits: U64, n_devices: int) -> Any:
     """See `Pieces.placement_key`; ``bits`` are those of the floats."""
@@ -335,8 +303,8 @@ def _placement_key(numbers: I64, rows: I64, ints: I32, bits: U64, n_devices: int
     key = np.uint64(0)
     for number in numbers:
         row = rows[number]
-        parts, first, seconds = row[_PARTS], row[_FIRST_INT], row[_FIRST_FLOAT]
-        key = mix(key + np.uint64(row[_CUT]))
+        parts, first, seconds = row[PARTS], row[FIRST_INT], row[FIRST_FLOAT]
+        key = mix(key + np.uint64(row[CUT]))
         for k in range(parts):
             device = ints[first + k]
             if label[device] < 0:
@@ -344,7 +312,7 @@ def _placement_key(numbers: I64, rows: I64, ints: I32, bits: U64, n_devices: int
                 count += 1
             color = mix_briefly(bits[seconds + k] + np.uint64(label[device]))
             key = mix_briefly(key + mix_briefly(bits[seconds + parts + k] + color))
-        for k in range(seconds + 2 * parts, seconds + 2 * parts + row[_GROUPS]):
+        for k in range(seconds + 2 * parts, seconds + 2 * parts + row[GROUPS]):
             key = mix_briefly(key + bits[k])
     return key
 

@@ -28,7 +28,8 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.edge_numbers import EdgeColumns, edge_number
-from topoplan_engine.lowering.fragments import OperatorFragment, messages
+from topoplan_engine.lowering.fragments import messages
+from topoplan_engine.lowering.piece_loads import load_devices, load_interfaces
 from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
 
 __all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
@@ -81,8 +82,8 @@ class _Rows:
     def __init__(self, width: int) -> None:
         self.columns = _RowColumns(np.empty((256, width)), np.zeros(256, np.int8))
 
-    def missing(self, numbers: Iterable[int]) -> list[int]:
-        """Return the numbers that have no row yet, each once; there is room for all."""
+    def missing(self, numbers: Iterable[int]) -> I64:
+        """Return the numbers that have no row yet, each once; there is room for all, in which anything may stand."""
         fragments = dict.fromkeys(numbers)
         rows, flags = self.columns
         largest = max(fragments, default=0)
@@ -90,13 +91,11 @@ class _Rows:
             length = max(largest + 1, 2 * len(flags))
             self.columns = _RowColumns(np.empty((length, rows.shape[1])), np.zeros(length, np.int8))
             self.columns.rows[: len(rows)], self.columns.known[: len(flags)] = rows, flags
-        return [number for number in fragments if not self.columns.known[number]]
+        return np.array([number for number in fragments if not self.columns.known[number]], dtype=np.int64)
 
-    def put(self, number: int, row: F64 | float) -> F64:
-        """Keep the row of a number for which there is room, and return where it is kept."""
-        room: F64 = self.columns.rows[number]
-        room[:], self.columns.known[number] = row, 1
-        return room
+    def complete(self, numbers: I64) -> None:
+        """Take note that the rows of numbers, for which there is room, have been written."""
+        self.columns.known[numbers] = 1
 
 
 class _LinkRows(_Rows):
@@ -305,24 +304,22 @@ class IncrementalLowerBound:
 
     def _add_device_rows(self, numbers: Iterable[int]) -> None:
         """Add the rows of seconds of compute, then bytes of memory, of every device, of fragments that have none."""
-        for number in self._device_rows.missing(numbers):
-            fragment = self._pieces.fragment(number)
-            assert isinstance(fragment, OperatorFragment)
-            columns = (fragment.devices, fragment.forward, fragment.backward, fragment.memory)
-            _load_devices(*columns, self._device_rows.put(number, 0.0))
+        missing = self._device_rows.missing(numbers)
+        load_devices(self._pieces, missing, self._device_rows.columns.rows)
+        self._device_rows.complete(missing)
 
     def _add_link_rows(self, numbers: Iterable[int], rows: _LinkRows) -> None:
         """Add the rows of seconds of every link, of fragments that have none; they are priced together."""
         missing, cluster = rows.missing(numbers), self._lowering.cluster
         if rows.interfaces is not None:
-            for number in missing:
-                self._pieces.load_interfaces(number, rows.interfaces, rows.put(number, 0.0))
-        elif missing:
+            load_interfaces(self._pieces, missing, rows.interfaces, rows.columns.rows)
+        elif len(missing):
             assert self._base is not None
-            fragments = [self._pieces.fragment(number) for number in missing]
+            fragments = [self._pieces.fragment(number) for number in missing.tolist()]
             seconds = self._link_seconds(messages(fragments, cluster.n_devices), self._base.state.fabric, cluster)
-            for place, number in enumerate(missing):
-                rows.put(number, seconds[place] if place < len(seconds) else 0.0)
+            rows.columns.rows[missing] = 0.0  # the last fragments may have no messages, and no seconds then
+            rows.columns.rows[missing[: len(seconds)]] = seconds
+        rows.complete(missing)
 
 
 @kernel
@@ -443,14 +440,6 @@ def _put(rows: _RowColumns, place: int, number: int, after: _Sums) -> bool:
     _replace(rows.rows, old, number, after.links)
     after.numbers[place] = number
     return True
-
-
-@kernel
-def _load_devices(devices: I32, forward: F64, backward: F64, memory: F64, row: F64) -> None:
-    """Add the seconds of parts to their devices, then their bytes."""
-    for p in range(len(devices)):
-        row[devices[p]] += forward[p] + backward[p]
-        row[len(row) // 2 + devices[p]] += memory[p]
 
 
 def _compute_seconds(taskgraph: TaskGraph) -> Any:
