@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import attrs
 import pytest
@@ -17,8 +18,10 @@ from kept_searches import without_clock
 
 from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
-from topoplan_engine.executors import Processes, dask, executor_from, run_jobs
+from topoplan_engine.executors import Processes, dask, dask_workers, executor_from, run_jobs
 from topoplan_engine.executors.dask import Dask
+from topoplan_engine.executors.dask_sessions import DaskSession
+from topoplan_engine.interrupt import Stop
 
 
 def test_an_executor_is_chosen_by_name():
@@ -58,11 +61,25 @@ def test_without_the_package_the_line_says_what_to_install(run, comparison, monk
     )
 
 
+@contextmanager
+def local_cluster(count):
+    """Start a Dask cluster of processes, which start again when they are killed.
+
+    Dask gives up a process that is not there 15 seconds after it was killed, which a busy machine takes to start one.
+    """
+    distributed, settings = pytest.importorskip("distributed"), pytest.importorskip("dask").config
+    with (
+        settings.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+    ):
+        yield cluster
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    """Return a Dask cluster of two processes, which start again when they are killed."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
+    with local_cluster(2) as cluster:
         yield cluster
 
 
@@ -258,10 +275,15 @@ class Client:
 
 
 @pytest.fixture
-def pool(monkeypatch):
-    """Return a client with one worker and its pool, which has one job and loses no time with waiting."""
-    monkeypatch.setattr(dask, "_LOOK", 0.0)
-    monkeypatch.setattr(dask, "_STRANDED", 0.0)
+def no_waits(monkeypatch):
+    """Look at the workers of a cluster every time, and count a task as left alone at once."""
+    monkeypatch.setattr(dask_workers, "LOOK", 0.0)
+    monkeypatch.setattr(dask_workers, "_STRANDED", 0.0)
+
+
+@pytest.fixture
+def pool(no_waits):
+    """Return a client with one worker and its pool, which has one job."""
     client = Client("a")
     pool = dask._DaskPool(client, b"", ())
     pool.start(7, worker_jobs.run, "seven", 1)
@@ -318,11 +340,89 @@ def test_a_job_that_is_lost_again_and_again_is_named(pool):
     assert [future.address for future in client.futures] == ["a", "b", "c", "d"]
 
 
+class Answer(Future):
+    """A future of `Answering`: how many requests the session has had, or nothing while its result is lost."""
+
+    def __init__(self, key, address, requests):
+        super().__init__(key, address)
+        self.requests, self.asked = requests, 0
+
+    def result(self, timeout):
+        self.asked += 1
+        if self.state == "lost":
+            self.state = "finished"  # Dask asks for it again
+            raise TimeoutError
+        return self.address, self.requests, None
+
+
+class Answering(Client):
+    """A client whose workers answer at once what they are sent; what is sent while there are none, nobody takes over.
+
+    A test that would wait for ever fails: the scheduler is gone after a thousand questions.
+    """
+
+    questions = 0
+
+    @property
+    def status(self):
+        self.questions += 1
+        return "running" if self.questions < 1000 else "closed"
+
+    def submit(self, function, name, start, requests, *, pure, workers=(), allow_other_workers=True):
+        place = next((w for w in (*workers, *self.workers) if w in self.workers), "")
+        self.futures.append(Answer(f"request {len(self.futures)}", place, len(requests)))
+        if place:
+            self.futures[-1].finish()
+        return self.futures[-1]
+
+    def run(self, function, name, workers, on_error):
+        self.stopped = [*getattr(self, "stopped", []), *workers]
+
+
+@pytest.fixture
+def session(no_waits):
+    """Return a client with one worker, and a session there that has answered once."""
+    client = Answering("a")
+    session = DaskSession(client, dask_workers.Workers(client), "chains", b"", (), print, ())
+    session.send("first")
+    assert session.answer(Stop()) == 1
+    return client, session
+
+
+def test_a_request_whose_only_worker_died_is_sent_to_one_that_came_later(session):
+    client, session = session
+    client.workers = []
+    session.send("second")
+    client.workers = ["b"]
+    assert session.answer(Stop()) == 2
+    assert [(f.address, f.state) for f in client.futures] == [("a", "finished"), ("", "cancelled"), ("b", "finished")]
+    session.send("third")
+    assert session.answer(Stop()) == 3
+    assert client.futures[-1].address == "b"
+
+
+def test_an_answer_that_was_lost_with_its_worker_is_waited_for(session):
+    client, session = session
+    session.send("second")
+    client.futures[-1].state = "lost"
+    assert session.answer(Stop()) == 2
+    assert (client.futures[-1].asked, len(client.futures)) == (2, 2)
+
+
+def test_a_worker_that_takes_a_session_over_is_told_to_stop_too(session):
+    client, session = session
+    stop = Stop()
+    stop.wanted, client.workers = True, []
+    session.send("second")
+    client.workers = ["b"]
+    assert session.answer(stop) == 2
+    assert client.stopped == ["b"]
+
+
 @pytest.fixture
 def one_worker():
-    """Return a Dask cluster of one process, which starts again when it is killed, and which ends after a minute."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as own:
+    """Return a Dask cluster of one process, which ends after a minute."""
+    with local_cluster(1) as own:
         timer = threading.Timer(60.0, own.close)
         timer.start()
         yield own
@@ -332,6 +432,17 @@ def one_worker():
 @pytest.mark.slow
 def test_a_job_is_done_again_where_the_only_worker_died_and_another_one_came(one_worker, tmp_path):
     assert jobs(one_worker, [tmp_path / "died", 3]) == ({0: "again", 1: 9}, False)
+
+
+@pytest.mark.slow
+def test_a_session_goes_on_where_the_only_worker_died_and_another_one_came(one_worker, tmp_path):
+    executor = Dask(address=one_worker.scheduler_address)
+    with executor.sessions(Host.discover(), "sums", worker_jobs.sums, 1, lambda count: [()]) as (session,):
+        sums = []
+        for request in (1, 2, tmp_path / "died", 4):
+            session.send(request)
+            sums.append(session.answer(Stop()))
+    assert sums == [1, 3, 3, 7]
 
 
 @pytest.mark.slow
@@ -349,15 +460,14 @@ def test_a_job_is_done_again_where_the_only_worker_died_with_its_result(one_work
         return outcome(pool, future, name)
 
     monkeypatch.setattr(dask._DaskPool, "_outcome", too_late)
-    monkeypatch.setattr(dask, "_ANSWERS", 2.0)
+    monkeypatch.setattr(dask, "ANSWERS", 2.0)
     assert jobs(one_worker, [2, 3]) == ({0: 4, 1: 9}, False)
     assert len(killed) == 1
 
 
 @pytest.mark.slow
 def test_a_scheduler_that_ends_is_one_line():
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as own:
+    with local_cluster(1) as own:
         timer = threading.Timer(2.0, own.close)
         timer.start()
         with pytest.raises(TopoplanError, match=r"^executor dask: the scheduler does not answer any more"):
@@ -367,6 +477,6 @@ def test_a_scheduler_that_ends_is_one_line():
 
 def test_nothing_at_the_address_is_one_line(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("topoplan_engine.executors.dask._ANSWERS", 0.5)
+    monkeypatch.setattr("topoplan_engine.executors.dask.ANSWERS", 0.5)
     with pytest.raises(TopoplanError, match=r"^executor dask: no scheduler answers at tcp://127.0.0.1:1: "):
         Dask(address="tcp://127.0.0.1:1").client()

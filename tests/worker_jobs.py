@@ -19,10 +19,8 @@ def run(host, job):
     if job == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if isinstance(job, Path):
-        if job.exists():
-            return "again"
-        job.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        die_once(job)
+        return "again"
     if job == "breaks":
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "nothing")
     if isinstance(job, str):
@@ -30,3 +28,25 @@ def run(host, job):
         raise TopoplanError(f"is {job}")
     time.sleep(job / 100)
     return job * job
+
+
+def die_once(path):
+    """End this process as a kill does, unless the file is there."""
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sums(host, stop):
+    """Return what adds up the numbers that it is called with, and dies once where it is called with a path."""
+    total = 0
+
+    def answer(request):
+        nonlocal total
+        if isinstance(request, Path):
+            die_once(request)
+        else:
+            total += request
+        return total
+
+    return answer

@@ -18,24 +18,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-import typer
 
 from topoplan.errors import TopoplanError, exception_line
 from topoplan.options import option
 from topoplan.plugin.host import Host
 from topoplan_engine.executors.base import Executor, Pool, Session
-from topoplan_engine.executors.dask_sessions import LOST, DaskSession
+from topoplan_engine.executors.dask_sessions import DaskSession
+from topoplan_engine.executors.dask_workers import ANSWERS, LOOK, LOST, Workers
 from topoplan_engine.executors.remote import run_remote, versions_of
 from topoplan_engine.packing import packed
 
 __all__ = ["Dask"]
 
-#: Seconds to wait for an answer of the scheduler, between two looks at its workers, and until a line says that there
-#: are none.
-_ANSWERS, _LOOK, _PATIENT = 10, 0.5, 10.0
-
-#: Seconds after which a job that was left without a worker is started again, and how often that is done.
-_STRANDED, _STARTS = 3.0, 3
+#: How often a job that was left without a worker is started again.
+_STARTS = 3
 
 _INSTALL = "needs the package distributed: pip install 'topoplan-engine[dask]'"
 
@@ -77,16 +73,16 @@ class Dask(Executor):
         client, plugins, versions = self.client(), packed(host), versions_of(host)
         sessions: list[DaskSession] = []
         try:
-            workers = _Workers(client)
+            workers = Workers(client)
             while not workers.addresses():
-                time.sleep(_LOOK)
+                time.sleep(LOOK)
             for each in arguments(min(most, len(workers.addresses()))):
-                sessions.append(DaskSession(client, what, plugins, versions, make, each))
+                sessions.append(DaskSession(client, workers, what, plugins, versions, make, each))
             yield list(sessions)
         finally:
             for session in sessions:
                 session.close()
-            client.close(timeout=_ANSWERS)
+            client.close(timeout=ANSWERS)
 
     def client(self) -> Any:
         """Connect to the scheduler.
@@ -99,54 +95,11 @@ class Dask(Executor):
         where = str(self.scheduler_file or self._address)
         try:
             scheduler = {"scheduler_file" if self.scheduler_file else "address": where}
-            return Client(**scheduler, timeout=_ANSWERS, set_as_default=False, name="topoplan")
+            return Client(**scheduler, timeout=ANSWERS, set_as_default=False, name="topoplan")
         except (OSError, ValueError, KeyError) as error:
             raise TopoplanError(
                 f"executor dask: no scheduler answers at {where}: {exception_line(error)} (start one: dask scheduler)"
             ) from None
-
-
-class _Workers:
-    """The workers that a cluster has; who they are is asked for now and then."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._addresses: tuple[str, ...] = ()
-        self._looked = self._seen = time.monotonic() - _LOOK
-        self._told = False
-
-    def addresses(self) -> tuple[str, ...]:
-        """Return the addresses of the workers; a line says so if there are none for a while.
-
-        Raises:
-            TopoplanError: the scheduler does not answer.
-        """
-        now = time.monotonic()
-        if now - self._looked < _LOOK:
-            return self._addresses
-        try:
-            self._addresses = tuple(sorted(self._client.nthreads()))
-        except (OSError, RuntimeError, AttributeError):
-            raise TopoplanError(LOST) from None
-        self._looked = now
-        if self._addresses:
-            self._seen = now
-        elif now - self._seen >= _PATIENT and not self._told:
-            self._told = True
-            where = self._client.scheduler.address
-            typer.echo(f"waiting for workers of the Dask scheduler (start some: dask worker {where})", err=True)
-        return self._addresses
-
-    def jobs(self) -> set[Any]:
-        """Return the keys of the futures that workers have.
-
-        Raises:
-            TopoplanError: the scheduler does not answer.
-        """
-        try:
-            return {key for keys in self._client.processing().values() for key in keys}
-        except (OSError, RuntimeError, AttributeError):
-            raise TopoplanError(LOST) from None
 
 
 @attrs.frozen
@@ -167,9 +120,8 @@ class _DaskPool:
         self._client, self._given = client, (plugins, versions)
         self._jobs: dict[Any, _Job] = {}
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._workers = _Workers(client)
-        # Jobs without a worker, and since when; jobs whose results are gone.
-        self._stranded: dict[Any, float] = {}
+        self._workers = Workers(client)
+        # Jobs whose results are gone.
         self._lost_results: set[Any] = set()
 
     @property
@@ -199,12 +151,11 @@ class _DaskPool:
     def _start_again(self) -> Iterator[tuple[int, Any, Exception | None]]:
         """Start jobs again that are lost: their results are, or their worker was the last one to go.
 
-        Dask gives what was meant for a certain worker to none that comes later.
-
         Yields:
             The error of a job that was started too often.
         """
-        for future in {*self._lost_results, *self._left_alone()}:
+        places = {future: job.address for future, job in self._jobs.items()}
+        for future in {*self._lost_results, *self._workers.left_alone(places)}:
             idle = self._idle()
             if not idle:
                 return
@@ -215,17 +166,6 @@ class _DaskPool:
                 yield job.number, None, _killed(job.name)
             else:
                 self._submit(attrs.evolve(job, address=idle[0], starts=job.starts + 1))
-
-    def _left_alone(self) -> list[Any]:
-        """Return the futures of jobs that no worker has had for some time although there are workers."""
-        present = self._workers.addresses()
-        gone = [future for future, job in self._jobs.items() if job.address not in present and not future.done()]
-        if not gone or not present:
-            self._stranded.clear()
-            return []
-        at_work, now = self._workers.jobs(), time.monotonic()
-        self._stranded = {future: self._stranded.get(future, now) for future in gone if future.key not in at_work}
-        return [future for future, since in self._stranded.items() if now - since >= _STRANDED]
 
     def wait(self, seconds: float) -> Iterator[tuple[int, Any, Exception | None]]:
         try:
@@ -258,7 +198,7 @@ class _DaskPool:
         from distributed import KilledWorker
 
         try:
-            outcome: tuple[Any, Exception | None] = future.result(timeout=_ANSWERS)
+            outcome: tuple[Any, Exception | None] = future.result(timeout=ANSWERS)
         except KilledWorker:
             return None, _killed(name)
         except TimeoutError:
@@ -277,7 +217,7 @@ class _DaskPool:
     def close(self, *, at_once: bool) -> None:
         if at_once and self._client.status == "running":
             self._client.cancel(list(self._jobs), force=True)
-        self._client.close(timeout=_ANSWERS)
+        self._client.close(timeout=ANSWERS)
 
 
 def _killed(name: str) -> TopoplanError:

@@ -4,6 +4,9 @@ A session's state lies in one worker process, which answers its requests as task
 requests so far.  A worker that has answered those before answers the last one; any other worker, because the one that
 had the session was lost, answers all of them from the first on.  Since a session depends on nothing but its arguments
 and its requests, it comes to the same state.
+
+A task is meant for the worker that has the session.  If that one dies while no other worker is there, Dask keeps the
+task for it for ever; so it is sent once more, for any worker.
 """
 
 from __future__ import annotations
@@ -20,14 +23,12 @@ import attrs
 
 from topoplan.errors import TopoplanError, exception_line
 from topoplan_engine.blame import naming_plugins
+from topoplan_engine.executors.dask_workers import ANSWERS, LOST, Workers
 from topoplan_engine.executors.remote import check_versions, one_at_a_time
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import sendable, unpacked
 
-__all__ = ["LOST", "DaskSession"]
-
-#: What is said of a scheduler that is gone.
-LOST = "executor dask: the scheduler does not answer any more"
+__all__ = ["DaskSession"]
 
 #: Seconds between two looks at whether the user has stopped it.
 _POLL = 0.1
@@ -38,6 +39,7 @@ class DaskSession:
 
     Args:
         client: of the cluster.
+        workers: that the cluster has.
         what: is said in messages.
         plugins, versions: of the host, which workers must have, too.
         make: makes the server, ``make(host, stop, *arguments)``, which is called with requests.
@@ -45,20 +47,32 @@ class DaskSession:
     """
 
     def __init__(
-        self, client: Any, what: str, plugins: bytes, versions: tuple[tuple[str, str], ...], make: Any, arguments: Any
+        self,
+        client: Any,
+        workers: Workers,
+        what: str,
+        plugins: bytes,
+        versions: tuple[tuple[str, str], ...],
+        make: Any,
+        arguments: Any,
     ) -> None:
-        self._client, self._what = client, what
+        self._client, self._workers, self._what = client, workers, what
         self._name = uuid.uuid4().hex
         self._start = pickle.dumps((plugins, versions, make, arguments))
         self._requests: list[bytes] = []
         self._future: Any = None
-        self._worker, self._stopped = "", False
+        self._place = ""  # the address of the worker that has the session
+        self._stopped: set[str] = set()  # addresses of workers that were told to stop
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def send(self, request: Any) -> None:
         """Send a request, which `answer` answers."""
         self._requests.append(pickle.dumps(request))
-        place = {"workers": [self._worker], "allow_other_workers": True} if self._worker else {}
+        self._submit()
+
+    def _submit(self) -> None:
+        """Have the worker that has the session answer the last request; any worker, where it is not known."""
+        place = {"workers": [self._place], "allow_other_workers": True} if self._place else {}
         self._future = self._client.submit(_answer, self._name, self._start, tuple(self._requests), pure=False, **place)
         self._future.add_done_callback(self._done.put)
 
@@ -69,28 +83,52 @@ class DaskSession:
             TopoplanError: the cluster was lost.
             Exception: that the session raised.
         """
-        from distributed import KilledWorker
-
         while True:
             with contextlib.suppress(queue.Empty):
                 self._done.get(timeout=_POLL)
-                break
+            if self._future.done():
+                with contextlib.suppress(TimeoutError):  # the worker died with the answer: Dask asks for it again
+                    self._place, answer, error = self._outcome()
+                    break
             if self._client.status != "running":
                 raise TopoplanError(LOST)
-            if stop.wanted and not self._stopped:
-                self._stopped = True
-                self._client.run(_stop, self._name, on_error="ignore")
+            if stop.wanted:
+                self._pass_on_stop()
+            if self._place and self._workers.left_alone({self._future: self._place}):
+                self._future.cancel()
+                self._place = ""
+                self._submit()
+        if error is not None:
+            raise error
+        return answer
+
+    def _outcome(self) -> tuple[str, Any, Exception | None]:
+        """Return what `_answer` returned.
+
+        Raises:
+            TimeoutError: the cluster has lost it.
+            TopoplanError: workers cannot answer, or the cluster was lost.
+        """
+        from distributed import KilledWorker
+
         try:
-            self._worker, answer, error = self._future.result()
+            outcome: tuple[str, Any, Exception | None] = self._future.result(timeout=ANSWERS)
+        except TimeoutError:
+            raise
         except KilledWorker:
             raise TopoplanError(f"{self._what}: every Dask worker that had them died (out of memory?)") from None
         except (CancelledError, OSError):
             raise TopoplanError(LOST) from None
         except Exception as error:  # of Dask itself: the worker cannot import this package, for example
             raise TopoplanError(f"{self._what}: a Dask worker cannot run them: {exception_line(error)}") from None
-        if error is not None:
-            raise error
-        return answer
+        return outcome
+
+    def _pass_on_stop(self) -> None:
+        """Have every worker stop the session, also one that came after the first was told."""
+        workers = [address for address in self._workers.addresses() if address not in self._stopped]
+        if workers:
+            self._stopped.update(workers)
+            self._client.run(_stop, self._name, workers=workers, on_error="ignore")
 
     def close(self) -> None:
         """Have the workers forget the session."""

@@ -116,7 +116,8 @@ def test_packages_are_typed_and_clean(packages):
     for kind in KINDS:
         typed = run(sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "src", cwd=packages / kind)
         assert typed.returncode == 0, typed.stdout
-    linted = run("ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,B,UP", packages, cwd=packages)
+    rules = ("--isolated", "--line-length", "120", "--select", "E,F,B,UP")
+    linted = run(sys.executable, "-m", "ruff", "check", *rules, packages, cwd=packages)
     assert linted.returncode == 0, linted.stdout
 
 
