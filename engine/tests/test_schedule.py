@@ -33,6 +33,7 @@ from topoplan_operators import GraphBuilder
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
 from topoplan_samples.fabrics import star
+from topoplan_samples.graphs import layer_graph
 from topoplan_simulator_fluid import Fluid
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.DUPLEX]
@@ -268,6 +269,16 @@ def test_recomputed_stages_run_and_send_again(drawn):
     assert lowering.demand(always).matrix.sum() == sent[1]  # one device on each host
     # What is sent again is sent in the backward pass.
     assert np.array_equal(lowering.demand(always).forward, lowering.demand(never).forward)
+
+
+def test_whole_operators_are_spread_over_the_devices_of_their_stage():
+    graph = layer_graph([(0, 3), (1, 3), (2, 3), (3, 4)], [8] * 5, [4] * 5, 8)
+    stages = [(range(4), [5, 6]), ([4], [2])]
+    strategy = staged_strategy(graph, stages, 2, whole={0: 2.0, 1: 2.0, 2: 3.0})
+    strategy.check(graph, 7)
+    devices = [placement.devices.tolist() for placement in strategy.placements]
+    assert devices == [[6], [6], [5], [5, 6], [2]]  # the longest first, then those that fill the other device
+    assert [placement.parts for placement in strategy.placements] == [1, 1, 1, 2, 1]
 
 
 def test_a_schedule_that_does_not_fit_is_refused():

@@ -1,9 +1,10 @@
-"""From stages to a strategy: the operators of each stage are data parallel over its devices."""
+"""From stages to a strategy: operators are data parallel over the devices of their stage, or whole on one of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,8 +23,12 @@ def staged_strategy(
     micro_batches: int,
     kind: ScheduleKind | str = ScheduleKind.ONE_F_ONE_B,
     recompute: Sequence[bool] = (),
+    whole: Mapping[int, float] = MappingProxyType({}),
 ) -> PipelineStrategy:
     """Return the strategy of operators on stages; `PipelineStrategy.check` checks its schedule.
+
+    Whole operators are spread over the devices of their stage, the longest first, each on the device that has the
+    least of them so far (Graham, SIAM J. Appl. Math. 17, 1969).
 
     Args:
         graph: the model.
@@ -31,6 +36,7 @@ def staged_strategy(
         micro_batches: number of micro-batches.
         kind: the order of passes.
         recompute: for each stage, whether it recomputes its forward pass to save memory; empty for none.
+        whole: operators that are not cut, and the seconds of each.
 
     Raises:
         TopoplanError: an operator is in no stage or in two, or a stage has no device.
@@ -50,6 +56,20 @@ def staged_strategy(
         raise TopoplanError(f"schedule: operator {graph.operators[int(np.argmin(stage))].name!r} is in no stage")
     devices_of_op = [devices_of_stage[number] for number in stage.tolist()]
     cuts = [op.sample_cut(len(devices)) for op, devices in zip(graph.operators, devices_of_op, strict=True)]
+    for op, device in _spread(stage.tolist(), devices_of_stage, whole).items():
+        cuts[op], devices_of_op[op] = graph.operators[op].sample_cut(1), [device]
     placements = (Placement(cut, devices[: math.prod(cut)]) for cut, devices in zip(cuts, devices_of_op, strict=True))
     schedule = Schedule(kind=kind, micro_batches=micro_batches, stage=stage, recompute=recompute)
     return PipelineStrategy(tuple(placements), schedule)
+
+
+def _spread(
+    stage: Sequence[int], devices_of_stage: Sequence[Sequence[int]], whole: Mapping[int, float]
+) -> dict[int, int]:
+    """Return the device of each whole operator."""
+    load = {device: 0.0 for devices in devices_of_stage for device in devices}
+    device_of: dict[int, int] = {}
+    for op, seconds in sorted(whole.items(), key=lambda item: -item[1]):
+        device_of[op] = min(devices_of_stage[stage[op]], key=lambda device: load[device])
+        load[device_of[op]] += seconds
+    return device_of

@@ -105,6 +105,27 @@ def test_fewer_layers_than_devices_are_planned_for():
     assert 1 < solve(problem)[2].report(None)["speedup"] <= 4
 
 
+class TableCosts(Costs):
+    """Operators that come before ``first_cut`` have a price only as a whole."""
+
+    first_cut = 4
+
+    def supports(self, op, degrees):
+        return op >= self.first_cut or set(degrees) == {1}
+
+
+def test_operators_that_cannot_be_cut_share_the_devices_of_a_stage():
+    # Four tables of 1 and an operator of 4 that reads them, on four devices: no more than 2 each, in one stage.
+    graph = layer_graph([(k, 4) for k in range(4)], [10_000_000] * 4 + [0], [8] * 5, 4)
+    costs = TableCosts([1e-3] * 4 + [4e-3], [2e-3] * 4 + [8e-3], [32] * 5, [3e7] * 4 + [0.0])
+    problem = switch_problem(graph, Cluster.uniform(n_hosts=4, latency=0.0, interface_bandwidth=1e12), costs)
+    result, _, search = solve(problem)
+    assert search.report(None)["speedup"] == pytest.approx(4.0, rel=1e-3)
+    tables = result.best.strategy.placements[:4]
+    assert sorted(device for table in tables for device in table.devices.tolist()) == [0, 1, 2, 3]
+    assert result.best.strategy.placements[4].parts == 4
+
+
 def test_one_device_is_planned_for():
     _, _, search = solve(chain(3, n_hosts=1))
     assert search.report(None)["split"] == "1"

@@ -3,14 +3,16 @@
 A pipeline is cut between states of the operator graph, as in HPGO (`topoplan_pipeline_planning.states`).  Cut 0 is
 before the first operator, cut ``i`` after state ``i - 1``.  A stage is the operators between two cuts, and its sums are
 differences of columns.  `columns_of` prices every operator for every number of replicas, so that uneven shares of a
-batch, and prices that are not proportional to the number of replicas, are exact.
+batch, and prices that are not proportional to the number of replicas, are exact.  An operator that has a price only as
+a whole, such as an embedding table that was measured uncut, is on one device of its stage; every device is taken to
+have an equal share of all of them.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import attrs
@@ -81,6 +83,7 @@ class Columns:
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
+        whole: operators that are not cut, and the seconds of each.
     """
 
     replicas: I32
@@ -102,6 +105,7 @@ class Columns:
     before_ptr: I64
     before: I32
     samples: int
+    whole: Mapping[int, float]
 
     @property
     def n_cuts(self) -> int:
@@ -172,8 +176,12 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     """
     n, replicas = len(graph.operators), _replicas(cluster.n_devices)
     prices, unpriced = _prices(graph, cluster, costs, replicas)
+    whole = _share_whole(graph, replicas, prices, unpriced)
     gradients = np.array(
-        [sum(tensor.nbytes for tensor in op.weights) if op.sample_dim >= 0 else 0.0 for op in graph.operators]
+        [
+            sum(tensor.nbytes for tensor in operator.weights) if operator.sample_dim >= 0 and op not in whole else 0.0
+            for op, operator in enumerate(graph.operators)
+        ]
     )
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
@@ -203,6 +211,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         samples=math.gcd(
             graph.batch_size, *(op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0)
         ),
+        whole=whole,
     )
 
 
@@ -241,6 +250,25 @@ def _prices(
             # Of a few numbers Python finds the greatest faster than numpy.
             prices[:, row, op] = [max(values.tolist()) for values in rows]
     return prices, unpriced
+
+
+def _share_whole(
+    graph: OperatorGraph, replicas: Sequence[int], prices: F64, unpriced: NDArray[np.int32]
+) -> dict[int, float]:
+    """Return the operators that have a price only as a whole, and the seconds of each.
+
+    Args:
+        graph: the model.
+        replicas: (R,) numbers of replicas.
+        prices, unpriced: see `_prices`; rows of more than one replica are replaced by shares of the first one.
+    """
+    if len(replicas) == 1:
+        return {}
+    only_whole = (unpriced[1:] == 1).all(axis=0) & (unpriced[0] == 0)
+    whole = [op for op in np.flatnonzero(only_whole).tolist() if graph.operators[op].sample_dim >= 0]
+    prices[:, :, whole] = prices[:, :1, whole] / np.array(replicas)[None, :, None]
+    unpriced[:, whole] = 0
+    return {op: float(prices[0, 0, op] + prices[1, 0, op]) for op in whole}
 
 
 def _replicas(devices: int) -> list[int]:

@@ -503,7 +503,7 @@ def members_of(pipeline: Pipeline, columns: Columns) -> list[list[int]]:
 
 
 def strategy_of(plan: PipelinePlan, graph: OperatorGraph, columns: Columns, machine: Machine) -> Strategy:
-    """Return the strategy: operators are data parallel over the devices of their stage."""
+    """Return the strategy: operators are data parallel over the devices of their stage, or whole on one of them."""
     stages = zip(members_of(plan.pipeline, columns), devices_of(plan.pipeline, machine), strict=True)
     recompute = plan.recompute if any(plan.recompute) else ()
-    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute)
+    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute, columns.whole)
