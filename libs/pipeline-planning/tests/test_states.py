@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan_pipeline_planning.states import TooManyStatesError, antichain_states, prefix_states
+from topoplan_pipeline_planning.states import TooManyStatesError, antichain_states, joined_states, prefix_states
 
 
 @st.composite
@@ -131,3 +131,23 @@ def test_an_explosion_is_stopped():
     assert antichain_states([[1], [2], []], 3).closed.shape == (3, 3)
     with pytest.raises(TooManyStatesError):
         antichain_states([[1], [2], []], 2)
+
+
+@given(graphs())
+def test_joined_states_are_those_of_both_with_the_order_of_sets(children):
+    first, second = antichain_states(children, 1000), prefix_states(children)
+    joined, places = joined_states(first, second)
+
+    def sets(states):
+        return [frozenset(np.flatnonzero(row).tolist()) for row in states.closed]
+
+    closed = sets(joined)
+    assert len(set(closed)) == len(closed)
+    assert set(closed) == set(sets(first)) | set(sets(second))
+    assert [closed[place] for place in places] == sets(first)
+    for j, late in enumerate(closed):
+        earlier = {k for k, early in enumerate(closed) if early < late}
+        assert set(np.flatnonzero(joined.before[j]).tolist()) == earlier
+        assert all(k < j for k in earlier)
+    for place, row in zip(places, first.crossing, strict=True):
+        assert np.array_equal(joined.crossing[place], row)

@@ -6,8 +6,8 @@ can be a prefix of the pipeline.  A chain of operators has one state per operato
 multiply, so the caller limits their number.
 
 `antichain_states` enumerates all states from the first operator.  `prefix_states` is the alternative for graphs with
-too many states: one state per operator, the prefixes of the order of operators.  Sets of operators are Python integers,
-bit ``i`` for operator ``i``.  The result is boolean matrices.
+too many states: one state per operator, the prefixes of the order of operators.  `joined_states` has the states of two
+such results.  Sets of operators are Python integers, bit ``i`` for operator ``i``.  The result is boolean matrices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["States", "TooManyStatesError", "antichain_states", "prefix_states"]
+from topoplan.arrays import I64
+
+__all__ = ["States", "TooManyStatesError", "antichain_states", "joined_states", "prefix_states"]
 
 Bools = NDArray[np.bool_]
 
@@ -108,6 +110,22 @@ def prefix_states(children: Sequence[Sequence[int]]) -> States:
     closed = position[None, :] <= position[:, None]
     crossing = closed & (last[None, :] > position[:, None]) | np.eye(n, dtype=np.bool_)
     return States(closed, crossing, position[None, :] < position[:, None])
+
+
+def joined_states(first: States, second: States) -> tuple[States, I64]:
+    """Return the states of both, those that are equal once, and the places of the states of ``first`` among them.
+
+    They are sorted by their numbers of operators, so that a state that contains another one comes after it.
+    """
+    closed = np.concatenate([first.closed, second.closed])
+    crossing = np.concatenate([first.crossing, second.crossing])
+    _, rows = np.unique(closed, axis=0, return_index=True)  # of equal ones the first
+    rows = np.sort(rows)
+    rows = rows[np.argsort(closed[rows].sum(axis=1), kind="stable")]
+    closed, crossing = closed[rows], crossing[rows]
+    contained = ~(closed[None, :, :] & ~closed[:, None, :]).any(axis=2)
+    joined = States(closed, crossing, contained & ~np.eye(len(rows), dtype=np.bool_))
+    return joined, np.argsort(rows, kind="stable")[: len(first.closed)].astype(np.int64)
 
 
 def _relations(children: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:

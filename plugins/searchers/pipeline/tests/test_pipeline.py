@@ -126,6 +126,18 @@ def test_operators_that_cannot_be_cut_share_the_devices_of_a_stage():
     assert result.best.strategy.placements[4].parts == 4
 
 
+def test_a_tower_that_does_not_begin_at_the_first_operator_is_cut():
+    # Two towers of four operators, read by a ninth: four devices in a pipeline have three operators each at most.
+    edges = [(0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (3, 8), (7, 8)]
+    graph = layer_graph(edges, [20_000_000] * 9, [100] * 9, 16)
+    costs = Costs([1e-3] * 9, [2e-3] * 9, [1600.0] * 9, [6e7] * 9)
+    cluster = Cluster.uniform(n_hosts=4, latency=0.0, interface_bandwidth=1e9, interfaces=1)
+    result, _, search = solve(switch_problem(graph, cluster, costs))
+    stages = search.report(None)["stages"]
+    assert max(len(stage["operators"]) for stage in stages) == 3
+    assert len({result.best.strategy.schedule.stage[op] for op in range(4, 8)}) > 1
+
+
 def test_one_device_is_planned_for():
     _, _, search = solve(chain(3, n_hosts=1))
     assert search.report(None)["split"] == "1"

@@ -22,9 +22,15 @@ from numpy.typing import NDArray
 from topoplan import Cluster, CostFunction, OperatorGraph
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
-from topoplan_pipeline_planning.states import States, TooManyStatesError, antichain_states, prefix_states
+from topoplan_pipeline_planning.states import (
+    States,
+    TooManyStatesError,
+    antichain_states,
+    joined_states,
+    prefix_states,
+)
 
-__all__ = ["Bools", "Columns", "StageColumns", "columns_of", "states_of"]
+__all__ = ["Bools", "Columns", "StageColumns", "columns_of", "cuts_of_branches", "states_of"]
 
 Bools = NDArray[np.bool_]
 
@@ -166,6 +172,34 @@ def states_of(graph: OperatorGraph, limit: int) -> tuple[States, bool]:
     if states.closed[-1].all():
         return states, True
     return prefix_states(children), False
+
+
+def cuts_of_branches(graph: OperatorGraph, states: States, limit: int) -> tuple[States, I64]:
+    """Add cuts inside of branches that do not begin at the first operator, such as towers and embedding tables.
+
+    Antichain states follow the paths from the first operator, and take such a branch as a whole where it ends.
+
+    Args:
+        graph: the model.
+        states: all its antichain states.
+        limit: no cuts are added if there were more than this.
+
+    Returns:
+        The states, and where those of ``states`` are among them.
+    """
+    rows = graph.edges.reshape(-1, 4)[:, [0, 2]].tolist()
+    children: list[list[int]] = [[] for _ in graph.operators]
+    for u, v in rows:
+        children[u].append(v)
+    descendants, consumers = {0}, {v for _, v in rows}
+    for u, heads in enumerate(children):
+        descendants |= set(heads) if u in descendants else set()
+    branches = any(
+        op not in descendants and (op in consumers or operator.weights) for op, operator in enumerate(graph.operators)
+    )
+    if not branches or len(states.closed) + len(graph.operators) > limit:
+        return states, np.arange(len(states.closed), dtype=np.int64)
+    return joined_states(states, prefix_states(children))
 
 
 def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, states: States) -> Columns:

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from topoplan import Candidate, OperatorGraph, Problem, Search, State, Strategy, TopoplanError, Trial
+from topoplan.arrays import I64
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
@@ -17,7 +18,7 @@ from topoplan_pipeline_planning.layer_names import layer_states
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, operator_columns, priced_columns
 from topoplan_pipeline_planning.states import States
 from topoplan_searcher_pipeline import DapplePipeline
-from topoplan_searcher_pipeline.columns import Columns, columns_of, states_of
+from topoplan_searcher_pipeline.columns import Columns, columns_of, cuts_of_branches, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
 from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
@@ -69,7 +70,10 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             f"{graph.batch_size} samples"
         )
     states, complete = _states(options, graph)
-    columns, machine = columns_of(graph, cluster, costs, states), Machine.of(cluster)
+    cuts, places = states, np.arange(len(states.closed), dtype=np.int64)
+    if complete:
+        cuts, places = cuts_of_branches(graph, states, options.max_states)
+    columns, machine = columns_of(graph, cluster, costs, cuts), Machine.of(cluster)
     _check_operators(problem, columns)
     if columns.seconds <= 0:
         raise TopoplanError(f"searcher pipeline: model {graph.name!r} takes no time (its operators need prices)")
@@ -91,7 +95,8 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
     plan_cache: dict[Pipeline, PipelinePlan | None] = {}
     best = float("inf")
     for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, graph.batch_size):
-        for pipeline in make():
+        for pipeline_of_layers in make():
+            pipeline = _renumbered(pipeline_of_layers, places)
             if pipeline not in plan_cache:
                 plan_cache[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
             plan = plan_cache[pipeline]
@@ -106,6 +111,11 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
     return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
+
+
+def _renumbered(pipeline: Pipeline, places: I64) -> Pipeline:
+    """Return a pipeline that is cut between layers, with the numbers of these cuts among all cuts."""
+    return attrs.evolve(pipeline, cuts=tuple(int(places[cut - 1]) + 1 if cut else 0 for cut in pipeline.cuts))
 
 
 def _whole(problem: Problem, columns: Columns) -> OperatorColumns:
