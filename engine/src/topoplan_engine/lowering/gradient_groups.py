@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator
-from topoplan_engine.csr import indptr
+from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.partition import replica_groups, slice_elements
 
 __all__ = ["GradientGroups", "PlacedGroups", "gradient_groups", "placed_groups"]
@@ -28,16 +27,14 @@ class GradientGroups(NamedTuple):
     Attributes:
         counts, parts: (G,) parts of each group, and the parts of all of them, one group after the other.
         nbytes: (G,) of the slice that they hold.
-        first: (G,) where each group begins in ``parts``.
-        follows: (entries - 1,) whether the next one of ``parts`` is of the same group.
+        smallest: how many parts the smallest group has; 0 where there is none.
         inside: whether gradients are summed inside a device of several GPUs, too.
     """
 
     counts: I32
     parts: I32
     nbytes: I64
-    first: I64
-    follows: NDArray[np.bool_]
+    smallest: int
     inside: bool
 
 
@@ -72,10 +69,7 @@ def gradient_groups(operator: Operator, degrees: tuple[int, ...], gpus_per_devic
 
 
 def _groups_of(counts: I32, parts: I32, nbytes: I64, inside: bool) -> GradientGroups:
-    ptr = indptr(counts)
-    follows = np.ones(max(len(parts) - 1, 0), np.bool_)
-    follows[ptr[1:-1] - 1] = False
-    return GradientGroups(counts, parts, nbytes, ptr[:-1].astype(np.int64), follows, inside)
+    return GradientGroups(counts, parts, nbytes, int(counts.min()) if len(counts) else 0, inside)
 
 
 def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_part: bool) -> PlacedGroups:
@@ -90,25 +84,54 @@ def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_pa
         per_part: every part takes part, in the order of the parts, however many are on one device
             (`topoplan.OperatorGraph.reduces_per_part`).
     """
-    members, device_counts = devices[groups.parts], groups.counts
-    if not per_part:
-        if (groups.follows & (members[1:] <= members[:-1])).any():
-            device_counts, members = _distinct(groups, members)
+    members, device_counts = np.empty(len(groups.parts), np.int32), groups.counts
+    ascending = _place(groups.counts, groups.parts, devices, members)
+    if not per_part and not (ascending and (groups.inside or groups.smallest != 1)):
+        device_counts, members = _distinct(groups, members)
         summed = device_counts > 1
         if not groups.inside and not summed.all():
             parts, members = groups.parts[np.repeat(summed, groups.counts)], members[np.repeat(summed, device_counts)]
             device_counts = device_counts[summed]
             groups = _groups_of(groups.counts[summed], parts, groups.nbytes[summed], False)
     seconds = np.zeros(len(groups.nbytes))
-    if groups.inside and len(seconds):
-        first = np.cumsum(device_counts) - device_counts
-        slowest = np.minimum.reduceat(cluster.inside_bandwidth[cluster.device_host[members]], first)
-        # FlexNet's ring inside the host: an integer division of twice the bytes by the GPUs.
-        seconds = 2 * groups.nbytes // cluster.gpus_per_device / slowest
+    if groups.inside:
+        hosts, gpus = (cluster.device_host, cluster.inside_bandwidth), cluster.gpus_per_device
+        _sum_inside(device_counts, members, groups.nbytes, *hosts, gpus, seconds)
     return PlacedGroups(groups.counts, groups.parts, device_counts, members, groups.nbytes, seconds)
 
 
 def _distinct(groups: GradientGroups, members: I32) -> tuple[I32, I32]:
     """Return how many devices take part in each group, and which: each once, ascending."""
-    rows = [np.unique(row) for row in np.split(members, groups.first[1:])]
-    return np.array([len(row) for row in rows], dtype=np.int32), np.concatenate(rows)
+    rows = [np.unique(row) for row in np.split(members, np.cumsum(groups.counts)[:-1])]
+    return np.array([len(row) for row in rows], dtype=np.int32), np.concatenate([members[:0], *rows])
+
+
+@kernel
+def _place(counts: I32, parts: I32, devices: I32, members: I32) -> bool:
+    """Write the device of each part of the groups; say whether they ascend in every group."""
+    ascending, k = True, 0
+    for g in range(len(counts)):
+        before = np.int32(-1)
+        for _ in range(counts[g]):
+            members[k] = devices[parts[k]]
+            ascending &= members[k] > before
+            before = members[k]
+            k += 1
+    return bool(ascending)
+
+
+@kernel
+def _sum_inside(
+    counts: I32, members: I32, nbytes: I64, host: I32, inside_bandwidth: F64, gpus: int, seconds: F64
+) -> None:
+    """Write the seconds of each group's rings inside its devices, of which the slowest ends last.
+
+    The ring is FlexNet's: an integer division of twice the bytes by the GPUs.
+    """
+    k = 0
+    for g in range(len(counts)):
+        slowest = np.inf
+        for _ in range(counts[g]):
+            slowest = min(slowest, inside_bandwidth[host[members[k]]])
+            k += 1
+        seconds[g] = 2 * nbytes[g] // gpus / slowest

@@ -45,6 +45,8 @@ class Propagation:
             self._neighbours[u].append((v, float(output.elements), len(self._dims)))
             self._neighbours[v].append((u, float(output.elements), len(self._dims) + 1))
             self._dims += [dict(pairs), {b: a for a, b in pairs}]
+        #: Sums of these elements, from the first neighbour on.
+        self._cumulative = [list(itertools.accumulate(n[1] for n in edges)) for edges in self._neighbours]
         self._sizes = [op.sizes for op in graph.operators]
 
     def spread(self, placements: Sequence[Placement], rng: np.random.Generator) -> dict[int, Placement]:
@@ -53,10 +55,12 @@ class Propagation:
         visited = {position}
         changes: dict[int, Placement] = {}
         while True:
-            edges = [n for n in self._neighbours[position] if n[0] not in visited]
+            edges, cumulative = self._neighbours[position], self._cumulative[position]
+            if len(visited) > 1:
+                edges = [n for n in edges if n[0] not in visited]
+                cumulative = list(itertools.accumulate(n[1] for n in edges))
             if not edges:
                 break
-            cumulative = list(itertools.accumulate(n[1] for n in edges))
             neighbour, _, way = edges[
                 min(bisect.bisect_right(cumulative, rng.random() * cumulative[-1]), len(edges) - 1)
             ]
