@@ -21,6 +21,7 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import (
     DeviceCosts,
+    OutputBytes,
     device_costs,
     operator_bytes,
     program_memory,
@@ -38,6 +39,7 @@ class SpmdLowering:
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self._graph, self._cluster, self._costs = graph, cluster, costs
+        self._output_bytes: OutputBytes = {}
         self._priced: tuple[SpmdProgram, list[DeviceCosts]] | None = None  # the last program
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
@@ -80,6 +82,7 @@ class SpmdLowering:
     def _prices(self, program: SpmdProgram) -> list[DeviceCosts]:
         if self._priced is None or self._priced[0] is not program:
             ops = range(len(self._graph.operators))
-            prices = [device_costs(program, op, self._graph, self._cluster, self._costs) for op in ops]
+            of_problem = (self._graph, self._cluster, self._costs, self._output_bytes)
+            prices = [device_costs(program, op, *of_problem) for op in ops]
             self._priced = program, prices
         return self._priced[1]

@@ -21,13 +21,21 @@ from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
 
-__all__ = ["DeviceCosts", "OperatorBytes", "device_costs", "operator_bytes", "program_memory", "program_memory_use"]
+__all__ = [
+    "DeviceCosts",
+    "OperatorBytes",
+    "OutputBytes",
+    "device_costs",
+    "operator_bytes",
+    "program_memory",
+    "program_memory_use",
+]
 
 
 class DeviceCosts(NamedTuple):
     """(D,) seconds of one operator's passes on every device, and bytes of memory, before those of other operators.
 
-    ``kept`` and ``states`` (three rows) are those of `PartCosts`.
+    ``kept`` and ``states`` (three rows) are those of `PartCosts`; ``outputs`` are bytes of the largest part's.
     """
 
     forward: F64
@@ -35,6 +43,11 @@ class DeviceCosts(NamedTuple):
     memory: F64
     kept: F64 | None
     states: F64 | None
+    outputs: int
+
+
+#: Bytes of the outputs of an operator's largest part, by its number and degrees: of one graph.
+OutputBytes = dict[tuple[int, tuple[int, ...]], int]
 
 
 def _part_of_device(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> I32:
@@ -48,9 +61,15 @@ def _part_of_device(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> 
 
 
 def device_costs(
-    program: SpmdProgram, op: int, graph: OperatorGraph, cluster: Cluster, costs: CostFunction
+    program: SpmdProgram, op: int, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, outputs: OutputBytes
 ) -> DeviceCosts:
     """Price one operator.
+
+    Args:
+        program: says how it is cut.
+        op: its number in ``graph``.
+        graph, cluster, costs: what it is priced for.
+        outputs: what is known of outputs; those of the operator are added.
 
     Raises:
         TopoplanError: the cost function cannot price the cut.
@@ -76,7 +95,18 @@ def device_costs(
         memory=columns[2],
         kept=columns[3] if persistent_known else None,
         states=states if states_known else None,
+        outputs=_output_bytes(op, degrees, graph, outputs),
     )
+
+
+def _output_bytes(op: int, degrees: tuple[int, ...], graph: OperatorGraph, outputs: OutputBytes) -> int:
+    """Return the bytes of the outputs of an operator's largest part, and add them to ``outputs``."""
+    nbytes = outputs.get((op, degrees))
+    if nbytes is None:
+        operator = graph.operators[op]
+        sizes = [int(slice_elements(operator, tensor, degrees).max()) * tensor.itemsize for tensor in operator.outputs]
+        nbytes = outputs[op, degrees] = sum(sizes)
+    return nbytes
 
 
 class OperatorBytes(NamedTuple):
@@ -127,9 +157,7 @@ def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[
 def operator_bytes(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> OperatorBytes:
     """Return the bytes of one operator on every device."""
     op = graph.operators[index]
-    degrees = program.degrees(index, len(op.dims))
-    outputs = sum(int(slice_elements(op, tensor, degrees).max()) * tensor.itemsize for tensor in op.outputs)
-    state = price.kept if price.kept is not None else price.memory - np.minimum(outputs, price.memory)
+    state = price.kept if price.kept is not None else price.memory - np.minimum(price.outputs, price.memory)
     activations = price.memory - state
     cut_bytes = stored_bytes = gathered = 0.0
     for argument, tensor in list(enumerate(arguments(op)))[len(op.inputs) :]:

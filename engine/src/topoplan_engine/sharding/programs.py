@@ -120,8 +120,9 @@ def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
 
 
 def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str | None:
+    sound = signatures(op)
     for rule in program.rules[index]:
-        if not any(rule == signature and rule.dim == signature.dim for signature in signatures(op)):
+        if not any(rule == signature and rule.dim == signature.dim for signature in sound):
             return f"signature {rule} is none that computes the same"
     for dim, degree in zip(op.dims, program.degrees(index, len(op.dims)), strict=True):
         if degree > 1 and (dim.role is None or dim.size % degree):
