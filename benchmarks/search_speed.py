@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import resource
 import sys
 import tempfile
@@ -53,7 +54,8 @@ FLEXNET = (("mcmc", {"block": 0, "temperature": "absolute"}),)
 #: Strategy and network together.
 TOGETHER = (("mcmc", {"alpha": 400.0}), ("totientperm", {"after": "accepted"}))
 #: Preset, servers and proposals of the searches that FlexNet runs, too.
-BESIDE = (("dlrm16", 16, 2_000), ("dlrm16", 16, 20_000), ("dlrm128", 128, 200))
+#: Of 200 proposals of dlrm128, most of the time goes into what is derived once for a placement.
+BESIDE = (("dlrm16", 16, 2_000), ("dlrm16", 16, 20_000), ("dlrm128", 128, 200), ("dlrm128", 128, 2_000))
 #: Preset, servers, simulator and proposals of longer ones.
 LONGER = (
     ("dlrm16", 16, "fluid", 20_000),
@@ -223,7 +225,7 @@ def change_speed(host, problem, simulator, count=12):
         whole = simulate.makespan(taskgraph, state.fabric, problem.cluster)
         seconds[1] += time.process_time() - begin
         penalty = memory_penalty(kept.memory(state.strategy), problem.cluster.device_memory, component.memory_policy)
-        assert changed == penalty + whole
+        assert math.isclose(changed, penalty + whole, rel_tol=1e-12)  # the price of a quotient may be rounded otherwise
     change, full = seconds / count * 1e3
     print(
         f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {simulator:8s} change {change:7.2f} ms, "

@@ -37,6 +37,14 @@ class StrategyLowering(Protocol):
             TopoplanError: a placement that the cost function cannot price.
         """
 
+    def class_key(self, strategy: Any, in_turn_bytes: int) -> int | None:
+        """Return a number that is equal for strategies with one quotient, to the last bit; None if there is none.
+
+        Args:
+            strategy: to lower.
+            in_turn_bytes: see `symmetry`.
+        """
+
     def symmetry(self, strategy: Any, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart if all devices are alike; None if there are none.
 
@@ -75,6 +83,10 @@ class Lowering:
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
         return self._of(strategy).lower(strategy)
+
+    def class_key(self, strategy: Strategy, in_turn_bytes: int = 0) -> int | None:
+        """See `StrategyLowering.class_key`."""
+        return self._of(strategy).class_key(strategy, in_turn_bytes)
 
     def symmetry(self, strategy: Strategy, in_turn_bytes: int = 0) -> Symmetry | None:
         """See `StrategyLowering.symmetry`."""

@@ -27,6 +27,7 @@ from topoplan_engine.lowering.parts import PartTable
 
 __all__ = [
     "CUT",
+    "FIRST_FLAG",
     "FIRST_FLOAT",
     "FIRST_INT",
     "FIRST_LONG",

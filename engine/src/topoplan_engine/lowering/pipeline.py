@@ -77,6 +77,10 @@ class PipelineLowering:
         table = cache.part_table(strategy.placements)
         return scheduled_taskgraph(table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices)
 
+    def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
+        """Return a number that is equal for strategies of one class; None if there is an order of passes."""
+        return self._placements.class_key(strategy, in_turn_bytes) if strategy.schedule.trivial else None
+
     def symmetry(self, strategy: PipelineStrategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None if there is an order of passes."""
         return self._placements.symmetry(strategy, in_turn_bytes) if strategy.schedule.trivial else None

@@ -22,6 +22,7 @@ from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.memory_levels import Activations
+    from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["PlacementLowering", "placement_demand"]
@@ -35,6 +36,7 @@ class PlacementLowering:
 
     def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
         self._fragments, self._pieces = fragments, pieces
+        self._class_keys: ClassKeys | None = None
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
@@ -45,19 +47,33 @@ class PlacementLowering:
             return taskgraph
         return with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
 
+    def class_key(self, strategy: Strategy, in_turn_bytes: int) -> int | None:
+        """Return a number that is equal for strategies of one class; None if there is no `symmetry`."""
+        if self._has_optimizer_steps(strategy):
+            return None
+        if self._class_keys is None:
+            from topoplan_engine.lowering.symmetry.class_key import ClassKeys
+
+            self._class_keys = ClassKeys(self._fragments, self._pieces)
+        return self._class_keys.of(strategy, in_turn_bytes)
+
     def symmetry(self, strategy: Strategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None with optimizer steps, see `StrategyLowering`."""
+        from topoplan_engine.lowering.symmetry.classes import equitable_partition
         from topoplan_engine.lowering.symmetry.quotient import Symmetry
-        from topoplan_engine.lowering.symmetry.refinement import equitable_partition
 
-        fragments = self._fragments
-        steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
-        if any(seconds is not None for seconds in steps):
-            return None  # classes know nothing of them
-        table = self._pieces.table(strategy)
+        if self._has_optimizer_steps(strategy):
+            return None
+        fragments, table = self._fragments, self._pieces.table(strategy)
         n_devices = fragments.cluster.n_devices
         classes = equitable_partition(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
-        return None if classes is None else Symmetry(table, classes)
+        return None if classes is None else Symmetry(table, classes, fragments.op_class)
+
+    def _has_optimizer_steps(self, strategy: Strategy) -> bool:
+        """Whether devices update weights in steps of their own, of which classes know nothing."""
+        fragments = self._fragments
+        steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
+        return any(seconds is not None for seconds in steps)
 
     def memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes that each device holds: the memory of all its parts."""

@@ -47,6 +47,9 @@ class SpmdLowering:
         program = strategy.program
         return program_taskgraph(self._graph, program, strategy.schedule, self._prices(program))
 
+    def class_key(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
+        """Return None: see `symmetry`."""
+
     def symmetry(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: programs have quotients of their own (`program_quotient`)."""
 

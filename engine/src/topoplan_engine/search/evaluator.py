@@ -28,6 +28,7 @@ from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
+from topoplan_engine.lowering.symmetry.quotient import Symmetry
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
@@ -48,6 +49,9 @@ _ENTRIES, _FABRICS = 4096, 64
 #: More than the relative difference between the times of strategies that differ in the numbers of their devices only,
 #: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
 _ROUNDING = 4e-9
+
+#: Devices from which on no quotients are made: they need tables of all pairs of devices.
+_DEVICES = 4096
 
 #: How much longer than its cutoff a quotient is simulated, so that its seconds reject its class at later cutoffs, too.
 _FURTHER = 1.25
@@ -104,8 +108,8 @@ class Evaluator:
         self._last_memory: tuple[bytes, F64] | None = None
         # By state: cost, and whether it fits into memory.
         self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
-        # By fabric and class of strategies (`Classes.key`): lower bound on the seconds of all of them.
-        self._class_seconds: LruCache[tuple[bytes, int], float] = LruCache(_ENTRIES)
+        # By fabric and class of strategies (`Lowering.class_key`): what all of them take.
+        self._class_seconds: LruCache[tuple[bytes, int], CostBound] = LruCache(_ENTRIES)
         # By fabric: whether its iterations have quotients.
         self._has_quotients: LruCache[bytes, bool] = LruCache(_FABRICS)
         # The class of strategies that differ in the numbers of their devices only, by `Lowering.placement_key`.
@@ -174,8 +178,8 @@ class Evaluator:
         if cached is not None:
             return CostBound(cached[0], True)
         class_key = self._classes.find(bounds.placement_key()) if self._has_quotient(base.fabric) else None
-        least_seconds = 0.0 if class_key is None else self._least_seconds((base.fabric.key, class_key))
-        return CostBound(max(seconds, least_seconds), False)
+        class_bound = None if class_key is None else self._class_seconds.find((base.fabric.key, class_key))
+        return CostBound(seconds if class_bound is None else max(seconds, class_bound.seconds), False)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -205,53 +209,54 @@ class Evaluator:
     def _seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, or its quotient if it has one.
 
-        Strategies of one class (`Classes.key`) take equally long, but for rounding, so that the seconds of one reject
-        others.
+        Strategies of one class have one quotient, to the last bit, which is simulated once.  Where it would hardly be
+        shorter, states are simulated whole; they take equally long, but for rounding, so that one rejects others.
         """
         fabric, cluster = state.fabric, self.problem.cluster
         program = self._program_quotient(state)
         if program is not None:
             seconds = self._programs.program_makespan(program, fabric, cluster)
             return seconds if seconds < cutoff else float("inf")
-        once = self.evaluations == 1  # a quotient pays if more are to come
-        if once or not self._has_quotient(fabric):
+        class_key = self._class_key(state.strategy) if self._has_quotient(fabric) else None
+        if class_key is None:
             return self._whole_seconds(state, cutoff, bound)
-        placement_key = self._lowering.placement_key(state.strategy)
+        key = (fabric.key, class_key)
+        class_bound = self._class_seconds.find(key)
+        if class_bound is None or (class_bound.seconds < cutoff and not class_bound.exact):
+            symmetry = self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
+            if symmetry is None:
+                return self._whole_seconds(state, cutoff, bound)
+            if not symmetry.worthwhile:
+                seconds = self._whole_seconds(state, cutoff, bound)
+                self._class_seconds.put(key, CostBound(min(seconds, cutoff) * (1 - _ROUNDING), False))
+                return seconds
+            class_bound = self._class_seconds.put(key, self._quotient_seconds(symmetry, fabric, _FURTHER * cutoff))
+        return class_bound.seconds if class_bound.seconds < cutoff else float("inf")
+
+    def _quotient_seconds(self, symmetry: Symmetry, fabric: AnyFabric, limit: float) -> CostBound:
+        """Simulate what stands for a class of strategies, as far as the limit."""
+        quotient = self._lowering.quotient(symmetry)
+        seconds = self._quotients.quotient_makespan(quotient, fabric, self.problem.cluster, limit)
+        return CostBound(seconds, True) if seconds < float("inf") else CostBound(limit * (1 - _ROUNDING), False)
+
+    def _class_key(self, strategy: Strategy) -> int | None:
+        """Return the class of a strategy, None if it has none; that of those met last is kept."""
+        placement_key = self._lowering.placement_key(strategy)
         class_key = None if placement_key is None else self._classes.find(placement_key)
-        if class_key is not None and self._is_slow((fabric.key, class_key), cutoff):
-            return float("inf")
-        symmetry = self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
-        if symmetry is None:
-            return self._whole_seconds(state, cutoff, bound)
-        key = (fabric.key, symmetry.classes.key)
-        if placement_key is not None:
-            self._classes.put(placement_key, symmetry.classes.key)
-        if self._is_slow(key, cutoff):
-            return float("inf")
-        if symmetry.worthwhile:
-            limit = _FURTHER * cutoff
-            seconds = self._quotients.quotient_makespan(self._lowering.quotient(symmetry), fabric, cluster, limit)
-        else:
-            limit = cutoff
-            seconds = self._whole_seconds(state, cutoff, bound)
-        self._class_seconds.put(key, min(seconds, limit))
-        return seconds if seconds < cutoff else float("inf")
+        if class_key is None:
+            class_key = self._lowering.class_key(strategy, self._quotients.in_turn_bytes)
+            if placement_key is not None and class_key is not None:
+                self._classes.put(placement_key, class_key)
+        return class_key
 
     def _has_quotient(self, fabric: AnyFabric) -> bool:
         """Say whether iterations on a fabric have quotients that the simulator can run."""
         answer = self._has_quotients.find(fabric.key)
         if answer is None:
-            answer = self._has_quotients.put(fabric.key, self._quotients.has_quotient(fabric, self.problem.cluster))
+            few = self.problem.cluster.n_devices <= _DEVICES
+            answer = few and self._quotients.has_quotient(fabric, self.problem.cluster)
+            self._has_quotients.put(fabric.key, answer)
         return answer
-
-    def _is_slow(self, key: tuple[bytes, int], cutoff: float) -> bool:
-        """Say whether strategies of this class are known to reach the cutoff."""
-        return self._least_seconds(key) >= cutoff
-
-    def _least_seconds(self, key: tuple[bytes, int]) -> float:
-        """Return what strategies of this class take at least; 0 where that is not known."""
-        class_seconds = self._class_seconds.find(key)
-        return 0.0 if class_seconds is None else class_seconds * (1 - _ROUNDING)
 
     def _program_quotient(self, state: State) -> ProgramQuotient | None:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""

@@ -1,6 +1,6 @@
 """The quotient of an iteration: one task for each class of tasks that nothing tells apart.
 
-Data flow: `Symmetry` holds a `PartTable` and its classes (`topoplan_engine.lowering.symmetry.refinement`); `quotient`
+Data flow: `Symmetry` holds a `PartTable` and its classes (`topoplan_engine.lowering.symmetry.classes`); `quotient`
 sends the representatives through the pass that all parts go through otherwise, and counts what their classes load.
 `topoplan_simulator_fluid.quotient` simulates the result.
 """
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import I32, I64, U64
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.build import task_columns, taskgraph_of
 from topoplan_engine.lowering.parts import PartTable
-from topoplan_engine.lowering.symmetry.refinement import Classes
+from topoplan_engine.lowering.symmetry.classes import Classes
 
 __all__ = ["Quotient", "Symmetry", "quotient"]
 
@@ -26,10 +26,11 @@ _DEVICE_PTR, _GROUP_DEVICES = 5, 6
 
 
 class Symmetry(NamedTuple):
-    """The parts of one iteration, and their classes."""
+    """The parts of one iteration, their classes, and the classes (n_ops,) of their operators."""
 
     table: PartTable
     classes: Classes
+    op_class: U64
 
     @property
     def worthwhile(self) -> bool:
@@ -57,15 +58,15 @@ class Quotient(NamedTuple):
 
 def quotient(symmetry: Symmetry, op_names: tuple[str, ...], n_devices: int) -> Quotient:
     """Return the quotient; ``op_names`` and ``n_devices`` are those of the task graph."""
-    table, classes = symmetry
-    columns, group_ptr, group_members, rows = _quotient(tuple(table), (*classes[:-1], 0))
+    table, classes, op_class = symmetry
+    columns, group_ptr, group_members, rows = _quotient(tuple(table), (*classes[:-1], 0), op_class)
     taskgraph = taskgraph_of(columns, group_ptr, group_members, op_names, n_devices)
     task, host, leaving, entering = rows
     return Quotient(taskgraph, task, host, leaving, entering, classes)
 
 
 @njit(no_cfunc_wrapper=True)
-def _quotient(of_table: Any, of_classes: Any) -> Any:
+def _quotient(of_table: Any, of_classes: Any, op_class: U64) -> Any:
     """Return the columns of tasks, the devices of all-reduces, and the rows of a `Quotient`.
 
     The rows are those of all-reduces, then four for each pair of parts on different devices.
@@ -73,33 +74,33 @@ def _quotient(of_table: Any, of_classes: Any) -> Any:
     Args:
         of_table: the columns of the table.
         of_classes: those of the classes, whose key is left out: 0.
+        op_class: (n_ops,) equal for automorphic operators.
     """
     table, classes = PartTable(*of_table), Classes(*of_classes)
-    parts = _reduced_parts(table, classes)
+    parts = _reduced_parts(table, classes, op_class)
     op_base, _, op, _, _ = parts
-    groups = _reduced_groups(table, classes, op_base)
-    pairs, rows, ends = _reduced_pairs(table, classes, op_base, op)
+    groups = _reduced_groups(table, classes, op_class, op_base)
+    pairs, rows, channels = _reduced_pairs(table, classes, op_base, op)
     columns = task_columns((*parts, *groups, *pairs))
-    # A transfer runs between the devices of the pair that represents its class, or that represent its channel, which
-    # need not be those of the parts that represent theirs.
+    # All paths are alike, so that any two devices stand for a channel, if only for no other one.
     src, dst = columns[_SRC], columns[_DST]
-    first = len(src) - 2 * len(ends)
-    for k in range(len(ends)):
-        src[first + 2 * k], src[first + 2 * k + 1] = ends[k, 0], ends[k, 2]
-        dst[first + 2 * k], dst[first + 2 * k + 1] = ends[k, 1], ends[k, 3]
+    first, n_peers = len(src) - len(channels), len(classes.device) - 1
+    for k in range(len(channels)):
+        a, b = channels[k] // n_peers, channels[k] % n_peers
+        src[first + k], dst[first + k] = a, b + (b >= a)
     return columns, groups[_DEVICE_PTR], groups[_GROUP_DEVICES], rows
 
 
 @njit(no_cfunc_wrapper=True)
-def _reduced_parts(table: PartTable, classes: Classes) -> Any:
-    """Columns of a `PartTable` from ``op_base`` to ``backward``; representatives are in the order of operators."""
+def _reduced_parts(table: PartTable, classes: Classes, op_class: U64) -> Any:
+    """Columns of a `PartTable` from ``op_base`` to ``backward``; the first of automorphic operators has all parts."""
     count = len(classes.first_part)
     base = np.zeros(len(table.op_base), np.int32)
     device, op = np.empty(count, np.int32), np.empty(count, np.int32)
     forward, backward = np.empty(count), np.empty(count)
     for c in range(count):
         part = classes.first_part[c]
-        device[c], op[c] = classes.first_device[table.device[part]], table.op[part]
+        device[c], op[c] = classes.device[table.device[part]], op_class[table.op[part]]
         forward[c], backward[c] = table.forward[part], table.backward[part]
         base[op[c] + 1] += 1
     for k in range(len(base) - 1):
@@ -108,10 +109,11 @@ def _reduced_parts(table: PartTable, classes: Classes) -> Any:
 
 
 @njit(no_cfunc_wrapper=True)
-def _reduced_groups(table: PartTable, classes: Classes, base: I32) -> Any:
+def _reduced_groups(table: PartTable, classes: Classes, op_class: U64, base: I32) -> Any:
     """Columns of a `PartTable` from ``group_op`` to ``group_devices``.
 
-    A class of parts enters an all-reduce once, however many of its parts do; classes are in ascending order.
+    A class of parts enters an all-reduce once, however many of its parts do; classes are in ascending order.  Any
+    devices stand for its own, if only there are as many.
     """
     groups = classes.first_group
     count = len(groups)
@@ -125,10 +127,11 @@ def _reduced_groups(table: PartTable, classes: Classes, base: I32) -> Any:
     entered = np.full(len(classes.first_part), -1, np.int32)  # the last all-reduce that each class has entered
     for g in range(count):
         whole = groups[g]
-        op[g], size[g], seconds[g] = table.group_op[whole], table.group_bytes[whole], table.group_seconds[whole]
+        op[g], size[g] = op_class[table.group_op[whole]], table.group_bytes[whole]
+        seconds[g] = table.group_seconds[whole]
         first = end = part_ptr[g]
         for k in range(table.part_ptr[whole], table.part_ptr[whole + 1]):
-            c = classes.part[table.op_base[op[g]] + table.group_parts[k]]
+            c = classes.part[table.op_base[table.group_op[whole]] + table.group_parts[k]]
             if entered[c] != g:
                 entered[c] = g
                 place = end
@@ -139,15 +142,15 @@ def _reduced_groups(table: PartTable, classes: Classes, base: I32) -> Any:
                 end += 1
         part_ptr[g + 1] = end
         for k in range(device_ptr[g + 1] - device_ptr[g]):
-            devices[device_ptr[g] + k] = table.group_devices[table.device_ptr[whole] + k]
+            devices[device_ptr[g] + k] = k
     return op, size, seconds, part_ptr, parts[: part_ptr[count]].copy(), device_ptr, devices
 
 
 @njit(no_cfunc_wrapper=True)
 def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> Any:
-    """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; the rows of a `Quotient`; ends.
+    """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; the rows of a `Quotient`.
 
-    Ends are (pairs, 4) devices between which the messages of each pair on different devices go, as `Classes.ends`.
+    The last result is (transfers,) the channel of each transfer, as `Classes.channels`.
     """
     pairs = classes.first_pair
     count = len(pairs)
@@ -160,28 +163,28 @@ def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> An
     n_rows = loads + 4 * (count - np.count_nonzero(local))
     task, host = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
     leaving, entering = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
-    ends = np.empty(((n_rows - loads) // 4, 4), np.int32)
+    channels = np.empty((n_rows - loads) // 2, np.int32)
     for r in range(loads):
         task[r], host[r] = first_group + classes.load_group[r], classes.load_device[r]
         leaving[r] = entering[r] = classes.load_count[r]
-    row, transfer, edge = loads, first_group + len(classes.first_group), 0
+    row, transfer = loads, first_group + len(classes.first_group)
+    edge_of_pair = np.searchsorted(table.edge_ptr, pairs, side="right") - 1
     for k in range(count):
-        while table.edge_ptr[edge + 1] <= pairs[k]:
-            edge += 1
-        producer = table.op_base[table.edge_src_op[edge]] + table.src[pairs[k]]
-        consumer = table.op_base[table.edge_dst_op[edge]] + table.dst[pairs[k]]
+        producer = table.op_base[table.edge_src_op[edge_of_pair[k]]] + table.src[pairs[k]]
+        consumer = table.op_base[table.edge_dst_op[edge_of_pair[k]]] + table.dst[pairs[k]]
         a, b = classes.part[producer], classes.part[consumer]
         edge_ptr[k + 1] = k + 1
         edge_src[k], edge_dst[k] = op[a], op[b]
         src[k], dst[k] = a - base[op[a]], b - base[op[b]]
         if local[k]:
             continue
-        source, target = classes.first_device[table.device[producer]], classes.first_device[table.device[consumer]]
+        source, target = classes.device[table.device[producer]], classes.device[table.device[consumer]]
         host[row], host[row + 1], host[row + 2], host[row + 3] = source, target, target, source
         task[row] = task[row + 1] = transfer
         task[row + 2] = task[row + 3] = transfer + 1
         leaving[row] = entering[row + 3] = classes.sends[k]
         entering[row + 1] = leaving[row + 2] = classes.receives[k]
-        ends[(row - loads) // 4] = classes.ends[k]
+        channels[(row - loads) // 2] = classes.channels[k, 0]
+        channels[(row - loads) // 2 + 1] = classes.channels[k, 1]
         row, transfer = row + 4, transfer + 2
-    return (edge_ptr, edge_src, edge_dst, src, dst, size, local), (task, host, leaving, entering), ends
+    return (edge_ptr, edge_src, edge_dst, src, dst, size, local), (task, host, leaving, entering), channels

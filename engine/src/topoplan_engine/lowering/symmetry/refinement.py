@@ -7,8 +7,9 @@ back, with the same sequences of such messages, too.  Colors are 64-bit numbers;
 mixes into a part's color those of its device, its all-reduces and its neighbours, until no class splits any more
 (Weisfeiler, Leman, 1968).
 
-Data flow: one compiled pass, `equitable_partition`, makes a `ColoredGraph` of a `PartTable` (`initial_colors` does that
-alone), refines its colors in a `Workspace`, numbers the classes and counts what they send.
+Data flow: `colored_graph` makes a `ColoredGraph` of a `PartTable` (`initial_colors` does that for Python);
+`partition` refines its colors in a `Workspace` and numbers classes by their first members.
+`topoplan_engine.lowering.symmetry.classes` puts these in order.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan.arrays import I32, I64, U64
+from topoplan.arrays import I32, U64
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
 from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
 from topoplan_engine.lowering.parts import PartTable
 
-__all__ = ["Classes", "ColoredGraph", "equitable_partition", "initial_colors"]
+__all__ = ["ColoredGraph", "Workspace", "color_of_channel", "colored_graph", "initial_colors", "partition", "workspace"]
 
 #: Odd numbers without pattern (the primes of xxHash64, the first one replaced by 2^64 / golden ratio): each marks one
 #: kind of what is mixed, so that, for example, a producer is not taken for a consumer.
@@ -44,6 +45,9 @@ class ColoredGraph(NamedTuple):
         group_color: (G,) of the all-reduces.
         src, dst, pair_color: (m,) parts at the ends of each pair, and its color.
         in_turn: (m,) whether the pair's messages are served in turn with others; empty if none has to wait for another.
+        turn, place: (n,) how many other operators of its class a part's device lists before, and how many parts of
+            them and of its own.  Automorphic operators stand next to each other, so that the order of the parts of a
+            device is that by (class of operators, place).
     """
 
     device: I32
@@ -57,39 +61,8 @@ class ColoredGraph(NamedTuple):
     dst: I32
     pair_color: U64
     in_turn: NDArray[np.bool_]
-
-
-class Classes(NamedTuple):
-    """An equitable partition; classes are numbered by their first members, which represent them.
-
-    Attributes:
-        part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,).
-        first_part, first_group, first_pair: representative of each class.
-        ends: (pair classes, 4) devices between which the representative's messages go: sender and receiver of what the
-            producer sends, then of the gradient that comes back.  Messages that are served in turn have the first
-            devices whose channels are alike.
-        sends, receives: (pair classes,) pairs of the class that leave the first device of the class of its producers'
-            devices, and that reach the first device of the class of its consumers' devices.
-        load_group, load_device, load_count: rows (class of all-reduces, first device of a class, all-reduces of
-            the class that it takes part in), by the first.
-        first_device: (D,) first device of the class of each device.
-        key: equal for strategies that differ in the numbers of their parts, devices and automorphic operators only.
-    """
-
-    part: I32
-    group: I32
-    pair: I32
-    first_part: I32
-    first_group: I32
-    first_pair: I32
-    ends: I32
-    sends: I64
-    receives: I64
-    load_group: I32
-    load_device: I32
-    load_count: I64
-    first_device: I32
-    key: int
+    turn: I32
+    place: I32
 
 
 class Workspace(NamedTuple):
@@ -128,16 +101,6 @@ class Workspace(NamedTuple):
     first_pair: I32
 
 
-class _Loads(NamedTuple):
-    """What passes the interfaces of the first device of each class; see `Classes`."""
-
-    sends: I64
-    receives: I64
-    load_group: I32
-    load_device: I32
-    load_count: I64
-
-
 class _Bits(NamedTuple):
     """The bit patterns of a `PartTable`'s seconds."""
 
@@ -157,39 +120,14 @@ def initial_colors(
         n_devices: of the cluster.
         in_turn_bytes: messages of no more bytes between the same two devices are served in turn.
     """
-    return ColoredGraph(*_initial_colors(table, op_class, edge_class, n_devices, in_turn_bytes))
-
-
-def equitable_partition(
-    table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int = 0
-) -> Classes | None:
-    """Return the coarsest equitable partition that refines the `initial_colors`, of which the arguments are.
-
-    None if two messages of one class are served in turn by the same channel: then one has to wait for the other.
-    """
-    equitable, columns = _equitable_partition(tuple(table), op_class, edge_class, n_devices, in_turn_bytes)
-    return Classes(*columns) if equitable else None
+    return ColoredGraph(*colored_graph(table, op_class, edge_class, n_devices, in_turn_bytes))
 
 
 @njit(no_cfunc_wrapper=True)
-def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
-    """See `equitable_partition`; ``columns`` are those of the table (a tuple with names takes longer to hand over)."""
-    table = PartTable(*columns)
-    graph = _initial_colors(table, op_class, edge_class, n_devices, in_turn_bytes)
-    work = _workspace(graph, n_devices)
-    n_parts, n_groups, n_pairs = _partition(graph, work)
-    ends = np.empty((n_pairs, 4), np.int32)
-    equitable = _name_channels(graph, work, np.zeros(len(work.channel), np.int32), ends)
-    first_device = work.first_device[work.device_class]
-    loads = _loads(graph, work, first_device, n_pairs)
-    representatives = (work.first_part[:n_parts], work.first_group[:n_groups], work.first_pair[:n_pairs])
-    of_parts = (work.part_class, work.group_class, work.pair_class)
-    return equitable, (*of_parts, *representatives, ends, *loads, first_device, work.part.sum())
-
-
-@njit(no_cfunc_wrapper=True)
-def _initial_colors(table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
+def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
     """See `initial_colors`."""
+    turn, place = np.empty(len(table.device), np.int32), np.empty(len(table.device), np.int32)
+    _count_before(table, op_class, np.full((4, n_devices), -1, np.int32), turn, place)
     graph = ColoredGraph(
         table.device,
         np.empty(len(table.device), np.uint64),
@@ -202,6 +140,8 @@ def _initial_colors(table: PartTable, op_class: U64, edge_class: U64, n_devices:
         np.empty(len(table.dst), np.int32),
         np.empty(len(table.src), np.uint64),
         np.empty(len(table.src), np.bool_),
+        turn,
+        place,
     )
     seconds = (table.forward.view(np.uint64), table.backward.view(np.uint64), table.group_seconds.view(np.uint64))
     _color(table, _Bits(*seconds), op_class, edge_class, in_turn_bytes, graph)
@@ -219,11 +159,13 @@ def _initial_colors(table: PartTable, op_class: U64, edge_class: U64, n_devices:
         graph.dst,
         graph.pair_color,
         np.zeros(0, np.bool_),
+        turn,
+        place,
     )
 
 
 @njit(no_cfunc_wrapper=True)
-def _workspace(graph: ColoredGraph, n_devices: int) -> Any:
+def workspace(graph: ColoredGraph, n_devices: int) -> Any:
     """Allocate a workspace; all is undefined before a kernel writes it."""
     parts, groups, pairs, waiting = len(graph.device), len(graph.group_color), len(graph.src), len(graph.in_turn)
     largest = max(parts, groups, pairs, len(graph.group_devices), n_devices, 1)
@@ -253,21 +195,22 @@ def _workspace(graph: ColoredGraph, n_devices: int) -> Any:
     )
 
 
-@njit(no_cfunc_wrapper=True)
-def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
-    """Return the columns of `Classes` from ``sends`` to ``load_count``."""
-    rows = len(graph.group_devices)
-    loads = _Loads(
-        np.zeros(n_pairs, np.int64),
-        np.zeros(n_pairs, np.int64),
-        np.empty(rows, np.int32),
-        np.empty(rows, np.int32),
-        np.zeros(rows, np.int64),
-    )
-    n_loads = _count_loads(graph, work, first_device, loads)
-    order = np.argsort(loads.load_group[:n_loads], kind="mergesort")  # which is stable
-    of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
-    return (loads.sends, loads.receives, *of_groups)
+@kernel
+def _count_before(table: PartTable, op_class: U64, latest: I32, turn: I32, place: I32) -> None:
+    """Write `ColoredGraph.turn` and ``place``.
+
+    ``latest`` (4, D) is of the part that each device has listed last: its class, its operator, its turn and its place;
+    -1 at first.
+    """
+    for p in range(len(table.op)):
+        d, op = table.device[p], table.op[p]
+        if latest[0, d] != op_class[op]:
+            latest[0, d], latest[2, d], latest[3, d] = op_class[op], 0, 0
+        else:
+            latest[2, d] += latest[1, d] != op
+            latest[3, d] += 1
+        latest[1, d] = op
+        turn[p], place[p] = latest[2, d], latest[3, d]
 
 
 @kernel
@@ -276,10 +219,11 @@ def _color(
 ) -> None:
     """Number parts through, and write the initial colors into ``graph``."""
     for p in range(len(table.op)):
-        color = mix_briefly(mix_briefly(op_class[table.op[p]]) + bits.forward[p])
+        color = mix_briefly(mix_briefly(op_class[table.op[p]]) + np.uint64(graph.turn[p]) * _TWO + bits.forward[p])
         graph.part_color[p] = mix_briefly(color + bits.backward[p])
     for g in range(len(table.group_op)):
-        graph.group_color[g] = mix_briefly(mix_briefly(np.uint64(table.group_bytes[g])) + bits.group_seconds[g])
+        color = mix_briefly(np.uint64(table.group_bytes[g])) + np.uint64(table.device_ptr[g + 1] - table.device_ptr[g])
+        graph.group_color[g] = mix_briefly(color + bits.group_seconds[g])
         for k in range(table.part_ptr[g], table.part_ptr[g + 1]):
             graph.group_parts[k] = table.op_base[table.group_op[g]] + table.group_parts[k]
     for e in range(len(table.edge_src_op)):
@@ -375,7 +319,7 @@ def _color_channels(graph: ColoredGraph, work: Workspace) -> None:
 
 
 @inline_kernel
-def _color_of_channel(work: Workspace, a: int, b: int) -> Any:
+def color_of_channel(work: Workspace, a: int, b: int) -> Any:
     """Color of all that passes from device ``a`` to device ``b``, the gradients of what passes back among it."""
     n_devices = len(work.device)
     return mix_briefly(work.channel[a * n_devices + b] + mix_briefly(work.channel[b * n_devices + a] + _THREE))
@@ -392,52 +336,14 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
 
 
 @kernel
-def _name_channels(graph: ColoredGraph, work: Workspace, waiting: I32, ends: I32) -> bool:
-    """Write `Classes.ends`; say whether every channel serves at most one message of each class.
-
-    ``waiting`` (D * D,) counts the messages of each channel that no class has claimed yet; it is 0.
-    """
-    n_devices = len(work.device)
-    for k in range(len(graph.in_turn)):
-        if graph.in_turn[k]:
-            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-            waiting[a * n_devices + b] += 1
-            waiting[b * n_devices + a] += 1
-    keys, numbers = work.keys, work.numbers
-    for slot in range(len(numbers)):
-        numbers[slot] = -1
-    for c in range(len(ends)):
-        k = work.first_pair[c]
-        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-        ends[c, 0], ends[c, 1], ends[c, 2], ends[c, 3] = a, b, b, a
-        if len(graph.in_turn) == 0 or not graph.in_turn[k]:
-            continue
-        for way in range(0, 4, 2):
-            color = _color_of_channel(work, ends[c, way], ends[c, way + 1])
-            slot = slot_of(keys, numbers, color)
-            if numbers[slot] < 0:
-                keys[slot], numbers[slot] = color, ends[c, way] * n_devices + ends[c, way + 1]
-            channel = numbers[slot]
-            ends[c, way], ends[c, way + 1] = channel // n_devices, channel % n_devices
-            waiting[channel] -= 1
-    for c in range(len(ends)):
-        k = work.first_pair[c]
-        if len(graph.in_turn) > 0 and graph.in_turn[k]:
-            for way in range(0, 4, 2):
-                if waiting[ends[c, way] * n_devices + ends[c, way + 1]] != 0:
-                    return False
-    return True
-
-
-@kernel
-def _partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int]:
-    """Write colors and class numbers; return how many classes of parts, all-reduces and pairs there are."""
+def partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int, int]:
+    """Write colors and class numbers; return how many classes of parts, all-reduces, pairs and devices there are."""
     n_parts = _refine(graph, work)
     _color_rest(graph, work)
     n_groups = _number(work.group, work.keys, work.numbers, work.group_class, work.first_group)
     n_pairs = _number(work.pair, work.keys, work.numbers, work.pair_class, work.first_pair)
-    _number(work.device, work.keys, work.numbers, work.device_class, work.first_device)
-    return n_parts, n_groups, n_pairs
+    n_devices = _number(work.device, work.keys, work.numbers, work.device_class, work.first_device)
+    return n_parts, n_groups, n_pairs, n_devices
 
 
 @inline_kernel
@@ -499,29 +405,3 @@ def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
     labels = work.label if len(work.label) > 0 else graph.pair_color
     for k in range(len(work.pair)):
         work.pair[k] = _color_of_pair(graph, work, k, labels[k])
-
-
-@kernel
-def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, loads: _Loads) -> int:
-    """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
-    for k in range(len(graph.src)):
-        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-        loads.sends[work.pair_class[k]] += first_device[a] == a
-        loads.receives[work.pair_class[k]] += first_device[b] == b
-    keys, numbers = work.keys, work.numbers
-    for slot in range(len(numbers)):
-        numbers[slot] = -1
-    count = 0
-    for g in range(len(work.group)):
-        for k in range(graph.device_ptr[g], graph.device_ptr[g + 1]):
-            d = graph.group_devices[k]
-            if first_device[d] != d:
-                continue
-            key = np.uint64(work.group_class[g]) * np.uint64(len(first_device)) + np.uint64(d)
-            slot = slot_of(keys, numbers, key)
-            if numbers[slot] < 0:
-                keys[slot], numbers[slot] = key, count
-                loads.load_group[count], loads.load_device[count] = work.group_class[g], d
-                count += 1
-            loads.load_count[numbers[slot]] += 1
-    return count

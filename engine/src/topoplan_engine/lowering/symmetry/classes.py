@@ -1,0 +1,224 @@
+"""Classes of the parts, all-reduces and pairs of one iteration, and what the interfaces of each class of devices carry.
+
+Data flow: one compiled pass, `equitable_partition`, refines colors (`topoplan_engine.lowering.symmetry.refinement`),
+numbers the classes anew in an order that no numbers decide (`topoplan_engine.lowering.symmetry.order`), names the
+channels by which messages go that are served in turn, and counts what the classes send.
+`topoplan_engine.lowering.symmetry.quotient` makes one task for each class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, I64, U64
+from topoplan_engine.kernels.hashing import slot_of
+from topoplan_engine.kernels.jit import kernel, njit
+from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.lowering.symmetry.order import device_order, group_order, pair_order, part_order, renumber
+from topoplan_engine.lowering.symmetry.refinement import (
+    ColoredGraph,
+    Workspace,
+    color_of_channel,
+    colored_graph,
+    partition,
+    workspace,
+)
+
+__all__ = ["Classes", "equitable_partition"]
+
+
+class Classes(NamedTuple):
+    """An equitable partition; classes are in canonical order (`topoplan_engine.lowering.symmetry.order`).
+
+    Attributes:
+        part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,).
+        first_part, first_group, first_pair: first member of each class, which represents it.
+        channels: (pair classes, 2) numbers of the channels by which the messages of the class go, from the producers
+            and back, in the order in which classes of pairs meet them; 0 where messages are too long to be served in
+            turn.
+        sends, receives: (pair classes,) pairs of the class that leave the first device of the class of its producers'
+            devices, and that reach the first device of the class of its consumers' devices.
+        load_group, load_device, load_count: rows (class of all-reduces, class of devices, all-reduces of the class
+            that each of these devices takes part in), by the first.
+        device: (D,) class of each device.
+        key: equal for strategies that differ in the numbers of their parts, devices and automorphic operators only.
+    """
+
+    part: I32
+    group: I32
+    pair: I32
+    first_part: I32
+    first_group: I32
+    first_pair: I32
+    channels: I32
+    sends: I64
+    receives: I64
+    load_group: I32
+    load_device: I32
+    load_count: I64
+    device: I32
+    key: int
+
+
+class _Loads(NamedTuple):
+    """What passes the interfaces of the first device of each class; see `Classes`."""
+
+    sends: I64
+    receives: I64
+    load_group: I32
+    load_device: I32
+    load_count: I64
+
+
+def equitable_partition(
+    table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int = 0
+) -> Classes | None:
+    """Return the coarsest equitable partition that refines the `initial_colors`, of which the arguments are.
+
+    None if two messages of one class are served in turn by the same channel: then one has to wait for the other.
+    """
+    equitable, columns = _equitable_partition(tuple(table), op_class, edge_class, n_devices, in_turn_bytes)
+    return Classes(*columns) if equitable else None
+
+
+@njit(no_cfunc_wrapper=True)
+def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
+    """See `equitable_partition`; ``columns`` are those of the table (a tuple with names takes longer to hand over)."""
+    table = PartTable(*columns)
+    graph = colored_graph(table, op_class, edge_class, n_devices, in_turn_bytes)
+    work = workspace(graph, n_devices)
+    n_parts, n_groups, n_pairs, n_classes = partition(graph, work)
+    order = part_order(table, op_class, graph.place, work.part, work.first_part[:n_parts])
+    first_part = renumber(order, work.part_class, work.first_part[:n_parts])
+    order = group_order(table, op_class, work.group, work.first_group[:n_groups])
+    first_group = renumber(order, work.group_class, work.first_group[:n_groups])
+    ends = (graph.src, graph.dst, work.part_class)
+    order = pair_order(table, edge_class, graph.turn, work.pair, work.first_pair[:n_pairs], *ends)
+    first_pair = renumber(order, work.pair_class, work.first_pair[:n_pairs])
+    order = device_order(graph.device, first_part, work.device_class, n_classes)
+    first_device = renumber(order, work.device_class, work.first_device[:n_classes])
+    channels = np.empty((n_pairs, 2), np.int32)
+    equitable = _name_channels(graph, work, first_pair, np.zeros(len(work.channel), np.int32), channels)
+    _number_channels(table, in_turn_bytes, len(work.channel) > 0, first_pair, n_devices, channels)
+    loads = _loads(graph, work, first_device, n_pairs)
+    of_parts = (work.part_class, work.group_class, work.pair_class)
+    return equitable, (
+        *of_parts,
+        first_part,
+        first_group,
+        first_pair,
+        channels,
+        *loads,
+        work.device_class,
+        work.part.sum(),
+    )
+
+
+@kernel
+def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waiting: I32, channels: I32) -> bool:
+    """Write the first of the channels that are like that of each class of pairs that waits, there and back; else -1.
+
+    Say whether every channel serves at most one message of each class.  ``waiting`` (D * D,) counts the messages of
+    each channel that no class has claimed yet; it is 0.
+    """
+    n_devices = len(work.device)
+    for k in range(len(graph.in_turn)):
+        if graph.in_turn[k]:
+            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+            waiting[a * n_devices + b] += 1
+            waiting[b * n_devices + a] += 1
+    keys, numbers = work.keys, work.numbers
+    for slot in range(len(numbers)):
+        numbers[slot] = -1
+    for c in range(len(channels)):
+        k = first_pair[c]
+        channels[c, 0] = channels[c, 1] = -1
+        if len(graph.in_turn) == 0 or not graph.in_turn[k]:
+            continue
+        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+        for way in range(2):
+            color = color_of_channel(work, a, b)
+            slot = slot_of(keys, numbers, color)
+            if numbers[slot] < 0:
+                keys[slot], numbers[slot] = color, a * n_devices + b
+            channels[c, way] = numbers[slot]
+            waiting[numbers[slot]] -= 1
+            a, b = b, a
+    for c in range(len(channels)):
+        for way in range(2):
+            if channels[c, way] >= 0 and waiting[channels[c, way]] != 0:
+                return False
+    return True
+
+
+@njit(no_cfunc_wrapper=True)
+def _number_channels(
+    table: PartTable, in_turn_bytes: int, waits: bool, first_pair: I32, n_devices: int, channels: I32
+) -> None:
+    """Write `Classes.channels`, given those that `_name_channels` has written.
+
+    Where no message waits for another, each of those that might has channels of its own.
+    """
+    number = np.full(n_devices * n_devices if waits else 0, -1, np.int32)
+    count = 0
+    for c in range(len(channels)):
+        k = first_pair[c]
+        for way in range(2):
+            channel = channels[c, way]
+            channels[c, way] = 0
+            if table.local[k] or table.size[k] > in_turn_bytes:
+                continue
+            if not waits:
+                channels[c, way] = count
+                count += 1
+                continue
+            if number[channel] < 0:
+                number[channel] = count
+                count += 1
+            channels[c, way] = number[channel]
+
+
+@njit(no_cfunc_wrapper=True)
+def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
+    """Return the columns of `Classes` from ``sends`` to ``load_count``."""
+    rows = len(graph.group_devices)
+    loads = _Loads(
+        np.zeros(n_pairs, np.int64),
+        np.zeros(n_pairs, np.int64),
+        np.empty(rows, np.int32),
+        np.empty(rows, np.int32),
+        np.zeros(rows, np.int64),
+    )
+    n_loads = _count_loads(graph, work, first_device, loads)
+    order = np.argsort(loads.load_group[:n_loads], kind="mergesort")  # which is stable
+    of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
+    return (loads.sends, loads.receives, *of_groups)
+
+
+@kernel
+def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, loads: _Loads) -> int:
+    """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
+    of_device = work.device_class
+    for k in range(len(graph.src)):
+        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+        loads.sends[work.pair_class[k]] += first_device[of_device[a]] == a
+        loads.receives[work.pair_class[k]] += first_device[of_device[b]] == b
+    keys, numbers = work.keys, work.numbers
+    for slot in range(len(numbers)):
+        numbers[slot] = -1
+    count = 0
+    for g in range(len(work.group)):
+        for k in range(graph.device_ptr[g], graph.device_ptr[g + 1]):
+            d = of_device[graph.group_devices[k]]
+            if first_device[d] != graph.group_devices[k]:
+                continue
+            key = np.uint64(work.group_class[g]) * np.uint64(len(first_device)) + np.uint64(d)
+            slot = slot_of(keys, numbers, key)
+            if numbers[slot] < 0:
+                keys[slot], numbers[slot] = key, count
+                loads.load_group[count], loads.load_device[count] = work.group_class[g], d
+                count += 1
+            loads.load_count[numbers[slot]] += 1
+    return count

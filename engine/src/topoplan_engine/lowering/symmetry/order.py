@@ -1,0 +1,106 @@
+"""The canonical order of classes: strategies that only number otherwise have the same classes in the same order.
+
+`topoplan_engine.lowering.symmetry.refinement` meets classes in the order of their first members.  That order depends on
+the numbers of parts, devices and automorphic operators; colors do not.  A quotient whose columns are in canonical
+order is equal to the last bit for all strategies of one class, and so is what a simulator makes of it.
+
+What becomes ready at one instant runs in the order of the task graph.  So the canonical order is that of the task
+graph (`topoplan_engine.lowering.build`), except between parts of one operator, and between automorphic operators, on
+different devices, where the color decides.  Tasks of one device keep their order.
+
+Data flow: `part_order`, `group_order` and `pair_order` say which class, numbered by first members, comes k-th;
+`renumber` writes the new numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import I32, I64, U64
+from topoplan_engine.kernels.jit import njit
+from topoplan_engine.lowering.parts import PartTable
+
+__all__ = ["device_order", "group_order", "pair_order", "part_order", "renumber"]
+
+
+@njit(no_cfunc_wrapper=True)
+def part_order(table: PartTable, op_class: U64, place: I32, color: U64, first: I32) -> Any:
+    """Order classes of parts by operator, place among the operator's parts on the device, and color.
+
+    Args:
+        table: the parts.
+        op_class: (n_ops,) equal for automorphic operators, which stand next to each other.
+        place, color: (n,) of the parts.
+        first: (classes,) first member of each class.
+    """
+    order = _by(color[first], np.arange(len(first)))
+    order = _by(place[first].astype(np.uint64), order)
+    return _by(op_class[table.op[first]], order)
+
+
+@njit(no_cfunc_wrapper=True)
+def group_order(table: PartTable, op_class: U64, color: U64, first: I32) -> Any:
+    """Order classes of all-reduces by operator and color."""
+    return _by(op_class[table.group_op[first]], _by(color[first], np.arange(len(first))))
+
+
+@njit(no_cfunc_wrapper=True)
+def pair_order(
+    table: PartTable, edge_class: U64, turn: I32, color: U64, first: I32, src: I32, dst: I32, part_class: I32
+) -> Any:
+    """Order classes of pairs by consuming operator, edge, producing operator, both parts, and color.
+
+    Args:
+        table: the pairs, edge by edge.
+        edge_class: (m,) equal for edges between automorphic operators.
+        turn: (n,) of automorphic operators, which one on its device the part belongs to.
+        color: (pairs,) of the pairs.
+        first: (classes,) first member of each class.
+        src, dst: (pairs,) their parts, numbered through.
+        part_class: (n,) of the parts, in canonical order.
+    """
+    edge = np.searchsorted(table.edge_ptr, first, side="right") - 1
+    producer, consumer = src[first], dst[first]
+    order = _by(color[first], np.arange(len(first)))
+    order = _by(part_class[producer].astype(np.uint64), order)
+    order = _by(part_class[consumer].astype(np.uint64), order)
+    order = _by(turn[producer].astype(np.uint64), order)
+    order = _by(edge_class[edge], order)
+    order = _by(turn[consumer].astype(np.uint64), order)
+    return _by(table.edge_dst_op[edge].astype(np.uint64), order)
+
+
+@njit(no_cfunc_wrapper=True)
+def device_order(device: I32, first_part: I32, device_class: I32, count: int) -> Any:
+    """Order classes of devices by their first class of parts; those without parts come last."""
+    order, listed, n = np.empty(count, np.int64), np.zeros(count, np.bool_), 0
+    for part in first_part:
+        number = device_class[device[part]]
+        if not listed[number]:
+            listed[number] = True
+            order[n] = number
+            n += 1
+    for number in range(count):
+        if not listed[number]:
+            order[n] = number
+            n += 1
+    return order
+
+
+@njit(no_cfunc_wrapper=True)
+def renumber(order: I64, classes: I32, first: I32) -> Any:
+    """Write the new numbers of classes into ``classes``; return their first members in the new order."""
+    number = np.empty(len(order), np.int32)
+    for k in range(len(order)):
+        number[order[k]] = k
+    for member in range(len(classes)):
+        classes[member] = number[classes[member]]
+    return first[order]
+
+
+@njit(no_cfunc_wrapper=True)
+def _by(key: U64, order: I64) -> Any:
+    """Sort an order by a key, leaving equal ones as they are."""
+    return order[np.argsort(key[order], kind="mergesort")]
