@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +63,51 @@ def test_networks_at_one_place_have_bars_and_stand_beside_their_costs(tmp_path):
     assert points == [(result.cost, result.time.median * 1e3) for result in results.values()]
     (front,) = costs.lines
     assert front.get_xdata().tolist() == [result.cost for result in pareto_front(report.results)]
+
+
+def drawn(values):
+    """Draw two networks over a setting; return the axes, with everything in its place."""
+
+    def result(network, value):
+        time = SimpleNamespace(median=2.0 / value, least=1.0 / value, most=3.0 / value)
+        return SimpleNamespace(model="D", label=network, settings={"batch-size": value}, time=time, cost=0.0)
+
+    study = SimpleNamespace(title="Many", vary={"batch-size": values}, labels=["panel", "tree"])
+    results = [result(network, value) for value in values for network in study.labels]
+    figure = plot(SimpleNamespace(study=study, results=results))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    return axes
+
+
+@pytest.mark.parametrize(
+    ("values", "least"),
+    [
+        ([32, 64, 128, 256, 512], 5),
+        ([2**k for k in range(5, 13)], 4),
+        (range(1000, 3500, 10), 4),
+        (range(1, 10_001), 4),
+    ],
+)
+def test_labels_of_many_values_do_not_overlap(values, least):
+    axes = drawn([float(value) for value in values])
+    ticks = axes.get_xticks().tolist()
+    texts = [label.get_text() for label in axes.get_xticklabels()]
+    assert texts == [str(values[place]) for place in ticks]
+    assert len(texts) >= least
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_seeds_at_many_values_are_a_band():
+    few, many = drawn([1.0, 2.0]), drawn([float(value) for value in range(1, 251)])
+    assert [type(each).__name__ for each in few.collections] == ["LineCollection"] * 2
+    assert {line.get_marker() for line in few.lines} == {"o"}
+    assert {line.get_marker() for line in many.lines} == {""}
+    assert [len(line.get_xdata()) for line in many.lines] == [250, 250]
+    (band, _) = many.collections
+    edges = {(x, round(y, 9)) for x, y in band.get_paths()[0].vertices.tolist()}
+    assert edges >= {(place, round(1e3 * size / (place + 1), 9)) for place in range(250) for size in (1.0, 3.0)}
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])

@@ -38,6 +38,7 @@ def test_parquet_has_the_same_with_types(run, finished):
     assert types["iteration_time_s"] == types["network_cost"] == "double"
     assert types["seed"] == types["evaluations"] == "int64"
     assert types["fits"] == "bool"
+    assert set(types.values()) <= {"double", "int64", "bool", "string", "null"}  # no lists: CSV has none
     with Path("runs.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert [

@@ -22,6 +22,8 @@ __all__ = ["pareto_front", "plot"]
 _STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (1, 2)), (0, (10, 4)))
 #: Panels side by side; the size of a panel and the height of a line of the legend, in inches.
 _COLUMNS, _WIDTH, _HEIGHT, _LINE = 3, 3.4, 2.7, 0.2
+#: Letters that stand beside each other below a panel, and the most values whose points do.
+_LETTERS, _APART = 28, 24
 
 _Panel = Callable[["Axes"], None]
 
@@ -31,7 +33,8 @@ def plot(report: StudyReport) -> Figure:
 
     The last thing that takes several values is the x axis, every value at the same distance; each combination of the
     others has panels of its own.  Times are medians on a logarithmic axis; a bar from the least to the most shows the
-    seeds.  If nothing varies, networks have bars instead of lines, and further panels show times over costs.
+    seeds, or a band where values are too many for bars.  If nothing varies, networks have bars instead of lines, and
+    further panels show times over costs.
     """
     study, results = report.study, report.results
     varying = [key for key in study.vary if len({result.settings[key] for result in results}) > 1]
@@ -91,20 +94,28 @@ def _lines(title: str, results: Sequence[NetworkResult], networks: Sequence[str]
     from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
     values = list(dict.fromkeys(result.settings[key] for result in results))
+    places = {value: place for place, value in enumerate(values)}
+    are_apart = len(values) <= _APART
     for index, network in enumerate(networks):
         of_network = [result for result in results if result.label == network]
         colour = COLOURS[index % len(COLOURS)]
-        x = [values.index(result.settings[key]) for result in of_network]
+        x = [places[result.settings[key]] for result in of_network]
         medians = [result.time.median * 1e3 for result in of_network]
-        axes.plot(x, medians, color=colour, linestyle=_STYLES[index % len(_STYLES)], marker="o", label=network)
+        style, marker = _STYLES[index % len(_STYLES)], "o" if are_apart else ""
+        axes.plot(x, medians, color=colour, linestyle=style, marker=marker, label=network)
         low, high = ([getattr(result.time, end) * 1e3 for result in of_network] for end in ("least", "most"))
-        axes.vlines(x, low, high, colors=colour, linewidth=4, alpha=0.4)
+        if are_apart:
+            axes.vlines(x, low, high, colors=colour, linewidth=4, alpha=0.4)
+        else:
+            axes.fill_between(x, low, high, color=colour, linewidth=0, alpha=0.25)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xticks(range(len(values)), [number(value) for value in values])
+    labels = [number(value) for value in values]
+    step = math.ceil(len(labels) * (max(map(len, labels)) + 0.5) / _LETTERS)
+    axes.set_xticks(range(0, len(values), step), labels[::step])
     axes.set_xlim(-0.5, len(values) - 0.5)
     _label(axes, title, key)
 

@@ -17,7 +17,7 @@ from topoplan_studies.tables import StudyReport
 __all__ = ["check_rows", "rows", "write_rows"]
 
 #: Values of a run that are no columns: what is no single number, and has columns of its own.
-_NO_COLUMNS = {"parts", "bounds", "aside", "time_breakdown"}
+_NO_COLUMNS = {"parts", "bounds", "aside", "time_breakdown", "history"}
 
 
 def rows(report: StudyReport) -> Iterator[dict[str, Any]]:
