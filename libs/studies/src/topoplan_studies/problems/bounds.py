@@ -8,7 +8,9 @@ What it takes for granted, and nothing else:
 - a device computes one part after the other, and a host sends no faster than all its interfaces together; latency,
   packets, paths and waiting are free, and so are messages inside a host;
 - copies of a weight on ``h`` hosts cost ``2 (h - 1)`` times its bytes to keep equal, all of which leave interfaces
-  (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009);
+  (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  Where ``c`` hosts compute every share of the gradient, of
+  ``r`` shares, the first host that has the sum has it after ``r - 1`` messages, and each of the other ``c r - 1`` has
+  it after one more;
 - what a host computes with it has made itself, or it has come over the network.  Its gradient goes back, unless the
   operator has copies, which know the whole gradient.  A tensor that several operators read counts for them in equal
   shares, since they may share what has come;
@@ -24,6 +26,24 @@ since both parts alone are at most T.  Each operator chooses the cut that makes 
 T at most; bytes between two operators depend on the choices of both.  Edges beyond a spanning forest are left out, so
 that the least sum is found exactly, from the leaves to the roots.  The bound is the least T for which no ``s``
 contradicts it.
+
+Two further bounds say what no mean over all hosts can.  They hold where every host has one device and equal bandwidth,
+each for one of two kinds of strategies, which cover all:
+
+- A program runs every operator on all devices, so that parts and copies are as many as devices: the sum above, over
+  cuts of this kind alone.
+- Elsewhere no part has a copy, and a cut into ``d`` parts has ``d`` hosts.  Such a host computes its part, and receives
+  its share of what keeps weights equal: the mean host, one ``d``-th of it all.  It also receives what its part needs
+  and what it has not made itself; what it has made, it has computed, and has received what that needed.  So for any
+  share ``s``,
+
+      T >= least over cuts of (s * part + (1 - s) * bytes to keep equal / d / bandwidth of a host
+                               + least over hosts of (s * other parts + (1 - s) * bytes received / bandwidth)),
+
+  since each host takes at most T for work and at most T to receive; the cut may be chosen first, and ``s`` for it.  The
+  other parts on a host are chosen from the leaves of the forest to its root.
+
+The bound is the greater of the sum over all cuts and the lesser of these two.
 """
 
 from __future__ import annotations
@@ -31,10 +51,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 from networkx.utils import UnionFind
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64
 from topoplan.errors import TopoplanError
@@ -48,7 +70,7 @@ __all__ = ["Bound", "lower_bound"]
 _SHARES = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 _PRECISION = 1e-4
 #: Columns of cuts that are no tensors'.
-_COLUMNS = 6
+_COLUMNS = 9
 #: Below the exact sum, for sums that others take in another order.
 _SLACK = 1 - 1e-9
 
@@ -74,7 +96,8 @@ class _Cuts:
 
     Attributes:
         work: seconds of compute, all parts and copies together.
-        longest: seconds of the longest part, forward and backward.
+        parts, copies: how many parts, and how often each is computed.
+        longest, shortest: seconds of the longest and of the shortest part, forward and backward.
         sent: bytes that leave hosts to keep copies of weights equal.
         hosts: the fewest hosts that hold all parts and copies, and in ``most_hosts`` the most.
         ways: how often its inputs cross the network: once, and a second time, as gradients, where there are no copies.
@@ -83,7 +106,10 @@ class _Cuts:
     """
 
     work: F64
+    parts: F64
+    copies: F64
     longest: F64
+    shortest: F64
     sent: F64
     hosts: F64
     most_hosts: F64
@@ -118,10 +144,41 @@ def lower_bound(problem: Problem) -> Bound:
     cuts = [_cuts_of(problem, index, int(counts[0])) for index in range(len(problem.graph.operators))]
     work = sum(float(column.work.min()) for column in cuts) / devices
     part = max(float(column.longest.min()) for column in cuts)
-    tree = _tree(cuts, _forest(problem))
+    forest = _forest(problem)
+    tree, floor = _tree(cuts, forest), max(work, part)
+    seconds = _least_uncontradicted(cuts, tree, floor, devices, bandwidth, [None] * len(cuts))
+    rates = cluster.interfaces * cluster.interface_bandwidth
+    if int(counts[0]) == 1 and devices > 1 and float(rates.min()) == float(rates.max()):
+        of_hosts = _busiest_hosts(cuts, forest, bandwidth / devices)
+        if of_hosts > seconds:
+            whole_mesh = [column.parts * column.copies == devices for column in cuts]
+            of_programs = _least_uncontradicted(cuts, tree, seconds, devices, bandwidth, whole_mesh)
+            seconds = min(of_programs, of_hosts)
+    return Bound(seconds=seconds * _SLACK, work=work, part=part)
+
+
+def _least_uncontradicted(
+    cuts: Sequence[_Cuts],
+    tree: _Tree,
+    floor: float,
+    devices: int,
+    bandwidth: float,
+    allowed: Sequence[NDArray[np.bool_] | None],
+) -> float:
+    """Return the least seconds, at least ``floor``, that no share of work and bytes contradicts.
+
+    Args:
+        cuts, tree: of the operators.
+        floor: to begin at.
+        devices, bandwidth: of the cluster, in all.
+        allowed: (n,) the cuts of each operator that are looked at; None for all.
+    """
 
     def contradicted(seconds: float) -> bool:
-        barred = [np.where(column.longest <= seconds, 0.0, np.inf) for column in cuts]
+        barred = [
+            np.where((column.longest <= seconds) & (True if rows is None else rows), 0.0, np.inf)
+            for column, rows in zip(cuts, allowed, strict=True)
+        ]
         for share in _SHARES.tolist():
             per_work, per_byte = share / devices, (1 - share) / bandwidth
             sums = [
@@ -131,16 +188,81 @@ def lower_bound(problem: Problem) -> Bound:
                 return True
         return False
 
-    low = max(work, part)
+    if any(rows is not None and not rows.any() for rows in allowed):
+        return math.inf
+    low = floor
     if not contradicted(low * (1 + _PRECISION)):
-        return Bound(seconds=low * _SLACK, work=work, part=part)
+        return low
     high = 2 * low
     while contradicted(high):
         low, high = high, 2 * high
     while high > low * (1 + _PRECISION):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if contradicted(middle) else (low, middle)
-    return Bound(seconds=low * _SLACK, work=work, part=part)
+    return low
+
+
+def _busiest_hosts(cuts: Sequence[_Cuts], forest: Sequence[_Edge], bandwidth: float) -> float:
+    """Return the greatest over operators of the least seconds that the mean host of its parts is busy, without copies.
+
+    Args:
+        cuts: of the operators, on hosts of one device.
+        forest: edges between them.
+        bandwidth: of a host.
+    """
+    of_host = [_on_one_host(column) for column in cuts]
+    tree = _tree(of_host, forest)
+    mixed: list[list[F64]] = [[] for _ in cuts]
+    for share in _SHARES.tolist():
+        per_byte = (1 - share) / bandwidth
+        sums = _least_sums([share * column.shortest for column in of_host], tree, per_byte)
+        for op, column in enumerate(of_host):
+            mixed[op].append(sums[op][1:] + per_byte * column.sent[1:])
+    return max(float(np.max(rows, axis=0).min()) for rows in mixed)
+
+
+def _on_one_host(column: _Cuts) -> _Cuts:
+    """Return what one part of each cut without copies adds to its host, after a row for a host without a part."""
+    rows = column.copies == 1
+
+    def of_part(values: F64) -> F64:
+        return np.concatenate([[0.0], values[rows]])
+
+    ones = np.ones(1 + int(rows.sum()))
+    return attrs.evolve(
+        column,
+        work=of_part(column.work / column.parts),
+        parts=ones,
+        copies=ones,
+        longest=of_part(column.longest),
+        shortest=of_part(column.shortest),
+        sent=of_part(column.sent / column.parts),
+        hosts=ones,
+        most_hosts=ones,
+        ways=ones,
+        needs=tuple(map(of_part, column.needs)),
+        makes=tuple(map(of_part, column.makes)),
+    )
+
+
+def _least_sums(sums: Sequence[F64], tree: _Tree, per_byte: float) -> list[F64]:
+    """Return, for each cut of each operator, the least sum over all choices of the others in its tree.
+
+    Args:
+        sums: of each operator, what each of its cuts adds.
+        tree: of the operators.
+        per_byte: what a byte between two operators adds.
+    """
+    totals, from_child = list(sums), {}
+    for op, parent, crossing in zip(tree.order[::-1], tree.parents[::-1], tree.crossings[::-1], strict=True):
+        if crossing is not None:
+            from_child[op] = (totals[op][:, None] + per_byte * crossing).min(axis=0)
+            totals[parent] = totals[parent] + from_child[op]
+    for op, parent, crossing in zip(tree.order, tree.parents, tree.crossings, strict=True):
+        if crossing is not None:
+            from_parent = totals[parent] - from_child[op]
+            totals[op] = totals[op] + (from_parent[None, :] + per_byte * crossing).min(axis=1)
+    return totals
 
 
 def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
@@ -151,7 +273,6 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
         parts = math.prod(degrees)
         price = problem.costs.price(index, degrees, np.arange(parts, dtype=np.int32))
         seconds = price.forward + price.backward
-        sent = _weight_bytes_sent(operator, degrees, per_host)
         needs = [slice_elements(operator, tensor, degrees).min() * tensor.itemsize for tensor in operator.inputs]
         makes = [slice_elements(operator, tensor, degrees).max() * tensor.itemsize for tensor in operator.outputs]
         whole = [tensor.elements * tensor.itemsize for tensor in operator.outputs]
@@ -162,8 +283,11 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
             rows.append(
                 [
                     float(seconds.sum()) * copies,
+                    parts,
+                    copies,
                     float(seconds.max()),
-                    sent,
+                    float(seconds.min()),
+                    _weight_bytes_sent(operator, degrees, per_host, copies),
                     fewest,
                     min(parts * copies, n_hosts),
                     2.0 if copies == 1 else 1.0,
@@ -176,9 +300,9 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
             )
     table = np.unique(np.array(rows, dtype=np.float64), axis=0)
     first = _COLUMNS + len(operator.inputs)
-    work, longest, sent, hosts, most_hosts, ways = table[:, :_COLUMNS].T
-    needs_columns, makes_columns = tuple(table[:, _COLUMNS:first].T), tuple(table[:, first:].T)
-    return _Cuts(work, longest, sent, hosts, most_hosts, ways, needs_columns, makes_columns)
+    names = [field.name for field in attrs.fields(_Cuts)][:_COLUMNS]
+    columns: dict[str, Any] = dict(zip(names, table[:, :_COLUMNS].T, strict=True))
+    return _Cuts(**columns, needs=tuple(table[:, _COLUMNS:first].T), makes=tuple(table[:, first:].T))
 
 
 def _degrees(problem: Problem, index: int) -> Iterator[tuple[int, ...]]:
@@ -194,14 +318,18 @@ def _degrees(problem: Problem, index: int) -> Iterator[tuple[int, ...]]:
             yield degrees
 
 
-def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int) -> float:
-    """Bytes that leave hosts to keep copies of an operator's weights equal, where parts lie as close as they can."""
+def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int) -> float:
+    """Bytes that leave hosts to keep copies of an operator's weights equal, where parts lie as close as they can.
+
+    Copies of parts may lie on the hosts of the parts, unless these have one device each.
+    """
     sent = 0.0
     for weight in operator.weights:
         groups = replica_groups(operator, weight, degrees)
         hosts = -(-groups.shape[1] // per_host)
+        last_messages = copies * hosts - 1 if per_host == 1 and hosts > 1 else hosts - 1
         elements = slice_elements(operator, weight, degrees)[groups[:, 0]]
-        sent += 2.0 * (hosts - 1) * float(elements.sum()) * weight.itemsize
+        sent += (hosts - 1 + last_messages) * float(elements.sum()) * weight.itemsize
     return sent
 
 
