@@ -227,7 +227,8 @@ class Network:
         key = a.astype(np.int64) * self.fabric.n_hosts + b
         numbers = self._row_of_pair.get(key)
         if (unknown := (numbers == 0) & (a != b)).any():
-            self._route(np.unique(key[unknown]))
+            keys = np.sort(key[unknown])  # `numpy.unique` hashes them first, which takes several times as long
+            self._route(keys[np.append(True, keys[1:] != keys[:-1])])
             numbers = self._row_of_pair.get(key)
         rows = numbers - 2
         if (same := a == b).any():

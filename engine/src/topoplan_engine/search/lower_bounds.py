@@ -90,7 +90,8 @@ class _Rows:
         if largest >= len(flags):
             length = max(largest + 1, 2 * len(flags))
             self.columns = _RowColumns(np.empty((length, rows.shape[1])), np.zeros(length, np.int8))
-            self.columns.rows[: len(rows)], self.columns.known[: len(flags)] = rows, flags
+            places = np.flatnonzero(flags)
+            self.columns.rows[places], self.columns.known[places] = rows[places], 1
         return np.array([number for number in fragments if not self.columns.known[number]], dtype=np.int64)
 
     def complete(self, numbers: I64) -> None:

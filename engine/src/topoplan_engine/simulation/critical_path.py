@@ -125,20 +125,21 @@ def _chains(graph: _Graph, n_sorted: int, times: _Times, scratch: _Scratch) -> N
     head, tail = times.head, times.tail
     for i in range(n_sorted):
         t = graph.order[i]
-        first, last = pred_ptr[t], pred_ptr[t + 1]
+        first, last, latest = pred_ptr[t], pred_ptr[t + 1], 0.0
         for k in range(first, last):
-            head[t] = max(head[t], head[pred[k]] + graph.processing_time[pred[k]])
+            latest = max(latest, head[pred[k]] + graph.processing_time[pred[k]])
         if last - first > 1:
-            head[t] = max(head[t], _shared_link(graph, pred, first, last, head, scratch, t))
+            latest = max(latest, _shared_link(graph, pred, first, last, head, scratch, t))
+        head[t] = latest
     for i in range(n_sorted - 1, -1, -1):
         t = graph.order[i]
-        first, last = np.int64(tasks.succ_ptr[t]), np.int64(tasks.succ_ptr[t + 1])
+        first, last, longest = np.int64(tasks.succ_ptr[t]), np.int64(tasks.succ_ptr[t + 1]), 0.0
         for k in range(first, last):
-            tail[t] = max(tail[t], times.time_to_end[tasks.succ[k]])
+            longest = max(longest, times.time_to_end[tasks.succ[k]])
         if last - first > 1:
             visit = len(scratch.visit) + t
-            tail[t] = max(tail[t], _shared_link(graph, tasks.succ, first, last, tail, scratch, visit))
-        times.time_to_end[t] = graph.processing_time[t] + tail[t]
+            longest = max(longest, _shared_link(graph, tasks.succ, first, last, tail, scratch, visit))
+        tail[t], times.time_to_end[t] = longest, graph.processing_time[t] + longest
 
 
 @inline_kernel
@@ -156,6 +157,8 @@ def _one_machine(graph: _Graph, n_sorted: int, times: _Times, n_links: int, mach
         bound = max(bound, head[t] + times.time_to_end[t])
     for i in range(n_sorted):
         t = graph.order[i]
+        if tasks.device[t] < 0 and uses.ptr[t] == uses.ptr[t + 1]:
+            continue  # it needs no machine for sure
         step = min(STEPS - 1, int(head[t] / latest * STEPS)) if latest > 0.0 else 0
         if tasks.device[t] >= 0:
             _add_task(machines, n_links + tasks.device[t], step, tasks.seconds[t], head[t], tail[t])
@@ -195,16 +198,19 @@ def _shared_link(
         scratch: room.
         visit: a number of its own for each call.
     """
-    uses, longest = graph.uses, 0.0
+    uses, longest, n_counted = graph.uses, 0.0, 0
     for k in range(first, last):
         t = neighbours[k]
-        if graph.tasks.kind[t] == _TRANSFER and scratch.visit[t] != visit:
+        if uses.ptr[t] < uses.ptr[t + 1] and graph.tasks.kind[t] == _TRANSFER and scratch.visit[t] != visit:
             scratch.visit[t] = visit
+            n_counted += 1
             for i in range(uses.ptr[t], uses.ptr[t + 1]):
                 link = uses.link[i]
                 scratch.seconds[link] += uses.seconds[i]
                 scratch.nearest[link] = min(scratch.nearest[link], times[t])
                 longest = max(longest, scratch.seconds[link] + scratch.nearest[link])
+    if n_counted == 0:
+        return longest
     for k in range(first, last):
         t = neighbours[k]
         if graph.tasks.kind[t] == _TRANSFER:

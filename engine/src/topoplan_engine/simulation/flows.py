@@ -322,7 +322,7 @@ def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tu
 
 @njit()
 def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> int:
-    """Links of the longest path that a message can take."""
+    """Links of the longest path that a message can take, or as many as windows tell apart."""
     most = 0
     for t in range(len(tasks.kind)):
         if tasks.kind[t] == _TRANSFER:
@@ -331,6 +331,8 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
             g = traffic.ring[t]
             for i in range(rings.first[g], rings.first[g] + rings.members[g] * rings.parallel[g]):
                 most = max(most, _longest(rings.rows[i], paths))
+        if most >= len(_LAST_WINDOW):
+            break
     return most
 
 

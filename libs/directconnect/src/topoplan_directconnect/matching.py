@@ -37,7 +37,7 @@ def heaviest_matching(weight: F64, allowed: I64, rng: np.random.Generator) -> li
     rows, columns, values = rows[keep], columns[keep], values[keep]
     scaled = np.maximum(1, np.rint(values / values.max() * 2**30)).astype(np.int64).tolist()
     noise = rng.integers(0, 2**32, len(scaled)).tolist()
-    graph = rustworkx.PyGraph(multigraph=False)
+    graph = rustworkx.PyGraph()  # no pair is given twice; a graph that sees to it looks at all edges of a host for each
     graph.add_nodes_from(range(len(allowed)))
     weights = [(value << 44) + tie for value, tie in zip(scaled, noise, strict=True)]
     graph.extend_from_weighted_edge_list(list(zip(rows.tolist(), columns.tolist(), weights, strict=True)))
