@@ -17,6 +17,8 @@ __all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_eve
 
 #: Runs that can still grow.
 _GROWING = 4
+#: A number behind those of all events.
+_NO_EVENT = np.iinfo(np.int32).max
 
 
 class Timed(NamedTuple):
@@ -26,7 +28,7 @@ class Timed(NamedTuple):
     last goes to its end, which costs nothing to sort: where many equal devices or flows go in step, there are few runs.
 
     Attributes:
-        times, ids: time and first number of each run, as a heap.
+        times, ids: time and first number of each run, as a heap; behind it, a run that comes after all others.
         next_id: what follows each number in its run; -1 at the end.
         last_times, last_ids: time and last number of the runs begun last; a time of -1 for one that has ended.
         counts: (2,) runs in the heap, and which of the runs begun last is the next to forget.
@@ -44,8 +46,8 @@ class Timed(NamedTuple):
 def timed_events(numbers: int) -> Timed:
     """Return an empty queue for events 0 .. numbers - 1, each of which is in it at most once at a time."""
     return Timed(
-        np.empty(numbers + 1),
-        np.empty(numbers + 1, np.int32),
+        np.full(numbers + 1, np.inf),
+        np.full(numbers + 1, _NO_EVENT, np.int32),
         np.empty(numbers, np.int32),
         np.full(_GROWING, -1.0),
         np.zeros(_GROWING, np.int32),
@@ -95,13 +97,14 @@ def pop(timed: Timed) -> int:
                 timed.last_times[i] = -1.0
         timed.counts[0] -= 1
         time, number = times[timed.counts[0]], ids[timed.counts[0]]
+        times[timed.counts[0]], ids[timed.counts[0]] = np.inf, _NO_EVENT
     node = 0
     while True:
         child = 2 * node + 1
         if child >= timed.counts[0]:
             break
-        if child + 1 < timed.counts[0] and _before(times, ids, child + 1, times[child], ids[child]):
-            child += 1
+        # No branch: which of two runs is first is hard to predict.
+        child += _before(times, ids, child + 1, times[child], ids[child])
         if not _before(times, ids, child, time, number):
             break
         times[node], ids[node] = times[child], ids[child]
@@ -112,7 +115,7 @@ def pop(timed: Timed) -> int:
 
 @inline_kernel
 def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
-    return bool(times[i] < time or (times[i] == time and ids[i] < number))
+    return bool((times[i] < time) | ((times[i] == time) & (ids[i] < number)))
 
 
 @njit(no_cfunc_wrapper=True)
