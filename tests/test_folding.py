@@ -19,6 +19,7 @@ from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
+from topoplan_engine.lowering.symmetry.class_key import ClassKeys
 from topoplan_engine.lowering.symmetry.classes import equitable_partition
 from topoplan_engine.lowering.symmetry.refinement import initial_colors
 from topoplan_engine.search.evaluator import Evaluator
@@ -105,11 +106,15 @@ def test_classes_are_those_of_the_reference(host, model):
     problem = model_problem(host, model, servers=4)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     fragments = lowering._fragments
+    keys = ClassKeys(fragments, lowering.pieces)
     for strategy in walk(problem, np.random.default_rng(1), 6):
         table = lowering.symmetry(strategy).table
         for in_turn_bytes in (0, 100_000):
-            given = (table, fragments.op_class, fragments.edge_class, 4, in_turn_bytes)
-            assert by_first_member(equitable_partition(*given).part) == part_classes(initial_colors(*given), 4)
+            model_classes = (fragments.op_class, fragments.edge_class)
+            reference = part_classes(initial_colors(table, *model_classes, 4, in_turn_bytes), 4)
+            for colors in (np.zeros(4, np.uint64), keys.device_colors(strategy, in_turn_bytes)):
+                found = equitable_partition(table, *model_classes, colors, in_turn_bytes)
+                assert by_first_member(found.part) == reference
 
 
 def by_first_member(classes):
@@ -170,11 +175,12 @@ def halves(problem, rng, steps):
 
 def same_as_the_partition(lowering, strategies, in_turn_bytes):
     """Assert that class keys and partitions tell the same strategies apart; return how many classes there are."""
-    by_key, by_partition = {}, {}
+    by_key, by_partition, of_model = {}, {}, (lowering._fragments.op_class, lowering._fragments.edge_class)
     for strategy in strategies:
-        symmetry = lowering.symmetry(strategy, in_turn_bytes)
-        if symmetry is not None:
-            key, of_partition = lowering.class_key(strategy, in_turn_bytes), symmetry.classes.key
+        none = np.zeros(lowering.cluster.n_devices, np.uint64)
+        classes = equitable_partition(lowering.pieces.table(strategy), *of_model, none, in_turn_bytes)
+        if classes is not None:
+            key, of_partition = lowering.class_key(strategy, in_turn_bytes), classes.key
             assert by_key.setdefault(key, of_partition) == of_partition
             assert by_partition.setdefault(of_partition, key) == key
     return len(by_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -20,6 +20,7 @@ from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
+    from topoplan_engine.lowering.placements import PlacementLowering
     from topoplan_engine.lowering.spmd import SpmdLowering
     from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
@@ -88,6 +89,16 @@ class Lowering:
         """See `StrategyLowering.class_key`."""
         return self._of(strategy).class_key(strategy, in_turn_bytes)
 
+    def class_key_of_numbers(self, numbers: I64, in_turn_bytes: int = 0) -> int | None:
+        """Return the key of a placed strategy whose fragments have these numbers (`Pieces.numbers`).
+
+        None where devices may update weights in steps of their own: `class_key` looks closer.
+        """
+        if self._fragments.optimizer_costs is not None:
+            return None
+        lowering: PlacementLowering = self._of_kind(PlacedStrategy)  # type: ignore[assignment]
+        return lowering.class_keys.of_numbers(numbers, in_turn_bytes)
+
     def symmetry(self, strategy: Strategy, in_turn_bytes: int = 0) -> Symmetry | None:
         """See `StrategyLowering.symmetry`."""
         return self._of(strategy).symmetry(strategy, in_turn_bytes)
@@ -145,7 +156,9 @@ class Lowering:
         return EdgeNumbers(edges_at, [(source, target) for _, source, target in fragments.edge_ends])
 
     def _of(self, strategy: Strategy) -> StrategyLowering:
-        kind = type(strategy)
+        return self._of_kind(type(strategy))
+
+    def _of_kind(self, kind: type[Strategy]) -> StrategyLowering:
         lowering = self._by_kind.get(kind)
         if lowering is None:
             lowering = self._by_kind[kind] = _lowering_of(kind, self._fragments, self.pieces)

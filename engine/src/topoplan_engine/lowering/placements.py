@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,6 @@ class PlacementLowering:
 
     def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
         self._fragments, self._pieces = fragments, pieces
-        self._class_keys: ClassKeys | None = None
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
@@ -49,13 +49,14 @@ class PlacementLowering:
 
     def class_key(self, strategy: Strategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is no `symmetry`."""
-        if self._has_optimizer_steps(strategy):
-            return None
-        if self._class_keys is None:
-            from topoplan_engine.lowering.symmetry.class_key import ClassKeys
+        return None if self._has_optimizer_steps(strategy) else self.class_keys.of(strategy, in_turn_bytes)
 
-            self._class_keys = ClassKeys(self._fragments, self._pieces)
-        return self._class_keys.of(strategy, in_turn_bytes)
+    @functools.cached_property
+    def class_keys(self) -> ClassKeys:
+        """Keys of strategies without optimizer steps."""
+        from topoplan_engine.lowering.symmetry.class_key import ClassKeys
+
+        return ClassKeys(self._fragments, self._pieces)
 
     def symmetry(self, strategy: Strategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None with optimizer steps, see `StrategyLowering`."""
@@ -65,8 +66,8 @@ class PlacementLowering:
         if self._has_optimizer_steps(strategy):
             return None
         fragments, table = self._fragments, self._pieces.table(strategy)
-        n_devices = fragments.cluster.n_devices
-        classes = equitable_partition(table, fragments.op_class, fragments.edge_class, n_devices, in_turn_bytes)
+        device_color = self.class_keys.device_colors(strategy, in_turn_bytes)
+        classes = equitable_partition(table, fragments.op_class, fragments.edge_class, device_color, in_turn_bytes)
         return None if classes is None else Symmetry(table, classes, fragments.op_class)
 
     def _has_optimizer_steps(self, strategy: Strategy) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
@@ -114,6 +114,8 @@ class Evaluator:
         self._has_quotients: LruCache[bytes, bool] = LruCache(_FABRICS)
         # The class of strategies that differ in the numbers of their devices only, by `Lowering.placement_key`.
         self._classes: LruCache[int, int] = LruCache(_ENTRIES)
+        # The state that the last change leads to, by its key, and the class of its strategy.
+        self._last_class: tuple[bytes, int | None] = (b"", None)
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
@@ -174,11 +176,15 @@ class Evaluator:
         seconds = bounds.proposed(base, placements, cutoff).seconds
         if seconds >= cutoff:
             return CostBound(seconds, False)
-        cached = self._costs.find(bounds.key())
+        key = bounds.key()
+        cached = self._costs.find(key)
         if cached is not None:
             return CostBound(cached[0], True)
-        class_key = self._classes.find(bounds.placement_key()) if self._has_quotient(base.fabric) else None
-        class_bound = None if class_key is None else self._class_seconds.find((base.fabric.key, class_key))
+        class_bound = None
+        if self._has_quotient(base.fabric):
+            class_key = self._class_of(bounds.placement_key(), bounds.numbers())
+            self._last_class = (key, class_key)
+            class_bound = self._class_seconds.find((base.fabric.key, class_key)) if class_key is not None else None
         return CostBound(seconds if class_bound is None else max(seconds, class_bound.seconds), False)
 
     def pass_over(self, count: int) -> None:
@@ -217,7 +223,7 @@ class Evaluator:
         if program is not None:
             seconds = self._programs.program_makespan(program, fabric, cluster)
             return seconds if seconds < cutoff else float("inf")
-        class_key = self._class_key(state.strategy) if self._has_quotient(fabric) else None
+        class_key = self._class_key(state) if self._has_quotient(fabric) else None
         if class_key is None:
             return self._whole_seconds(state, cutoff, bound)
         key = (fabric.key, class_key)
@@ -239,13 +245,19 @@ class Evaluator:
         seconds = self._quotients.quotient_makespan(quotient, fabric, self.problem.cluster, limit)
         return CostBound(seconds, True) if seconds < float("inf") else CostBound(limit * (1 - _ROUNDING), False)
 
-    def _class_key(self, strategy: Strategy) -> int | None:
-        """Return the class of a strategy, None if it has none; that of those met last is kept."""
-        placement_key = self._lowering.placement_key(strategy)
-        class_key = None if placement_key is None else self._classes.find(placement_key)
+    def _class_key(self, state: State) -> int | None:
+        """Return the class of a state's strategy, None if it has none; that of the last change is kept."""
+        key, class_key = self._last_class
+        if class_key is not None and key == state.strategy.key + state.fabric.key:
+            return class_key
+        return self._lowering.class_key(state.strategy, self._quotients.in_turn_bytes)
+
+    def _class_of(self, placement_key: int, numbers: I64) -> int | None:
+        """Return the class of a placed strategy, given its placement key and the numbers of its fragments."""
+        class_key = self._classes.find(placement_key)
         if class_key is None:
-            class_key = self._lowering.class_key(strategy, self._quotients.in_turn_bytes)
-            if placement_key is not None and class_key is not None:
+            class_key = self._lowering.class_key_of_numbers(numbers, self._quotients.in_turn_bytes)
+            if class_key is not None:
                 self._classes.put(placement_key, class_key)
         return class_key
 

@@ -253,10 +253,14 @@ class IncrementalLowerBound:
 
     def placement_key(self) -> int:
         """Return the `Lowering.placement_key` of the strategy whose bound was asked last, where links were counted."""
+        return self._pieces.key_of_numbers(self.numbers())
+
+    def numbers(self) -> I64:
+        """Return the numbers of its fragments; they change with the next bound."""
         assert self._last is not None
         assert self._last.counts_links
         assert self._after is not None
-        return self._pieces.key_of_numbers(self._after.numbers)
+        return self._after.numbers
 
     def _pass_over(self, change: I64, cutoff: float) -> tuple[int, float, bool]:
         """Run the kernel over a change: operators, and the numbers of their fragments."""

@@ -144,21 +144,34 @@ class ClassKeys:
 
     def of(self, strategy: Strategy, in_turn_bytes: int) -> int:
         """Return the key of a strategy; messages of no more bytes between the same two devices are served in turn."""
+        self._pieces.make_room()
+        return self.of_numbers(self._pieces.numbers(strategy), in_turn_bytes)
+
+    def of_numbers(self, numbers: I64, in_turn_bytes: int) -> int:
+        """Return the key of a strategy whose fragments have these numbers (`Pieces.numbers`)."""
+        return int(self._refined(numbers, in_turn_bytes)[0])
+
+    def device_colors(self, strategy: Strategy, in_turn_bytes: int) -> U64:
+        """Return (D,) colors of the devices, the same for strategies of one class: of an equitable partition."""
+        self._pieces.make_room()
+        colors: U64 = self._refined(self._pieces.numbers(strategy), in_turn_bytes)[1]
+        return colors
+
+    def _refined(self, numbers: I64, in_turn_bytes: int) -> Any:
+        """Return the key, and the colors of the devices."""
         pieces = self._pieces
-        pieces.make_room()
-        numbers = pieces.numbers(strategy)
         rows, ints, floats, longs, flags = pieces.columns
         if self._generation != pieces.generation or len(self._uniform) < len(rows):
             earlier = self._uniform if self._generation == pieces.generation else self._uniform[:0]
             self._generation, self._uniform = pieces.generation, np.zeros(len(rows), np.int8)
             self._uniform[: len(earlier)] = earlier
         columns = (numbers, rows, ints, floats.view(np.uint64), longs, flags, self._uniform, *self._of_model)
-        return int(_class_key(columns, self._n_devices, in_turn_bytes))
+        return _class_key(columns, self._n_devices, in_turn_bytes)
 
 
 @njit(no_cfunc_wrapper=True)
 def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
-    """See `ClassKeys.of`; ``columns`` are those of `_Fragments`, as a plain tuple, which is handed over sooner."""
+    """See `ClassKeys._refined`; ``columns`` are those of `_Fragments`, a plain tuple, handed over faster."""
     f = _Fragments(*columns)
     n_ops = len(f.op_class)
     base = np.zeros(n_ops + 1, np.int64)
@@ -199,7 +212,7 @@ def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
     n_pairs = _join_pairs(f, parts, devices, neighbours, in_turn_bytes)
     if neighbours.in_turn[:n_pairs].any():
         _mix_channels(neighbours, n_pairs, np.full((n_devices, n_devices), _ONE))
-    return _refine(f, parts, devices, neighbours, n_pairs, n_groups) + common
+    return _refine(f, parts, devices, neighbours, n_pairs, n_groups) + common, devices.color
 
 
 @kernel

@@ -73,23 +73,28 @@ class _Loads(NamedTuple):
 
 
 def equitable_partition(
-    table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int = 0
+    table: PartTable, op_class: U64, edge_class: U64, device_color: U64, in_turn_bytes: int = 0
 ) -> Classes | None:
-    """Return the coarsest equitable partition that refines the `initial_colors`, of which the arguments are.
+    """Return the coarsest equitable partition that refines initial colors.
 
     None if two messages of one class are served in turn by the same channel: then one has to wait for the other.
+
+    Args:
+        table, op_class, edge_class, in_turn_bytes: see `topoplan_engine.lowering.symmetry.refinement.initial_colors`.
+        device_color: (D,) initial colors of devices; zeros, if nothing is known of them.  Those of an equitable
+            partition need not be refined.
     """
-    equitable, columns = _equitable_partition(tuple(table), op_class, edge_class, n_devices, in_turn_bytes)
+    equitable, columns = _equitable_partition(tuple(table), op_class, edge_class, device_color, in_turn_bytes)
     return Classes(*columns) if equitable else None
 
 
 @njit(no_cfunc_wrapper=True)
-def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
+def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_color: U64, in_turn_bytes: int) -> Any:
     """See `equitable_partition`; ``columns`` are those of the table (a tuple with names takes longer to hand over)."""
-    table = PartTable(*columns)
+    table, n_devices = PartTable(*columns), len(device_color)
     graph = colored_graph(table, op_class, edge_class, n_devices, in_turn_bytes)
     work = workspace(graph, n_devices)
-    n_parts, n_groups, n_pairs, n_classes = partition(graph, work)
+    n_parts, n_groups, n_pairs, n_classes = partition(graph, work, device_color)
     order = part_order(table, op_class, graph.place, work.part, work.first_part[:n_parts])
     first_part = renumber(order, work.part_class, work.first_part[:n_parts])
     order = group_order(table, op_class, work.group, work.first_group[:n_groups])

@@ -336,9 +336,12 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
 
 
 @kernel
-def partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int, int]:
-    """Write colors and class numbers; return how many classes of parts, all-reduces, pairs and devices there are."""
-    n_parts = _refine(graph, work)
+def partition(graph: ColoredGraph, work: Workspace, device_color: U64) -> tuple[int, int, int, int]:
+    """Write colors and class numbers; return how many classes of parts, all-reduces, pairs and devices there are.
+
+    ``device_color`` are initial colors of the devices.
+    """
+    n_parts = _refine(graph, work, device_color)
     _color_rest(graph, work)
     n_groups = _number(work.group, work.keys, work.numbers, work.group_class, work.first_group)
     n_pairs = _number(work.pair, work.keys, work.numbers, work.pair_class, work.first_pair)
@@ -347,16 +350,16 @@ def partition(graph: ColoredGraph, work: Workspace) -> tuple[int, int, int, int]
 
 
 @inline_kernel
-def _refine(graph: ColoredGraph, work: Workspace) -> int:
+def _refine(graph: ColoredGraph, work: Workspace, device_color: U64) -> int:
     """Color the parts until no class splits; number the classes and return how many there are.
 
     Invariant: parts of different colors stay different, since each round mixes in a part's own color before it.
     """
     part, next_part, device = work.part, work.next_part, work.device
     for p in range(len(part)):
-        part[p] = mix_briefly(graph.part_color[p])
-    split, channels = True, False
+        part[p] = mix_briefly(graph.part_color[p] + device_color[graph.device[p]])
     waits = len(graph.in_turn) > 0
+    split, channels = True, waits and device_color[0] != 0  # a round may be all that is left to do
     count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
     while split or (waits and not channels):
         if not split:  # channels cost more than all else, and rarely tell more apart
