@@ -7,7 +7,7 @@ passes a cutoff, most candidates are rejected at this point.
 
 Data flow: `IncrementalLowerBound` asks `Pieces` for the numbers of the fragments that a change brings and the simulator
 for the seconds that each of them keeps each link busy, and keeps what each fragment adds as a row under its number.
-One compiled pass over a change finds the fragments of edges (`topoplan_engine.lowering.edge_numbers`) and adds the
+One compiled pass over a change (`topoplan_engine.search.fragment_sums`) finds the fragments of edges and adds the
 differences; where it meets a fragment that has no row yet, it is run again when there is one.
 """
 
@@ -18,19 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I8, I32, I64, U64
+from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.search.protocol import Candidate, State
 from topoplan_engine.cache import LruCache
-from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.edge_numbers import EdgeColumns, edge_number
 from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.piece_loads import load_devices, load_interfaces
 from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
+from topoplan_engine.search.fragment_sums import COMPLETE, DEVICES_MISSING, LINKS_MISSING, Memory, Rows, Sums, shift
 
 __all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 
@@ -38,15 +37,10 @@ __all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
 #: guaranteed to keep each link busy, in any order.
 LinkSeconds = Callable[[TaskGraph, AnyFabric, Cluster], F64]
 
-#: Relative slack: sums are taken in another order than a simulator takes them, which may also round run times.
-_SLACK = 1e-6
 #: Differences after which sums are taken anew.
 _REFRESH = 200
 #: States whose sums are kept, and fabrics whose rows are.
 _STATES, _FABRICS = 4096, 4
-#: How far a pass over a change went: to a fragment without a row for devices, to devices that reach the cutoff, to a
-#: fragment without a row for links, to the end.
-_DEVICES_MISSING, _DEVICES_ALONE, _LINKS_MISSING, _COMPLETE = range(4)
 
 
 class LowerBound(NamedTuple):
@@ -65,64 +59,12 @@ class LowerBound(NamedTuple):
 NO_BOUND = LowerBound(0.0, False)
 
 
-class _RowColumns(NamedTuple):
-    """Rows of numbers of all fragments, and whether each has one (0 or 1)."""
-
-    rows: F64
-    known: I8
-
-
-class _Rows:
-    """Rows of numbered fragments, each of which is computed when it is asked for the first time.
-
-    Attributes:
-        columns: to be read by kernels.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.columns = _RowColumns(np.empty((256, width)), np.zeros(256, np.int8))
-
-    def missing(self, numbers: Iterable[int]) -> I64:
-        """Return the numbers that have no row yet, each once; there is room for all, in which anything may stand."""
-        fragments = dict.fromkeys(numbers)
-        rows, flags = self.columns
-        largest = max(fragments, default=0)
-        if largest >= len(flags):
-            length = max(largest + 1, 2 * len(flags))
-            self.columns = _RowColumns(np.empty((length, rows.shape[1])), np.zeros(length, np.int8))
-            places = np.flatnonzero(flags)
-            self.columns.rows[places], self.columns.known[places] = rows[places], 1
-        return np.array([number for number in fragments if not self.columns.known[number]], dtype=np.int64)
-
-    def complete(self, numbers: I64) -> None:
-        """Take note that the rows of numbers, for which there is room, have been written."""
-        self.columns.known[numbers] = 1
-
-
-class _LinkRows(_Rows):
+class _LinkRows(Rows):
     """Rows of seconds of links on one fabric, and its interfaces if it is one switch."""
 
     def __init__(self, width: int, interfaces: Interfaces | None) -> None:
         super().__init__(width)
         self.interfaces = interfaces
-
-
-class _Sums(NamedTuple):
-    """Sums over all fragments of a state.
-
-    Attributes:
-        numbers: of all fragments (`Pieces.numbers`).
-        devices: (2 * D,) seconds of compute on every device, then bytes of memory.
-        links: (E,) seconds of every link.
-    """
-
-    numbers: I64
-    devices: F64
-    links: F64
-
-    def copy(self) -> _Sums:
-        """Return sums of their own."""
-        return _Sums(self.numbers.copy(), self.devices.copy(), self.links.copy())
 
 
 class _Base(NamedTuple):
@@ -137,17 +79,10 @@ class _Base(NamedTuple):
     """
 
     state: State
-    sums: _Sums
+    sums: Sums
     age: int
     links: _LinkRows
     keys: list[bytes]
-
-
-class _Memory(NamedTuple):
-    """(D,) bytes of the devices, and what each byte more costs, in seconds."""
-
-    capacity: F64
-    seconds_per_byte: float
 
 
 class _Change(NamedTuple):
@@ -179,17 +114,17 @@ class IncrementalLowerBound:
         self._lowering, self._link_seconds = lowering, link_seconds
         self._of_star = of_star
         self._pieces = lowering.pieces
-        self._memory = _Memory(np.asarray(lowering.cluster.device_memory, dtype=np.float64), seconds_per_byte)
+        self._memory = Memory(np.asarray(lowering.cluster.device_memory, dtype=np.float64), seconds_per_byte)
         self._forget()
 
     def _forget(self) -> None:
         self._generation = self._pieces.generation
-        self._device_rows = _Rows(2 * self._lowering.cluster.n_devices)
+        self._device_rows = Rows(2 * self._lowering.cluster.n_devices)
         self._link_rows: LruCache[bytes, _LinkRows] = LruCache(_FABRICS)
-        self._sums: LruCache[bytes, tuple[_Sums, int]] = LruCache(_STATES)
+        self._sums: LruCache[bytes, tuple[Sums, int]] = LruCache(_STATES)
         self._edges = self._lowering.edge_numbers()
         self._base: _Base | None = None
-        self._after: _Sums | None = None
+        self._after: Sums | None = None
         self._last: _Change | None = None
 
     def of(self, candidate: Candidate, state: State) -> LowerBound:
@@ -233,14 +168,14 @@ class IncrementalLowerBound:
         numbers = [pieces.operator(op, placement) for op, placement in placements.items()]
         change = np.array([list(placements), numbers], dtype=np.int64)
         answer = self._pass_over(change, cutoff)
-        if answer[0] == _DEVICES_MISSING:
+        if answer[0] == DEVICES_MISSING:
             self._add_device_rows([*self._base.sums.numbers[change[0]].tolist(), *numbers])
             answer = self._pass_over(change, cutoff)
-        if answer[0] == _LINKS_MISSING:
+        if answer[0] == LINKS_MISSING:
             self._complete_links(placements, numbers)
             answer = self._pass_over(change, cutoff)
         state, seconds, fits = answer
-        self._last = _Change(self._base, placements, LowerBound(seconds, fits), state == _COMPLETE)
+        self._last = _Change(self._base, placements, LowerBound(seconds, fits), state == COMPLETE)
         return self._last.bound
 
     def key(self) -> bytes:
@@ -267,7 +202,7 @@ class IncrementalLowerBound:
         assert self._base is not None
         assert self._after is not None
         rows = (*self._device_rows.columns, *self._base.links.columns)
-        answer: tuple[int, float, bool] = _shift(
+        answer: tuple[int, float, bool] = shift(
             *self._base.sums, change, *self._edges.columns, *rows, *self._memory, cutoff, *self._after
         )
         return answer
@@ -296,7 +231,7 @@ class IncrementalLowerBound:
         )
         return _Base(state, sums, age, links, [*keys, state.fabric.key])
 
-    def _sums_of(self, state: State) -> tuple[_Sums, int]:
+    def _sums_of(self, state: State) -> tuple[Sums, int]:
         """Return the sums of a state, and how many differences ago they were taken anew."""
         key = state.strategy.key + state.fabric.key
         aged_sums = self._sums.find(key)
@@ -304,7 +239,7 @@ class IncrementalLowerBound:
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
             devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.memory(state.strategy)])
             links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
-            aged_sums = self._sums.put(key, (_Sums(self._pieces.numbers(state.strategy), devices, links), 0))
+            aged_sums = self._sums.put(key, (Sums(self._pieces.numbers(state.strategy), devices, links), 0))
         return aged_sums
 
     def _add_device_rows(self, numbers: Iterable[int]) -> None:
@@ -325,126 +260,6 @@ class IncrementalLowerBound:
             rows.columns.rows[missing] = 0.0  # the last fragments may have no messages, and no seconds then
             rows.columns.rows[missing[: len(seconds)]] = seconds
         rows.complete(missing)
-
-
-@kernel
-def _shift(
-    numbers: I64,
-    devices: F64,
-    links: F64,
-    change: I64,
-    ptr: I32,
-    edge: I32,
-    source: I32,
-    target: I32,
-    keys: U64,
-    edge_numbers: I32,
-    device_rows: F64,
-    device_known: I8,
-    link_rows: F64,
-    link_known: I8,
-    capacity: F64,
-    seconds_per_byte: float,
-    cutoff: float,
-    new_numbers: I64,
-    new_devices: F64,
-    new_links: F64,
-) -> tuple[int, float, bool]:
-    """Write the sums after a change; return how far that went, a lower bound, and whether memory certainly suffices.
-
-    Arrays are given one by one, for a tuple of them takes ten times as long to hand over.
-
-    Args:
-        numbers, devices, links: `_Sums` of the base.
-        change: (2, n) operators, and the numbers of their new fragments.
-        ptr, edge, source, target, keys, edge_numbers: `EdgeColumns` of the graph.
-        device_rows, device_known, link_rows, link_known: `_RowColumns` of fragments.
-        capacity, seconds_per_byte: `_Memory` of the devices.
-        cutoff: links are counted only if devices and memory cost less, in seconds.
-        new_numbers, new_devices, new_links: `_Sums` to be written.
-    """
-    after = _Sums(new_numbers, new_devices, new_links)
-    if not _count_devices(numbers, change, _RowColumns(device_rows, device_known), devices, after.devices):
-        return _DEVICES_MISSING, 0.0, False
-    longest, penalty, fits = _busiest_device(after.devices, _Memory(capacity, seconds_per_byte))
-    bound = (longest + penalty) * (1 - _SLACK)
-    if bound >= cutoff:
-        return _DEVICES_ALONE, bound, fits
-    for place in range(len(numbers)):
-        after.numbers[place] = numbers[place]
-    for link in range(len(links)):
-        after.links[link] = links[link]
-    edges = EdgeColumns(ptr, edge, source, target, keys, edge_numbers)
-    if not _count_links(change, edges, _RowColumns(link_rows, link_known), after):
-        return _LINKS_MISSING, 0.0, False
-    busiest = 0.0
-    for link in range(len(links)):
-        busiest = max(busiest, after.links[link])
-    return _COMPLETE, max(bound, (busiest + penalty) * (1 - _SLACK)), fits
-
-
-@inline_kernel
-def _count_devices(numbers: I64, change: I64, rows: _RowColumns, before: F64, after: F64) -> bool:
-    """Write the sums of devices after a change; say whether all fragments have rows."""
-    for k in range(len(before)):
-        after[k] = before[k]
-    for c in range(change.shape[1]):
-        old, new = numbers[change[0, c]], change[1, c]
-        if not (_is_known(rows, old) and _is_known(rows, new)):
-            return False
-        _replace(rows.rows, old, new, after)
-    return True
-
-
-@inline_kernel
-def _busiest_device(devices: F64, memory: _Memory) -> tuple[float, float, bool]:
-    """Return the most seconds of a device, what exceeded memory costs at least, and whether memory surely suffices."""
-    longest, excess, fits, count = 0.0, 0.0, True, len(memory.capacity)
-    for device in range(count):
-        longest = max(longest, devices[device])
-        used = devices[count + device]
-        fits &= used * (1 + _SLACK) <= memory.capacity[device]
-        excess += max(0.0, used * (1 - _SLACK) - memory.capacity[device])
-    return longest, excess * memory.seconds_per_byte if excess > 0.0 else 0.0, fits
-
-
-@inline_kernel
-def _count_links(change: I64, edges: EdgeColumns, rows: _RowColumns, after: _Sums) -> bool:
-    """Put the fragments of a change, and those of the edges at it; say whether all have rows."""
-    for c in range(change.shape[1]):
-        if not _put(rows, change[0, c], change[1, c], after):
-            return False
-    for c in range(change.shape[1]):
-        for k in range(edges.ptr[change[0, c]], edges.ptr[change[0, c] + 1]):
-            edge = edges.edge[k]
-            number = edge_number(edges, edge, after.numbers[edges.source[edge]], after.numbers[edges.target[edge]])
-            if number < 0 or not _put(rows, len(edges.ptr) - 1 + edge, number, after):
-                return False
-    return True
-
-
-@inline_kernel
-def _is_known(rows: _RowColumns, number: int) -> bool:
-    return number < len(rows.known) and rows.known[number] == 1
-
-
-@inline_kernel
-def _replace(rows: F64, old: int, new: int, sums: F64) -> None:
-    """Count the row of another fragment."""
-    if old != new:
-        for k in range(len(sums)):
-            sums[k] += rows[new, k] - rows[old, k]
-
-
-@inline_kernel
-def _put(rows: _RowColumns, place: int, number: int, after: _Sums) -> bool:
-    """Put the fragment at a place, and count its links; say whether they are known."""
-    old = after.numbers[place]
-    if not (_is_known(rows, old) and _is_known(rows, number)):
-        return False
-    _replace(rows.rows, old, number, after.links)
-    after.numbers[place] = number
-    return True
 
 
 def _compute_seconds(taskgraph: TaskGraph) -> Any:
