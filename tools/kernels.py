@@ -33,8 +33,8 @@ SHIPPED = "compiled_kernels"
 SETTINGS = {"NUMBA_CPU_NAME": "generic", "NUMBA_DISABLE_INTEL_SVML": "1"}
 #: Together they call all kernels with the kinds of arguments that commands give them.
 COMMANDS = """
-optimize dlrm -o preset=dlrm16 --budget 100
-optimize dlrm -o preset=dlrm16 -s mcmc --budget 100
+optimize dlrm -o preset=dlrm16 -s auto:pipelines=false --budget 100
+optimize dlrm -o preset=dlrm16 -s mcmc --budget 600
 optimize alexnet --servers 4 --degree 3 -t topoopt -s mcmc -s totientperm -s relink --budget 40 -x json=plan.json
 optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record -x flatbuffer=plan.fbuf
 optimize alexnet --servers 4 --chains 2 --budget 40
