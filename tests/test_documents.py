@@ -158,6 +158,8 @@ def commands(path):
     )
 
 
+#: Commands that take many seconds with the smallest budget, too.
+LONG = "experiments/|llama-3-70b"
 CASES = [(path, command) for path in PAGES for command in commands(path)]
 ONCE = list({command: (path, command) for path, command in reversed(CASES)}.values())[::-1]
 
@@ -177,7 +179,7 @@ def is_whole(command):
 
 
 RUN = [
-    pytest.param(case, id=label(case), marks=[pytest.mark.slow] if "experiments/" in case[1] else [])
+    pytest.param(case, id=label(case), marks=[pytest.mark.slow] if re.search(LONG, case[1]) else [])
     for case in ONCE
     if is_whole(case[1]) and reason(case[1]) is None
 ]
