@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -186,8 +188,14 @@ FRONTENDS = ("alexnet", "candle-uno", "dlrm", "inception-v3", "moe", "ncf", "res
 TOPOLOGIES = ("bigswitch", "fattree", "fully-connected", "random", "topoopt")
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("model", FRONTENDS)
+@pytest.mark.parametrize(
+    ("model", "topology"),
+    [
+        # Every model and every topology on each save, all pairs at night.
+        pytest.param(*pair, marks=[] if pair[0] in ("alexnet", "dlrm") or pair[1] == "bigswitch" else pytest.mark.slow)
+        for pair in itertools.product(FRONTENDS, TOPOLOGIES)
+    ],
+)
 def test_every_model_runs_on_every_topology(host, model, topology):
     experiment = Experiment(
         model=model,
