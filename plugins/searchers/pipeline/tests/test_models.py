@@ -151,7 +151,7 @@ def drawn_stages(draw, transfers=True):
     loads[0, source, source] = loads[1, source, source + 1] = moved[:-1] if transfers else 0.0
     zero = np.zeros(stages)
     times = StageTimes(
-        forward, zero, backward, weights, summing, source, source + 1, np.zeros(stages - 1), loads[0], loads[1]
+        forward, zero, backward, weights, summing, source, source + 1, np.zeros(stages - 1), *loads, zero[1:]
     )
     return times, moved[:-1] if transfers else zero[:-1], count
 
@@ -271,7 +271,7 @@ def test_the_latency_model_is_near_what_is_played(drawn, kind):
 def test_balanced_stages_take_the_closed_form(stages, count, f, b, kind):
     even, zero = np.ones(stages), np.zeros(stages)
     source, none = np.arange(stages - 1), np.zeros((stages - 1, stages))
-    times = StageTimes(f * even, zero, b * even, zero, zero, source, source + 1, zero[1:], none, none)
+    times = StageTimes(f * even, zero, b * even, zero, zero, source, source + 1, zero[1:], none, none, zero[1:])
     expected = (count + stages - 1) * (f + b)
     assert iteration_seconds(kind, count, times) == pytest.approx(expected, rel=1e-12)
     assert modelled(kind, count, times, zero) == pytest.approx(expected, rel=1e-12)

@@ -4,15 +4,15 @@ A pipeline is cut between states of the operator graph, as in HPGO (`topoplan_pi
 before the first operator, cut ``i`` after state ``i - 1``.  A stage is the operators between two cuts, and its sums are
 differences of columns.  `columns_of` prices every operator for every number of replicas, so that uneven shares of a
 batch, and prices that are not proportional to the number of replicas, are exact.  An operator that has a price only as
-a whole, such as an embedding table that was measured uncut, is on one device of its stage; every device is taken to
-have an equal share of all of them.
+a whole, such as an embedding table that was measured uncut, is on one device of its stage: sums have an equal share of
+all of them for every device, and `topoplan_searcher_pipeline.whole` what a device has beyond that.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import attrs
@@ -29,6 +29,7 @@ from topoplan_pipeline_planning.states import (
     joined_states,
     prefix_states,
 )
+from topoplan_searcher_pipeline.whole import WholeOperators
 
 __all__ = ["Bools", "Columns", "StageColumns", "columns_of", "cuts_of_branches", "states_of"]
 
@@ -60,7 +61,9 @@ class StageColumns(NamedTuple):
     activations: F64
     unpriced: I32
     crossing: F64
+    crossing_edges: F64
     closed: Bools
+    whole: WholeOperators
     operator_backward: F64
     operator_gradients: F64
     edge: I64
@@ -80,7 +83,8 @@ class Columns:
         kept, activations: (R, C) bytes that persist for the iteration, and bytes of activations.
         unpriced: (R, C) number of operators that cannot be cut into so many parts.
         gradients: (C,) bytes that replicas have to sum.
-        crossing: (C,) bytes of all edges that start before a cut and end after it; 0 at both ends.
+        crossing, crossing_edges: (C,) bytes and number of all edges that start before a cut and end after it; 0 at both
+            ends.
         closed: (C, n) the operators before each cut.
         operator_forward, operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by
             itself.
@@ -89,7 +93,7 @@ class Columns:
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
-        whole: operators that are not cut, and the seconds of each.
+        whole: operators that are not cut.
     """
 
     replicas: I32
@@ -101,6 +105,7 @@ class Columns:
     unpriced: I32
     gradients: F64
     crossing: F64
+    crossing_edges: F64
     closed: Bools
     operator_forward: F64
     operator_backward: F64
@@ -111,7 +116,7 @@ class Columns:
     before_ptr: I64
     before: I32
     samples: int
-    whole: Mapping[int, float]
+    whole: WholeOperators
 
     @property
     def n_cuts(self) -> int:
@@ -210,6 +215,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     """
     n, replicas = len(graph.operators), _replicas(cluster.n_devices)
     prices, unpriced = _prices(graph, cluster, costs, replicas)
+    undivided = prices[[0, 1, 3, 4], 0]
     whole = _share_whole(graph, replicas, prices, unpriced)
     gradients = np.array(
         [
@@ -218,10 +224,12 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         ]
     )
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
+    of_whole = WholeOperators.of(whole, undivided, closed)
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)
     edge = ends[:, [0, 2]].astype(np.int64)
     edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
+    crosses = closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]
     before_ptr, before = _before(states, forward[0] + backward[0])
     return Columns(
         replicas=np.array(replicas, dtype=np.int32),
@@ -232,7 +240,8 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         activations=activations,
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
-        crossing=(closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]) @ edge_bytes,
+        crossing=crosses @ edge_bytes,
+        crossing_edges=crosses.sum(axis=1, dtype=np.float64),
         closed=closed,
         operator_forward=prices[0],
         operator_backward=prices[1],
@@ -245,7 +254,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         samples=math.gcd(
             graph.batch_size, *(op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0)
         ),
-        whole=whole,
+        whole=of_whole,
     )
 
 

@@ -19,10 +19,12 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.simulation.messages import PACKET
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import MovePairs, Moves, transfer_loads
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
+from topoplan_searcher_pipeline.whole import WholeOperators, rounded_share
 
 __all__ = ["SLACK", "Ends", "PipelineEstimate", "Task", "ends_of"]
 
@@ -133,6 +135,8 @@ class _Costs(NamedTuple):
     unpriced: I32
     gradients: F64
     crossing: F64
+    crossing_edges: F64
+    whole: WholeOperators
     before_ptr: I64
     before: I32
 
@@ -400,8 +404,11 @@ def _add_stage(
                 transfer = network = 0.0
                 if stages > 1:
                     transfer, network = _transfer(move, shorter.move[occupancy, end], moves, pairs, loads)
-                    transfer *= costs.crossing[end] / limits.micro_batches
-                    network *= costs.crossing[end] / limits.micro_batches
+                    widest = max(moves.size[move], moves.size[shorter.move[occupancy, end]])
+                    least_bytes = PACKET * costs.crossing_edges[end] * widest  # one for each message
+                    nbytes = max(costs.crossing[end] / limits.micro_batches, least_bytes)
+                    transfer *= nbytes
+                    network *= nbytes
                 network += shorter.network[occupancy, end]
                 rate = moves.allreduce[move] if moves.size[move] > 1 else 0.0
                 row = moves.row[move]
@@ -462,6 +469,11 @@ def _write_cells(
         # The cuts that follow are further away from the end, and the stage longer.
         if ahead + back > limit[0]:
             break
+        if len(costs.whole.op) > 0:
+            whole, devices = costs.whole, moves.size[stage.move]
+            count = whole.number[end] - whole.number[start]
+            ahead += rounded_share(count, whole.forward[end] - whole.forward[start], devices)
+            back += rounded_share(count, whole.backward[end] - whole.backward[start], devices)
         summing = undone - stage.rate * costs.gradients[start] + costs.backward_share[row, start]
         # Without divisions, a lower bound on what `_cell` returns; the margin is for rounding.
         tail = max(0.0, summing, shorter_tail - (ahead + back) * share)

@@ -1,6 +1,6 @@
 """The planner's model of the cluster, and the ways to assign its devices to stages.
 
-Communication is priced as in the simulator on one switch, without latencies.  The time of a transfer is that of the
+Communication is priced as in the simulator on one switch.  The time of a transfer is that of the
 busiest host (data of other hosts) or device (data of its own host).  An all-reduce is a ring in the order of the
 devices, which enters and leaves every host once.
 
@@ -22,6 +22,7 @@ import numpy as np
 from topoplan import Cluster
 from topoplan.arrays import F64, I32, I64, f64, i32
 from topoplan_engine.kernels.jit import kernel
+from topoplan_engine.simulation.messages import PACKET
 
 __all__ = [
     "Counts",
@@ -42,6 +43,9 @@ Devices = tuple[int, ...]
 
 _Policy = Callable[[Counts, Counts, int], Counts | None]
 
+#: Links between two hosts on a switch.  A message takes them twice, for its first packet has to be answered; the switch
+#: stores a packet before it sends it on.
+_LINKS = 2
 #: If there are more occupancies, policies are dropped, the last one first.
 _MOST_OCCUPANCIES = 600
 
@@ -55,21 +59,25 @@ class Machine:
         outside: (H,) bytes/s of all interfaces of a host.
         inside: (H,) bytes/s of a device to others of its host.
         memory: bytes of the smallest device.
+        latency: seconds that a message between hosts takes beside its bytes.
     """
 
     host: I32 = attrs.field(converter=i32)
     outside: F64 = attrs.field(converter=f64)
     inside: F64 = attrs.field(converter=f64)
     memory: float
+    latency: float = 0.0
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machine:
         """Return a cluster's machine."""
+        outside = cluster.interfaces * cluster.interface_bandwidth
         return cls(
             host=cluster.device_host,
-            outside=cluster.interfaces * cluster.interface_bandwidth,
+            outside=outside,
             inside=cluster.inside_bandwidth,
             memory=float(cluster.device_memory.min()),
+            latency=2 * _LINKS * cluster.latency + PACKET / float(outside.min()),
         )
 
     @property

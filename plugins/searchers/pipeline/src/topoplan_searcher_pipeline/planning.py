@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
@@ -158,14 +159,17 @@ class Planner:
             for plan in self.plans_under(pipeline, schedules, cutoff, _SLOWER, stop):
                 bisect.insort(plans, plan, key=_seconds)
             plans = drop_others(plans, most_selected)
-        return select(plans, number)
+        # Those that came first were compared with nothing.
+        return select([plan for plan in plans if plan.seconds <= plans[0].seconds * _SLOWER], number)
 
     def _variants(self, order: ScheduleKind, count: int) -> list[tuple[ScheduleKind, int]]:
         """Return the schedules to simulate of a pipeline that was planned for one, with its number of micro-batches."""
         duplicates = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
         kinds = [kind for kind in (duplicates if order in duplicates else (order,)) if kind in self.kinds]
-        # A longer last pass hides more of the all-reduces.
-        counts = [fewer for fewer in (count, count // 2, count // 4) if fewer in self.micro_batches]
+        # A longer last pass hides more of the all-reduces, and larger messages fill their packets.
+        least = min(count // 4, self._filled_packets // 8)
+        counts = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= least]
+        counts = [fewer for fewer in counts if fewer in self.micro_batches]
         return [(kind, fewer) for kind in kinds for fewer in counts]
 
     def _planned_orders(self) -> list[ScheduleKind]:
@@ -183,11 +187,21 @@ class Planner:
             for order in self._planned_orders()
         ]
 
+    @functools.cached_property
+    def _filled_packets(self) -> int:
+        """The packets that the tensors between operators fill, in the mean: so many micro-batches may share one."""
+        nbytes = self.columns.edge_bytes
+        return max(1, int(nbytes.mean() / PACKET)) if len(nbytes) else 1
+
     def _wide(self) -> list[int]:
-        """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer."""
+        """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer.
+
+        Unless messages are smaller than packets: then also the greatest number for which they are not.
+        """
         samples, counts = self.columns.samples, self.micro_batches
         widths = self.columns.replicas.tolist()
-        return sorted({max((c for c in counts if c * width <= samples), default=1) for width in widths})
+        most = {max((c for c in counts if c * width <= samples), default=1) for width in widths}
+        return sorted({*most, max(c for c in counts if c <= min(max(most), self._filled_packets))})
 
 
 def _seconds(plan: PipelinePlan) -> float:

@@ -15,10 +15,12 @@ from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.stages import staged_strategy
-from topoplan_searcher_pipeline.columns import Columns, StageColumns
+from topoplan_searcher_pipeline.columns import Bools, Columns, StageColumns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
 from topoplan_searcher_pipeline.stage_simulation import ORDERS, Room, StageTimes, busiest, in_flight, simulate
+from topoplan_searcher_pipeline.whole import busiest_share
 
 __all__ = [
     "Pipeline",
@@ -88,7 +90,12 @@ class PipelineCosts(NamedTuple):
         forward, backward, weights: (S,) seconds of a device; ``backward`` includes ``weights``.
         persistent, activations: (S,) bytes of a device.
         input_bytes: (S,) bytes that a device receives from other stages.
+        waiting, least_waiting: (S,) seconds that each pass over the whole batch waits for messages between the devices
+            of the stage, from or to operators that are not cut; and the least that a pass waits, of any micro-batch.
         source, target, inside, egress, ingress: (E, ...) see `StageTimes`.
+        latency: (E,) seconds that every message between hosts takes beside its bytes.
+        least_share: (E,) the share of these seconds that the transfers of a micro-batch take, however small it is: a
+            packet for every message.
         first: (S,) index of the first operator of each stage in the next two columns.
         backward_before: (n,) seconds of the backward passes of all earlier operators of the stage.
         allreduce: (n,) seconds of the all-reduces of an operator and all earlier operators of the stage.
@@ -102,11 +109,15 @@ class PipelineCosts(NamedTuple):
     persistent: F64
     activations: F64
     input_bytes: F64
+    waiting: F64
+    least_waiting: F64
     source: I64
     target: I64
     inside: F64
     egress: F64
     ingress: F64
+    latency: F64
+    least_share: F64
     first: I64
     backward_before: F64
     allreduce: F64
@@ -121,13 +132,20 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
     (count, hosts), n = counts.shape, columns.closed.shape[1]
     most = count * (count - 1) // 2  # pairs of stages: nothing is sent to an earlier one
-    stages, operators, loads = np.empty((6, count)), np.empty((2, n)), np.empty((2, most, hosts))
-    ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty(most), np.empty(count, dtype=np.int64)
-    room = _Room(np.empty((count, count)), np.empty(n, dtype=np.int64), np.empty(count), np.empty((2, hosts)))
-    written = _Written(stages, ends, inside, loads, first, operators)
-    placed = _Hosts(counts, machine.outside, machine.inside)
+    stages, operators, loads = np.empty((8, count)), np.empty((2, n)), np.empty((2, most, hosts))
+    ends, pairwise, first = np.empty((2, most), dtype=np.int64), np.empty((2, most)), np.empty(count, dtype=np.int64)
+    room = _Room(
+        np.empty((2, count, count)),
+        np.empty(n, dtype=np.int64),
+        np.empty(count),
+        np.empty((2, hosts)),
+        np.empty((5, pipeline.widest)),
+    )
+    written = _Written(stages, ends, pairwise, loads, first, operators)
+    placed = _Hosts(counts, machine.outside, machine.inside, machine.latency)
     pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
-    sent = (*ends[:, :pairs], inside[:pairs], *loads[:, :pairs])
+    latency = np.where(loads[0, :pairs].any(axis=1), machine.latency, 0.0)
+    sent = (*ends[:, :pairs], pairwise[0, :pairs], *loads[:, :pairs], latency, pairwise[1, :pairs])
     return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
 
 
@@ -135,15 +153,16 @@ class _Written(NamedTuple):
     """What `_sum_stages` writes: the columns of `PipelineCosts`, those of equal shapes together.
 
     Attributes:
-        stages: (6, S) ``forward`` to ``input_bytes``.
-        ends, inside, loads: (2, P), (P,), (2, P, H) ``source`` to ``ingress``, with room for P pairs of stages.
+        stages: (8, S) ``forward`` to ``least_waiting``.
+        ends, pairwise, loads: (2, P), (2, P), (2, P, H) ``source`` and ``target``, ``inside`` and ``least_share``,
+            ``egress`` and ``ingress``, with room for P pairs of stages.
         first: (S,) as there.
         operators: (2, n) ``backward_before`` and ``allreduce``.
     """
 
     stages: F64
     ends: I64
-    inside: F64
+    pairwise: F64
     loads: F64
     first: I64
     operators: F64
@@ -153,24 +172,28 @@ class _Room(NamedTuple):
     """What `_sum_stages` writes into beside its results.
 
     Attributes:
-        nbytes: (S, S) bytes that each stage sends to each later one.
+        sent: (2, S, S) bytes that each stage sends to each later one, and in how many messages each micro-batch of
+            them; on the diagonal, what the devices of a stage send to each other.
         stage_of: (n,) the stage of each operator.
         allreduce: (S,) seconds to all-reduce a byte.
         loads: (2, H) of `transfer_loads`.
+        whole: (5, D) of `busiest_share`.
     """
 
-    nbytes: F64
+    sent: F64
     stage_of: I64
     allreduce: F64
     loads: F64
+    whole: F64
 
 
 class _Hosts(NamedTuple):
-    """Where stages are: (S, H) ``counts`` of devices, and the machine's bandwidths."""
+    """Where stages are: (S, H) ``counts`` of devices, and the machine's bandwidths and latency."""
 
     counts: I32
     outside: F64
     inside: F64
+    latency: float
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -186,7 +209,8 @@ def _sum_stages(
         costs: output.
         room: to write into.
     """
-    _send_bytes(cuts, columns, room)
+    _sum_transfers(cuts, hosts.counts, columns, room)
+    _wait_inside(hosts, room, costs.stages)
     allreduce_seconds(hosts.counts, hosts.outside, hosts.inside, room.allreduce)
     replicated, n, pair, busiest_seconds = True, 0, 0, 0.0
     backward_seconds, summing_seconds = 0.0, 0.0  # of all operators so far
@@ -195,10 +219,11 @@ def _sum_stages(
         replicated = replicated and columns.unpriced[row, end] == columns.unpriced[row, start]
         costs.stages[0, s] = columns.forward[row, end] - columns.forward[row, start]
         costs.stages[1, s] = columns.backward[row, end] - columns.backward[row, start]
-        busiest_seconds = max(busiest_seconds, costs.stages[0, s] + costs.stages[1, s])
         costs.stages[2, s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
         costs.stages[3, s] = columns.kept[row, end] - columns.kept[row, start]
         costs.stages[4, s] = columns.activations[row, end] - columns.activations[row, start]
+        _add_whole(s, columns.closed[start], columns.closed[end], hosts.counts[s].sum(), columns, costs.stages, room)
+        busiest_seconds = max(busiest_seconds, costs.stages[0, s] + costs.stages[1, s])
         costs.stages[5, s] = columns.crossing[start] / hosts.counts[s].sum()
         costs.first[s] = n
         backward_base, allreduce_base = 0.0, 0.0
@@ -214,14 +239,15 @@ def _sum_stages(
             costs.operators[0, n] = backward_seconds - backward_base - backward
             costs.operators[1, n] = summing_seconds - allreduce_base
             n += 1
-        for target in range(len(rows)):
-            size = room.nbytes[s, target]
+        for target in range(s + 1, len(rows)):
+            size = room.sent[0, s, target]
             if size == 0.0:
                 continue
             costs.ends[0, pair], costs.ends[1, pair] = s, target
             counts = hosts.counts
             seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, room.loads)
-            costs.inside[pair] = seconds * size
+            costs.pairwise[0, pair] = seconds * size
+            costs.pairwise[1, pair] = PACKET * room.sent[1, s, target] / size
             for h in range(counts.shape[1]):
                 costs.loads[0, pair, h] = room.loads[0, h] * size
                 costs.loads[1, pair, h] = room.loads[1, h] * size
@@ -230,18 +256,65 @@ def _sum_stages(
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _send_bytes(cuts: I64, columns: StageColumns, room: _Room) -> None:
-    """Write ``room.nbytes``, the bytes of `Columns.sent`."""
+def _add_whole(
+    stage: int, before: Bools, until: Bools, devices: int, columns: StageColumns, stages: F64, room: _Room
+) -> None:
+    """Add to the sums of a stage (`_Written.stages`) what its busiest device has beyond an equal share."""
+    if len(columns.whole.op) > 0 and devices > 1:
+        forward, backward, kept, activations = busiest_share(columns.whole, before, until, devices, room.whole)
+        stages[0, stage] += forward
+        stages[1, stage] += backward
+        stages[3, stage] += kept
+        stages[4, stage] += activations
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _wait_inside(hosts: _Hosts, room: _Room, stages: F64) -> None:
+    """Write how long passes wait for messages inside stages, evenly over the devices, into `_Written.stages`."""
+    for stage in range(len(hosts.counts)):
+        devices, spanned, most, rate = 0, 0, 0, np.inf
+        for h in range(hosts.counts.shape[1]):
+            count = hosts.counts[stage, h]
+            if count > 0:
+                devices, spanned, most = devices + count, spanned + 1, max(most, count)
+                rate = min(rate, hosts.outside[h])
+        if spanned == 1:
+            rate, most = np.inf, 1
+            for h in range(hosts.counts.shape[1]):
+                if hosts.counts[stage, h] > 0:
+                    rate = hosts.inside[h]
+        nbytes, messages = room.sent[0, stage, stage], room.sent[1, stage, stage]
+        stages[6, stage] = nbytes / devices * most / rate
+        stages[7, stage] = PACKET * messages / devices * most / rate
+        if messages > 0.0 and spanned > 1:
+            stages[7, stage] += hosts.latency
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -> None:
+    """Write ``room.sent``, the bytes of `Columns.sent` and their messages.
+
+    Every part of an operator sends to, or receives from, one other part at least.  Inside a stage, messages go between
+    an operator that is not cut and one that is.  (S, H) ``counts`` are the devices of stages.
+    """
     room.stage_of[:] = 0
-    room.nbytes[:] = 0.0
+    room.sent[:] = 0.0
     for stage in range(1, len(cuts) - 1):
         for op in range(len(room.stage_of)):
             if not columns.closed[cuts[stage], op]:
                 room.stage_of[op] = stage
     for row in range(len(columns.edge)):
-        source, target = room.stage_of[columns.edge[row, 0]], room.stage_of[columns.edge[row, 1]]
+        producer, consumer = columns.edge[row]
+        source, target = room.stage_of[producer], room.stage_of[consumer]
+        senders = 1 if columns.whole.is_whole[producer] else counts[source].sum()
+        receivers = 1 if columns.whole.is_whole[consumer] else counts[target].sum()
         if source != target:
-            room.nbytes[source, target] += columns.edge_bytes[row]
+            room.sent[0, source, target] += columns.edge_bytes[row]
+            room.sent[1, source, target] += max(senders, receivers)
+        elif senders != receivers:
+            messages = max(senders, receivers) - 1  # the device of the whole one keeps its part
+            room.sent[0, source, target] += columns.edge_bytes[row] * messages / (messages + 1)
+            room.sent[1, source, target] += messages
 
 
 def schedule_pipeline(
@@ -393,6 +466,7 @@ def _schedule(
         room.inside,
         room.loads[0],
         room.loads[1],
+        costs.latency,
     )
     if busiest(micro_batches, times) >= cutoff:
         return -1.0
@@ -470,9 +544,10 @@ def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) ->
     share = 1.0 / micro_batches
     stages, operators = len(costs.forward), len(costs.allreduce)
     for s in range(stages):
-        room.stages[0, s] = share * costs.forward[s]
+        waiting = max(share * costs.waiting[s], costs.least_waiting[s])
+        room.stages[0, s] = share * costs.forward[s] + waiting
         room.stages[1, s] = room.stages[0, s] if room.recomputes[s] else 0.0
-        room.stages[2, s] = share * (costs.backward[s] - costs.weights[s])
+        room.stages[2, s] = share * (costs.backward[s] - costs.weights[s]) + waiting
         room.stages[3, s] = share * costs.weights[s]
         # The gradients of an operator are summed while the backward passes of earlier operators run.
         exposed = 0.0
@@ -480,10 +555,11 @@ def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) ->
             exposed = max(exposed, costs.allreduce[op] - share * costs.backward_before[op])
         room.stages[4, s] = exposed
     for pair in range(len(costs.source)):
-        room.inside[pair] = share * costs.inside[pair]
+        of_transfer = max(share, costs.least_share[pair])
+        room.inside[pair] = of_transfer * costs.inside[pair]
         for h in range(costs.egress.shape[1]):
-            room.loads[0, pair, h] = share * costs.egress[pair, h]
-            room.loads[1, pair, h] = share * costs.ingress[pair, h]
+            room.loads[0, pair, h] = of_transfer * costs.egress[pair, h]
+            room.loads[1, pair, h] = of_transfer * costs.ingress[pair, h]
 
 
 def devices_of(pipeline: Pipeline, machine: Machine) -> list[Devices]:
@@ -506,4 +582,5 @@ def strategy_of(plan: PipelinePlan, graph: OperatorGraph, columns: Columns, mach
     """Return the strategy: operators are data parallel over the devices of their stage, or whole on one of them."""
     stages = zip(members_of(plan.pipeline, columns), devices_of(plan.pipeline, machine), strict=True)
     recompute = plan.recompute if any(plan.recompute) else ()
-    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute, columns.whole)
+    whole = dict(zip(columns.whole.op.tolist(), columns.whole.prices[:2].sum(axis=0).tolist(), strict=True))
+    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute, whole)

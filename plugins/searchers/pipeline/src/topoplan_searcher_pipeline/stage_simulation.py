@@ -33,6 +33,7 @@ class StageTimes(NamedTuple):
         source, target: (E,) stages.
         inside: (E,) lower bound on a transfer, from the links inside hosts.
         egress, ingress: (E, H) for which a transfer occupies the sending and receiving interfaces of each host.
+        latency: (E,) from then to its arrival.
     """
 
     forward: F64
@@ -45,6 +46,7 @@ class StageTimes(NamedTuple):
     inside: F64
     egress: F64
     ingress: F64
+    latency: F64
 
 
 class Room(NamedTuple):
@@ -315,5 +317,5 @@ def _send(pair: int, direction: int, ready: float, times: StageTimes, room: Room
         for turn in range(room.host_count[way, pair]):
             h = np.uint32(room.hosts[way, pair, turn])
             ends[h] = max(ends[h], ready) + loads[pair, h]
-            arrival = max(arrival, ends[h])
+            arrival = max(arrival, ends[h] + times.latency[pair])
     return float(arrival)
