@@ -27,6 +27,7 @@ from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 from topoplan_studies.listing import searcher_choices
 from topoplan_studies.problems.bounds import lower_bound
+from topoplan_studies.problems.paths import least_message_seconds
 from topoplan_studies.problems.reading import BenchmarkProblem
 
 __all__ = ["FOLDER", "BestKnown", "Check", "best_known", "check", "improve"]
@@ -139,7 +140,7 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
         raise TopoplanError(f"{path}: has no strategy")
     plan.strategy.check(setup.problem.graph, setup.problem.cluster.n_devices)
     seconds = _seconds(setup, State(plan.strategy, plan.fabric))
-    return Check(stored=stored, seconds=seconds, bound=lower_bound(setup.problem).seconds)
+    return Check(stored=stored, seconds=seconds, bound=_bound(setup))
 
 
 def improve(
@@ -173,7 +174,7 @@ def improve(
     best = BestKnown(
         problem=problem.name,
         seconds=_seconds(setup, State(outcome.plan.strategy, outcome.plan.fabric)),
-        bound=lower_bound(setup.problem).seconds if before is None else before.bound,
+        bound=_bound(setup) if before is None else before.bound,
         searchers=searchers,
         seed=seed,
         evaluations=budget,
@@ -190,6 +191,10 @@ def improve(
 
 def _setup(problem: BenchmarkProblem, host: Host) -> SearchSetup:
     return set_up_search(host, problem.experiment(["random"], budget=0, seed=0))
+
+
+def _bound(setup: SearchSetup) -> float:
+    return lower_bound(setup.problem, least_message_seconds(setup.problem, setup.simulate)).seconds
 
 
 def _seconds(setup: SearchSetup, state: State) -> float:

@@ -43,14 +43,16 @@ each for one of two kinds of strategies, which cover all:
   since each host takes at most T for work and at most T to receive; the cut may be chosen first, and ``s`` for it.  The
   other parts on a host are chosen from the leaves of the forest to its root.
 
-The bound is the greater of the sum over all cuts and the lesser of these two.
+Messages take time where a simulator says so: `topoplan_studies.problems.paths` bounds what must wait for them.
+
+The bound is the greatest of the sum over all cuts, the lesser of these two, and that of paths.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -63,6 +65,8 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator
 from topoplan.model.problem import Problem
 from topoplan_engine.partition import replica_groups, slice_elements
+from topoplan_studies.problems.cuts import degrees_of
+from topoplan_studies.problems.paths import path_bound
 
 __all__ = ["Bound", "lower_bound"]
 
@@ -83,11 +87,13 @@ class Bound:
         seconds: the bound.
         work: its simplest part: the least work of all operators, over all devices.
         part: another one: the least time of the longest part that is sure to run somewhere.
+        path: another one: of operators that follow each other, with messages between them (`path_bound`).
     """
 
     seconds: float
     work: float
     part: float
+    path: float
 
 
 @attrs.frozen(eq=False)
@@ -129,8 +135,13 @@ class _Edge:
     share: float
 
 
-def lower_bound(problem: Problem) -> Bound:
+def lower_bound(problem: Problem, message_seconds: float = 0.0) -> Bound:
     """Return the bound of a problem.
+
+    Args:
+        problem: what is searched in.
+        message_seconds: that a message between two hosts takes at least (`least_message_seconds` of
+            `topoplan_studies.problems.paths`).
 
     Raises:
         TopoplanError: its devices or hosts differ, which the arguments above do not cover.
@@ -154,7 +165,8 @@ def lower_bound(problem: Problem) -> Bound:
             whole_mesh = [column.parts * column.copies == devices for column in cuts]
             of_programs = _least_uncontradicted(cuts, tree, seconds, devices, bandwidth, whole_mesh)
             seconds = min(of_programs, of_hosts)
-    return Bound(seconds=seconds * _SLACK, work=work, part=part)
+    path = path_bound(problem, message_seconds)
+    return Bound(seconds=max(seconds, path) * _SLACK, work=work, part=part, path=path)
 
 
 def _least_uncontradicted(
@@ -269,7 +281,7 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
     """Price all cuts of an operator; of those that are equal in every column, one is left."""
     operator, devices, n_hosts = problem.graph.operators[index], problem.cluster.n_devices, problem.cluster.n_hosts
     rows = []
-    for degrees in _degrees(problem, index):
+    for degrees in degrees_of(problem, index):
         parts = math.prod(degrees)
         price = problem.costs.price(index, degrees, np.arange(parts, dtype=np.int32))
         seconds = price.forward + price.backward
@@ -303,19 +315,6 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
     names = [field.name for field in attrs.fields(_Cuts)][:_COLUMNS]
     columns: dict[str, Any] = dict(zip(names, table[:, :_COLUMNS].T, strict=True))
     return _Cuts(**columns, needs=tuple(table[:, _COLUMNS:first].T), makes=tuple(table[:, first:].T))
-
-
-def _degrees(problem: Problem, index: int) -> Iterator[tuple[int, ...]]:
-    """Go through the cuts of an operator: those of the space, the uncut operator, and its samples over any devices."""
-    operator = problem.graph.operators[index]
-    candidates = dict.fromkeys([*problem.space.degrees(index), (1,) * len(operator.dims)])
-    if operator.sample_dim >= 0:
-        size = operator.dims[operator.sample_dim].size
-        most = min(problem.cluster.n_devices, size)
-        candidates |= dict.fromkeys(operator.sample_cut(count) for count in range(2, most + 1))
-    for degrees in candidates:
-        if problem.costs.supports(index, degrees):
-            yield degrees
 
 
 def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int) -> float:
