@@ -109,7 +109,7 @@ def test_the_busiest_hosts_are_those_of_all_choices(seed, edges):
     for op, operator in enumerate(graph.operators):
         of_degree = []
         for degree in degrees:
-            equal = sum(2 * (degree - 1) / degree * weight.nbytes for weight in operator.weights)
+            equal = sum(2 * (degree - 1) / degree * (weight.nbytes - HOSTS) for weight in operator.weights)
             others = [(0, *degrees) if other != op else (degree,) for other in range(len(graph.operators))]
             choices = list(itertools.product(*others))
             work = [sum(part(k, d) for k, d in enumerate(choice) if d) for choice in choices]
@@ -140,12 +140,33 @@ def test_weights_that_must_be_kept_equal_bound_a_problem_with_little_work():
 
 
 def test_copies_of_a_part_receive_the_sum_once():
-    operator = layer_graph([(0, 1)], [0, 100], [4, 4], 8).operators[1]
-    assert _weight_bytes_sent(operator, (1,), 1, 4) == 0.0
-    assert _weight_bytes_sent(operator, (4,), 1, 1) == 2 * 3 * 100
+    nbytes, devices = 10**6, 8
+    operator = layer_graph([(0, 1)], [0, nbytes], [4, 4], 8).operators[1]
+    rounded = nbytes - devices
+    assert _weight_bytes_sent(operator, (1,), 1, 4, devices) == 0.0
+    assert _weight_bytes_sent(operator, (4,), 1, 1, devices) == 2 * 3 * rounded
     # Two messages of three shares make the first sum, and five hosts more get it by one message each.
-    assert _weight_bytes_sent(operator, (3,), 1, 2) == (2 + 5) * 100
-    assert _weight_bytes_sent(operator, (4,), 2, 1) == 2 * 100
+    assert _weight_bytes_sent(operator, (3,), 1, 2, devices) == (2 + 5) * rounded
+    assert _weight_bytes_sent(operator, (4,), 2, 1, devices) == 2 * rounded
+    assert _weight_bytes_sent(operator, (4,), 1, 1, nbytes // 18_000 + 1) == 0.0
+
+
+class Thirds(Layers):
+    """Prices of operators in three parts alone."""
+
+    def supports(self, op, degrees):
+        return degrees == (3,)
+
+
+def test_weights_that_are_sent_in_one_round_do_not_bound():
+    """Copies of 26 kB on three hosts cost 104 kB by the rule of large ones; a simulator sends two packets each."""
+    graph = layer_graph([(0, 1)], [26_000, 26_000], [1, 1], 3)
+    costs = Thirds(np.random.default_rng(0), 2)
+    cluster = Cluster.uniform(n_hosts=3, latency=0.0, interfaces=1, interface_bandwidth=1e6)
+    problem = star_problem(graph, cluster, costs, 1e6)
+    evaluator = Evaluator(problem, Fluid().build(), "ignore")
+    seconds = evaluator.price(Candidate(base=state_of(problem))).cost
+    assert lower_bound(problem).seconds <= seconds < 2 * 104_000 / 3e6
 
 
 def test_no_program_is_below_the_bound():

@@ -10,7 +10,7 @@ What it takes for granted, and nothing else:
 - copies of a weight on ``h`` hosts cost ``2 (h - 1)`` times its bytes to keep equal, all of which leave interfaces
   (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  Where ``c`` hosts compute every share of the gradient, of
   ``r`` shares, the first host that has the sum has it after ``r - 1`` messages, and each of the other ``c r - 1`` has
-  it after one more;
+  it after one more.  Small weights, which simulators send in one round of a ring, cost nothing;
 - what a host computes with it has made itself, or it has come over the network.  Its gradient goes back, unless the
   operator has copies, which know the whole gradient.  A tensor that several operators read counts for them in equal
   shares, since they may share what has come;
@@ -75,6 +75,8 @@ _SHARES = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95
 _PRECISION = 1e-4
 #: Columns of cuts that are no tensors'.
 _COLUMNS = 9
+#: Weights with fewer bytes for each device may be small to a simulator.
+_SMALL_BYTES = 18_000
 #: Below the exact sum, for sums that others take in another order.
 _SLACK = 1 - 1e-9
 
@@ -299,7 +301,7 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
                     copies,
                     float(seconds.max()),
                     float(seconds.min()),
-                    _weight_bytes_sent(operator, degrees, per_host, copies),
+                    _weight_bytes_sent(operator, degrees, per_host, copies, devices),
                     fewest,
                     min(parts * copies, n_hosts),
                     2.0 if copies == 1 else 1.0,
@@ -317,18 +319,21 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
     return _Cuts(**columns, needs=tuple(table[:, _COLUMNS:first].T), makes=tuple(table[:, first:].T))
 
 
-def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int) -> float:
+def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int, devices: int) -> float:
     """Bytes that leave hosts to keep copies of an operator's weights equal, where parts lie as close as they can.
 
-    Copies of parts may lie on the hosts of the parts, unless these have one device each.
+    Copies of parts may lie on the hosts of the parts, unless these have one device each.  What simulators may send in
+    one round of a ring (`topoplan_engine.simulation.messages`) counts as nothing, and of the rest the bytes that each
+    of the ``devices`` of the cluster may lose to rounding.
     """
     sent = 0.0
     for weight in operator.weights:
         groups = replica_groups(operator, weight, degrees)
         hosts = -(-groups.shape[1] // per_host)
         last_messages = copies * hosts - 1 if per_host == 1 and hosts > 1 else hosts - 1
-        elements = slice_elements(operator, weight, degrees)[groups[:, 0]]
-        sent += (hosts - 1 + last_messages) * float(elements.sum()) * weight.itemsize
+        nbytes = slice_elements(operator, weight, degrees)[groups[:, 0]] * weight.itemsize
+        large = nbytes[nbytes >= _SMALL_BYTES * devices]
+        sent += (hosts - 1 + last_messages) * float((large - devices).sum())
     return sent
 
 
