@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from topoplan_engine.search.setup import set_up_search
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import layer_graph
 from topoplan_samples.problems import star_problem, state_of
+from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 from topoplan_studies.problems import named_problems
 from topoplan_studies.problems.bounds import lower_bound
@@ -30,16 +32,18 @@ class Overheads(CostFunction):
 
     def __init__(self, rng, count):
         self.fixed, self.shared = rng.uniform(1e-4, 1e-3, count), rng.uniform(0, 1e-4, count)
-        self.weights = rng.uniform(0, 0.5)
+        self.weights, self.forward = rng.uniform(0, 0.5), rng.uniform(0.3, 0.5)
 
     def supports(self, op, degrees):
         return True
 
     def price(self, op, degrees, devices):
         seconds = np.full(len(devices), self.fixed[op] + self.shared[op] / len(devices))
-        weights = seconds * self.weights if op % 2 else None
         return PartCosts(
-            forward=seconds / 3, backward=seconds * 2 / 3, memory=np.zeros(len(devices)), weight_gradient=weights
+            forward=seconds * self.forward,
+            backward=seconds * (1 - self.forward),
+            memory=np.zeros(len(devices)),
+            weight_gradient=seconds * self.weights if op % 2 else None,
         )
 
 
@@ -105,18 +109,27 @@ def test_interleaved_pipelines_are_among_those_that_are_tried():
     assert kinds == set(KINDS)
 
 
-def test_hosts_share_what_they_compute_and_wait_for_each_other():
-    """Ten operators of 3 ms, of which 1 ms are gradients of weights of every second one: 25 ms on the path.
-
-    With messages of 2 ms, one host takes 25 ms, two 12.5 + 2, three 8.33 + 4, four 6.25 + 6 = 12.25, five 5 + 8.
-    """
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        # Without gradients of weights 25 ms: 12.5 + 2 on two hosts, 8.33 + 4, 6.25 + 6.  All: 30, 15 + 1, 10 + 2.
+        # One way 15 ms: 7.5 + 4 on two, 5 + 8 on three, 3.75 + 12 on four.
+        (2e-3, 13e-3),
+        # On two hosts 12.5 + 6 ms, 15 + 3, and 7.5 + 12 one way.
+        (6e-3, 19.5e-3),
+        # All passes on one host.
+        (20e-3, 30e-3),
+        (0.0, 0.0),
+    ],
+)
+def test_hosts_share_what_they_compute_and_wait_for_each_other(message, expected):
+    """Ten operators of 1.5 ms forward and 1.5 ms back, of which every second one has 1 ms for gradients of weights."""
     problem = small_problem(0, 10, hosts=8)
     costs = problem.costs
-    costs.fixed, costs.shared, costs.weights = np.full(10, 3e-3), np.zeros(10), 1 / 3
+    costs.fixed, costs.shared, costs.weights, costs.forward = np.full(10, 3e-3), np.zeros(10), 1 / 3, 1 / 2
     graph = layer_graph([(op, op + 1) for op in range(9)], [0] * 10, [1] * 10, BATCH)
     problem = star_problem(graph, problem.cluster, costs, 1e10, LATENCY)
-    assert path_bound(problem, 2e-3) == pytest.approx(12.25e-3)
-    assert path_bound(problem, 0.0) == 0.0
+    assert path_bound(problem, message) == pytest.approx(expected)
 
 
 def test_the_smallest_message_takes_what_the_simulator_says():
@@ -127,6 +140,13 @@ def test_the_smallest_message_takes_what_the_simulator_says():
         # There and back over every link, as the packet before the first one; then store-and-forward of one packet.
         expected = 2 * links * 1e-6 + links * 8937 / (gigabytes * 1e9)
         assert least_message_seconds(setup.problem, setup.simulate) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("simulator", [Fluid(), Fluid(level="stepped"), Flexnet()])
+def test_a_cable_is_the_fastest_network_that_can_be_wired(simulator):
+    problem = attrs.evolve(small_problem(0, 3), reconfigurable=True)
+    wired = least_message_seconds(problem, simulator.build())
+    assert LATENCY <= wired < least_message_seconds(small_problem(0, 3), simulator.build())
 
 
 def test_one_host_sends_nothing():

@@ -1,20 +1,28 @@
 """A lower bound where messages take time: operators on a path, and the hosts that they are on.
 
 Take operators that follow each other, of which each part needs something of the one before, whatever the cuts.  Behind
-any part of the last one there is a part of each: a chain.  It lies on some number ``n`` of hosts; number them in the
-order in which the chain first comes to them.  When it comes to host ``j``, it has left ``j - 1`` others, each time by a
-message of ``m`` seconds at least.  So before ``(j - 1) m`` nothing of the chain is computed there, in any micro-batch.
-Gradients go back along the chain by as many messages, so that host ``j`` has done all its passes of the chain ``(j - 1)
-m`` before the end: all but those for gradients of weights, which nothing waits for and which are left out.  What the
-host computes of the chain takes its ``c`` devices ``T - 2 (j - 1) m`` at most.  If all parts of the chain take ``A``
-seconds, the sum over its hosts says
+any part of the last one there is a part of each: a chain.  It lies on some number ``n`` of hosts, ``c`` devices each.
+Let ``m`` be the seconds of a message, at least.  A micro-batch goes along the chain from the first part to the last
+one, and its gradients go back.  Before it comes to the host that the chain comes to as number ``i``, from 0 on, it has
+left ``i`` others, so it has taken ``i`` messages, and as many are left when its gradients leave that host for good.
+Likewise, ``k`` messages are left before the end of the chain when it leaves the host that the chain leaves last but
+``k``, and ``n - 1`` are in the whole chain, at least.  So in an iteration of ``T`` seconds, each host has for its parts
+of the chain, in all micro-batches,
 
-    A / c <= n T - n (n - 1) m,    that is    T >= A / (c n) + (n - 1) m.
+- ``T - 2 i m`` for all passes but those for gradients of weights, which nothing waits for,
+- ``T - i m`` for all passes,
+- ``T - i m - k m - (n - 1) m`` for the forward passes alone, which are followed by the way to the end of the chain and
+  back to its first part, and as much for the gradients of inputs alone, which come after the way to the end and back.
 
-The bound is the least of this over ``n``: few hosts compute for long, many wait.  It holds for placements and
-pipelines, whatever their schedule; their micro-batches take turns on a device, so that all of them together compute as
-long as one batch.  In a program every device has a part of every operator and computes for ``A`` seconds, which is what
-``n = 1`` and ``c = 1`` say; with several devices on a host the bound is less.
+Over the hosts both ``i`` and ``k`` take each value from 0 to ``n - 1`` once.  If the parts of the chain take ``P``
+seconds without gradients of weights, ``A`` with them, and ``F`` in one direction, the sums over the hosts say
+
+    T >= P / (c n) + (n - 1) m,    T >= A / (c n) + (n - 1) m / 2,    T >= F / (c n) + 2 (n - 1) m.
+
+The bound is the least over ``n`` of the greatest of these: few hosts compute for long, many wait.  It holds for
+placements and pipelines, whatever their schedule; their micro-batches take turns on a device, so that all of them
+together compute as long as one batch.  In a program every device has a part of every operator and computes for ``A``
+seconds, which is no less than what ``n = 1`` says.
 
 `path_bound` takes the path on which the shortest parts of the operators take longest in all.
 """
@@ -24,6 +32,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64
 from topoplan.model.fabric import Fabric
@@ -47,29 +56,52 @@ def path_bound(problem: Problem, message_seconds: float) -> float:
     if message_seconds <= 0:
         return 0.0
     cluster = problem.cluster
-    hosts, devices = cluster.n_hosts, cluster.n_devices // cluster.n_hosts
-    seconds = _longest_path(problem)
-    return min(seconds / (devices * n) + (n - 1) * message_seconds for n in range(1, hosts + 1))
+    devices = cluster.n_devices // cluster.n_hosts
+    forward, backward, all_passes = (float(seconds) for seconds in _longest_path(problem))
+    passes, one_way = forward + backward, max(forward, backward)
+    return min(
+        max(
+            passes / (devices * n) + (n - 1) * message_seconds,
+            all_passes / (devices * n) + (n - 1) * message_seconds / 2,
+            one_way / (devices * n) + (n - 1) * message_seconds * 2,
+        )
+        for n in range(1, cluster.n_hosts + 1)
+    )
 
 
-def _longest_path(problem: Problem) -> float:
-    """Return the most seconds that the shortest parts of operators on a path take, without gradients of weights."""
+def _longest_path(problem: Problem) -> F64:
+    """(3,) seconds on a path: forward, backward without gradients of weights, and of all passes.
+
+    It is the path on which the first two of the shortest parts take longest.
+    """
     graph = problem.graph
-    longest = [0.0] * len(graph.operators)
     producers: list[list[tuple[int, int]]] = [[] for _ in graph.operators]
     for producer, _, consumer, argument in graph.edges.reshape(-1, 4).tolist():
         producers[consumer].append((producer, argument))
-    for index, operator in enumerate(graph.operators):
-        shortest, needed = math.inf, np.ones(len(operator.inputs), dtype=bool)
-        for degrees in degrees_of(problem, index):
-            price = problem.costs.price(index, degrees, np.arange(math.prod(degrees), dtype=np.int32))
-            passes = price.forward + price.backward - weight_seconds(operator, price)
-            shortest = min(shortest, float(passes.min()))
-            elements = [int(slice_elements(operator, tensor, degrees).min()) for tensor in operator.inputs]
-            needed &= np.array(elements, dtype=np.int64) > 0
+    longest: list[F64] = []
+    for index in range(len(graph.operators)):
+        seconds, needed = _shortest(problem, index)
         before = [longest[producer] for producer, argument in producers[index] if needed[argument]]
-        longest[index] = max(before, default=0.0) + shortest
-    return max(longest)
+        longest.append(seconds + max(before, key=_length, default=np.zeros(3)))
+    return max(longest, key=_length)
+
+
+def _length(seconds: F64) -> float:
+    return float(seconds[0] + seconds[1])
+
+
+def _shortest(problem: Problem, index: int) -> tuple[F64, NDArray[np.bool_]]:
+    """Return the least (3,) seconds of an operator's parts, and of which inputs every part needs something."""
+    operator = problem.graph.operators[index]
+    shortest, needed = np.full(3, np.inf), np.ones(len(operator.inputs), dtype=bool)
+    for degrees in degrees_of(problem, index):
+        price = problem.costs.price(index, degrees, np.arange(math.prod(degrees), dtype=np.int32))
+        backward = price.backward - weight_seconds(operator, price)
+        passes = (price.forward, backward, price.forward + price.backward)
+        shortest = np.minimum(shortest, [float(seconds.min()) for seconds in passes])
+        elements = [int(slice_elements(operator, tensor, degrees).min()) for tensor in operator.inputs]
+        needed &= np.array(elements, dtype=np.int64) > 0
+    return shortest, needed
 
 
 def least_message_seconds(problem: Problem, simulate: Simulate) -> float:
