@@ -6,7 +6,7 @@ What it takes for granted, and nothing else:
   parts may be copied to further devices, as SPMD programs do.  This covers placements, SPMD programs (their parameters
   and states whole or sharded), and pipelines, whose micro-batches divide the price of a part;
 - a device computes one part after the other, and a host sends no faster than all its interfaces together; latency,
-  packets, paths and waiting are free, and so are messages inside a host;
+  packets, paths and waiting are free but in the last bound, and so are messages inside a host;
 - copies of a weight on ``h`` hosts cost ``2 (h - 1)`` times its bytes to keep equal, all of which leave interfaces
   (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  Where ``c`` hosts compute every share of the gradient, of
   ``r`` shares, the first host that has the sum has it after ``r - 1`` messages, and each of the other ``c r - 1`` has
@@ -14,9 +14,9 @@ What it takes for granted, and nothing else:
 - what a host computes with it has made itself, or it has come over the network.  Its gradient goes back, unless the
   operator has copies, which know the whole gradient.  A tensor that several operators read counts for them in equal
   shares, since they may share what has come;
-- no cut computes less than the cuts that are looked at: those of the strategy space, and cuts of the samples over any
-  number of devices.  Estimators by roofline, profile and rate compute least where nothing is cut, which is among them;
-  measured ones price few other cuts, or none.
+- no cut computes less than the cuts that are looked at, and none has a shorter part: those of the strategy space, and
+  cuts of the samples over any number of devices, all in slices as even as can be.  Estimators by roofline, profile and
+  rate compute least where nothing is cut, which is among them; measured ones price few other cuts, or none.
 
 Then for any time T that a strategy reaches, and any share ``s``,
 
@@ -43,7 +43,8 @@ each for one of two kinds of strategies, which cover all:
   since each host takes at most T for work and at most T to receive; the cut may be chosen first, and ``s`` for it.  The
   other parts on a host are chosen from the leaves of the forest to its root.
 
-Messages take time where a simulator says so: `topoplan_studies.problems.paths` bounds what must wait for them.
+The last bound counts what waits for messages, which take as long as a simulator says at least
+(`topoplan_studies.problems.paths`).
 
 The bound is the greatest of the sum over all cuts, the lesser of these two, and that of paths.
 """

@@ -24,7 +24,8 @@ placements and pipelines, whatever their schedule; their micro-batches take turn
 together compute as long as one batch.  In a program every device has a part of every operator and computes for ``A``
 seconds, which is no less than what ``n = 1`` says.
 
-`path_bound` takes the path on which the shortest parts of the operators take longest in all.
+`path_bound` takes the path on which the shortest parts of the operators take longest in all; as in
+`topoplan_studies.problems.bounds`, no other cut is taken to have a shorter part than those that are looked at.
 """
 
 from __future__ import annotations
