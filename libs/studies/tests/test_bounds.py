@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import numpy as np
 import pytest
 
 from topoplan import Candidate, Cluster, CostFunction, PartCosts
 from topoplan.model.placement import Placement
-from topoplan.model.strategy import PlacedStrategy
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
 from topoplan.plugin.host import Host
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.sharding.signatures import signatures
 from topoplan_pipeline_planning.stages import staged_strategy
-from topoplan_samples.graphs import layer_graph
+from topoplan_samples.graphs import layer_graph, linear_chain
 from topoplan_samples.problems import star_problem, state_of
 from topoplan_simulator_fluid import Fluid
 from topoplan_studies.problems import standard_problems
@@ -177,6 +182,42 @@ def test_no_program_is_below_the_bound():
         experiment = Experiment(model="alexnet", cluster=cluster, searchers=("spmd",), run=run)
         bound = lower_bound(set_up_search(host, experiment).problem)
         assert bound.seconds <= optimize(experiment, host=host).seconds
+
+
+def programs(graph, rng, count):
+    """Draw programs on four devices that sum all gradients, whole or in micro-batches."""
+    fed = {(v, argument) for _, _, v, argument in graph.edges.tolist()}
+    for mesh in ((4,), (2, 2)):
+        for _ in range(count):
+            rules, stored = [], []
+            for index, op in enumerate(graph.operators):
+                usable = [rule for rule in signatures(op) if PARTIAL not in rule.inputs]
+                rules.append(tuple(usable[rng.integers(len(usable))] for _ in mesh))
+                forms = [[rule.inputs[k] for rule in rules[-1]] for k in range(len(arguments(op)))]
+                for k in range(len(op.inputs), len(forms)):
+                    for axis, wanted in enumerate(forms[k]):
+                        choices = [PENDING_GRADIENT, shard(0), shard(1)] if wanted == REPLICATED else [wanted]
+                        forms[k][axis] = choices[rng.integers(len(choices))]
+                stored.append(tuple(() if (index, k) in fed else tuple(form) for k, form in enumerate(forms)))
+            strategy = SpmdStrategy.of(SpmdProgram(mesh=mesh, rules=tuple(rules), stored=tuple(stored)), graph)
+            if why_invalid(strategy, graph, 4) is None:
+                yield strategy
+                yield attrs.evolve(strategy, schedule=attrs.evolve(strategy.schedule, micro_batches=2))
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 1e-2, 1e-1])
+def test_no_program_of_a_chain_is_below_the_bound(seconds):
+    """Weights of 4 MB on hosts of 1 GB/s: sums of gradients, activations, or work take longest."""
+    rng = np.random.default_rng(1)
+    graph = linear_chain(2, 1024, 16, relu=False)
+    costs = Layers(rng, len(graph.operators))
+    costs.fixed, costs.shared = rng.uniform(0, 0.1, 3) * seconds, rng.uniform(0.1, 1, 3) * seconds
+    cluster = Cluster.uniform(n_hosts=4, latency=0.0, interfaces=1, interface_bandwidth=1e9)
+    problem = star_problem(graph, cluster, costs, 1e9)
+    evaluator = Evaluator(problem, Fluid().build(), "ignore")
+    times = [evaluator.price(Candidate(base=state_of(problem, s))).cost for s in programs(graph, rng, 300)]
+    assert len(times) > 200
+    assert lower_bound(problem).seconds <= min(times)
 
 
 def test_stored_plans_are_above_their_bounds():
