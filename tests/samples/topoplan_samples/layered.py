@@ -92,9 +92,9 @@ def program(graph, mesh, cuts, *, stored=None, sharded_state=False):
             if k >= len(op.inputs):
                 for axis, form in enumerate(held):
                     if not form.sliced:
-                        samples = rules[index][axis].dim == op.sample_dim
                         held[axis] = shard(stored[axis]) if stored and axis in stored else form
-                        held[axis] = PENDING_GRADIENT if samples and held[axis] == form else held[axis]
+                        if rules[index][axis].dim >= 0 and held[axis] == form:
+                            held[axis] = PENDING_GRADIENT
             row.append(tuple(held))
         forms.append(tuple(row))
     made = SpmdProgram(mesh=mesh, rules=tuple(rules), stored=tuple(forms), sharded_state=sharded_state)

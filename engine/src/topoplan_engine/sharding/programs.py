@@ -11,7 +11,7 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
-from topoplan.model.sharding import MeshSharding, arguments
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
@@ -127,6 +127,12 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
     for dim, degree in zip(op.dims, program.degrees(index, len(op.dims)), strict=True):
         if degree > 1 and (dim.role is None or dim.size % degree):
             return f"dimension {dim.name!r} of size {dim.size} has no {degree} equal parts"
+    for argument, tensor in enumerate(op.weights, len(op.inputs)):
+        if _sums_no_gradient(program, index, argument):
+            return (
+                f"weight {tensor.name!r} is stored as {_text(program.stored[index][argument])}, so that its gradients, "
+                f"of which each device has a term, are never summed (store it as {PENDING_GRADIENT}, or in slices)"
+            )
     for argument, tensor in enumerate(arguments(op)):
         for shardings in (program.wanted(index, argument), program.stored[index][argument]):
             if reason := _why_uneven(program, tensor, shardings):
@@ -135,6 +141,18 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
         if reason := _why_uneven(program, tensor, program.made(index, output)):
             return reason
     return None
+
+
+def _sums_no_gradient(program: SpmdProgram, index: int, argument: int) -> bool:
+    """Whether some devices have each a term of a weight's gradient, for their shares of the operator, and nobody adds.
+
+    It is read whole along an axis of the mesh that cuts the operator, and stored like that.
+    """
+    stored = program.stored[index][argument]
+    axes = zip(program.rules[index], stored, program.mesh, strict=True) if stored else ()
+    return any(
+        size > 1 and rule.dim >= 0 and rule.inputs[argument] == REPLICATED == sharding for rule, sharding, size in axes
+    )
 
 
 def _why_uneven(program: SpmdProgram, tensor: Tensor, shardings: MeshSharding) -> str | None:
