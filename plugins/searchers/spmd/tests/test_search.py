@@ -286,6 +286,16 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
     assert Machine(problem.cluster, fabric).seconds(kind, nbytes, groups) == pytest.approx(seconds, rel=0.1)
 
 
+def test_groups_are_priced_by_their_size_however_many_devices_there_are():
+    """One group of all 512 devices sends more than two of 256, though both list the same devices."""
+    problem = problem_of(hosts=2, each=256)
+    machine = Machine(problem.cluster, problem.build_fabric(None, None))
+    groups = [mesh_groups((2, 256), axes) for axes in ((1,), (0, 1))]
+    assert groups[0].tobytes() == groups[1].tobytes()
+    halves, whole = (machine.seconds(Collective.ALL_REDUCE, 1e9, those) for those in groups)
+    assert whole > 2 * halves
+
+
 def test_changes_by_another_searcher_leave_a_strategy_of_placements():
     trials, _ = searched(problem_of(), meshes="flat")
     strategy = trials[0].state.strategy

@@ -36,7 +36,7 @@ class Machine:
     def __init__(self, cluster: Cluster, fabric: AnyFabric) -> None:
         self._cluster = cluster
         self._out = _outward(cluster, fabric)
-        self._cache: dict[bytes, _Links] = {}
+        self._cache: dict[tuple[bytes, int], _Links] = {}
 
     def seconds(self, collective: Collective | Local, nbytes: float, groups: I64) -> float:
         """Return the seconds of a collective.
@@ -56,7 +56,7 @@ class Machine:
         return float(rounds * (_wire_bytes(share) / links.bandwidth + links.hop))
 
     def _links(self, groups: I64) -> _Links:
-        key = groups.tobytes() + bytes([groups.shape[1] % 256])
+        key = groups.tobytes(), groups.shape[1]
         cached = self._cache.get(key)
         if cached is None:
             cached = self._cache[key] = self._group_links(groups)
