@@ -16,6 +16,7 @@ Networks, MLSys 2019, section 4), with halos, reductions and uneven parts derive
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -71,8 +72,12 @@ def degree_of(sizes: Sequence[int]) -> int:
 
 def part_sizes(op: Operator, degrees: tuple[int, ...]) -> list[I64]:
     """Return for each dimension the (P,) number of iterations that each part runs."""
-    grid = []
+    grid: list[I64] = []
+    parts = math.prod(degrees)
     for index, (dim, degree) in enumerate(zip(op.dims, degrees, strict=True)):
+        if type(degree) is int and degree > 0 and dim.size % degree == 0:
+            grid.append(np.full(parts, dim.size // degree, dtype=np.int64))
+            continue
         starts, stops = part_bounds(dim.size, degree)
         grid.append(_spread(stops - starts, index, degrees))
     return grid
@@ -80,11 +85,17 @@ def part_sizes(op: Operator, degrees: tuple[int, ...]) -> list[I64]:
 
 def slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
     """Return the (P,) number of elements of ``tensor`` that each part touches."""
-    total = np.ones(int(np.prod(degrees, dtype=np.int64)), dtype=np.int64)
+    equal, uneven = 1, []  # elements along the axes of which all parts have as many; the others
     for axis in tensor.axes:
+        length = _equal_slice(axis, op, degrees)
+        if length is None:
+            uneven.append(axis)
+        else:
+            equal *= length
+    total = np.full(math.prod(degrees), equal, dtype=np.int64)
+    for axis in uneven:
         low, high = _axis_slices(axis, op, degrees)
-        length = np.maximum(high - low, 0)
-        total *= length[0] if axis.dim < 0 else _spread(length, axis.dim, degrees)
+        total *= _spread(np.maximum(high - low, 0), axis.dim, degrees)
     return total
 
 
@@ -153,6 +164,19 @@ def transfers(
         src, dst, elements = _copies(src, dst, elements, consumer_degrees[dim], 0, dst_stride[dim])
     order = np.lexsort((src, dst))
     return Transfers(src[order].astype(np.int32), dst[order].astype(np.int32), elements[order])
+
+
+def _equal_slice(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> int | None:
+    """Return how much of ``axis`` every part touches if that follows without looking at the parts, else None.
+
+    So it does for an axis that parts touch as a whole, and for one in equal slices that do not overlap.
+    """
+    if axis.dim < 0:
+        return axis.size
+    size, degree = op.dims[axis.dim].size, degrees[axis.dim]
+    plain = axis.offset == 0 and axis.scale == axis.extent and axis.size == size * axis.scale
+    even = type(degree) is int and degree > 0 and size % degree == 0
+    return size // degree * axis.scale if plain and even else None
 
 
 def _axis_slices(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> tuple[I64, I64]:
