@@ -157,7 +157,7 @@ class Profile:
     activation_bytes: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Operator:
     """One operator of a model.
 

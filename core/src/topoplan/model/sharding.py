@@ -80,7 +80,7 @@ def shard(axis: int) -> Sharding:
     return Sharding(Holding.SHARDED, axis)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Signature:
     """The shardings of an operator's arguments (inputs, then weights) and outputs.
 

@@ -21,8 +21,7 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import (
     DeviceCosts,
-    OutputBytes,
-    device_costs,
+    ProgramPrices,
     operator_bytes,
     program_memory,
     program_memory_use,
@@ -38,8 +37,8 @@ class SpmdLowering:
     """Lowers SPMD programs; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
-        self._graph, self._cluster, self._costs = graph, cluster, costs
-        self._output_bytes: OutputBytes = {}
+        self._graph, self._cluster = graph, cluster
+        self._of_program = ProgramPrices(graph, cluster, costs)
         self._priced: tuple[SpmdProgram, list[DeviceCosts]] | None = None  # the last program
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
@@ -71,8 +70,7 @@ class SpmdLowering:
     def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time: from the forward pass of an operator to its backward one."""
         program, graph = strategy.program, self._graph
-        prices = enumerate(self._prices(program))
-        nbytes = np.stack([operator_bytes(program, graph, index, price).activations for index, price in prices])
+        nbytes = np.stack([row.activations for row in operator_bytes(program, graph, self._prices(program))])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
         device, forward = taskgraph.device[tasks], taskgraph.kind[tasks] == TaskKind.FORWARD
         share = nbytes[taskgraph.op[tasks], device] / strategy.schedule.micro_batches
@@ -84,8 +82,5 @@ class SpmdLowering:
 
     def _prices(self, program: SpmdProgram) -> list[DeviceCosts]:
         if self._priced is None or self._priced[0] is not program:
-            ops = range(len(self._graph.operators))
-            of_problem = (self._graph, self._cluster, self._costs, self._output_bytes)
-            prices = [device_costs(program, op, *of_problem) for op in ops]
-            self._priced = program, prices
+            self._priced = program, self._of_program.of(program)
         return self._priced[1]

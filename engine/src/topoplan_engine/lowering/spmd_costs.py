@@ -12,11 +12,12 @@ import numpy as np
 
 from topoplan.arrays import F64, I32
 from topoplan.model.cluster import Cluster
-from topoplan.model.costs import CostFunction
+from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.likeness import first_equal
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
@@ -24,8 +25,7 @@ from topoplan_engine.sharding.programs import pieces
 __all__ = [
     "DeviceCosts",
     "OperatorBytes",
-    "OutputBytes",
-    "device_costs",
+    "ProgramPrices",
     "operator_bytes",
     "program_memory",
     "program_memory_use",
@@ -46,79 +46,117 @@ class DeviceCosts(NamedTuple):
     outputs: int
 
 
-#: Bytes of the outputs of an operator's largest part, by its number and degrees: of one graph.
-OutputBytes = dict[tuple[int, tuple[int, ...]], int]
+class _Parts(NamedTuple):
+    """(D,) the part of an operator that each device runs, and (copies, parts) the devices that run each part."""
+
+    part: I32
+    devices: I32
 
 
-def _part_of_device(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> I32:
-    """(n_devices,) the part of an operator, cut by ``degrees``, that each device runs."""
+class ProgramPrices:
+    """Prices of the operators of programs, of one graph on one cluster.
+
+    Operators that are cut and priced alike share their columns, which are as long as there are devices.
+    """
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
+        self._graph, self._costs = graph, costs
+        self._uniform = len(set(cluster.device_preset)) == 1 and bool(
+            (cluster.device_speed == cluster.device_speed[0]).all()
+        )
+        self._output_bytes: dict[tuple[int, tuple[int, ...]], int] = {}  # by first equal operator and degrees
+
+    def of(self, program: SpmdProgram) -> list[DeviceCosts]:
+        """Price all operators.
+
+        Raises:
+            TopoplanError: the cost function cannot price a cut.
+        """
+        parts: dict[object, _Parts] = {}
+        shared: dict[object, tuple[PartCosts, DeviceCosts]] = {}  # with the prices, so that no two have one id
+        prices = []
+        for op, (first, operator) in enumerate(zip(first_equal(self._graph), self._graph.operators, strict=True)):
+            degrees = program.degrees(op, len(operator.dims))
+            cut = degrees, tuple(rule.dim for rule in program.rules[op])
+            if cut not in parts:
+                parts[cut] = _parts_of_devices(program, op, degrees)
+            outputs = self._outputs(first, degrees)
+            if not self._uniform:
+                prices.append(self._apart(op, degrees, parts[cut], outputs))
+                continue
+            price = self._costs.price(op, degrees, parts[cut].devices[0])
+            key = id(price), cut, outputs
+            if key not in shared:
+                shared[key] = price, _spread(price, parts[cut].part, outputs)
+            prices.append(shared[key][1])
+        return prices
+
+    def _apart(self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int) -> DeviceCosts:
+        """Price an operator on devices that differ, copy by copy of its parts."""
+        columns, states = np.empty((4, len(parts.part))), np.empty((3, len(parts.part)))
+        persistent_known = states_known = True
+        for devices in parts.devices:
+            price = self._costs.price(op, degrees, devices)
+            persistent_known, states_known = price.kept is not None, price.states is not None
+            persistent = price.memory if price.kept is None else price.kept
+            columns[:, devices] = price.forward, price.backward, price.memory, persistent
+            if price.states is not None:
+                states[:, devices] = price.states
+        return DeviceCosts(
+            forward=columns[0],
+            backward=columns[1],
+            memory=columns[2],
+            kept=columns[3] if persistent_known else None,
+            states=states if states_known else None,
+            outputs=outputs,
+        )
+
+    def _outputs(self, op: int, degrees: tuple[int, ...]) -> int:
+        """Return the bytes of the outputs of an operator's largest part."""
+        nbytes = self._output_bytes.get((op, degrees))
+        if nbytes is None:
+            operator = self._graph.operators[op]
+            slices = [(slice_elements(operator, tensor, degrees), tensor.itemsize) for tensor in operator.outputs]
+            nbytes = self._output_bytes[op, degrees] = sum(int(part.max()) * itemsize for part, itemsize in slices)
+        return nbytes
+
+
+def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> _Parts:
+    """Return which device runs which part of an operator that is cut by ``degrees``."""
     position = np.unravel_index(np.arange(program.n_devices), program.mesh)
     place = [np.zeros(program.n_devices, dtype=np.int64) for _ in degrees]
     for rule, size, along in zip(program.rules[op], program.mesh, position, strict=True):
         if rule.dim >= 0:
             place[rule.dim] = place[rule.dim] * size + along
-    return np.ravel_multi_index(place, degrees).astype(np.int32) if degrees else np.zeros(program.n_devices, np.int32)
+    part = np.ravel_multi_index(place, degrees).astype(np.int32) if degrees else np.zeros(program.n_devices, np.int32)
+    devices = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T
+    return _Parts(part, devices.astype(np.int32))
 
 
-def device_costs(
-    program: SpmdProgram, op: int, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, outputs: OutputBytes
-) -> DeviceCosts:
-    """Price one operator.
-
-    Args:
-        program: says how it is cut.
-        op: its number in ``graph``.
-        graph, cluster, costs: what it is priced for.
-        outputs: what is known of outputs; those of the operator are added.
-
-    Raises:
-        TopoplanError: the cost function cannot price the cut.
-    """
-    degrees = program.degrees(op, len(graph.operators[op].dims))
-    part = _part_of_device(program, op, degrees)
-    rows = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T  # (copies of the parts, parts)
-    uniform = len(set(cluster.device_preset)) == 1 and bool((cluster.device_speed == cluster.device_speed[0]).all())
-    columns = np.empty((4, len(part)))
-    states = np.empty((3, len(part)))
-    persistent_known = states_known = True
-    for number, devices in enumerate(rows):
-        if number == 0 or not uniform:
-            price = costs.price(op, degrees, devices.astype(np.int32))
-            persistent_known, states_known = price.kept is not None, price.states is not None
-            persistent = price.memory if price.kept is None else price.kept
-        columns[:, devices] = price.forward, price.backward, price.memory, persistent
-        if price.states is not None:
-            states[:, devices] = price.states
+def _spread(price: PartCosts, part: I32, outputs: int) -> DeviceCosts:
+    """Return the price of every device's ``part``, on devices that are equal."""
     return DeviceCosts(
-        forward=columns[0],
-        backward=columns[1],
-        memory=columns[2],
-        kept=columns[3] if persistent_known else None,
-        states=states if states_known else None,
-        outputs=_output_bytes(op, degrees, graph, outputs),
+        forward=price.forward[part],
+        backward=price.backward[part],
+        memory=price.memory[part],
+        kept=None if price.kept is None else price.kept[part],
+        states=None if price.states is None else price.states[:, part],
+        outputs=outputs,
     )
-
-
-def _output_bytes(op: int, degrees: tuple[int, ...], graph: OperatorGraph, outputs: OutputBytes) -> int:
-    """Return the bytes of the outputs of an operator's largest part, and add them to ``outputs``."""
-    nbytes = outputs.get((op, degrees))
-    if nbytes is None:
-        operator = graph.operators[op]
-        sizes = [int(slice_elements(operator, tensor, degrees).max()) * tensor.itemsize for tensor in operator.outputs]
-        nbytes = outputs[op, degrees] = sum(sizes)
-    return nbytes
 
 
 class OperatorBytes(NamedTuple):
     """(D,) bytes of one operator on every device.
 
     Attributes:
+        held: all of them.
         activations: of the whole batch.
         state: what belongs to parameters, as they are stored.
         weights: the parameters themselves, a part of ``state``.
         gathered: bytes of all-gathered parameters, the same on every device.
     """
 
+    held: F64
     activations: F64
     state: F64
     weights: F64
@@ -133,17 +171,15 @@ def program_memory(program: SpmdProgram, graph: OperatorGraph, prices: list[Devi
     holds only its own share of everything but the parameters.
     """
     total = np.zeros(program.n_devices)
-    for index, price in enumerate(prices):
-        nbytes = operator_bytes(program, graph, index, price)
-        total += nbytes.activations + nbytes.state + nbytes.gathered
+    for nbytes in operator_bytes(program, graph, prices):
+        total += nbytes.held
     return total
 
 
 def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
-    for index, price in enumerate(prices):
-        nbytes = operator_bytes(program, graph, index, price)
+    for price, nbytes in zip(prices, operator_bytes(program, graph, prices), strict=True):
         if price.states is None:
             undivided += nbytes.state + nbytes.gathered
             continue
@@ -154,8 +190,21 @@ def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[
     return memory_use_of(program_memory(program, graph, prices), states, undivided)
 
 
-def operator_bytes(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> OperatorBytes:
-    """Return the bytes of one operator on every device."""
+def operator_bytes(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> list[OperatorBytes]:
+    """Return the bytes of every operator on every device; equal operators with equal shardings share theirs."""
+    shared: dict[object, OperatorBytes] = {}
+    result = []
+    for index, (first, price) in enumerate(zip(first_equal(graph), prices, strict=True)):
+        shardings = (program.rules[index], program.stored[index]) if graph.operators[index].weights else ()
+        key = first, id(price), shardings
+        if key not in shared:
+            shared[key] = _bytes_of_operator(program, graph, index, price)
+        result.append(shared[key])
+    return result
+
+
+def _bytes_of_operator(program: SpmdProgram, graph: OperatorGraph, index: int, price: DeviceCosts) -> OperatorBytes:
+    """Return the bytes of one operator."""
     op = graph.operators[index]
     state = price.kept if price.kept is not None else price.memory - np.minimum(price.outputs, price.memory)
     activations = price.memory - state
@@ -167,10 +216,10 @@ def operator_bytes(program: SpmdProgram, graph: OperatorGraph, index: int, price
         if pieces(program, required) < pieces(program, stored):
             gathered += tensor.nbytes / pieces(program, required)
     if cut_bytes == 0:
-        return OperatorBytes(activations, state, np.zeros_like(state), gathered)
+        return OperatorBytes(activations + state + gathered, activations, state, np.zeros_like(state), gathered)
     state = state * (stored_bytes / cut_bytes)
     weights = np.minimum(state, stored_bytes)
     if program.sharded_state:
         sharers = max(1.0, program.n_devices * stored_bytes / sum(tensor.nbytes for tensor in op.weights))
         state = weights + (state - weights) / sharers
-    return OperatorBytes(activations, state, weights, gathered)
+    return OperatorBytes(activations + state + gathered, activations, state, weights, gathered)

@@ -5,6 +5,7 @@ A tensor that is made once is brought to another sharding once, for all operator
 
 from __future__ import annotations
 
+import functools
 import math
 
 import attrs
@@ -14,13 +15,14 @@ from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan_engine.likeness import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import signatures
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "why_invalid"]
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Reshard:
     """One resharding: a tensor is brought from one sharding to another.
 
@@ -43,12 +45,25 @@ class Reshard:
     backward: tuple[MeshStep, ...]
 
 
-def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
+#: The last program with its graph, and its reshardings: whoever checks a program lowers it next.
+_last: tuple[SpmdProgram | None, OperatorGraph | None, tuple[Reshard, ...]] = (None, None, ())
+
+
+def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> tuple[Reshard, ...]:
     """Return all reshardings, in the order in which they are first needed.
 
     Raises:
         TopoplanError: a tensor cannot be brought to a sharding that an operator needs.
     """
+    global _last
+    known_program, known_graph, reshards = _last
+    if known_program is not program or known_graph is not graph:
+        reshards = tuple(_reshards(program, graph))
+        _last = program, graph, reshards
+    return reshards
+
+
+def _reshards(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
     sources = {(v, argument): (u, output) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()}
     users: dict[tuple[int, int, int, MeshSharding], list[int]] = {}
     for v, operator in enumerate(graph.operators):
@@ -102,9 +117,14 @@ def check_strategy(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> 
 
 def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
     program, schedule = strategy.program, strategy.schedule
-    for index, op in enumerate(graph.operators):
+    sound = set[object]()
+    for index, (first, op) in enumerate(zip(first_equal(graph), graph.operators, strict=True)):
+        key = first, program.rules[index], tuple(rule.dim for rule in program.rules[index]), program.stored[index]
+        if key in sound:
+            continue
         if reason := _why_operator_unsound(program, index, op):
             return f"program: operator {op.name!r}: {reason}"
+        sound.add(key)
     try:
         reshards = reshards_of(program, graph)
     except TopoplanError as error:
@@ -119,8 +139,12 @@ def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
     return None
 
 
+#: The signatures of operators; those of a model are asked for with every program.
+_signatures = functools.lru_cache(maxsize=1024)(signatures)
+
+
 def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str | None:
-    sound = signatures(op)
+    sound = _signatures(op)
     for rule in program.rules[index]:
         if not any(rule == signature and rule.dim == signature.dim for signature in sound):
             return f"signature {rule} is none that computes the same"

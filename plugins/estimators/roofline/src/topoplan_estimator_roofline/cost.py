@@ -18,6 +18,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
+from topoplan_engine.likeness import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
@@ -68,9 +69,9 @@ class RooflineCosts(CostFunction):
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
         self._like = [
-            first.setdefault((attrs.evolve(op, name=""), factors, saved), number)
-            for number, (op, factors, saved) in enumerate(
-                zip(graph.operators, self._backward, self._saved, strict=True)
+            first.setdefault((equal, factors, saved), number)
+            for number, (equal, factors, saved) in enumerate(
+                zip(first_equal(graph), self._backward, self._saved, strict=True)
             )
         ]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
