@@ -14,7 +14,7 @@ from topoplan.arrays import I64
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Sharding
 from topoplan_engine.sharding.resharding import CollectiveStep, convert
 
-__all__ = ["MeshStep", "mesh_groups", "mesh_steps"]
+__all__ = ["AnyMeshStep", "MeshStep", "any_mesh_steps", "mesh_groups", "mesh_steps"]
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ def mesh_steps(
     Axes of the mesh come one after the other, in the first order in which slices of slices are joined before the
     slices that they belong to; axes along which everything is summed come together.
     """
-    steps = _any_mesh_steps(source, target)
+    steps = any_mesh_steps(source, target)
     if steps is None:
         return None
     forward, backward = (
@@ -55,7 +55,7 @@ def mesh_steps(
     return forward, backward
 
 
-class _AnyMeshStep(NamedTuple):
+class AnyMeshStep(NamedTuple):
     """A step on meshes of any size: its collective, its axes, and the other axes that slice the tensor."""
 
     step: CollectiveStep
@@ -64,23 +64,23 @@ class _AnyMeshStep(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _any_mesh_steps(
+def any_mesh_steps(
     source: MeshSharding, target: MeshSharding
-) -> tuple[tuple[_AnyMeshStep, ...], tuple[_AnyMeshStep, ...]] | None:
+) -> tuple[tuple[AnyMeshStep, ...], tuple[AnyMeshStep, ...]] | None:
     """Return the steps of `mesh_steps`, which depend on the sizes of axes by their shares alone."""
     summed = _summed_axes(source, target)
     for order in itertools.permutations([axis for axis in range(len(source)) if axis not in summed[1:]]):
         current = list(source)
-        forward: list[_AnyMeshStep] = []
-        backward: list[_AnyMeshStep] = []
+        forward: list[AnyMeshStep] = []
+        backward: list[AnyMeshStep] = []
         for axis in order:
             axes = summed if axis in summed else (axis,)
             conversion = convert(current[axis], target[axis])
             if conversion is None or any(_sliced_again(current, target, each) for each in axes):
                 break
             sliced = tuple(k for k, sharding in enumerate(current) if k not in axes and sharding.sliced)
-            forward += [_AnyMeshStep(step, axes, sliced) for step in conversion.forward]
-            backward[:0] = [_AnyMeshStep(step, axes, sliced) for step in conversion.backward]
+            forward += [AnyMeshStep(step, axes, sliced) for step in conversion.forward]
+            backward[:0] = [AnyMeshStep(step, axes, sliced) for step in conversion.backward]
             for each in axes:
                 current[each] = target[each]
         else:

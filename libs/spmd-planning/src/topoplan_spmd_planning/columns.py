@@ -21,7 +21,7 @@ from topoplan import TopoplanError
 from topoplan.arrays import F64, I32
 from topoplan_spmd_planning.program import Instruction, Program, R, Rule
 
-__all__ = ["LONGEST", "PATH_BITS", "Columns", "Pricing", "columns_of", "forms_of"]
+__all__ = ["LONGEST", "PATH_BITS", "Columns", "Pricing", "columns_of", "forms_of", "unpriced_columns"]
 
 #: Instructions of a stage that is full.
 LONGEST = 11
@@ -113,6 +113,28 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
         TopoplanError: a tensor of more than 255 forms, or an instruction of more than 32 signatures.
     """
     forms = forms_of(program)
+    columns = unpriced_columns(program, forms, subject)
+    forward, backward = _conversions(program, prices, forms, columns.like.tolist())
+    return columns._replace(
+        seconds=np.array([prices.compute(i, rule) for i in program.instructions for rule in i.signatures]),
+        forward=forward,
+        backward=backward,
+        second_forward=forward,
+        second_backward=backward,
+    )
+
+
+def unpriced_columns(program: Program[Any], forms: list[tuple[Any, ...]], subject: str) -> Columns:
+    """Return the columns of a program in which nothing takes time and nothing can be converted.
+
+    Args:
+        program: instructions and values.
+        forms: of the values, as `forms_of` returns them.
+        subject: the beginning of error messages.
+
+    Raises:
+        TopoplanError: see `columns_of`.
+    """
     bits = _bits(program, forms, subject)
     codes = _Codes(forms)
     place, freed, words = _places(program, 2 * bits)
@@ -122,40 +144,23 @@ def columns_of(program: Program[R], prices: Pricing[R], subject: str) -> Columns
         lists.place += [place[v] for v in instruction.inputs]
         lists.output_place += [place[v] for v in instruction.outputs]
         lists.freed += freed[position]
-        for needs, makes in codes.of(instruction):
-            lists.needs_at.append(len(lists.needs))
-            lists.makes_at.append(len(lists.makes))
-            lists.needs += needs
-            lists.makes += makes
-        lists.seconds += [prices.compute(instruction, rule) for rule in instruction.signatures]
-        lists.close()
-    forward, backward, like = _conversions(program, prices, forms)
+        lists.append(codes.of(instruction), len(instruction.inputs), len(instruction.outputs))
+    none = np.full((len(program.values), 1, 1), np.inf)
     return Columns(
-        signature_at=_ints(lists.signature_at),
-        seconds=np.array(lists.seconds),
-        input_at=_ints(lists.input_at),
-        place=_ints(lists.place),
-        value=_ints(lists.value),
-        needs_at=_ints(lists.needs_at),
-        needs=_ints(lists.needs),
-        output_at=_ints(lists.output_at),
-        output_place=_ints(lists.output_place),
-        makes_at=_ints(lists.makes_at),
-        makes=_ints(lists.makes),
-        freed_at=_ints(lists.freed_at),
-        freed=_ints(lists.freed),
+        **lists.columns(),
+        seconds=(zeros := np.zeros(lists.signature_at[-1])),
         producer=_ints([value.producer for value in program.values]),
-        like=_ints(like),
-        forward=forward,
-        backward=backward,
+        like=_ints(_like(program, forms)),
+        forward=none,
+        backward=none,
         words=words,
         bits=bits,
         overlapped=False,
-        back=(zeros := np.zeros(len(lists.seconds))),
+        back=zeros,
         sums=zeros,
         signature_bytes=zeros,
-        second_forward=forward,
-        second_backward=backward,
+        second_forward=none,
+        second_backward=none,
         gathered_bytes=np.zeros((1, 1, 1)),
         priced=False,
         limit=np.inf,
@@ -195,28 +200,34 @@ def forms_of(program: Program[Any]) -> list[tuple[Any, ...]]:
     return [by_uses[tuple(value_uses)] for value_uses in uses]
 
 
+class _Rows(NamedTuple):
+    """The codes of the forms that the signatures of an instruction need and make, one signature after the other."""
+
+    signatures: int
+    needs: list[int]
+    makes: list[int]
+
+
 class _Codes:
     """The codes of the forms that signatures need and make; equal layers have the same."""
 
     def __init__(self, forms: list[tuple[Any, ...]]) -> None:
         self._forms = forms
         self._codes = {id(those): {form: 1 + number for number, form in enumerate(those)} for those in forms}
-        self._found: dict[object, list[tuple[list[int], list[int]]]] = {}
+        self._found: dict[object, _Rows] = {}
 
-    def of(self, instruction: Instruction[Any]) -> list[tuple[list[int], list[int]]]:
+    def of(self, instruction: Instruction[Any]) -> _Rows:
         """Return the codes of inputs and outputs for each signature of an instruction."""
         inputs = [id(self._forms[v]) for v in instruction.inputs]
         outputs = [id(self._forms[v]) for v in instruction.outputs]
         key = id(instruction.signatures), *inputs, *outputs
         if key not in self._found:
-            codes = self._codes
-            self._found[key] = [
-                (
-                    [codes[v][form] for v, form in zip(inputs, rule.inputs, strict=True)],
-                    [codes[v][form] for v, form in zip(outputs, rule.outputs, strict=True)],
-                )
-                for rule in instruction.signatures
-            ]
+            rules, codes = instruction.signatures, self._codes
+            self._found[key] = _Rows(
+                len(rules),
+                [codes[v][form] for rule in rules for v, form in zip(inputs, rule.inputs, strict=True)],
+                [codes[v][form] for rule in rules for v, form in zip(outputs, rule.outputs, strict=True)],
+            )
         return self._found[key]
 
 
@@ -225,7 +236,6 @@ class _Lists:
 
     def __init__(self) -> None:
         self.signature_at, self.input_at, self.output_at, self.freed_at = [0], [0], [0], [0]
-        self.seconds: list[float] = []
         self.place: list[int] = []
         self.value: list[int] = []
         self.needs_at: list[int] = []
@@ -235,12 +245,21 @@ class _Lists:
         self.makes: list[int] = []
         self.freed: list[int] = []
 
-    def close(self) -> None:
-        """End an instruction."""
-        self.signature_at.append(len(self.seconds))
+    def append(self, rows: _Rows, inputs: int, outputs: int) -> None:
+        """Add the signatures of an instruction with so many inputs and outputs, and end it."""
+        count, needs, makes = rows.signatures, len(self.needs), len(self.makes)
+        self.needs_at += range(needs, needs + count * inputs, inputs) if inputs else [needs] * count
+        self.makes_at += range(makes, makes + count * outputs, outputs) if outputs else [makes] * count
+        self.needs += rows.needs
+        self.makes += rows.makes
+        self.signature_at.append(len(self.needs_at))
         self.input_at.append(len(self.place))
         self.output_at.append(len(self.output_place))
         self.freed_at.append(len(self.freed))
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns by their names in `Columns`."""
+        return {name: _ints(values) for name, values in vars(self).items()}
 
 
 def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int]], int]:
@@ -274,24 +293,30 @@ def _places(program: Program[Any], width: int) -> tuple[list[int], list[list[int
     )
 
 
+def _like(program: Program[Any], forms: list[tuple[Any, ...]]) -> list[int]:
+    """Return for each value the first that shares its conversions: same bytes and forms."""
+    numbers: dict[Hashable, int] = {}
+    return [
+        numbers.setdefault((value.nbytes, id(those)), number)
+        for number, (value, those) in enumerate(zip(program.values, forms, strict=True))
+    ]
+
+
 def _conversions(
-    program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]]
-) -> tuple[F64, F64, list[int]]:
-    """Return the seconds of all conversions, and for each value the first that shares them: same bytes and forms."""
+    program: Program[Any], prices: Pricing[Any], forms: list[tuple[Any, ...]], like: list[int]
+) -> tuple[F64, F64]:
+    """Return the seconds of all conversions; values are ``like`` the first that shares them."""
     most = 1 + max(map(len, forms), default=0)
     forward = np.full((len(program.values), most, most), np.inf)
     backward = np.full_like(forward, np.inf)
-    numbers: dict[Hashable, int] = {}
-    like = []
     for number, (value, those) in enumerate(zip(program.values, forms, strict=True)):
-        like.append(numbers.setdefault((value.nbytes, id(those)), number))
-        if like[-1] < number:
+        if like[number] < number:
             continue
         for (a, source), (b, target) in itertools.permutations(enumerate(those, 1), 2):
             price = prices.conversion(value.nbytes, source, target)
             if price is not None:
                 forward[number, a, b], backward[number, a, b] = price
-    return forward[like], backward[like], like
+    return forward[like], backward[like]
 
 
 def _bits(program: Program[Any], forms: list[tuple[Any, ...]], subject: str) -> int:

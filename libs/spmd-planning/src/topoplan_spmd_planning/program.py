@@ -17,6 +17,7 @@ import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Sharding, Signature, shard
+from topoplan_engine.likeness import first_equal
 
 __all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "fits", "write_down"]
 
@@ -107,7 +108,7 @@ def write_down(
         data_first: all data comes first, as in HiDup; otherwise data comes before its first user.
     """
     writer = _Writer(n_devices)
-    rules = _once(rules)
+    rules_of = {first: rules(graph.operators[first]) for first in dict.fromkeys(first_equal(graph))}
     sources = {(v, input_index): (u, out) for u, out, v, input_index in graph.edges.reshape(-1, 4).tolist()}
     outputs_of: dict[tuple[int, int], int] = {}
     inputs_of: dict[tuple[int, int], int] = {}
@@ -135,23 +136,10 @@ def write_down(
         weights = [writer.read(f"{op.name}.{tensor.name}", tensor) for tensor in op.weights]
         inputs_of.update({(v, i): writer.read(f"{op.name}.{t.name}", t) for i, t in constants.items()})
         inputs = [inputs_of[v, k] if (v, k) in inputs_of else outputs_of[sources[v, k]] for k in range(len(op.inputs))]
-        outputs = writer.run(v, op, (*inputs, *weights), rules(op))
+        outputs = writer.run(v, op, (*inputs, *weights), rules_of[first_equal(graph)[v]])
         outputs_of.update({(v, k): value for k, value in enumerate(outputs)})
     writer.end()
     return writer.program()
-
-
-def _once(rules: Callable[[Operator], tuple[Signature, ...]]) -> Callable[[Operator], tuple[Signature, ...]]:
-    """Return the same function, which derives the signatures of operators that differ in their name alone once."""
-    signatures: dict[Operator, tuple[Signature, ...]] = {}
-
-    def of(op: Operator) -> tuple[Signature, ...]:
-        nameless = attrs.evolve(op, name="")
-        if nameless not in signatures:
-            signatures[nameless] = rules(op)
-        return signatures[nameless]
-
-    return of
 
 
 class _Writer:

@@ -20,6 +20,7 @@ from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
+from topoplan_reference.spmd_prices import PlainPrices, plain_columns
 from topoplan_samples.problems import state_of
 from topoplan_searcher_spmd import Spmd, limits
 from topoplan_searcher_spmd.bounds import _parameters, with_bound
@@ -186,7 +187,7 @@ def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
     problem = problem_of(moe("vit-sgmoe", 8))
     plan, lowering, fabric = planned(problem, mesh)
     model = mesh_program(problem, outline(problem.graph), mesh)
-    prices = Prices(problem, model, Machine(problem.cluster, fabric), plan.strategy.program.sharded_state)
+    prices = PlainPrices(problem, model, Machine(problem.cluster, fabric), plan.strategy.program.sharded_state)
     nbytes = sum(
         prices.persistent_bytes(model.program.instructions[index], rule)
         for stage in plan.solution.stages
@@ -198,6 +199,19 @@ def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
         for value, source, target in stage.conversions
     )
     assert nbytes == pytest.approx(lowering.memory(plan.strategy).max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bert-sgmoe", "vit-switch"])
+def test_prices_are_those_of_one_signature_and_one_conversion_after_the_other(name):
+    problem = problem_of(moe(name, 8))
+    model, machine = outline(problem.graph), Machine(problem.cluster, problem.build_fabric(None, None))
+    for mesh in meshes(problem.cluster, "all", experts=True):
+        program = mesh_program(problem, model, mesh)
+        for sharded in (False, True):
+            columns = priced(Prices(problem, program, machine, sharded), program, 1e9, "m")
+            expected = plain_columns(problem, program, machine, sharded, forms_of(program.program))
+            for column, values in expected.items():
+                assert np.array_equal(getattr(columns, column), values), (mesh, column)
 
 
 def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():

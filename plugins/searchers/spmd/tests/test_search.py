@@ -283,7 +283,8 @@ def test_collectives_are_priced_as_they_are_simulated(kind, mesh, axes, nbytes):
         tasks = [collective(group, size, kind=kind) for group in groups.tolist()]
     taskgraph = task_graph(tasks, n_devices=8)
     seconds = Fluid().build()(taskgraph, fabric, problem.cluster).makespan
-    assert Machine(problem.cluster, fabric).seconds(kind, nbytes, groups) == pytest.approx(seconds, rel=0.1)
+    machine = Machine(problem.cluster, fabric)
+    assert machine.seconds(kind, nbytes, machine.links(groups)) == pytest.approx(seconds, rel=0.1)
 
 
 def test_groups_are_priced_by_their_size_however_many_devices_there_are():
@@ -292,7 +293,7 @@ def test_groups_are_priced_by_their_size_however_many_devices_there_are():
     machine = Machine(problem.cluster, problem.build_fabric(None, None))
     groups = [mesh_groups((2, 256), axes) for axes in ((1,), (0, 1))]
     assert groups[0].tobytes() == groups[1].tobytes()
-    halves, whole = (machine.seconds(Collective.ALL_REDUCE, 1e9, those) for those in groups)
+    halves, whole = (machine.seconds(Collective.ALL_REDUCE, 1e9, machine.links(those)) for those in groups)
     assert whole > 2 * halves
 
 

@@ -54,18 +54,23 @@ def _suffix_sums(costs: F64) -> F64:
 def _parameters(columns: Columns, model: MeshProgram) -> F64:
     """(n,) lower bound on the seconds of communication for each instruction that reads a parameter."""
     bounds = np.zeros(len(columns.signature_at) - 1)
-    takes = columns.forward + columns.backward
-    takes[:, np.arange(takes.shape[1]), np.arange(takes.shape[1])] = 0.0
+    known: dict[object, float] = {}  # of equal layers, which share signatures
     for position, instruction in enumerate(model.program.instructions):
         if instruction.op >= 0 or not instruction.outputs:
             continue
         (value,) = instruction.outputs
-        rows = np.arange(columns.signature_at[position], columns.signature_at[position + 1])
-        if model.outline.kinds[value] is not Kind.WEIGHT or not len(rows):
+        if model.outline.kinds[value] is not Kind.WEIGHT or not instruction.signatures:
             continue
         reader, argument = model.outline.user[value]
-        uses = np.arange(columns.signature_at[reader], columns.signature_at[reader + 1])
-        target = columns.needs[columns.needs_at[uses] + argument]
-        source = columns.makes[columns.makes_at[rows]]
-        bounds[position] = (columns.sums[rows][:, None] + takes[value][np.ix_(source, target)]).min(initial=np.inf)
+        users = model.program.instructions[reader].signatures
+        sums = columns.sums[columns.signature_at[position] : columns.signature_at[position + 1]]
+        key = int(columns.like[value]), id(instruction.signatures), id(users), argument, sums.tobytes()
+        if key not in known:
+            uses = np.arange(columns.signature_at[reader], columns.signature_at[reader + 1])
+            target = columns.needs[columns.needs_at[uses] + argument]
+            source = columns.makes[columns.makes_at[columns.signature_at[position]] + np.arange(len(sums))]
+            takes = columns.forward[value] + columns.backward[value]
+            np.fill_diagonal(takes, 0.0)
+            known[key] = float((sums[:, None] + takes[np.ix_(source, target)]).min(initial=np.inf))
+        bounds[position] = known[key]
     return bounds

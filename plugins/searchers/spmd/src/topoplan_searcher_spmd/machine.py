@@ -18,10 +18,10 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import Local
 from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
 
-__all__ = ["Machine"]
+__all__ = ["Links", "Machine"]
 
 
-class _Links(NamedTuple):
+class Links(NamedTuple):
     """A group: members, bandwidth (bytes/s) and latency (seconds) of a ring hop, and seconds per byte of every pair."""
 
     members: int
@@ -36,33 +36,25 @@ class Machine:
     def __init__(self, cluster: Cluster, fabric: AnyFabric) -> None:
         self._cluster = cluster
         self._out = _outward(cluster, fabric)
-        self._cache: dict[tuple[bytes, int], _Links] = {}
 
-    def seconds(self, collective: Collective | Local, nbytes: float, groups: I64) -> float:
+    def seconds(self, collective: Collective | Local, nbytes: float, links: Links) -> float:
         """Return the seconds of a collective.
 
         Args:
             collective: its kind.
             nbytes: bytes of the tensor of each group.
-            groups: (groups, members) devices; all groups run at the same time.
+            links: of the groups, which run at the same time.
         """
-        if isinstance(collective, Local) or groups.shape[1] == 1:
+        if isinstance(collective, Local) or links.members == 1:
             return 0.0
-        links = self._links(groups)
         if collective is Collective.ALL_TO_ALL:
             return _wire_bytes(nbytes / links.members**2) * links.pair + links.hop
         turns = 2 if collective is Collective.ALL_REDUCE else 1
         rounds, share = collective_rounds(math.ceil(nbytes * turns / 2), links.members, int(collective))
         return float(rounds * (_wire_bytes(share) / links.bandwidth + links.hop))
 
-    def _links(self, groups: I64) -> _Links:
-        key = groups.tobytes(), groups.shape[1]
-        cached = self._cache.get(key)
-        if cached is None:
-            cached = self._cache[key] = self._group_links(groups)
-        return cached
-
-    def _group_links(self, groups: I64) -> _Links:
+    def links(self, groups: I64) -> Links:
+        """Return what (groups, members) devices have of the network if all groups use it at the same time."""
         cluster, members = self._cluster, groups.shape[1]
         host = cluster.device_host[groups]
         successor = np.roll(host, -1, axis=1)
@@ -80,7 +72,7 @@ class Machine:
         sent_pairs = (occupancy * (members - occupancy)).sum(axis=0)
         pair = float((sent_pairs / self._out).max())
         neighbours = np.where(occupancy > 0, occupancy - 1, 0).max(axis=0)
-        return _Links(members, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
+        return Links(members, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
 
 
 def _wire_bytes(nbytes: float) -> float:

@@ -122,7 +122,8 @@ def fastest_on(
     subject = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
     prices = Prices(problem, model, machine, states[-1])
-    if tight(problem) and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
+    is_tight = outline.known.fact("tight", partial(tight, problem))
+    if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
         raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)
     if np.isfinite(bound) and least_exchange(prices, model) * (1 - _SLACK) > bound * (1 + _SLACK):
         return None
@@ -140,8 +141,7 @@ def fastest_on(
             crowd=None if crowd is None else min(crowd, EACH * beam),
         )
 
-    fastest = run(_columns(prices, model, subject, weight, np.inf), bound)
-    if fastest is None:
+    if (fastest := run(_columns(prices, model, subject, weight, np.inf), bound)) is None:
         return None
     for sharded in states:
         plan = _mesh_plan(problem, model, fastest, sharded, lowering)

@@ -7,143 +7,185 @@ and optimizer state, gathered parameters, and the activations of both micro-batc
 
 from __future__ import annotations
 
+import itertools
 import math
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from typing import NamedTuple
 
-import attrs
 import numpy as np
 
 from topoplan import OperatorGraph, Problem
 from topoplan.arrays import F64
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
+from topoplan_engine.likeness import first_equal
 from topoplan_engine.partition import slice_elements
-from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
+from topoplan_engine.sharding.mesh import AnyMeshStep, any_mesh_steps, mesh_groups
 from topoplan_searcher_spmd.bounds import min_after
+from topoplan_searcher_spmd.conversions import Conversions, conversions_of
+from topoplan_searcher_spmd.known import LargestPart
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.space import Joint, Kind, LargestPart, MeshProgram
-from topoplan_spmd_planning.columns import Columns, columns_of, forms_of
+from topoplan_searcher_spmd.space import Joint, Kind, MeshProgram
+from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.program import Instruction, Verb
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
 
 __all__ = ["Prices", "least_bytes", "least_exchange", "priced"]
 
-_Exchanges = tuple[MeshStep, ...]
+
+class _Crossing(NamedTuple):
+    """(F+1, F+1) seconds of the conversions of a value, by the codes of its forms; infinite if there is none.
+
+    Attributes:
+        forward, backward: of the first micro-batch.
+        second_forward, second_backward: of the second one, which uses the parameters of the first one.
+    """
+
+    forward: F64
+    backward: F64
+    second_forward: F64
+    second_backward: F64
 
 
 class Prices:
-    """Prices of a model on a mesh."""
+    """Prices of a model on a mesh.
+
+    The estimator is asked for every operator, because it may tell equal ones apart by their names.
+    """
 
     def __init__(self, problem: Problem, model: MeshProgram, machine: Machine, sharded_state: bool) -> None:
         self._problem, self._model, self._machine = problem, model, machine
         self._sharded = sharded_state
-        self._sizes = model.mesh.sizes
-        self._groups = cache(lambda axes: mesh_groups(self._sizes, axes))
-        self._exchanges = cache(lambda source, target: mesh_steps(source, target, self._sizes))
+        self._known = model.outline.known
+        self._forms = self._known.forms(model.program)
+        self._links = cache(lambda axes: machine.links(mesh_groups(model.mesh.sizes, axes)))
         # By collective, bytes and axes: many conversions have the same steps.
-        self._along = cache(lambda kind, nbytes, axes: machine.seconds(kind, nbytes, self._groups(axes)))
-        self._state = [self._state_of(op) for op in range(len(problem.graph.operators))]
+        self._along = cache(lambda kind, nbytes, axes: machine.seconds(kind, nbytes, self._links(axes)))
+        self._pieces = cache(lambda forms: math.prod(model.mesh.pieces(forms).values()))
+        self._crossings: dict[object, _Crossing] = {}
 
-    def compute(self, instruction: Instruction[Joint], rule: Joint) -> float:
-        """Return the forward seconds of one micro-batch."""
-        return self.passes(instruction, rule)[0]
+    def passes(self) -> tuple[list[float], list[float]]:
+        """(S,) seconds of one micro-batch under each signature, forward and backward."""
+        forward: list[float] = []
+        backward: list[float] = []
+        for instruction, cuts in zip(self._model.program.instructions, self._model.cuts, strict=True):
+            if instruction.op < 0:
+                forward += [0.0] * len(cuts.number)
+                backward += [0.0] * len(cuts.number)
+                continue
+            parts = [self._price(instruction.op, degrees) for degrees in cuts.degrees]
+            seconds = [part.forward / MICRO_BATCHES for part in parts]
+            forward += [seconds[number] for number in cuts.number]
+            seconds = [part.backward / MICRO_BATCHES for part in parts]
+            backward += [seconds[number] for number in cuts.number]
+        return forward, backward
 
-    def passes(self, instruction: Instruction[Joint], rule: Joint) -> tuple[float, float]:
-        """Return the seconds of one micro-batch, forward and backward."""
-        if instruction.op < 0:
-            return 0.0, 0.0
-        part = self._price(instruction.op, rule.degrees)
-        return part.forward / MICRO_BATCHES, part.backward / MICRO_BATCHES
+    def crossing(self, value: int) -> _Crossing:
+        """Return the seconds of the conversions of a value."""
+        nbytes, kind, forms = self._model.program.values[value].nbytes, self._kind(value), self._forms[value]
+        key = nbytes, kind, id(forms)
+        if key not in self._crossings:
+            self._crossings[key] = self._crossing(nbytes, kind, forms)
+        return self._crossings[key]
 
-    def conversion(self, nbytes: int, source: MeshSharding, target: MeshSharding) -> tuple[float, float] | None:
-        """Return zeros if the resharding exists, else None; `crossing` has its price, which depends on the value."""
-        del nbytes
-        return None if self._exchanges(source, target) is None else (0.0, 0.0)
-
-    def crossing(
-        self, value: int, source: MeshSharding, target: MeshSharding
-    ) -> tuple[float, float, float, float, float]:
-        """Return the forward and backward seconds of a resharding, for both micro-batches, and its bytes."""
-        model, nbytes = self._model, self._model.program.values[value].nbytes
-        kind = model.outline.kinds[value]
-        if kind is not Kind.WEIGHT:
-            forward_steps, backward_steps = self._steps(source, target)
-            part = nbytes / MICRO_BATCHES
-            forward = self._seconds(forward_steps, part)
-            backward = self._seconds(backward_steps, part) if kind is Kind.OUTPUT else 0.0
-            return forward, backward, forward, backward, 0.0
+    def _crossing(self, nbytes: int, kind: Kind, forms: tuple[MeshSharding, ...]) -> _Crossing:
         # A pending gradient is summed here, over samples as well; other gradients are summed where they are read.
-        forward_steps, backward_steps = self._steps(
-            model.stored(source) if PENDING_GRADIENT in source else source, target
+        axes = self._model.mesh.data if kind is Kind.WEIGHT else ()
+        stored = self._stored if axes else _as_it_is
+        conversions: Conversions = self._known.fact(
+            ("conversions", id(forms), axes), partial(conversions_of, forms, stored)
         )
-        joined_bytes = self.gathered_bytes(value, source, target)
-        return self._seconds(forward_steps, nbytes), self._seconds(backward_steps, nbytes), 0.0, 0.0, joined_bytes
+        part = nbytes if kind is Kind.WEIGHT else nbytes / MICRO_BATCHES
+        forward, backward = conversions.seconds(partial(self._seconds, part))
+        free = np.where(conversions.exists, 0.0, np.inf)
+        if kind is Kind.WEIGHT:
+            return _Crossing(forward, backward, free, free)
+        backward = backward if kind is Kind.OUTPUT else free
+        return _Crossing(forward, backward, forward, backward)
 
-    def exchange(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
-        """Return the seconds of a resharding of a parameter and of its gradient; infinite if it does not exist."""
-        if source == target:
-            return 0.0
-        if self._exchanges(source, target) is None:
-            return np.inf
-        forward, backward, *_ = self.crossing(value, source, target)
-        return forward + backward
+    def _stored(self, forms: MeshSharding) -> MeshSharding:
+        return self._model.stored(forms) if PENDING_GRADIENT in forms else forms
+
+    def _seconds(self, nbytes: float, step: AnyMeshStep) -> float:
+        """Return the seconds of a collective for a tensor of ``nbytes`` as a whole."""
+        share = 1 / math.prod(self._model.mesh.sizes[axis] for axis in step.sliced)
+        return float(self._along(step.step.collective, nbytes * share, step.axes))
 
     def gathered_bytes(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
         """Return the bytes of a parameter that is gathered from slices; 0 if it is not."""
         pieces = self._pieces(target)
         return self._model.program.values[value].nbytes / pieces if pieces < self._pieces(source) else 0.0
 
-    def sums(self, instruction: Instruction[Joint], rule: Joint) -> float:
-        """Return the seconds to sum the gradient of a sliced parameter over samples."""
-        if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
-            return 0.0
-        (forms,), axes = rule.outputs, self._model.mesh.data
-        if not axes or PENDING_GRADIENT in forms:
-            return 0.0
-        share = self._model.program.values[instruction.outputs[0]].nbytes / self._pieces(forms)
-        return float(self._along(Collective.ALL_REDUCE, share, axes))
+    def gathered(self, value: int) -> F64:
+        """(F+1, F+1) bytes that the conversions of a value hold; infinite if there is none."""
+        forms, gathered = self._forms[value], np.where(np.isfinite(self.crossing(value).forward), 0.0, np.inf)
+        if self._kind(value) is Kind.WEIGHT:
+            for a, b in np.argwhere(gathered == 0.0).tolist():
+                gathered[a, b] = self.gathered_bytes(value, forms[a - 1], forms[b - 1])
+        return gathered
 
-    def persistent_bytes(self, instruction: Instruction[Joint], rule: Joint) -> float:
-        """Return the bytes that an instruction holds on a device until the backward pass."""
+    def sums(self, instruction: Instruction[Joint]) -> list[float]:
+        """Return for each signature the seconds to sum the gradient of a sliced parameter over samples."""
+        axes = self._model.mesh.data
+        if not axes or not self._reads_weight(instruction):
+            return [0.0] * len(instruction.signatures)
+        nbytes = self._model.program.values[instruction.outputs[0]].nbytes
+        return [
+            0.0
+            if PENDING_GRADIENT in rule.outputs[0]
+            else float(self._along(Collective.ALL_REDUCE, nbytes / self._pieces(rule.outputs[0]), axes))
+            for rule in instruction.signatures
+        ]
+
+    def persistent_bytes(self, position: int) -> list[float]:
+        """Return for each signature of an instruction the bytes that it holds on a device until the backward pass."""
+        instruction, cuts = self._model.program.instructions[position], self._model.cuts[position]
         if instruction.op >= 0:
-            part, op = self._price(instruction.op, rule.degrees), self._problem.graph.operators[instruction.op]
-            cut = sum(int(slice_elements(op, w, rule.degrees).max()) * w.itemsize for w in op.weights)
-            return max(0.0, part.memory - self._state[instruction.op] * cut)
-        if instruction.verb is not Verb.READ or self._model.outline.kinds[instruction.outputs[0]] is not Kind.WEIGHT:
-            return 0.0
-        value, (forms,) = instruction.outputs[0], rule.outputs
+            nbytes = [self._held_bytes(instruction.op, degrees) for degrees in cuts.degrees]
+            return [nbytes[number] for number in cuts.number]
+        if not self._reads_weight(instruction):
+            return [0.0] * len(cuts.number)
+        (value,) = instruction.outputs
+        return [self._stored_bytes(value, rule.outputs[0]) for rule in instruction.signatures]
+
+    def _held_bytes(self, op: int, degrees: tuple[int, ...]) -> float:
+        """Return the bytes that an operator holds on a device besides its parameters and what belongs to them."""
+        operator, first = self._problem.graph.operators[op], first_equal(self._problem.graph)[op]
+
+        def cut() -> int:
+            return sum(int(slice_elements(operator, w, degrees).max()) * w.itemsize for w in operator.weights)
+
+        weights = self._known.fact(("weights", first, degrees), cut)
+        return max(0.0, self._price(op, degrees).memory - self._state(op) * weights)
+
+    def _stored_bytes(self, value: int, forms: MeshSharding) -> float:
+        """Return the bytes of a parameter on a device, with what belongs to it."""
         pieces = self._pieces(forms)
         stored = self._model.program.values[value].nbytes / pieces
-        replicas = (self._state[self._model.outline.owner[value]] - 1) * stored
+        replicas = (self._state(self._model.outline.owner[value]) - 1) * stored
         return stored + replicas / (self._problem.cluster.n_devices / pieces if self._sharded else 1)
 
-    def _pieces(self, forms: MeshSharding) -> int:
-        return math.prod(self._model.mesh.pieces(forms).values())
+    def _kind(self, value: int) -> Kind:
+        return self._model.outline.kinds[value]
 
-    def _steps(self, source: MeshSharding, target: MeshSharding) -> tuple[_Exchanges, _Exchanges]:
-        exchanges = self._exchanges(source, target)
-        assert exchanges is not None
-        return exchanges
-
-    def _seconds(self, steps: _Exchanges, nbytes: float) -> float:
-        return sum(self._along(step.step.collective, nbytes * step.share, step.axes) for step in steps)
+    def _reads_weight(self, instruction: Instruction[Joint]) -> bool:
+        return instruction.verb is Verb.READ and self._kind(instruction.outputs[0]) is Kind.WEIGHT
 
     def _price(self, op: int, degrees: tuple[int, ...]) -> LargestPart:
         """Price an operator cut by ``degrees``; other meshes ask the same."""
-        largest = self._model.outline.largest_parts
-        if (op, degrees) not in largest:
-            devices = np.arange(int(np.prod(degrees, dtype=np.int64)), dtype=np.int32)
-            part = self._problem.costs.price(op, degrees, devices)
-            largest[op, degrees] = LargestPart(
-                float(part.forward.max()),
-                float(part.backward.max()),
-                float(part.memory.max()),
-                None if part.kept is None else float(part.kept[0]),
-            )
-        return largest[op, degrees]
+        parts = self._known.parts
+        if (op, degrees) not in parts:
+            count = math.prod(degrees)
+            devices = self._known.fact(("devices", count), lambda: np.arange(count, dtype=np.int32))
+            parts[op, degrees] = self._known.largest(self._problem.costs.price(op, degrees, devices))
+        return parts[op, degrees]
+
+    def _state(self, op: int) -> float:
+        """Return the persistent bytes for each byte of an operator's parameters; at least 1."""
+        return self._known.fact(("state", op), partial(self._state_of, op))
 
     def _state_of(self, op: int) -> float:
-        """Return the persistent bytes for each byte of an operator's parameters; at least 1."""
         operator = self._problem.graph.operators[op]
         weights = sum(tensor.nbytes for tensor in operator.weights)
         if not weights:
@@ -154,40 +196,43 @@ class Prices:
         return max(1.0, state / weights)
 
 
+def _as_it_is(forms: MeshSharding) -> MeshSharding:
+    return forms
+
+
 def least_bytes(prices: Prices, model: MeshProgram, graph: OperatorGraph) -> float:
     """Return a lower bound on the bytes of a device: the sum of each operator's minimum over its signatures.
 
     A signature counts with the best storage of its parameters, and with what is gathered of them.
     """
-    reads = {i.outputs[0]: i for i in model.program.instructions if i.verb is Verb.READ}
+    instructions = model.program.instructions
+    reads = {i.outputs[0]: position for position, i in enumerate(instructions) if i.verb is Verb.READ}
     cached: dict[object, float] = {}
     visited: set[int] = set()
     total = 0.0
-    for instruction in model.program.instructions:
+    for position, instruction in enumerate(instructions):
         if instruction.op < 0:
             continue
         weights = [(k, value) for k, value in enumerate(instruction.inputs) if value in reads and value not in visited]
         visited.update(value for _, value in weights)
-        op = graph.operators[instruction.op]
-        key = (attrs.evolve(op, name=""), tuple(k for k, _ in weights))
+        key = (first_equal(graph)[instruction.op], tuple(k for k, _ in weights))
         if key not in cached:
             cached[key] = min(
-                prices.persistent_bytes(instruction, rule)
-                + sum(_least_of(prices, reads[value], value, rule.inputs[k]) for k, value in weights)
-                for rule in instruction.signatures
+                held + sum(_least_of(prices, model, reads[value], value, rule.inputs[k]) for k, value in weights)
+                for held, rule in zip(prices.persistent_bytes(position), instruction.signatures, strict=True)
             )
         total += cached[key]
     return total
 
 
-def _least_of(prices: Prices, read: Instruction[Joint], value: int, target: MeshSharding) -> float:
+def _least_of(prices: Prices, model: MeshProgram, read: int, value: int, target: MeshSharding) -> float:
     """Return the minimal bytes of a parameter that is used with the shardings ``target``: stored and gathered."""
+    sources = [rule.outputs[0] for rule in model.program.instructions[read].signatures]
     return min(
         (
-            prices.persistent_bytes(read, rule)
-            + (0.0 if rule.outputs[0] == target else prices.gathered_bytes(value, rule.outputs[0], target))
-            for rule in read.signatures
-            if rule.outputs[0] == target or prices.conversion(0, rule.outputs[0], target) is not None
+            stored + (0.0 if source == target else prices.gathered_bytes(value, source, target))
+            for stored, source in zip(prices.persistent_bytes(read), sources, strict=True)
+            if source == target or any_mesh_steps(source, target) is not None
         ),
         default=np.inf,
     )
@@ -199,6 +244,7 @@ def least_exchange(prices: Prices, model: MeshProgram) -> float:
     It needs no columns, which cost more than all else on a mesh that is dominated.
     """
     program, cached, total = model.program, dict[object, float](), 0.0
+    forms = model.outline.known.forms(program)
     for read in program.instructions:
         if read.verb is not Verb.READ or model.outline.kinds[read.outputs[0]] is not Kind.WEIGHT:
             continue
@@ -207,12 +253,14 @@ def least_exchange(prices: Prices, model: MeshProgram) -> float:
         users = program.instructions[reader].signatures
         key = program.values[value].nbytes, id(read.signatures), id(users), argument  # equal layers share signatures
         if key not in cached:
-            targets = dict.fromkeys(rule.inputs[argument] for rule in users)
-            cached[key] = min(
-                prices.sums(read, rule) + prices.exchange(value, rule.outputs[0], target)
-                for rule in read.signatures
-                for target in targets
-            )
+            codes = {form: code for code, form in enumerate(forms[value], 1)}
+            sources = [codes[rule.outputs[0]] for rule in read.signatures]
+            targets = [codes[form] for form in dict.fromkeys(rule.inputs[argument] for rule in users)]
+            crossing = prices.crossing(value)
+            exchange = crossing.forward + crossing.backward
+            np.fill_diagonal(exchange, 0.0)
+            sums = np.array(prices.sums(read))
+            cached[key] = float((sums[:, None] + exchange[np.ix_(sources, targets)]).min())
         total += cached[key]
     return total
 
@@ -222,34 +270,45 @@ def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Co
 
     Error messages begin with ``subject``.
     """
-    program = model.program
-    base = columns_of(program, prices, subject)
-    pairs = [(i, rule) for i in program.instructions for rule in i.signatures]
-    crossings = np.full((5, *base.forward.shape), np.inf)
+    base, bounded = model.outline.known.columns(model.program, subject), bool(np.isfinite(limit))
+    instructions = model.program.instructions
+    # Values of equal bytes, forms and kind have the same conversions.
     numbers: dict[object, int] = {}
-    for v, forms in enumerate(forms_of(program)):
-        first = numbers.setdefault((base.like[v], model.outline.kinds[v]), v)
-        if first < v:
-            crossings[:, v] = crossings[:, first]
-            continue
-        for a, b in np.argwhere(np.isfinite(base.forward[v])).tolist():
-            crossings[:, v, a, b] = prices.crossing(v, forms[a - 1], forms[b - 1])
-
-    def column(values: list[float]) -> F64:
-        return np.array(values, dtype=np.float64)
-
-    bounded = np.isfinite(limit)
-    held_bytes = column([prices.persistent_bytes(i, rule) for i, rule in pairs] if bounded else [0.0] * len(pairs))
+    place = [
+        numbers.setdefault(pair, len(numbers)) for pair in zip(base.like.tolist(), model.outline.kinds, strict=True)
+    ]
+    distinct = [place.index(number) for number in range(len(numbers))]
+    crossings = [_stacked(rows)[place] for rows in zip(*(prices.crossing(value) for value in distinct), strict=True)]
+    held = np.zeros(int(base.signature_at[-1]))
+    gathered = np.zeros_like(crossings[0])
+    if bounded:
+        held = _column(prices.persistent_bytes(position) for position in range(len(instructions)))
+        gathered = _stacked([prices.gathered(value) for value in distinct])[place]
+    forward, backward = prices.passes()
     return base._replace(
         overlapped=True,
-        back=column([prices.passes(i, rule)[1] for i, rule in pairs]),
-        sums=column([prices.sums(i, rule) for i, rule in pairs]),
-        signature_bytes=held_bytes,
+        seconds=np.array(forward),
+        back=np.array(backward),
+        sums=_column(map(prices.sums, instructions)),
+        signature_bytes=held,
         forward=crossings[0],
         backward=crossings[1],
         second_forward=crossings[2],
         second_backward=crossings[3],
-        gathered_bytes=crossings[4] if bounded else np.zeros_like(crossings[4]),
+        gathered_bytes=gathered,
         limit=limit,
-        min_bytes=min_after(held_bytes, base.signature_at) * (1 - 1e-9),
+        min_bytes=min_after(held, base.signature_at) * (1 - 1e-9),
     )
+
+
+def _stacked(tables: Sequence[F64]) -> F64:
+    """(n, F, F) tables of several values, infinite beyond the last form of each."""
+    most = max(map(len, tables))
+    stacked = np.full((len(tables), most, most), np.inf)
+    for number, table in enumerate(tables):
+        stacked[number, : len(table), : len(table)] = table
+    return stacked
+
+
+def _column(rows: Iterable[list[float]]) -> F64:
+    return np.array(list(itertools.chain.from_iterable(rows)), dtype=np.float64)

@@ -19,7 +19,6 @@ import numpy as np
 from topoplan import Candidate, PlacedStrategy, Problem, Search, SpmdStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.placement import Placement
-from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
@@ -141,7 +140,8 @@ class SpmdSearch(Search):
         if shortlist:
             yield shortlist
         simulated: dict[Mesh, list[_Proposal]] = {}
-        for mesh, plan in self._mesh_plans(fabric):
+        machine = Machine(self._problem.cluster, fabric)
+        for mesh, plan in self._mesh_plans(machine):
             self._plans.append(plan)
             named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
             if self._overlaps(plan.strategy):
@@ -156,11 +156,11 @@ class SpmdSearch(Search):
             raise self._refused
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
         for mesh in best[: self._options.finalists]:
-            overlap_plan = self._tried(mesh, partial(self._ahead, mesh, fabric))
+            overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
             if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
 
-    def _mesh_plans(self, fabric: AnyFabric) -> Iterator[tuple[Mesh, MeshPlan]]:
+    def _mesh_plans(self, machine: Machine) -> Iterator[tuple[Mesh, MeshPlan]]:
         """Yield the plans that may be among the best; last, by time, meshes whose fastest plan does not fit.
 
         The time of that plan bounds those of plans that fit, and such plans take longer to find.
@@ -168,7 +168,7 @@ class SpmdSearch(Search):
         experts = max(self._outline.experts, default=-1) >= 0
         overfull: list[tuple[Mesh, Overfull]] = []
         for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
-            plan = self._tried(mesh, partial(self._plan, mesh, fabric, bound=self._bound()))
+            plan = self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound()))
             if isinstance(plan, Overfull):
                 overfull.append((mesh, plan))
             elif plan is not None:
@@ -223,7 +223,7 @@ class SpmdSearch(Search):
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
 
     def _plan(
-        self, mesh: Mesh, fabric: AnyFabric, *, weight: float = 1.0, bound: float = np.inf
+        self, mesh: Mesh, machine: Machine, *, weight: float = 1.0, bound: float = np.inf
     ) -> MeshPlan | Overfull | None:
         """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
@@ -231,7 +231,7 @@ class SpmdSearch(Search):
             problem,
             self._outline,
             mesh,
-            Machine(problem.cluster, fabric),
+            machine,
             self._lowering,
             state=options.state,
             beam=options.beam,
@@ -242,9 +242,9 @@ class SpmdSearch(Search):
         self._dominated += plan is None and bound < np.inf
         return plan
 
-    def _ahead(self, mesh: Mesh, fabric: AnyFabric) -> MeshPlan | None:
+    def _ahead(self, mesh: Mesh, machine: Machine) -> MeshPlan | None:
         """Return a plan that fits and counts computation for less."""
-        return fitted(self._plan(mesh, fabric, weight=AHEAD))
+        return fitted(self._plan(mesh, machine, weight=AHEAD))
 
     def _fitted(self, overfull: Overfull) -> MeshPlan | None:
         """Return a plan that fits; count the meshes that are dropped."""

@@ -9,8 +9,10 @@ has one signature for each axis.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 import attrs
@@ -29,7 +31,9 @@ from topoplan.model.sharding import (
     shard,
 )
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.likeness import first_equal
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_searcher_spmd.known import Known
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
 __all__ = ["Joint", "Kind", "Mesh", "MeshProgram", "Outline", "Role", "mesh_program", "meshes", "outline"]
@@ -86,13 +90,11 @@ class Joint:
 
     Attributes:
         rules: the signatures, by axis.
-        degrees: of the cut of the operator; none if it runs none.
     """
 
     rules: tuple[Signature, ...]
-    degrees: tuple[int, ...] = attrs.field(eq=False)
-    inputs: tuple[MeshSharding, ...] = attrs.field(init=False)
-    outputs: tuple[MeshSharding, ...] = attrs.field(init=False)
+    inputs: tuple[MeshSharding, ...] = attrs.field(init=False, eq=False)
+    outputs: tuple[MeshSharding, ...] = attrs.field(init=False, eq=False)
 
     @inputs.default
     def _inputs(self) -> tuple[MeshSharding, ...]:
@@ -103,13 +105,27 @@ class Joint:
         return tuple(zip(*(rule.outputs for rule in self.rules), strict=True))
 
 
-class LargestPart(NamedTuple):
-    """The largest values of an operator's parts: seconds of both passes, and bytes; and ``kept`` of the first part."""
+class Cuts(NamedTuple):
+    """The cuts of an operator on a mesh: distinct degrees, and the ``number`` of those that each signature makes."""
 
-    forward: float
-    backward: float
-    memory: float
-    kept: float | None
+    degrees: tuple[tuple[int, ...], ...]
+    number: tuple[int, ...]
+
+
+class _Layout(NamedTuple):
+    """The joint signatures of an instruction on meshes of any sizes; sets of axes, and of conditions, are bit masks.
+
+    Attributes:
+        joints: all combinations of the signatures along the axes.
+        cut: for each of them, the axes that cut each dimension of the operator.
+        conditions: (size, axes) that has to be divided by the devices along these axes.
+        needs: for each of the joints, the conditions under which its slices are equal.
+    """
+
+    joints: tuple[Joint, ...]
+    cut: tuple[tuple[int, ...], ...]
+    conditions: tuple[tuple[int, int], ...]
+    needs: tuple[int, ...]
 
 
 @attrs.frozen
@@ -123,7 +139,7 @@ class Outline:
         user: for each value, the last instruction that uses it and the index of the argument, or (-1, -1).
         experts: (n_ops) the dimension of experts in each operator, or -1.
         equal: for each instruction, the first one that has the same signatures on every mesh, as in an equal layer.
-        largest_parts: prices so far, by operator and degrees of its cut.
+        known: what is known so far on several meshes.
     """
 
     program: Program[Signature]
@@ -132,16 +148,21 @@ class Outline:
     user: tuple[tuple[int, int], ...]
     experts: tuple[int, ...]
     equal: tuple[int, ...]
-    largest_parts: dict[tuple[int, tuple[int, ...]], LargestPart] = attrs.field(factory=dict, init=False, eq=False)
+    known: Known = attrs.field(factory=Known, init=False, eq=False, repr=False)
 
 
 @attrs.frozen
 class MeshProgram:
-    """A model as instructions on a mesh, with all possible joint signatures."""
+    """A model as instructions on a mesh, with all possible joint signatures.
+
+    Attributes:
+        cuts: those that the signatures of each instruction make; none of an instruction that runs no operator.
+    """
 
     mesh: Mesh
     program: Program[Joint]
     outline: Outline
+    cuts: tuple[Cuts, ...]
 
     def stored(self, forms: MeshSharding) -> MeshSharding:
         """Return the stored sharding of a value that is read with the shardings ``forms``.
@@ -196,7 +217,7 @@ def _equal_instructions(
     program: Program[Signature], user: Sequence[tuple[int, int]], experts: Sequence[int], graph: OperatorGraph
 ) -> tuple[int, ...]:
     """Return `Outline.equal`: signatures depend on the operator, or on that of which a value is an argument."""
-    operators = [attrs.evolve(op, name="") for op in graph.operators]
+    operators = first_equal(graph)
 
     def described(i: Instruction[Signature]) -> object:
         return (i.verb, i.signatures, operators[i.op], experts[i.op]) if i.op >= 0 else (i.verb, i.signatures)
@@ -217,24 +238,102 @@ def mesh_program(problem: Problem, model: Outline, mesh: Mesh) -> MeshProgram:
     Raises:
         TopoplanError: an instruction has no such signature; the message names it and what its cuts lack.
     """
-    instructions = []
-    joints: dict[int, list[Joint]] = {}  # of the first of equal instructions
-    shared: dict[object, tuple[Joint, ...]] = {}  # of those, the ones that have a price
+    instructions, cuts, products = [], [], _products(mesh.sizes)
+    even: dict[int, _Even] = {}  # of the first of equal instructions
+    shared: dict[object, tuple[tuple[Joint, ...], Cuts]] = {}  # of those, the ones that have a price
+    supported = model.known.supported
     for first, i in zip(model.equal, model.program.instructions, strict=True):
-        if first not in joints:
-            rules_by_axis = tuple(
-                _along(role, size, i, model, problem.graph) for role, size in zip(mesh.roles, mesh.sizes, strict=True)
-            )
-            shapes = tuple(model.program.values[value].shape for value in (*i.inputs, *i.outputs))
-            sizes = tuple(dim.size for dim in problem.graph.operators[i.op].dims) if i.op >= 0 else ()
-            joints[first] = list(_joint(mesh, rules_by_axis, shapes, sizes))
-        priced = tuple(i.op < 0 or problem.costs.supports(i.op, joint.degrees) for joint in joints[first])
-        rules = shared.setdefault((first, priced), tuple(itertools.compress(joints[first], priced)))
+        if first not in even:
+            even[first] = _even(problem.graph, model, mesh, products, first)
+        degrees, of_op = even[first].cuts.degrees, supported[i.op]
+        for cut in degrees:
+            if cut not in of_op:
+                of_op[cut] = i.op < 0 or problem.costs.supports(i.op, cut)
+        has_price = tuple([of_op[cut] for cut in degrees])
+        if (first, has_price) not in shared:
+            shared[first, has_price] = _priced(model, first, even[first], has_price)
+        rules, i_cuts = shared[first, has_price]
         if not rules:
-            cuts = sorted({joint.degrees for joint in joints[first]})
-            raise TopoplanError(f"searcher spmd: model {problem.graph.name!r}: {_why_none(problem, mesh, i, cuts)}")
+            raise TopoplanError(
+                f"searcher spmd: model {problem.graph.name!r}: {_why_none(problem, mesh, i, sorted(degrees))}"
+            )
         instructions.append(Instruction(i.verb, i.name, i.inputs, i.outputs, rules, i.op))
-    return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model)
+        cuts.append(i_cuts)
+    return MeshProgram(mesh, Program(tuple(instructions), model.program.values), model, tuple(cuts))
+
+
+class _Even(NamedTuple):
+    """The joint signatures of an instruction that have equal slices on a mesh, and their cuts.
+
+    Attributes:
+        layout: of all joint signatures.
+        numbers: those that have equal slices.
+    """
+
+    layout: _Layout
+    numbers: tuple[int, ...]
+    cuts: Cuts
+
+
+def _even(graph: OperatorGraph, model: Outline, mesh: Mesh, products: Sequence[int], first: int) -> _Even:
+    """Return the joint signatures of an instruction that have equal slices on a mesh; ``products``: see `_products`."""
+    known, i = model.known, model.program.instructions[first]
+    rules_by_axis = [
+        known.fact(("axis", first, role, size), partial(_along_once, role, size, i, model, graph))
+        for role, size in zip(mesh.roles, mesh.sizes, strict=True)
+    ]
+    layout = known.fact(("layout", first, *map(id, rules_by_axis)), partial(_layout, rules_by_axis, i, model, graph))
+    holds = sum(1 << bit for bit, (size, axes) in enumerate(layout.conditions) if size % products[axes] == 0)
+    numbers = [number for number, needs in enumerate(layout.needs) if needs & holds == needs]
+    degrees = [tuple([products[axes] for axes in layout.cut[number]]) for number in numbers]
+    distinct = {cut: number for number, cut in enumerate(dict.fromkeys(degrees))}
+    return _Even(layout, tuple(numbers), Cuts(tuple(distinct), tuple([distinct[cut] for cut in degrees])))
+
+
+def _products(sizes: Sequence[int]) -> list[int]:
+    """Return the devices along each set of axes, given as a bit mask."""
+    return [math.prod(size for axis, size in enumerate(sizes) if axes >> axis & 1) for axes in range(1 << len(sizes))]
+
+
+def _priced(model: Outline, first: int, even: _Even, has_price: Sequence[bool]) -> tuple[tuple[Joint, ...], Cuts]:
+    """Return the joint signatures of an instruction on a mesh that have a price, the same tuple on all meshes."""
+    layout, numbers, cuts = even
+    rows = [row for row, cut in enumerate(cuts.number) if has_price[cut]]
+    number = {cut: k for k, cut in enumerate(itertools.compress(range(len(has_price)), has_price))}
+    chosen = tuple([numbers[row] for row in rows])
+    rules = model.known.fact(
+        ("rules", first, id(layout), chosen), lambda: tuple([layout.joints[number] for number in chosen])
+    )
+    degrees = tuple(itertools.compress(cuts.degrees, has_price))
+    return rules, Cuts(degrees, tuple([number[cuts.number[row]] for row in rows]))
+
+
+def _layout(
+    rules_by_axis: Sequence[tuple[Signature, ...]], i: Instruction[Signature], model: Outline, graph: OperatorGraph
+) -> _Layout:
+    """Return the joint signatures of an instruction, given its signatures along each axis."""
+    shapes = [model.program.values[value].shape for value in (*i.inputs, *i.outputs)]
+    sizes = [dim.size for dim in graph.operators[i.op].dims] if i.op >= 0 else []
+    joints = tuple(Joint(rules) for rules in itertools.product(*rules_by_axis))
+    conditions: dict[tuple[int, int], int] = {}
+    cut, needs = [], []
+    for joint in joints:
+        along = _axes_along([rule.dim for rule in joint.rules]) if sizes else {}
+        cut.append(tuple(along.get(dim, 0) for dim in range(len(sizes))))
+        slices = [(sizes[dim], axes) for dim, axes in along.items()]
+        for shape, forms in zip(shapes, (*joint.inputs, *joint.outputs), strict=True):
+            slices += [(shape[k], axes) for k, axes in _axes_along([form.axis for form in forms]).items()]
+        needs.append(sum(1 << conditions.setdefault(each, len(conditions)) for each in dict.fromkeys(slices)))
+    return _Layout(joints, tuple(cut), tuple(conditions), tuple(needs))
+
+
+def _axes_along(along: Sequence[int]) -> dict[int, int]:
+    """Return what the axes of a mesh lie ``along`` (-1: nothing), with the bit mask of those that do."""
+    axes: dict[int, int] = {}
+    for axis, what in enumerate(along):
+        if what >= 0:
+            axes[what] = axes.get(what, 0) | 1 << axis
+    return axes
 
 
 def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signature:
@@ -243,6 +342,15 @@ def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signat
     if size == 1 or dim < 0 or op.dims[dim].size % size:
         return rules[-1]
     return next((rule for rule in rules if rule.dim == dim), rules[-1])
+
+
+def _along_once(
+    role: Role, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+) -> tuple[Signature, ...]:
+    """Return what `_along` does, the same tuple for axes of all sizes with the same signatures."""
+    rules = _along(role, size, i, model, graph)
+    # Signatures compare without their dimensions.
+    return model.known.fact(("along", rules, tuple(rule.dim for rule in rules)), lambda: rules)
 
 
 def _along(
@@ -273,33 +381,6 @@ def _along(
         axes = arguments(graph.operators[user.op])[argument].axes
         slices = [shard(k) for k, axis in enumerate(axes) if axis.dim == model.experts[user.op]]
     return tuple(Signature((), (form,)) for form in (PENDING_GRADIENT, *slices))
-
-
-def _joint(
-    mesh: Mesh,
-    rules_by_axis: Sequence[tuple[Signature, ...]],
-    shapes: Sequence[tuple[int, ...]],
-    sizes: Sequence[int],
-) -> Iterator[Joint]:
-    """Yield the joint signatures that have equal slices.
-
-    Args:
-        mesh: the mesh.
-        rules_by_axis: the signatures of an instruction along each axis.
-        shapes: of its inputs and outputs.
-        sizes: of the dimensions of its operator; none if it runs none.
-    """
-    for rules in itertools.product(*rules_by_axis):
-        degrees = [1] * len(sizes)
-        for rule, size in zip(rules, mesh.sizes, strict=True):
-            if sizes and rule.dim >= 0:
-                degrees[rule.dim] *= size
-        if any(size % degree for size, degree in zip(sizes, degrees, strict=True)):
-            continue
-        joint = Joint(rules, tuple(degrees))
-        cut = (mesh.pieces(forms) for forms in (*joint.inputs, *joint.outputs))
-        if not any(shape[k] % n for shape, pieces in zip(shapes, cut, strict=True) for k, n in pieces.items()):
-            yield joint
 
 
 def _why_none(problem: Problem, mesh: Mesh, i: Instruction[Signature], cuts: Sequence[tuple[int, ...]]) -> str:
