@@ -42,6 +42,12 @@ with on_compilation(lambda: print("compiling", end=" ")):
 SHIP = "from topoplan_engine.kernels.caching import shipping\nwith shipping():\n" + "".join(
     f"    {line}\n" for line in CALL.strip().splitlines()
 )
+#: Needs SciPy's linear algebra.
+PRODUCT = """
+import numba
+import numpy as np
+print(numba.njit(lambda a: a @ a)(np.array([[1.0, 1.0], [0.0, 1.0]]))[0, 1])
+"""
 
 
 @pytest.fixture
@@ -162,3 +168,9 @@ def test_kernels_for_one_kind_of_cpu_are_not_shipped(folder):
         run(folder, SHIP)
     assert "ValueError: NUMBA_CPU_NAME is not generic" in caught.value.stderr
     assert not Path(folder, "topoplan_little/compiled_kernels").exists()
+
+
+@pytest.mark.parametrize("given", ["", "import scipy.linalg\n"])
+def test_kernels_run_without_scipy_and_others_still_find_it(folder, given):
+    code = given + CALL + "import sys\nprint('scipy.linalg' in sys.modules, end=' ')\n" + PRODUCT
+    assert run(folder, code).split()[-2:] == [str(bool(given)), "2.0"]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import os
 import sys
 import types
@@ -108,6 +109,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kept version of the function for a signature; None if there is none that fits."""
+        _load_array_functions()
         target_context.refresh()
         if (overload := self._load_shipped(sig, target_context)) is not None or _called is not None:
             return overload
@@ -137,6 +139,26 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
         except Exception:  # as above
             return None
+
+
+@functools.cache
+def _load_array_functions() -> None:
+    """Load numba's functions of arrays without SciPy, which takes as long as all else that numba loads for a kernel.
+
+    Numba imports SciPy's linear algebra to see whether it is there.  No kernel here calls it, and numba looks again
+    before it compiles one that does.
+    """
+    from numba.np import linalg
+
+    if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules or not hasattr(linalg, "ensure_blas"):
+        return
+    ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        from numba.np import arraymath
+    finally:
+        linalg.ensure_blas = ensure_blas
+    arraymath.ensure_blas = ensure_blas
+    arraymath._HAVE_BLAS = importlib.util.find_spec("scipy") is not None
 
 
 @functools.cache
