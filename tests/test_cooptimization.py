@@ -202,7 +202,7 @@ def test_chains_give_an_outcome_like_any_other(host):
 def one_session(host, experiment):
     """Start a process with the first chain, which only prices its initial state."""
     arguments = [(experiment, None, [0], chains.Part(limits=Limits(budget=0)))]
-    return Processes().sessions(host, "chains", chains._server, 1, lambda count: arguments)
+    return Processes().sessions(host, "chains", chains._server, 1, lambda count: arguments, Stop())
 
 
 def test_a_process_that_ends_early_is_an_error(host):

@@ -419,6 +419,25 @@ def test_a_worker_that_takes_a_session_over_is_told_to_stop_too(session):
     assert client.stopped == ["b"]
 
 
+def test_who_waits_for_the_first_worker_can_stop(no_waits, monkeypatch):
+    client, stop = Answering(), Stop()
+    client.close = lambda timeout: None
+    monkeypatch.setattr(Dask, "client", lambda self: client)
+    monkeypatch.setattr(dask, "LOOK", 0.0)
+
+    def looked():
+        stop.wanted = client.questions == 3
+        if client.status != "running":
+            raise OSError
+        return {}
+
+    client.nthreads = looked
+    sessions = Dask(address="tcp://127.0.0.1:1").sessions(Host.discover(), "sums", worker_jobs.sums, 1, list, stop)
+    with pytest.raises(KeyboardInterrupt), sessions:
+        pass
+    assert client.questions == 4
+
+
 @pytest.fixture
 def one_worker():
     """Return a Dask cluster of one process, which ends after a minute."""
@@ -437,7 +456,7 @@ def test_a_job_is_done_again_where_the_only_worker_died_and_another_one_came(one
 @pytest.mark.slow
 def test_a_session_goes_on_where_the_only_worker_died_and_another_one_came(one_worker, tmp_path):
     executor = Dask(address=one_worker.scheduler_address)
-    with executor.sessions(Host.discover(), "sums", worker_jobs.sums, 1, lambda count: [()]) as (session,):
+    with executor.sessions(Host.discover(), "sums", worker_jobs.sums, 1, lambda count: [()], Stop()) as (session,):
         sums = []
         for request in (1, 2, tmp_path / "died", 4):
             session.send(request)

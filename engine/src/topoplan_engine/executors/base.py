@@ -76,7 +76,13 @@ class Executor(ABC):
 
     @abstractmethod
     def sessions(
-        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+        self,
+        host: Host,
+        what: str,
+        make: Callable[..., Any],
+        most: int,
+        arguments: Callable[[int], Sequence[Any]],
+        stop: Stop,
     ) -> AbstractContextManager[list[Session]]:
         """Start sessions, which end with the context.
 
@@ -87,9 +93,11 @@ class Executor(ABC):
                 requests.  It depends on nothing but its arguments and these, so that it can be repeated.
             most: sessions at most.
             arguments: gives those of each session, for the number of sessions that there are to be.
+            stop: whether the user wants to stop, before there are any.
 
         Raises:
             TopoplanError: there are no workers, or a plugin of the host cannot be sent to them.
+            KeyboardInterrupt: the user has stopped it before there were any.
         """
 
 

@@ -26,6 +26,7 @@ from topoplan_engine.executors.base import Executor, Pool, Session
 from topoplan_engine.executors.dask_sessions import DaskSession
 from topoplan_engine.executors.dask_workers import ANSWERS, LOOK, LOST, Workers
 from topoplan_engine.executors.remote import run_remote, versions_of
+from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import packed
 
 __all__ = ["Dask"]
@@ -67,7 +68,13 @@ class Dask(Executor):
 
     @contextmanager
     def sessions(
-        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+        self,
+        host: Host,
+        what: str,
+        make: Callable[..., Any],
+        most: int,
+        arguments: Callable[[int], Sequence[Any]],
+        stop: Stop,
     ) -> Iterator[list[Session]]:
         """Start a session for each of the workers that there are now, which come to the same state elsewhere."""
         client, plugins, versions = self.client(), packed(host), versions_of(host)
@@ -75,6 +82,8 @@ class Dask(Executor):
         try:
             workers = Workers(client)
             while not workers.addresses():
+                if stop.wanted:
+                    raise KeyboardInterrupt
                 time.sleep(LOOK)
             for each in arguments(min(most, len(workers.addresses()))):
                 sessions.append(DaskSession(client, workers, what, plugins, versions, make, each))

@@ -15,6 +15,7 @@ from topoplan.errors import TopoplanError
 from topoplan.options import option
 from topoplan.plugin.host import Host
 from topoplan_engine.executors.base import Executor, Pool, Session
+from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import packed
 from topoplan_engine.workers import Worker, interrupts_ignored, process_pool, run_job
 
@@ -35,7 +36,13 @@ class Processes(Executor):
 
     @contextmanager
     def sessions(
-        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+        self,
+        host: Host,
+        what: str,
+        make: Callable[..., Any],
+        most: int,
+        arguments: Callable[[int], Sequence[Any]],
+        stop: Stop,
     ) -> Iterator[list[Session]]:
         """Start a process for each session."""
         plugins = packed(host)

@@ -265,7 +265,7 @@ def search(
             local = LocalWorkers(host, experiment, perturbation, range(run.chains), part, stop)
             with closing(local):
                 return _rounds([local], run.chains, part.limits, on_progress, on_best, stop)
-        with executor.sessions(host, "chains", _server, run.chains, arguments) as sessions:
+        with executor.sessions(host, "chains", _server, run.chains, arguments, stop) as sessions:
             groups = [RemoteWorkers(session, stop) for session in sessions]
             result = _rounds(groups, run.chains, part.limits, on_progress, on_best, stop)
             for group in groups:
