@@ -79,9 +79,10 @@ def test_claims_of_a_process_of_this_machine_that_died_are_stale_at_once(tmp_pat
     assert sorted(path.name.rpartition(".")[2] for path in tmp_path.iterdir()) == ["1", "alive"]
     with Claims(tmp_path) as claims:
         assert claims.others() == set()
+        assert [path.name for path in tmp_path.glob("*.alive")] == [f"{claims.name}.alive"]
         assert claims.take("a")
         assert (tmp_path / "a.2").exists()
-    assert not list(tmp_path.glob("a.*"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def elsewhere(monkeypatch, name="another machine"):
@@ -108,6 +109,53 @@ def test_claims_of_another_machine_are_stale_when_its_file_does_not_change(folde
         assert dead.take("a") is False  # it was only suspended, and somebody else has the job now
     dead.__exit__(None, None, None)
     assert list(folder.iterdir()) == []
+
+
+def test_files_of_dead_participants_of_other_machines_go_when_somebody_has_watched_them_long_enough(
+    folder, monkeypatch
+):
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        elsewhere(patch)
+        dead, alive = (Claims(folder, heartbeat=1e9).__enter__() for _ in range(2))
+    (folder / "unreadable.alive").write_text("{")
+    everything = {"unreadable.alive", f"{dead.name}.alive", f"{alive.name}.alive"}
+    for seconds, left in ((59.0, everything), (60.0, {f"{alive.name}.alive"})):
+        with Claims(folder, expires=60, clock=clock):
+            clock.now += seconds
+            os.utime(alive._own, (clock.now, clock.now))
+        assert {path.name for path in folder.iterdir()} == left
+    alive.__exit__(None, None, None)
+
+
+def test_a_participant_that_was_taken_for_dead_writes_its_file_again_and_keeps_its_claims(folder, monkeypatch):
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        elsewhere(patch)
+        suspended = Claims(folder, heartbeat=1e9).__enter__()
+        suspended.take("a")
+    with Claims(folder, expires=60, clock=clock) as watching:
+        assert watching.others() == {"a"}
+        clock.now = 59.0
+        suspended._own.unlink()  # a third one has watched it for longer
+        assert watching.others() == {"a"}
+        clock.now = 118.0
+        assert suspended.take("b")
+        assert watching.others() == {"a", "b"}
+        assert not watching.take("b")
+        suspended.release("a")
+        assert watching.take("a")
+        suspended.__exit__(None, None, None)
+    assert list(folder.iterdir()) == []
+
+
+def test_where_machines_cannot_be_told_apart_no_process_counts_as_dead_at_once(folder, monkeypatch):
+    elsewhere(monkeypatch, None)
+    monkeypatch.setattr("topoplan_engine.executors.claims._alive", lambda pid: False)
+    with Claims(folder) as one, Claims(folder) as two:
+        assert one.take("a")
+        assert not two.take("a")
+        assert two.others() == {"a"}
 
 
 @pytest.mark.parametrize("skew", [-1e6, 1e6])

@@ -7,6 +7,10 @@ its file has not changed while this process has watched it for `EXPIRES` seconds
 clocks of different machines are compared.  Who finds ``JOB.1`` stale claims ``JOB.2``, which again one participant
 gets.
 
+The file of a participant that is dead by the same rules is removed when another one begins or ends.  Claims are not,
+since nobody but their owner can tell an old ``JOB.1`` from one that was made just now.  Without its file a participant
+counts as changed, so that its claims last as long again, and one that lives after all writes the file again.
+
 A participant that was only suspended may so do a job that another one has taken over.  Results must therefore be
 written atomically, and be the same whoever writes them.  After `Claims.take`, look whether the result is there: the job
 may have been finished just before.
@@ -82,6 +86,7 @@ class Claims:
             self._sign()
         except OSError as error:
             raise TopoplanError(f"{shown_path(self._folder)}: no claims can be written ({why_not(error)})") from None
+        self._remove_dead()
         self._thread.start()
         return self
 
@@ -94,6 +99,7 @@ class Claims:
             self.release(job)
         with contextlib.suppress(OSError):
             self._own.unlink()
+        self._remove_dead()
 
     @property
     def name(self) -> str:
@@ -110,6 +116,13 @@ class Claims:
                     os.utime(self._own)
                 else:  # somebody cleaned up
                     self._sign()
+
+    def _remove_dead(self) -> None:
+        """Remove the files of dead participants: of those that this process has watched for long enough, too."""
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"*{_ALIVE}"):
+                if path != self._own and self._dead(path):
+                    path.unlink(missing_ok=True)
 
     def others(self) -> set[str]:
         """Return the jobs that others have claimed and are alive to do."""
@@ -140,6 +153,9 @@ class Claims:
     def _link(self, claim: Path) -> None:
         try:
             os.link(self._own, claim)
+        except FileNotFoundError:  # this process was suspended, and somebody took it for dead
+            self._sign()
+            self._link(claim)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -168,15 +184,18 @@ class Claims:
 
     def _stale(self, job: str, generation: int) -> bool:
         """Say whether nobody is alive to do what a claim says."""
-        claim = self._folder / f"{job}.{generation}"
+        return self._dead(self._folder / f"{job}.{generation}")
+
+    def _dead(self, path: Path) -> bool:
+        """Say whether a participant is not alive, by a claim of it or by its own file."""
         try:
-            record = json.loads(claim.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
             name, machine, pid = str(record["name"]), record["machine"], int(record["pid"])
-        except FileNotFoundError:  # released just now: not stale, and gone at the next look
+        except FileNotFoundError:  # released just now, and gone at the next look
             return False
         except (OSError, ValueError, KeyError, TypeError):
-            name, machine, pid = claim.name, None, 0
-        if machine == _machine() and name != self._name and not _alive(pid):
+            name, machine, pid = path.name.removesuffix(_ALIVE), None, 0
+        if machine is not None and machine == _machine() and name != self._name and not _alive(pid):
             return True
         touched = self._touched(self._folder / f"{name}{_ALIVE}")
         watched = self._watched.get(name)
