@@ -2,10 +2,11 @@
 
     python tools/kernels.py
 
-runs a small case of every command that calls kernels (`COMMANDS`).  What numba compiles for it lies then in a folder
-``compiled_kernels`` of each package that has kernels, where `topoplan_engine.kernels.caching` looks for it and wheels
-take it from.  `checkout_backend` does this when the engine is installed from a checkout; before a release, the command
-above does, once with each Python.  The packages need not be installed, only what they require from others.
+runs a small case of every command that calls kernels (`COMMANDS`), in two processes where there are two cores.  What
+numba compiles for them lies then in a folder ``compiled_kernels`` of each package that has kernels, where
+`topoplan_engine.kernels.caching` looks for it and wheels take it from.  `checkout_backend` does this when the engine is
+installed from a checkout; before a release, the command above does, once with each Python.  The packages need not be
+installed, only what they require from others.
 
 Nothing is done if no source has changed since the last time.  Kernels whose sources have not changed are kept.
 """
@@ -13,7 +14,10 @@ Nothing is done if no source has changed since the last time.  Kernels whose sou
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
+import io
+import multiprocessing
 import os
 import shlex
 import subprocess
@@ -21,9 +25,11 @@ import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The package whose installation compiles the kernels of all: every package with kernels requires it.
@@ -32,20 +38,30 @@ SHIPPED = "compiled_kernels"
 #: Numba compiles for any CPU of this platform, and calls no library that another machine may not have.
 SETTINGS = {"NUMBA_CPU_NAME": "generic", "NUMBA_DISABLE_INTEL_SVML": "1"}
 #: Together they call all kernels with the kinds of arguments that commands give them.
+#:
+#: Processes take one after the other.  Their order is by what they share: two that run at the same time should not need
+#: the same kernels at that time, since each process compiles what no other one has compiled before.
 COMMANDS = """
+optimize torchgraph -o profile=vgg-19 --batch-size 64 --devices [2,4] -s pipeline
+optimize alexnet --servers 4 --budget 5 --simulator flexnet --record
 optimize dlrm -o preset=dlrm16 -s auto:pipelines=false --budget 100
+optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -e hidup -s hidup
 optimize dlrm -o preset=dlrm16 -s mcmc --budget 600
 optimize alexnet --servers 4 --degree 3 -t topoopt -s mcmc -s totientperm -s relink --budget 40 -x json=plan.json
-optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record -x flatbuffer=plan.fbuf
+optimize alexnet --servers 4 --budget 5 --simulator fluid:level=stepped --record -x flatbuffer=p.fbuf && simulate p.fbuf
 optimize alexnet --servers 4 --chains 2 --budget 40
 optimize alexnet --servers 4 --budget 20 --simulator flexnet
-optimize alexnet --servers 4 --budget 5 --simulator flexnet --record
-optimize torchgraph -o profile=vgg-19 --batch-size 64 --devices [2,4] -s pipeline
 optimize alexnet --batch-size 64 --servers 4 -s pipeline --budget 20
 optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -s spmd --budget 5
-optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -e hidup -s hidup
-simulate plan.fbuf
 """
+#: Processes that compile, at most.  A third one saves little time, and costs more: much is then compiled twice.
+PROCESSES = 2
+#: Objects after which Python looks for garbage, as in `topoplan` itself: a compiler makes many that stay, and looking
+#: after 700 costs a fifth of the time.
+RARELY = 100_000
+#: What processes that compile share: how many commands they have taken, and a lock for files of kernels.
+_turns: Any = None
+_lock: Any = None
 
 
 def main(words: list[str]) -> int:
@@ -142,22 +158,68 @@ def _write_metadata(target: Path) -> None:
 
 
 def _compile() -> None:
-    """Run the commands in the working directory, and keep their kernels; remove files that no kernel has used."""
-    from topoplan.cli import main
-    from topoplan_engine.kernels.caching import shipping
+    """Run the commands in the working directory, and keep their kernels; remove files that no kernel has used.
 
-    with shipping() as used:
-        for line in COMMANDS.strip().splitlines():
-            sys.argv = ["topoplan", *shlex.split(line)]
-            try:
-                main()
-            except SystemExit as end:
-                if end.code:
-                    raise
+    Raises:
+        SystemExit: a command failed, with the last line that it said.
+    """
+    context = multiprocessing.get_context("spawn")
+    turns, lock = context.Value("i", 0), context.Lock()
+    count = min(PROCESSES, _cores())
+    with ProcessPoolExecutor(count, context, _share, (turns, lock)) as pool:
+        runs = [pool.submit(_take_turns) for _ in range(count)]
+        used = set[str]().union(*(run.result() for run in runs))
     for folder in folders():
         for path in folder.glob(f"src/*/{SHIPPED}/*.{sys.implementation.cache_tag}*"):
             if path.name.partition(f".{sys.implementation.cache_tag}")[0] not in used:
                 path.unlink()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _share(turns: Any, lock: Any) -> None:
+    """Note in a new process what all of them share."""
+    global _turns, _lock
+    _turns, _lock = turns, lock
+
+
+def _take_turns() -> set[str]:
+    """Run commands, each that no process has taken yet; return the names of their kernels' files."""
+    from topoplan_engine.kernels.caching import shipping
+
+    gc.set_threshold(RARELY)
+    lines = COMMANDS.strip().splitlines()
+    with shipping(_lock) as used:
+        while (number := _next()) < len(lines):
+            try:
+                for words in lines[number].split("&&"):
+                    _run(words)
+            except BaseException:
+                _turns.value = len(lines)  # no process need go on
+                raise
+    return used
+
+
+def _next() -> int:
+    with _turns.get_lock():
+        _turns.value += 1
+        return int(_turns.value) - 1
+
+
+def _run(words: str) -> None:
+    """Run a command; one that fails raises `SystemExit` with the last line that it said."""
+    from topoplan.cli import main
+
+    sys.argv = ["topoplan", *shlex.split(words)]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                lines = said.getvalue().strip().splitlines() or [f"status {end.code}"]
+                sys.exit(lines[-1])
 
 
 if __name__ == "__main__":

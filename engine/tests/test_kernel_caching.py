@@ -49,6 +49,33 @@ import numpy as np
 print(numba.njit(lambda a: a @ a)(np.array([[1.0, 1.0], [0.0, 1.0]]))[0, 1])
 """
 
+#: Two processes look into an index of a kernel at the same time, if they can, then each adds another version.
+SHIP_TOGETHER = """
+import multiprocessing, sys, threading
+from numba.core.caching import IndexDataCacheFile
+from topoplan_engine.kernels.caching import shipping
+from topoplan_little.sums import Pair, difference
+context = multiprocessing.get_context("fork")
+lock, both, look = context.Lock(), context.Barrier(2), IndexDataCacheFile._load_index
+def look_together(self):
+    seen = look(self)
+    try:
+        both.wait(1.0)
+    except threading.BrokenBarrierError:
+        pass
+    return seen
+def ship(value):
+    IndexDataCacheFile._load_index = look_together
+    with shipping(lock):
+        difference(Pair(value, value))
+processes = [context.Process(target=ship, args=(value,)) for value in (1, 1.5)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+print(*(process.exitcode for process in processes))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -133,6 +160,12 @@ def test_a_package_brings_its_kernels_to_another_folder_with_other_times(shipped
     assert run(moved) == "5"
     assert not (tmp_path / "kept").exists()  # it only reads
     assert run(moved, NUMBA_CPU_NAME="generic") == "5"
+
+
+def test_processes_that_ship_at_the_same_time_keep_the_versions_of_all(folder):
+    assert run(folder, SHIP_TOGETHER, NUMBA_CPU_NAME="generic") == "0 0"
+    both = CALL.replace("Pair(7, 3)", "Pair(7, 3)), difference(Pair(7.5, 3.25)")
+    assert run(folder, both) == "5 5.25"
 
 
 def test_what_was_shipped_for_other_sources_is_compiled(shipped):

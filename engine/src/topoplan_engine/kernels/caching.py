@@ -26,6 +26,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,23 +49,29 @@ _PLAIN = (bool, int, float, complex, str, bytes, tuple, np.generic, np.ndarray, 
 
 #: Files without their endings of the kernels that were called inside `shipping`; None outside.
 _called: set[str] | None = None
+#: Held while such files are read or written.
+_lock: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def shipping() -> Iterator[set[str]]:
+def shipping(lock: AbstractContextManager[Any] | None = None) -> Iterator[set[str]]:
     """Context manager in which kernels that are compiled are kept in the folders `SHIPPED` of their packages.
 
     It gives the names of their files, up to the version of Python, which grow as kernels are called.  Numba must
     compile for any CPU: ``NUMBA_CPU_NAME=generic`` when it is imported (`ValueError` otherwise).
+
+    Args:
+        lock: of all processes that do this at the same time, which then find each other's kernels: numba replaces an
+            index of versions and the file of one version, one after the other.
     """
-    global _called
+    global _called, _lock
     if _ANY_CPU[0] != numba.config.CPU_NAME:
         raise ValueError("NUMBA_CPU_NAME is not generic: kernels would run on this kind of CPU alone")
-    _called = set()
+    _called, _lock = set(), lock or contextlib.nullcontext()
     try:
         yield _called
     finally:
-        _called = None
+        _called, _lock = None, contextlib.nullcontext()
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
@@ -125,7 +132,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         if _called is not None:
             if self._shipped is not None:
                 Path(self._shipped._cache_path).mkdir(exist_ok=True)
-                self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
+                with _lock:
+                    self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
             return
         with contextlib.suppress(OSError, RuntimeError):
             super().save_overload(sig, data)
@@ -135,7 +143,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return None
         _, (platform, *_), *code = self._index_key(sig, target_context.codegen())
         try:
-            payload = self._shipped.load((sig, (platform, *_ANY_CPU), *code))
+            with _lock:
+                payload = self._shipped.load((sig, (platform, *_ANY_CPU), *code))
             return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
         except Exception:  # as above
             return None
