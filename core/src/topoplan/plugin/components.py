@@ -335,7 +335,7 @@ def check_class(cls: type[Registered]) -> None:
         )
     if cls.__abstractmethods__:
         raise TopoplanError(f"{kind} {name!r}: has no method {', '.join(sorted(cls.__abstractmethods__))}")
-    if any(isinstance(value, type(attrs.field())) for value in vars(cls).values()):
+    if type(attrs.field()) in map(type, vars(cls).values()):
         raise TopoplanError(f"{kind} {name!r}: its options are none yet (write @attrs.frozen above the class)")
     declared = inspect.get_annotations(CONTRACTS[cls.kind])
     if missing := [attribute for attribute in declared if not hasattr(cls, attribute)]:

@@ -1,11 +1,12 @@
 """Entry points of the group ``topoplan``, as installed: who provides what, without loading anything.
 
 `topoplan.plugin.host` loads them; the command line reads from them which words plugins add.  Of a distribution, its
-``entry_points.txt`` is read, and the head of its metadata if it has a plugin that is asked for, each once.
+``entry_points.txt`` is read, and the head of its metadata if it has a plugin that is asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 from email.message import Message
@@ -17,6 +18,7 @@ GROUP = "topoplan"
 ALLOW, DENY = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS"
 #: What the names of entry points of commands begin with.
 COMMAND_PREFIX = "command-"
+_parsed = functools.cache(HeaderParser().parsestr)
 
 
 class InstalledPlugin(NamedTuple):
@@ -40,24 +42,20 @@ class InstalledPlugin(NamedTuple):
 def installed_plugins(prefix: str = "") -> list[InstalledPlugin]:
     """Return the plugins whose entry points begin so, sorted by name and distribution."""
     plugins = []
-    heads: dict[importlib.metadata.Distribution | None, Message] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         if not point.name.startswith(prefix):
             continue
-        if point.dist not in heads:
-            heads[point.dist] = _head(point.dist)
-        head = heads[point.dist]
+        head = _head(point.dist)
         name, version, summary = (str(head.get(key, "")) for key in ("Name", "Version", "Summary"))
-        plugins.append(
-            InstalledPlugin(point.name, point, name, version, summary, tuple(head.get_all("Requires-Dist", ())))
-        )
+        requires = tuple(head.get_all("Requires-Dist", ()))
+        plugins.append(InstalledPlugin(point.name, point, name, version, summary, requires))
     return sorted(plugins, key=lambda plugin: (plugin.name, plugin.dist))
 
 
 def _head(dist: importlib.metadata.Distribution | None) -> Message:
     """Return the fields of a distribution's metadata; `importlib.metadata` would parse the description, too."""
     text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO") or "") if dist else ""
-    return HeaderParser().parsestr(text.partition("\n\n")[0])
+    return _parsed(text.partition("\n\n")[0])
 
 
 def listed(variable: str) -> set[str] | None:
@@ -78,5 +76,5 @@ def command_words() -> dict[str, str]:
 
     By the naming rule, entry point ``command-x`` brings the word ``x``.
     """
-    plugins = installed_plugins(COMMAND_PREFIX)
-    return {plugin.name.removeprefix(COMMAND_PREFIX): plugin.summary for plugin in plugins if enabled(plugin)}
+    plugins = filter(enabled, installed_plugins(COMMAND_PREFIX))
+    return {plugin.name.removeprefix(COMMAND_PREFIX): plugin.summary for plugin in plugins}

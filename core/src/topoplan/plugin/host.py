@@ -67,7 +67,7 @@ class Host:
     """
 
     def __init__(self) -> None:
-        self._manager = pluggy.PluginManager("topoplan")
+        self._manager = _Manager("topoplan")
         self._manager.add_hookspecs(hookspecs)
         self._index: dict[tuple[Kind, str], list[_Entry]] = defaultdict(list)
         self._shared_names: list[Conflict] = []
@@ -256,8 +256,7 @@ class Host:
         provider, point = Provider(name=installed.name, dist=installed.dist, version=installed.version), installed.point
         try:
             check_requirements(installed.dist, installed.requires)
-            plugin = point.load()
-            self._add(plugin, provider)
+            self._add(point.load(), provider)
         except TopoplanError as error:
             self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
         except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
@@ -310,6 +309,11 @@ class Host:
     def _unknown(self, kind: Kind, name: str) -> str:
         names = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
         return unknown(kind, name, names, self.broken, self.disabled)
+
+
+class _Manager(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:  # most of what a module holds was imported
+        return super().parse_hookimpl_opts(plugin, name) if name.startswith("topoplan_") else None
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:
