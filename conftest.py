@@ -8,6 +8,7 @@ pytest-xdist overrides this.  Property-based tests try two of five of the exampl
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ settings.register_profile("explore", deadline=None)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "repeatable")
 settings.load_profile(PROFILE)
 
+#: Objects after which Python looks for garbage, as in `topoplan` itself: collecting thousands of tests makes many.
+gc.set_threshold(100_000)
 MOST_PROCESSES = 8
 CONFORMANCE = Path(__file__).parent / "tests" / "test_conformance.py"
 
@@ -78,6 +81,12 @@ def _compile_once(folder: Path) -> None:
             return compile_one(self, signature)
 
     Dispatcher.compile = compile_locked
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make alone, and not among all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

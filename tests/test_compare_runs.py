@@ -71,7 +71,7 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, interrupted, com
     after = contents(folder)
     assert len(after) == 4
     assert before.items() <= after.items()
-    assert run(*words, "--runs", "fresh")[0] == 0
+    assert run(*words, "--jobs", "1", "--runs", "fresh")[0] == 0
     assert contents(tmp_path / "fresh") == after
 
 
