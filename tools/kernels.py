@@ -56,8 +56,7 @@ optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -s spmd --budget 5
 """
 #: Processes that compile, at most.  A third one saves little time, and costs more: much is then compiled twice.
 PROCESSES = 2
-#: Objects after which Python looks for garbage, as in `topoplan` itself: a compiler makes many that stay, and looking
-#: after 700 costs a fifth of the time.
+#: Objects after which Python looks for garbage, as in `topoplan` itself: a compiler makes many that stay.
 RARELY = 100_000
 #: What processes that compile share: how many commands they have taken, and a lock for files of kernels.
 _turns: Any = None

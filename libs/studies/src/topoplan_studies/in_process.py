@@ -13,6 +13,7 @@ from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.executors import Executor
 from topoplan_engine.executors.base import Session
+from topoplan_engine.interrupt import Stop
 
 __all__ = ["InProcess"]
 
@@ -28,7 +29,13 @@ class InProcess(Executor):
         return _Calls(host)
 
     def sessions(
-        self, host: Host, what: str, make: Callable[..., Any], most: int, arguments: Callable[[int], Sequence[Any]]
+        self,
+        host: Host,
+        what: str,
+        make: Callable[..., Any],
+        most: int,
+        arguments: Callable[[int], Sequence[Any]],
+        stop: Stop,
     ) -> AbstractContextManager[list[Session]]:
         """Refuse: runs of a comparison are independent.
 
