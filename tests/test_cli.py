@@ -123,7 +123,7 @@ def test_run_reads_everything_from_a_file(run, tmp_path):
     )
     from_file = json.loads(run("run", "experiment.toml", "--json")[1])
     assert (tmp_path / "best.strategy").exists()
-    from_flags = json.loads(run(*SMALL, "--budget", "20", "--seed", "5", "--json")[1])
+    from_flags = json.loads(run(*SMALL, "--budget", "20", "--seed", "5", "-x", "strategy=a.strategy", "--json")[1])
     for key in ("iteration_time_s", "initial_iteration_time_s", "evaluations", "tasks"):
         assert from_file[key] == from_flags[key]
     overridden = json.loads(run("run", "experiment.toml", "--set", "run.budget=3", "--json")[1])

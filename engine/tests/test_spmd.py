@@ -214,7 +214,7 @@ class TestRefused:
         mixed = attrs.evolve(program, rules=(*program.rules[:-1], (summed,)))
         refused("'loss' wants .* which cannot be made of gather_0", mixed)
 
-    def test_terms_of_gradients_that_nobody_adds(self):
+    def test_terms_of_gradients_that_are_never_added(self):
         refused("weight '.*' is stored as full, .* never summed", data_parallel_program(GRAPH, 8, stored=REPLICATED))
         alone = data_parallel_program(GRAPH, 1, stored=REPLICATED)
         check_strategy(SpmdStrategy.of(alone, GRAPH), GRAPH, 1)  # of one device there is nothing to add

@@ -18,8 +18,8 @@ _last: tuple[OperatorGraph | None, tuple[int, ...]] = (None, ())
 def first_equal(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) for each operator, the first one of the graph that differs from it in its name alone."""
     global _last
-    known, numbers = _last
-    if known is not graph:
+    last_graph, numbers = _last
+    if last_graph is not graph:
         first: dict[object, int] = {}
         numbers = tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
         _last = graph, numbers

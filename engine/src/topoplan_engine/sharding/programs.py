@@ -168,7 +168,7 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
 
 
 def _sums_no_gradient(program: SpmdProgram, index: int, argument: int) -> bool:
-    """Whether some devices have each a term of a weight's gradient, for their shares of the operator, and nobody adds.
+    """Whether devices have a term each of a weight's gradient, for their shares of the operator, which are never added.
 
     It is read whole along an axis of the mesh that cuts the operator, and stored like that.
     """

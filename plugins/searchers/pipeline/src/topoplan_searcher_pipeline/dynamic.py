@@ -470,10 +470,7 @@ def _write_cells(
         if ahead + back > limit[0]:
             break
         if len(costs.whole.op) > 0:
-            whole, devices = costs.whole, moves.size[stage.move]
-            count = whole.number[end] - whole.number[start]
-            ahead += rounded_share(count, whole.forward[end] - whole.forward[start], devices)
-            back += rounded_share(count, whole.backward[end] - whole.backward[start], devices)
+            ahead, back = _with_whole(ahead, back, start, end, moves.size[stage.move], costs.whole)
         summing = undone - stage.rate * costs.gradients[start] + costs.backward_share[row, start]
         # Without divisions, a lower bound on what `_cell` returns; the margin is for rounding.
         tail = max(0.0, summing, shorter_tail - (ahead + back) * share)
@@ -495,6 +492,16 @@ def _write_cells(
             limit[0] = min(limit[0], cell.total * SLACK)
             most = limit[0] * min(unused, limits.widest * 64)
     return written
+
+
+@inline_kernel  # type: ignore[untyped-decorator]
+def _with_whole(
+    ahead: float, back: float, start: int, end: int, devices: int, whole: WholeOperators
+) -> tuple[float, float]:
+    """Return the seconds of the passes of a stage where operators that are not cut have no equal shares."""
+    count = whole.number[end] - whole.number[start]
+    forward, backward = whole.forward[end] - whole.forward[start], whole.backward[end] - whole.backward[start]
+    return ahead + rounded_share(count, forward, devices), back + rounded_share(count, backward, devices)
 
 
 @inline_kernel  # type: ignore[untyped-decorator]

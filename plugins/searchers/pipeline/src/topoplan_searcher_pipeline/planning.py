@@ -167,8 +167,8 @@ class Planner:
         duplicates = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
         kinds = [kind for kind in (duplicates if order in duplicates else (order,)) if kind in self.kinds]
         # A longer last pass hides more of the all-reduces, and larger messages fill their packets.
-        least = min(count // 4, self._filled_packets // 8)
-        counts = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= least]
+        fewest = min(count // 4, self._filled_packets // 8)
+        counts = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= fewest]
         counts = [fewer for fewer in counts if fewer in self.micro_batches]
         return [(kind, fewer) for kind in kinds for fewer in counts]
 

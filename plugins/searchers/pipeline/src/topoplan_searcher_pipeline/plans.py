@@ -261,10 +261,10 @@ def _add_whole(
 ) -> None:
     """Add to the sums of a stage (`_Written.stages`) what its busiest device has beyond an equal share."""
     if len(columns.whole.op) > 0 and devices > 1:
-        forward, backward, kept, activations = busiest_share(columns.whole, before, until, devices, room.whole)
+        forward, backward, persistent, activations = busiest_share(columns.whole, before, until, devices, room.whole)
         stages[0, stage] += forward
         stages[1, stage] += backward
-        stages[3, stage] += kept
+        stages[3, stage] += persistent
         stages[4, stage] += activations
 
 

@@ -83,20 +83,20 @@ def busiest_share(
         loads[0, lightest] += whole.prices[0, place] + whole.prices[1, place]
         for row in range(4):
             loads[1 + row, lightest] += whole.prices[row, place]
-    busiest, kept, activations = 0, 0.0, 0.0
-    equal_forward, equal_backward, equal_kept, equal_activations = 0.0, 0.0, 0.0, 0.0
+    busiest, persistent, activations = 0, 0.0, 0.0
+    equal_forward, equal_backward, equal_persistent, equal_activations = 0.0, 0.0, 0.0, 0.0
     for device in range(devices):
         if loads[0, device] > loads[0, busiest]:
             busiest = device
-        kept, activations = max(kept, loads[3, device]), max(activations, loads[4, device])
+        persistent, activations = max(persistent, loads[3, device]), max(activations, loads[4, device])
         equal_forward += loads[1, device] / devices
         equal_backward += loads[2, device] / devices
-        equal_kept += loads[3, device] / devices
+        equal_persistent += loads[3, device] / devices
         equal_activations += loads[4, device] / devices
     return (
         loads[1, busiest] - equal_forward,
         loads[2, busiest] - equal_backward,
-        kept - equal_kept,
+        persistent - equal_persistent,
         activations - equal_activations,
     )
 

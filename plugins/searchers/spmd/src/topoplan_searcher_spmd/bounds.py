@@ -54,7 +54,7 @@ def _suffix_sums(costs: F64) -> F64:
 def _parameters(columns: Columns, model: MeshProgram) -> F64:
     """(n,) lower bound on the seconds of communication for each instruction that reads a parameter."""
     bounds = np.zeros(len(columns.signature_at) - 1)
-    known: dict[object, float] = {}  # of equal layers, which share signatures
+    bound_of_key: dict[object, float] = {}  # of equal layers, which share signatures
     for position, instruction in enumerate(model.program.instructions):
         if instruction.op >= 0 or not instruction.outputs:
             continue
@@ -65,12 +65,12 @@ def _parameters(columns: Columns, model: MeshProgram) -> F64:
         users = model.program.instructions[reader].signatures
         sums = columns.sums[columns.signature_at[position] : columns.signature_at[position + 1]]
         key = int(columns.like[value]), id(instruction.signatures), id(users), argument, sums.tobytes()
-        if key not in known:
+        if key not in bound_of_key:
             uses = np.arange(columns.signature_at[reader], columns.signature_at[reader + 1])
             target = columns.needs[columns.needs_at[uses] + argument]
             source = columns.makes[columns.makes_at[columns.signature_at[position]] + np.arange(len(sums))]
             takes = columns.forward[value] + columns.backward[value]
             np.fill_diagonal(takes, 0.0)
-            known[key] = float((sums[:, None] + takes[np.ix_(source, target)]).min(initial=np.inf))
-        bounds[position] = known[key]
+            bound_of_key[key] = float((sums[:, None] + takes[np.ix_(source, target)]).min(initial=np.inf))
+        bounds[position] = bound_of_key[key]
     return bounds

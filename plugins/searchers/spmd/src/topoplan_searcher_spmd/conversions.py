@@ -37,13 +37,13 @@ class Conversions(NamedTuple):
     def seconds(self, price: Callable[[AnyMeshStep], float]) -> tuple[F64, F64]:
         """(F+1, F+1) seconds of each conversion, and of that of the gradients; infinite if there is none."""
         prices = np.array([0.0, *map(price, self.steps)])
-        both = []
+        seconds_of_pass = []
         for numbers in (self.forward, self.backward):
             seconds = np.where(self.exists, 0.0, np.inf)
             for those in numbers:
                 seconds += prices[those]
-            both.append(seconds)
-        return both[0], both[1]
+            seconds_of_pass.append(seconds)
+        return seconds_of_pass[0], seconds_of_pass[1]
 
 
 def conversions_of(forms: Sequence[MeshSharding], stored: Callable[[MeshSharding], MeshSharding]) -> Conversions:

@@ -57,10 +57,10 @@ class Known:
     def fact(self, key: Hashable, derive: Callable[[], T]) -> T:
         """Return what a key stands for, which is derived when it is first asked for."""
         try:
-            found: T = self.facts[key]
+            fact: T = self.facts[key]
         except KeyError:
-            found = self.facts[key] = derive()
-        return found
+            fact = self.facts[key] = derive()
+        return fact
 
     def one(self, value: T) -> T:
         """Return the first of equal values, whose identity stands for it."""
@@ -68,16 +68,16 @@ class Known:
 
     def largest(self, part: PartCosts) -> LargestPart:
         """Return the largest values of a price; estimators may give the same one for equal operators."""
-        known = self.largest_parts.get(id(part))
-        if known is None or known[0]() is not part:
+        entry = self.largest_parts.get(id(part))
+        if entry is None or entry[0]() is not part:
             largest = LargestPart(
                 float(part.forward.max()),
                 float(part.backward.max()),
                 float(part.memory.max()),
                 None if part.kept is None else float(part.kept[0]),
             )
-            known = self.largest_parts[id(part)] = weakref.ref(part), largest
-        return known[1]
+            entry = self.largest_parts[id(part)] = weakref.ref(part), largest
+        return entry[1]
 
     def forms(self, program: Program[Any]) -> list[tuple[Any, ...]]:
         """Return the forms of all values; equal ones are the same tuple on all meshes."""

@@ -218,8 +218,8 @@ def least_bytes(prices: Prices, model: MeshProgram, graph: OperatorGraph) -> flo
         key = (first_equal(graph)[instruction.op], tuple(k for k, _ in weights))
         if key not in cached:
             cached[key] = min(
-                held + sum(_least_of(prices, model, reads[value], value, rule.inputs[k]) for k, value in weights)
-                for held, rule in zip(prices.persistent_bytes(position), instruction.signatures, strict=True)
+                persistent + sum(_least_of(prices, model, reads[value], value, rule.inputs[k]) for k, value in weights)
+                for persistent, rule in zip(prices.persistent_bytes(position), instruction.signatures, strict=True)
             )
         total += cached[key]
     return total
@@ -279,10 +279,10 @@ def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Co
     ]
     distinct = [place.index(number) for number in range(len(numbers))]
     crossings = [_stacked(rows)[place] for rows in zip(*(prices.crossing(value) for value in distinct), strict=True)]
-    held = np.zeros(int(base.signature_at[-1]))
+    persistent = np.zeros(int(base.signature_at[-1]))
     gathered = np.zeros_like(crossings[0])
     if bounded:
-        held = _column(prices.persistent_bytes(position) for position in range(len(instructions)))
+        persistent = _column(prices.persistent_bytes(position) for position in range(len(instructions)))
         gathered = _stacked([prices.gathered(value) for value in distinct])[place]
     forward, backward = prices.passes()
     return base._replace(
@@ -290,14 +290,14 @@ def priced(prices: Prices, model: MeshProgram, limit: float, subject: str) -> Co
         seconds=np.array(forward),
         back=np.array(backward),
         sums=_column(map(prices.sums, instructions)),
-        signature_bytes=held,
+        signature_bytes=persistent,
         forward=crossings[0],
         backward=crossings[1],
         second_forward=crossings[2],
         second_backward=crossings[3],
         gathered_bytes=gathered,
         limit=limit,
-        min_bytes=min_after(held, base.signature_at) * (1 - 1e-9),
+        min_bytes=min_after(persistent, base.signature_at) * (1 - 1e-9),
     )
 
 

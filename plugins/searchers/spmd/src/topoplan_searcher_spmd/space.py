@@ -277,12 +277,14 @@ class _Even(NamedTuple):
 
 def _even(graph: OperatorGraph, model: Outline, mesh: Mesh, products: Sequence[int], first: int) -> _Even:
     """Return the joint signatures of an instruction that have equal slices on a mesh; ``products``: see `_products`."""
-    known, i = model.known, model.program.instructions[first]
+    knowledge, i = model.known, model.program.instructions[first]
     rules_by_axis = [
-        known.fact(("axis", first, role, size), partial(_along_once, role, size, i, model, graph))
+        knowledge.fact(("axis", first, role, size), partial(_along_once, role, size, i, model, graph))
         for role, size in zip(mesh.roles, mesh.sizes, strict=True)
     ]
-    layout = known.fact(("layout", first, *map(id, rules_by_axis)), partial(_layout, rules_by_axis, i, model, graph))
+    layout = knowledge.fact(
+        ("layout", first, *map(id, rules_by_axis)), partial(_layout, rules_by_axis, i, model, graph)
+    )
     holds = sum(1 << bit for bit, (size, axes) in enumerate(layout.conditions) if size % products[axes] == 0)
     numbers = [number for number, needs in enumerate(layout.needs) if needs & holds == needs]
     degrees = [tuple([products[axes] for axes in layout.cut[number]]) for number in numbers]
