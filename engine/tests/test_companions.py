@@ -116,25 +116,28 @@ def test_a_planner_waits_until_it_has_had_its_share():
 
 
 class Planner(Search):
-    """Proposes the state it adopted, in batches of ten."""
+    """Proposes the state it adopted, in batches."""
+
+    batch = 10
 
     def adopt(self, trial):
         self.state = trial.state
 
     def ask(self):
-        return [Candidate(base=self.state)] * 10
+        return [Candidate(base=self.state)] * self.batch
 
 
 def candidates_in(guest, turns):
     return sum(len(guest.ask()) for _ in range(turns))
 
 
-def test_a_planner_has_a_quarter_of_a_candidate_a_turn_and_three_while_it_leads():
-    guest = Guest(Planner(), 0.25)
+def test_a_planner_has_a_quarter_of_a_candidate_a_turn_and_fifteen_while_it_leads():
+    planner = Planner()
+    guest = Guest(planner, 0.25)
     guest.adopt(landscape.trial(landscape.start(landscape.problem())))
     assert candidates_in(guest, 400) == 100 + 10  # the last batch is a whole one
-    guest.leads = True
-    assert 3 * 1400 <= 110 + candidates_in(guest, 1000) <= 3 * 1400 + 10
+    guest.leads, planner.batch = True, 40
+    assert 15 * 1400 <= 110 + candidates_in(guest, 1000) <= 15 * 1400 + 40
     guest.leads = False
     assert candidates_in(guest, 100) == 0
 

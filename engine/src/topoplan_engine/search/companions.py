@@ -4,7 +4,8 @@ A searcher that is to serve every problem (`BringsCompanions`) names planners an
 machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
 that cannot search the problem is left out, and nobody is told; one that fails is left out with a warning.  A planner
 proposes many plans at once, which are of no use for most models; so it waits until it has had no more than a quarter as
-many candidates as there were turns.  While one of its plans is the best of all, it may have three for each turn.
+many candidates as there were turns.  While one of its plans is the best of all, it may have fifteen for each turn:
+its next plans are then the most likely to be better.
 
 Where a plan is to be written in a format that cannot say programs or pipelines, planners of these stay away
 (`writable`).
@@ -34,7 +35,7 @@ __all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of", "writabl
 #: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.
 _TURNS_BEFORE = 10
 #: Candidates of a planner for each turn, and of one that proposed the best state so far.
-_SHARE, _SHARE_OF_LEADER = 0.25, 3.0
+_SHARE, _SHARE_OF_LEADER = 0.25, 15.0
 
 
 @runtime_checkable
