@@ -17,7 +17,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan_engine.likeness import first_equal
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
@@ -56,7 +56,7 @@ class _Parts(NamedTuple):
 class ProgramPrices:
     """Prices of the operators of programs, of one graph on one cluster.
 
-    Operators that are cut and priced alike share their columns, which are as long as there are devices.
+    Operators with equal cuts and prices share their columns, which are as long as there are devices.
     """
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:

@@ -15,7 +15,7 @@ from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy, Strategy
-from topoplan_engine.likeness import first_equal
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import signatures
 

@@ -17,7 +17,7 @@ import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Sharding, Signature, shard
-from topoplan_engine.likeness import first_equal
+from topoplan_engine.equal_operators import first_equal
 
 __all__ = ["Instruction", "Program", "Rule", "Value", "Verb", "fits", "write_down"]
 

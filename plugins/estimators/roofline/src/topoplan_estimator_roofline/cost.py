@@ -18,7 +18,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.machine import Device
-from topoplan_engine.likeness import first_equal
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline

@@ -19,7 +19,7 @@ from topoplan import OperatorGraph, Problem
 from topoplan.arrays import F64
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.likeness import first_equal
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import AnyMeshStep, any_mesh_steps, mesh_groups
 from topoplan_searcher_spmd.bounds import min_after

@@ -30,8 +30,8 @@ from topoplan.model.sharding import (
     arguments,
     shard,
 )
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.experts import expert_dims
-from topoplan_engine.likeness import first_equal
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_searcher_spmd.known import Known
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
