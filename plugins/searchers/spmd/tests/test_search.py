@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, TopoplanError, Trial
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, State, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
@@ -31,7 +31,7 @@ from topoplan_searcher_spmd.limits import fastest_within, measured
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes
-from topoplan_searcher_spmd.search import SpmdSearch
+from topoplan_searcher_spmd.search import SpmdSearch, data_parallel
 from topoplan_searcher_spmd.space import meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import columns_of
@@ -193,14 +193,32 @@ def searched(problem, **options):
     return trials, search.report(None)
 
 
+def seconds_of_data_parallelism(problem):
+    evaluator = Evaluator(problem, Fluid().build(), "limit")
+    state = State(data_parallel(problem), problem.build_fabric(None, np.random.default_rng(0)))
+    return evaluator.price(Candidate(base=state)).cost
+
+
 def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
     trials, report = searched(problem_of())
     seconds = report["simulated_s"]
     best = min(trial.cost for trial in trials)
     assert seconds[report["chosen"]] == best
-    assert {"hidup", "data parallelism", "8 duplex", "8 whole batch"} <= seconds.keys()
+    assert {"hidup", "8 duplex", "8 whole batch"} <= seconds.keys()
+    assert seconds_of_data_parallelism(problem_of()) >= best
     assert [tuple(one["mesh"]) for one in report["meshes"]] != []
     json.dumps(report)
+
+
+def test_strategies_of_placements_come_last_and_need_not_be_simulated():
+    """Their cutoff is the time of the fastest program; the report leaves out those that cannot be faster."""
+    trials, report = searched(problem_of(), schedule="whole-batch")
+    kinds = [isinstance(trial.state.strategy, PlacedStrategy) for trial in trials]
+    assert kinds == sorted(kinds)
+    assert any(kinds)
+    assert trials[-1].cost == np.inf
+    assert seconds_of_data_parallelism(problem_of()) > report["simulated_s"][report["chosen"]]
+    assert "data parallelism" not in report["simulated_s"]
 
 
 def test_the_whole_batch_at_once_if_so_asked():
@@ -212,7 +230,8 @@ def test_the_whole_batch_at_once_if_so_asked():
 
 def test_samples_that_cannot_be_halved_go_through_at_once():
     _, report = searched(problem_of(batch=9, hosts=3, each=1), meshes="flat")
-    assert set(report["simulated_s"]) == {"initial strategy", "3 whole batch", "hidup", "data parallelism"}
+    assert {"initial strategy", "3 whole batch"} <= set(report["simulated_s"])
+    assert not [name for name in report["simulated_s"] if "duplex" in name]
 
 
 def test_estimated_seconds_bound_simulated_ones():

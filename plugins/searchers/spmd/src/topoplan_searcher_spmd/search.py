@@ -1,8 +1,11 @@
 """The search: it plans mesh by mesh for the fabric of the first state, and the simulator chooses.
 
-It first proposes HiDup's plan and data parallelism, so that the fastest plan is never slower than these.  It then
-proposes the plans of all meshes that may be among the best, with two micro-batches and with the whole batch.  At last
-it proposes, for the fastest meshes, plans whose communication runs ahead.
+It first proposes HiDup's plan, so that the fastest plan is never slower.  It then proposes the plans of all meshes that
+may be among the best, with two micro-batches and with the whole batch, and, for the fastest meshes, plans whose
+communication runs ahead.  At last it proposes data parallelism, for comparison.
+
+Strategies of placements (data parallelism, and HiDup's plan where that is one) come last, with the time of the fastest
+program as their cutoff: they have tasks for every device, and to simulate one may take longer than all programs.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 from topoplan_spmd_planning.strategy import unscheduled
 
-__all__ = ["SpmdSearch"]
+__all__ = ["SpmdSearch", "data_parallel"]
 
 
 @attrs.define
@@ -78,7 +81,8 @@ class SpmdSearch(Search):
     def tell(self, trials: Sequence[Trial]) -> None:
         """Record the simulated seconds of each plan."""
         for proposal, trial in zip(self._asked, trials, strict=False):
-            proposal.seconds, proposal.fits = trial.cost, trial.fits
+            if trial.cost < math.inf or proposal.candidate.cutoff_seconds == math.inf:  # else it was not simulated
+                proposal.seconds, proposal.fits = trial.cost, trial.fits
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return all plans with their estimated and simulated seconds, and one plan in full.
@@ -131,14 +135,12 @@ class SpmdSearch(Search):
 
     def _plan_rounds(self, trial: Trial) -> Iterator[list[_Proposal]]:
         """Yield the proposals of each round."""
-        fabric, shortlist = trial.state.fabric, []
+        fabric, placed = trial.state.fabric, []
         if (hidup := self._hidup(trial)) is not None and (hidup.state().strategy.whole_batch or self._overlapping):
-            shortlist.append(_Proposal("hidup", hidup))
-        if (plain := self._data_parallel()) is not None:
-            state = State(plain, fabric)
-            shortlist.append(_Proposal("data parallelism", Candidate(base=state, comparison="data parallelism")))
-        if shortlist:
-            yield shortlist
+            if isinstance(hidup.state().strategy, PlacedStrategy):
+                placed.append(("hidup", hidup))
+            else:
+                yield [_Proposal("hidup", hidup)]
         simulated: dict[Mesh, list[_Proposal]] = {}
         machine = Machine(self._problem.cluster, fabric)
         for mesh, plan in self._mesh_plans(machine):
@@ -159,6 +161,15 @@ class SpmdSearch(Search):
             overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
             if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
                 yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
+        if (plain := data_parallel(self._problem)) is not None:
+            name = "data parallelism"
+            placed.append((name, Candidate(base=State(plain, fabric), comparison=name)))
+        for name, candidate in placed:
+            yield [_Proposal(name, attrs.evolve(candidate, cutoff_seconds=self._fastest()))]
+
+    def _fastest(self) -> float:
+        """Return the simulated seconds of the fastest proposal that fits; infinite if none does."""
+        return min((self._seconds(proposal) for proposal in self._proposals if proposal.fits), default=math.inf)
 
     def _mesh_plans(self, machine: Machine) -> Iterator[tuple[Mesh, MeshPlan]]:
         """Yield the plans that may be among the best; last, by time, meshes whose fastest plan does not fit.
@@ -261,14 +272,15 @@ class SpmdSearch(Search):
             return None
         return candidate_of(plan, program, self._problem, trial.state)
 
-    def _data_parallel(self) -> Strategy | None:
-        """Return data parallelism over all devices, if it can be priced."""
-        graph, count = self._problem.graph, self._problem.cluster.n_devices
-        cuts = [operator.sample_cut(count) for operator in graph.operators]
-        placements = tuple(Placement(cut, range(math.prod(cut))) for cut in cuts)
-        fits = all(
-            self._problem.costs.supports(op, placement.degrees)
-            and all(degree <= dim.size for degree, dim in zip(placement.degrees, graph.operators[op].dims, strict=True))
-            for op, placement in enumerate(placements)
-        )
-        return PlacedStrategy(placements) if fits else None
+
+def data_parallel(problem: Problem) -> Strategy | None:
+    """Return data parallelism over all devices; None if a sample cannot be cut so often, or its parts have no price."""
+    graph, count = problem.graph, problem.cluster.n_devices
+    cuts = [operator.sample_cut(count) for operator in graph.operators]
+    placements = tuple(Placement(cut, range(math.prod(cut))) for cut in cuts)
+    fits = all(
+        problem.costs.supports(op, placement.degrees)
+        and all(degree <= dim.size for degree, dim in zip(placement.degrees, graph.operators[op].dims, strict=True))
+        for op, placement in enumerate(placements)
+    )
+    return PlacedStrategy(placements) if fits else None
