@@ -249,7 +249,8 @@ class _AllDevices(ProgramWriter[I64]):
         super().__init__(copies)
         self._mesh, self._devices = program.mesh, program.n_devices
         self._count = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in NO_TASK}
+        # Of tasks that were added together: how many, and their columns, of which a number holds for all of them.
+        self._rows: list[tuple[int, dict[str, Any]]] = []
         self._tails: list[I64] = []
         self._heads: list[I64] = []
         self._groups: dict[bytes, int] = {}
@@ -259,7 +260,7 @@ class _AllDevices(ProgramWriter[I64]):
         """Return the task graph of all tasks so far."""
         tails, heads = (np.concatenate(ends) if ends else np.zeros(0, np.int64) for ends in (self._tails, self._heads))
         order = np.argsort(tails, kind="stable")
-        columns: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self._columns.items()}
+        columns: dict[str, Any] = {name: self._column(name, empty) for name, empty in NO_TASK.items()}
         degree = np.bincount(tails, minlength=self._count)
         if self._copies == 1:
             columns["micro_batch"] = None
@@ -272,6 +273,16 @@ class _AllDevices(ProgramWriter[I64]):
             op_names=names,
             n_devices=self._devices,
         )
+
+    def _column(self, name: str, empty: float) -> Any:
+        """(T,) one column of all tasks; ``empty`` where they have nothing there."""
+        values = [columns.get(name, empty) for _, columns in self._rows]
+        counts = np.array([count for count, _ in self._rows], dtype=np.int64)
+        column = np.repeat(np.array([empty if isinstance(v, np.ndarray) else v for v in values]), counts)
+        for value, end, count in zip(values, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+            if isinstance(value, np.ndarray):
+                column[end - count : end] = value
+        return column
 
     def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> I64:
         device = np.arange(self._devices)
@@ -317,20 +328,21 @@ class _AllDevices(ProgramWriter[I64]):
         return numbers
 
     def _add(self, count: int, **columns: Any) -> I64:
-        for name, empty in NO_TASK.items():
-            self._columns[name].append(np.broadcast_to(np.asarray(columns.get(name, empty)), count))
+        self._rows.append((count, columns))
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
     def _add_collective(self, collective: Collective, groups: list[int], **columns: Any) -> I64:
         """Add one collective of a kind in each group, by number; return the tasks."""
-        return self._add(len(groups), kind=TaskKind.COLLECTIVE, collective=collective, group=groups, **columns)
+        numbers = np.array(groups, dtype=np.int64)
+        return self._add(len(groups), kind=TaskKind.COLLECTIVE, collective=collective, group=numbers, **columns)
 
     def _follow(self, ends: I64, tasks: I64) -> None:
         """Let tasks follow others, device by device; each edge is made once."""
-        edges = np.unique(np.stack([ends, tasks]), axis=1)
-        self._tails.append(edges[0])
-        self._heads.append(edges[1])
+        edges = np.sort(ends * self._count + tasks)  # a number for each, ordered by the end, then the task
+        edges = edges[np.append(True, edges[1:] != edges[:-1])]
+        self._tails.append(edges // self._count)
+        self._heads.append(edges % self._count)
 
 
 #: What the columns of a task graph have where a task has nothing.

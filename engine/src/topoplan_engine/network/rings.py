@@ -31,6 +31,8 @@ def cycles_of(fabric: Fabric, hosts: I32) -> I64:
 
     None where no cycle is on exactly these hosts, and where the group has `rings_of` its own.
     """
+    if not fabric.cycles:
+        return np.zeros((0, len(hosts)), dtype=np.int64)
     members = hosts.tolist()
     place = {host: number for number, host in enumerate(members)}
     cycles = [cycle for cycle in fabric.cycles if place.keys() == set(cycle)]

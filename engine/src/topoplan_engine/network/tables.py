@@ -279,29 +279,32 @@ class Network:
         list_key = (taskgraph.group_ptr.tobytes(), members.tobytes(), backward)
         if (recalled := self._group_lists.find(list_key)) is not None:
             return recalled
-        ends = taskgraph.group_ptr.tolist()
+        ends, columns = taskgraph.group_ptr.tolist(), members.tobytes()
         result = np.empty(taskgraph.n_groups, dtype=np.int32)
         new: list[tuple[int, I32]] = []
         numbers: dict[bytes, int] = {}  # kept once all of them are known to work
         for g in range(len(result)):
-            listed = members[ends[g] : ends[g + 1]]
-            if backward and not self._has_rings(listed):
-                listed = np.concatenate([listed[:1], listed[:0:-1]])
-            key = listed.tobytes()
-            number = self._groups.get(key, numbers.get(key, -1))
+            key = columns[members.itemsize * ends[g] : members.itemsize * ends[g + 1]]
+            number = -1 if backward else self._groups.get(key, -1)
             if number < 0:
-                number = numbers[key] = len(self._groups) + len(new)
-                new.append((g, listed))
+                listed = self._listed(members[ends[g] : ends[g + 1]], backward)
+                key = listed.tobytes()
+                number = self._groups.get(key, numbers.get(key, -1))
+                if number < 0:
+                    number = numbers[key] = len(self._groups) + len(new)
+                    new.append((g, listed))
             result[g] = number
         if new:
             self._append_rings(self._ring_rows(taskgraph, new))
             self._groups.update(numbers)
         return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result
 
-    def _has_rings(self, listed: I32) -> bool:
-        """Say whether the fabric has rings or cycles for a group."""
-        hosts = self._host[listed]
-        return bool(rings_of(self.fabric, hosts)) or len(cycles_of(self.fabric, hosts)) > 0
+    def _listed(self, members: I32, backward: bool) -> I32:
+        """Return the members of a group in the order of its ring; backward where the fabric has no ring or cycle."""
+        hosts = self._host[members]
+        if not backward or rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
+            return members
+        return np.concatenate([members[:1], members[:0:-1]])
 
     def _isolate(self, rows: I32) -> None:
         """Tell apart all links that these rows of transfers can take."""
