@@ -28,6 +28,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.plugin.components import Estimator
+from topoplan_engine.partition import shared_weights
 from topoplan_engine.scaling import scaled_costs
 
 __all__ = ["OPTIMIZERS", "PrecisionSpeedups", "at_speed", "in_precision", "optimizer_of", "weight_states"]
@@ -60,13 +61,14 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
     """Return an fp32 model in ``precision``: the very same for ``fp32``, with half the bytes otherwise.
 
     Training data (inputs that no operator gives) keep their bytes: they are indices, or cast when they are read.
+    Weights that an operator shares with another one are inputs that no operator gives, too, and have half the bytes.
     A tensor that is told in bytes, as profiles do, has half of them, rounded up.
     """
     if precision == graph.precision:
         return graph
     computed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
     operators = tuple(
-        _smaller(op, [(index, k) in computed for k in range(len(op.inputs))])
+        _smaller(op, [(index, k) in computed or k in shared_weights(op) for k in range(len(op.inputs))])
         for index, op in enumerate(graph.operators)
     )
     return attrs.evolve(graph, operators=operators, precision=precision)
@@ -128,7 +130,7 @@ def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, sp
 
 
 def _smaller(op: Operator, computed: list[bool]) -> Operator:
-    """Halve everything but training data; ``computed`` says of each input whether an operator makes it."""
+    """Halve everything but training data; ``computed`` says of each input that it is none."""
     data = [tensor for tensor, is_computed in zip(op.inputs, computed, strict=True) if not is_computed]
     # A term over just the dimensions of training data is their traffic.
     reads = {frozenset(axis.dim for axis in tensor.axes if axis.dim >= 0) for tensor in data}

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from topoplan import OperatorGraph, TopoplanError
+from topoplan_engine.precision import in_precision
+from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.saved import saved_tensors
-from topoplan_operators import GraphBuilder, Handle, normalization, pointwise, shaping, spatial
+from topoplan_operator_times.work import backward_factors
+from topoplan_operators import GraphBuilder, Handle, dense, normalization, pointwise, shaping, spatial
 
 SAMPLES, WIDTH = 4, 6
 
@@ -80,3 +83,23 @@ def test_a_tensor_that_an_operator_has_not_is_refused() -> None:
     graph = OperatorGraph(name="m", operators=(operator,), edges=np.zeros((0, 4)), batch_size=SAMPLES)
     with pytest.raises(TopoplanError, match="operator 'f': saves 'z', which it has not"):
         saved_tensors(graph)
+
+
+def test_a_weight_of_another_operator_needs_a_gradient_though_none_makes_it() -> None:
+    def build(tags) -> OperatorGraph:
+        builder = GraphBuilder("model", SAMPLES)
+        x = builder.linear(builder.input((WIDTH,)), WIDTH, bias=False, name="first")
+        operator = dense.linear(x, WIDTH, bias=False, activation=False)
+        (kernel,) = operator.weights
+        tied = attrs.evolve(operator, inputs=(*operator.inputs, kernel), weights=(), tags=tags)
+        builder.append(tied, [x], "tied")
+        return builder.build()
+
+    shared, data = build({"shared": "kernel"}), build({})
+    assert gradients_of(shared) == [(False,), (True, True)]
+    assert gradients_of(data) == [(False,), (True, False)]
+    assert names(shared)["first"] == ["y"], "the gradient of the weight is a product with its other factor"
+    assert names(data)["first"] == []
+    assert backward_factors(shared.operators[1], 2).flops == 2
+    halves = [in_precision(graph, "bf16").operators[1].inputs[1].itemsize for graph in (shared, data)]
+    assert halves == [2, 4]

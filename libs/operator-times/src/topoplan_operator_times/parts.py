@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
-from topoplan_engine.partition import part_bounds
+from topoplan_engine.partition import part_bounds, shared_weights
 
 __all__ = ["PartShape", "Slice", "gradients_of", "part_shape"]
 
@@ -70,9 +70,12 @@ class PartShape:
 
 
 def gradients_of(graph: OperatorGraph) -> list[tuple[bool, ...]]:
-    """Return for each operator which of its inputs come from another operator, and so need a gradient."""
+    """Return for each operator which of its inputs need a gradient: what another one makes, or has as a weight."""
     computed = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
-    return [tuple((v, k) in computed for k in range(len(op.inputs))) for v, op in enumerate(graph.operators)]
+    return [
+        tuple((v, k) in computed or k in shared_weights(op) for k in range(len(op.inputs)))
+        for v, op in enumerate(graph.operators)
+    ]
 
 
 def part_shape(op: Operator, degrees: tuple[int, ...], gradients: tuple[bool, ...], gpus: int = 1) -> PartShape:

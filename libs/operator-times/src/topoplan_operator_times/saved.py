@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from topoplan import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan_operator_times.parts import gradients_of
 
 __all__ = ["is_view", "saved_tensors"]
 
@@ -24,16 +25,16 @@ def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
         TopoplanError: an operator names a tensor that it has not.
     """
     made_by = {(v, place): (u, output) for u, output, v, place in graph.edges.reshape(-1, 4).tolist()}
+    needed = gradients_of(graph)
     places: set[tuple[int, int]] = set()
     for number, operator in reversed([*enumerate(graph.operators)]):  # readers before what they read
-        is_computed = [(number, place) in made_by for place in range(len(operator.inputs))]
-        inputs, outputs = _read(operator, is_computed)
+        inputs, outputs = _read(operator, needed[number])
         places |= {(number, output) for output in outputs}
         answers = {(number, output) for output in range(len(operator.outputs))}
         if is_view(operator) and places & answers:
             places -= answers
             inputs = {0}
-        places |= {made_by[number, place] for place in inputs if is_computed[place]}
+        places |= {made_by[number, place] for place in inputs if (number, place) in made_by}
     return [
         (*(tensor for k, tensor in enumerate(operator.outputs) if (number, k) in places), *operator.extras)
         for number, operator in enumerate(graph.operators)
@@ -47,7 +48,7 @@ def is_view(operator: Operator) -> bool:
     return sum(output.nbytes for output in operator.outputs) <= operator.inputs[0].nbytes
 
 
-def _read(operator: Operator, is_computed: Sequence[bool]) -> tuple[set[int], set[int]]:
+def _read(operator: Operator, has_gradient: Sequence[bool]) -> tuple[set[int], set[int]]:
     """Return the inputs and the outputs that the backward pass of an operator reads."""
     if operator.saved is not None:
         names = [{tensor.name: k for k, tensor in enumerate(each)} for each in (operator.inputs, operator.outputs)]
@@ -59,7 +60,7 @@ def _read(operator: Operator, is_computed: Sequence[bool]) -> tuple[set[int], se
     arguments = {*range(len(operator.inputs) + len(operator.weights))}
     numbers_read: set[int] = set()
     for argument in arguments:
-        if argument < len(is_computed) and not is_computed[argument]:
+        if argument < len(has_gradient) and not has_gradient[argument]:
             continue  # training data need no gradient
         together = max((linear for linear in operator.linear_in if argument in linear), key=len, default=())
         numbers_read |= arguments - {*together}

@@ -47,7 +47,7 @@ class BackwardFactors:
 
 
 def backward_factors(op: Operator, produced: int) -> BackwardFactors:
-    """Return the factors of ``op``; ``produced`` is the number of its inputs that come from other operators."""
+    """Return the factors of ``op``; ``produced`` is the number of its inputs that need a gradient."""
     products = 0
     if op.weights:
         # Inside attention, products of projections need gradients even where all inputs are data.

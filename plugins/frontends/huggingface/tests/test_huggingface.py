@@ -22,6 +22,8 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_frontend_huggingface.families import DECODERS
 from topoplan_frontend_huggingface.model import MODEL_TYPES
+from topoplan_operator_times.parts import gradients_of
+from topoplan_operator_times.work import backward_factors
 
 COUNTS = json.loads(Path(__file__).with_name("configurations.json").read_text())
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "models"
@@ -212,6 +214,20 @@ def test_a_tied_head_reads_the_table_of_words(build) -> None:
     free, tied = (build({**SMALL, "tie_word_embeddings": tie}, sequence_length=8) for tie in (False, True))
     assert parameters(free) - parameters(tied) == 96 * 64
     assert sum(map(flops, free.operators)) == sum(map(flops, tied.operators))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+def test_a_tied_head_computes_as_much_backwards_as_one_of_its_own(build, family) -> None:
+    document = {"model_type": family, "vocab_size": 96, "num_hidden_layers": 1, "n_layer": 1}
+    free, tied = (build({**document, "tie_word_embeddings": tie}, sequence_length=8) for tie in (False, True))
+
+    def work(graph) -> list[tuple[str, int, int]]:
+        factors = [
+            backward_factors(op, sum(needed)) for op, needed in zip(graph.operators, gradients_of(graph), strict=True)
+        ]
+        return [(op.name, each.flops, each.kernels) for op, each in zip(graph.operators, factors, strict=True)]
+
+    assert work(free) == work(tied)
 
 
 @pytest.mark.parametrize("names", [("num_local_experts",), ("num_experts",), ("num_local_experts", "num_experts")])

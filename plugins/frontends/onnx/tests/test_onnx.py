@@ -17,6 +17,7 @@ from topoplan.model.graph import Role
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
+from topoplan_engine.partition import shared_weights
 from topoplan_frontend_onnx import Onnx
 from topoplan_samples.onnx_files import integers, model, node, tensor, value
 
@@ -306,6 +307,7 @@ class TestNodes:
         assert parameters(graph) == 36
         assert flops(graph) == 2 * 2 * 4 * 36
         assert len(graph.operators[2].inputs) == 2
+        assert shared_weights(graph.operators[2]) == {1}
 
     def test_constants_come_from_anywhere(self, build) -> None:
         nodes = [

@@ -11,6 +11,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan.model.graph import Role
+from topoplan_engine.partition import shared_weights
 from topoplan_frontend_torch import Torch, from_torch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -151,6 +152,7 @@ def test_a_parameter_that_two_operators_share_is_counted_once():
     graph = from_torch(module, (tokens(2, 5),), strict=True)
     assert parameters(graph) == 1600
     assert products(graph) == 2 * 2 * 5 * 16 * 100
+    assert [shared_weights(op) for op in graph.operators] == [set(), {1}]
 
 
 def test_what_the_algebra_has_not_is_counted_in_one_warning_and_refused_if_strict():

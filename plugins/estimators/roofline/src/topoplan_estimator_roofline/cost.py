@@ -22,6 +22,7 @@ from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_estimator_roofline import Roofline
+from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.saved import saved_tensors
 from topoplan_operator_times.work import PartWork, backward_factors, part_work
 
@@ -62,9 +63,8 @@ class RooflineCosts(CostFunction):
             **({"optimizer_step": True} if options.optimizer_step else {}),
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
-        produced = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
-        counts = np.bincount([op for op, _ in produced], minlength=len(graph.operators))
-        self._backward = [backward_factors(op, int(n)) for op, n in zip(graph.operators, counts, strict=True)]
+        needed = zip(graph.operators, gradients_of(graph), strict=True)
+        self._backward = [backward_factors(op, sum(gradients)) for op, gradients in needed]
         self._saved = saved_tensors(graph)
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}

@@ -45,11 +45,14 @@ class Blocks:
         return self.add(dense.linear(x, out, bias=bias, activation=False), [x], module)[0]
 
     def tied_linear(self, x: Handle, out: int, module: str, *, bias: bool = False) -> Handle:
-        """Multiply the channels by a table that another operator trains; it is data here, and counts there."""
+        """Multiply the channels by a table that another operator has in memory and reduces; it is an input here."""
         operator = dense.linear(x, out, bias=bias, activation=False)
         table, *biases = operator.weights
         shared = attrs.evolve(
-            operator, inputs=(*operator.inputs, attrs.evolve(table, name="table")), weights=tuple(biases)
+            operator,
+            inputs=(*operator.inputs, attrs.evolve(table, name="table")),
+            weights=tuple(biases),
+            tags={**operator.tags, "shared": "table"},
         )
         return self.add(shared, [x], module)[0]
 

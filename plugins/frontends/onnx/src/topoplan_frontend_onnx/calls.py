@@ -225,14 +225,15 @@ class Call:
         return [Activation(handle, place) for handle, place in zip(handles, places, strict=True)]
 
     def _without_shared(self, operator: Operator) -> Operator:
-        """Return the operator with parameters of another one as inputs: they are trained, and count, there."""
+        """Return the operator with parameters of another one as inputs: they are in memory there, and reduced."""
         constants = {x.source: x for x in self.inputs if isinstance(x, Constant) and x.source}
         shared = {math.prod(x.table or x.shape) for x in constants.values() if not self.graph.first_use(x.source)}
         count = next((k for k, w in enumerate(operator.weights) if w.elements not in shared), len(operator.weights))
         if not count:
             return operator
         inputs = (*operator.inputs, *operator.weights[:count])
-        return attrs.evolve(operator, inputs=inputs, weights=operator.weights[count:])
+        tags = {**operator.tags, "shared": " ".join(w.name for w in operator.weights[:count])}
+        return attrs.evolve(operator, inputs=inputs, weights=operator.weights[count:], tags=tags)
 
 
 def _with_samples(operator: Operator, sources: Sequence[Activation]) -> tuple[Operator, int]:

@@ -93,8 +93,8 @@ class Construction:
     def _with_weights(self, operator: Operator, layouts: Sequence[Layout]) -> tuple[Operator, list[Handle]]:
         """Return an operator whose weights are the parameters that no earlier operator holds, and its inputs' handles.
 
-        What is computed is an input wherever it stands.  A parameter that an earlier operator holds is data of this
-        one: it is kept and reduced once.
+        What is computed is an input wherever it stands.  A parameter that an earlier operator holds is an input of
+        this one: it is kept and reduced once.
 
         Args:
             operator: of the algebra.
@@ -108,11 +108,13 @@ class Construction:
         tensors = (*operator.inputs, *operator.weights)
         inputs = [index for index in range(len(tensors)) if index not in weights]
         place = {index: number for number, index in enumerate((*inputs, *weights))}
+        shared = " ".join(tensors[index].name for index in inputs if layouts[index].parameter)
         return attrs.evolve(
             operator,
             inputs=tuple(tensors[index] for index in inputs),
             weights=tuple(tensors[index] for index in weights),
             linear_in=tuple(tuple(sorted(place[index] for index in linear)) for linear in operator.linear_in),
+            tags={**operator.tags, "shared": shared} if shared else operator.tags,
         ), [layouts[index].handle for index in inputs]
 
     def plain(self, node: Node, layout: Layout) -> Layout:
