@@ -103,3 +103,19 @@ def test_a_weight_of_another_operator_needs_a_gradient_though_none_makes_it() ->
     assert backward_factors(shared.operators[1], 2).flops == 2
     halves = [in_precision(graph, "bf16").operators[1].inputs[1].itemsize for graph in (shared, data)]
     assert halves == [2, 4]
+
+
+def test_attention_with_projections_keeps_what_it_projects_in_the_precision_of_activations() -> None:
+    def build(b, x):
+        y = b.append(shaping.view(x, (SAMPLES, 2, 3)), [x], "view")[0]
+        b.attention(y, y, y, 3, 3, name="attention")
+
+    names_of = kept(build)["attention"]
+    assert names_of == ["queries", "answers", "keys", "values", "sums"]
+    builder = GraphBuilder("model", SAMPLES)
+    build(builder, builder.linear(builder.input((WIDTH,)), WIDTH, name="first"))
+    graph = builder.build()
+    elements = SAMPLES * 2 * 3
+    for precision, itemsize in (("fp32", 4), ("bf16", 2)):
+        tensors = saved_tensors(in_precision(graph, precision))[-1]
+        assert [tensor.nbytes for tensor in tensors] == [elements * itemsize] * 4 + [elements * 4]

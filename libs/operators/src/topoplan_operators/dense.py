@@ -156,11 +156,30 @@ def attention(q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, merge:
         inputs=tuple(inputs),
         weights=(Tensor("kernel", (Axis(heads, h), Axis(per_head))),),
         outputs=(plain("y", Handle((samples, queries, embed), q.itemsize), n, i, -1),),
+        extras=_attention_extras((samples, queries, keys, heads), size, q.itemsize),
         work=(
             Term(2 * size * (q.shape[2] + embed) + keys * (4 * size + SOFTMAX_FLOPS), (n, i, h)),
             Term(2 * size * keys * (k.shape[2] + v.shape[2]), (n, h)),
         ),
-        tags={"flexnet": f"MultiHeadAttention_{embed}{heads}"},
+        tags={"flexnet": f"MultiHeadAttention_{embed}{heads}", "activations": "queries keys values answers"},
+    )
+
+
+def _attention_extras(sizes: tuple[int, int, int, int], channels: int, itemsize: int) -> tuple[Tensor, ...]:
+    """Return what attention with projections makes inside and reads again: projections, answers, sums of scores.
+
+    Args:
+        sizes: samples, positions of the query, positions of the keys, heads.
+        channels: of a head.
+        itemsize: bytes of an element.
+    """
+    samples, queries, keys, heads = sizes
+    flat_heads = Axis(heads * channels, 2, scale=channels, extent=channels)
+    of_query, of_keys = (Axis(samples, 0), Axis(queries, 1)), (Axis(samples, 0), Axis(keys))
+    return (
+        *(Tensor(name, (*of_query, flat_heads), itemsize) for name in ("queries", "answers")),
+        *(Tensor(name, (*of_keys, flat_heads), itemsize) for name in ("keys", "values")),
+        Tensor("sums", (*of_query, Axis(heads, 2)), 4),
     )
 
 
