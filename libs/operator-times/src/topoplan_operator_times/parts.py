@@ -21,6 +21,8 @@ __all__ = ["PartShape", "Slice", "gradients_of", "part_shape"]
 
 #: FLOPs of softmax for each element, in the work of `topoplan_operators.dense.multihead_attention`.
 _SOFTMAX_FLOPS = 5
+#: FLOPs of a rotated element, in that of `topoplan_operators.attention.rotary`.
+_ROTARY_FLOPS = 3
 #: Kinds whose kernel slides a window over an image.
 _WINDOWED = ("conv2d", "pool2d")
 
@@ -143,6 +145,15 @@ def _attention(op: Operator) -> dict[str, int]:
     return {"head_size": op.outputs[0].shape[-1] // op.dims[2].size}
 
 
+def _rotated(op: Operator) -> dict[str, int]:
+    """A rotated element takes two products and a sum; work is counted for each element, rotated or not."""
+    return {"rotated": round(op.work[0].coefficient / _ROTARY_FLOPS * op.dims[-1].size)}
+
+
+def _causal(op: Operator) -> dict[str, int]:
+    return {"causal": int("causal" in op.tags)}
+
+
 def _gates(op: Operator) -> dict[str, int]:
     """Inputs before the answers of experts, in which aggregation is linear."""
     return {"gates": op.linear_in[0][0] if op.linear_in else 2}
@@ -169,6 +180,8 @@ _CONSTANTS: Mapping[str, Callable[[Operator], dict[str, int]]] = {
     "linear": _activation,
     "log_softmax": _undivided,
     "multihead_attention": _heads,
+    "rotary": _rotated,
+    "scaled_dot_product_attention": _causal,
     "softmax": _undivided,
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import weakref
 
 import pytest
 
 from topoplan import Cluster, Host, TopoplanError
 from topoplan.cli import main
 from topoplan.plugin.components import Frontend
-from topoplan_command_profile import operators_command
+from topoplan_command_profile import iteration, operators_command
 from topoplan_command_profile.kernels import KERNELS
 from topoplan_command_profile.profiling import all_cuts, flexnet_entries, load, parts_of, time_parts
 from topoplan_command_profile.torch_timer import Runs, check_kinds
@@ -237,23 +238,43 @@ SMALL = {
     "transformer": {"num-layers": 1, "hidden-size": 16, "num-heads": 4, "sequence-length": 4},
     "vit-switch": None,
 }
+#: Small models of transformers, by their configurations.
+_SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 32,
+}
+CONFIGURATIONS = {
+    "bert": _SIZES,
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 32},
+    "mixtral": {**_SIZES, "num_key_value_heads": 2, "num_local_experts": 4},
+    "qwen3": {**_SIZES, "num_key_value_heads": 2, "head_dim": 4, "tie_word_embeddings": True},
+    "vit": {**_SIZES, "image_size": 16, "patch_size": 8},
+}
 
 
-def small_model(name):
+def small_model(name, folder):
     host, frontend = Host.discover(), name.partition(":")[0]
+    if name in CONFIGURATIONS:
+        config = folder / "config.json"
+        config.write_text(json.dumps({"model_type": name, **CONFIGURATIONS[name]}))
+        options = {"config": str(config), **({} if name == "vit" else {"sequence-length": 8})}
+        return host.make(Frontend, "huggingface", options).build(4)
     options = SMALL[name]
     cls = host.get(Frontend, frontend)
     return host.make(Frontend, frontend, dict(cls.example) if options is None else options).build(4)
 
 
 @needs_torch
-@pytest.mark.parametrize("name", SMALL)
-def test_torch_makes_what_operators_say_and_times_every_cut(name):
+@pytest.mark.parametrize("name", [*SMALL, *CONFIGURATIONS])
+def test_torch_makes_what_operators_say_and_times_every_cut(name, tmp_path):
     import torch
 
     from topoplan_command_profile.torch_timer import TorchTimer
 
-    graph = small_model(name)
+    graph = small_model(name, tmp_path)
     timer = TorchTimer("cpu", "fp32", 0, 1)
     for op, gradients in zip(graph.operators, gradients_of(graph), strict=True):
         shape = part_shape(op, (1,) * len(op.dims), gradients)
@@ -265,6 +286,32 @@ def test_torch_makes_what_operators_say_and_times_every_cut(name):
             runs = timer(shape)
             assert len(runs.forward) == len(runs.backward) == 1
             assert min(runs.forward) > 0
+
+
+@needs_torch
+def test_an_iteration_forgets_outputs_when_they_were_read(monkeypatch):
+    import torch
+
+    from topoplan_command_profile.torch_timer import TorchTimer
+
+    builder = GraphBuilder("sums", 8)
+    x = builder.linear(builder.input((64,)), 64)
+    for _ in range(4):
+        x = builder.add(x, x)
+    references = []
+
+    def add(*words):
+        y = torch.add(*words[2])
+        references.append(weakref.ref(y))
+        return y
+
+    monkeypatch.setattr(iteration, "KERNELS", {**KERNELS, "add": add})
+    chain = iteration.Chain.of(torch, TorchTimer("cpu", "fp32", 0, 1), builder.build())
+    loss = chain.loss()
+    assert len(chain.data) == 1, "of all inputs, only the first is data"
+    assert [reference() for reference in references] == [None] * 4, "a sum needs nothing for its backward pass"
+    loss.backward()
+    assert all(weight.grad is not None for weight in chain.weights[0])
 
 
 @needs_torch

@@ -37,7 +37,9 @@ class ProfileOptions:
         metavar="MB,...",
     )
     repeats: int = option(10, help="times that each is measured; the median counts", minimum=1)
-    backend: str = option("", help="of torch.distributed, e.g. gloo; unset: nccl where there are GPUs, gloo elsewhere")
+    backend: str = option(
+        "", help="of torch.distributed, e.g. gloo; unset: nccl where each process has a GPU, else gloo"
+    )
     output: str = option("collectives.json", help="file to write; -e hidup:file=FILE reads it", short="-o")
 
     def sizes(self) -> list[int]:
@@ -84,7 +86,7 @@ def profile_collectives(
         sizes: bytes of the whole tensor, ascending; two at least.
         processes: to start here; where torchrun started this one, its own are taken.
         repeats: times that each is measured; the median counts.
-        backend: of torch.distributed; empty for nccl where there are GPUs, and gloo elsewhere.
+        backend: of torch.distributed; empty for nccl where each process has a GPU, and gloo elsewhere.
         on_progress: called with the number of finished measurements and what was measured.
 
     Returns:

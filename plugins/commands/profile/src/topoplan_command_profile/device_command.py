@@ -74,7 +74,7 @@ def profile_device(graph: OperatorGraph, timing: RunsOptions | None = None, host
     flops = hidup_flops(host, graph)
     check_kinds([(operator.name, operator.kind) for operator in graph.operators])
     check_torch("device")
-    timer = TorchTimer(timing.on, graph.precision, timing.warm_up, timing.repeats)
+    timer = TorchTimer(timing.on, graph.precision, timing.warm_up, timing.repeats, timing.tf32)
     seconds = _iteration_seconds(timer, graph)
     rates = _rates(timer)
     return {

@@ -1,4 +1,4 @@
-"""What PyTorch runs for a part of each kind of operator: one function per kind.
+"""What PyTorch runs for a part of each kind of operator: one function per kind, more of them in `language_kernels`.
 
 A function takes torch, the shape of the part, its inputs and its weights, and returns what the operator returns: one
 tensor, or several.  torch is an argument because it is no dependency.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from topoplan_command_profile.language_kernels import LANGUAGE_INDICES, LANGUAGE_KERNELS
 from topoplan_operator_times.parts import PartShape
 
 __all__ = ["INDICES", "KERNELS", "TABLES"]
@@ -24,6 +25,7 @@ TABLES = ("embedding", "token_embedding")
 
 #: Kind -> input that holds indices -> how many there are to choose from.
 INDICES: Mapping[str, Mapping[int, Callable[[PartShape], int]]] = {
+    **LANGUAGE_INDICES,
     "aggregate": {1: lambda part: len(part.inputs) - 2},
     "aggregate_spec": {1: lambda part: len(part.inputs) - 2},
     "embedding": {0: lambda part: part.weights[0].shape[0]},
@@ -34,7 +36,8 @@ INDICES: Mapping[str, Mapping[int, Callable[[PartShape], int]]] = {
 
 
 def _linear(torch: Any, part: PartShape, x: Sequence[Any], w: Sequence[Any]) -> Any:
-    y = torch.nn.functional.linear(x[0], *w)
+    """A weight that another operator has, too, is the second input."""
+    y = torch.nn.functional.linear(x[0], *x[1:], *w)
     return torch.relu(y) if part.constant("activation") else y
 
 
@@ -203,6 +206,7 @@ def _sum(torch: Any, part: PartShape, x: Sequence[Any], w: Sequence[Any]) -> Any
 
 
 KERNELS: Mapping[str, Kernel] = {
+    **LANGUAGE_KERNELS,
     "add": _arithmetic("add"),
     "aggregate": _aggregate,
     "aggregate_spec": _aggregate,
@@ -218,12 +222,14 @@ KERNELS: Mapping[str, Kernel] = {
     "divide": _arithmetic("div"),
     "dropout": _dropout,
     "einsum": _einsum,
+    "expert_linear": _einsum,
     "embedding": _embedding,
     "flat": _reshape,
     "flatten": _reshape,
     "floor_divide": _arithmetic("floor_divide"),
     "gating": _gating,
     "group_by": _group_by,
+    "gelu": lambda torch, part, x, w: torch.nn.functional.gelu(x[0]),
     "layer_norm": _layer_norm,
     "linear": _linear,
     "log_softmax": _log_softmax,
@@ -234,6 +240,7 @@ KERNELS: Mapping[str, Kernel] = {
     "pool2d": _pool2d,
     "relu": _function("relu"),
     "sigmoid": _function("sigmoid"),
+    "silu": lambda torch, part, x, w: torch.nn.functional.silu(x[0]),
     "softmax": _softmax,
     "sqrt": _function("sqrt"),
     "sum": _sum,

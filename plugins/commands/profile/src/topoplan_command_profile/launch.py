@@ -73,10 +73,11 @@ def measure_here(
         job = {"sizes": list(sizes), "repeats": repeats, "backend": backend, "folder": name}
         (folder / "job").write_text(json.dumps(job))
         running = []
+        worlds = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         try:
             for rank in range(processes):
                 log = open_files.enter_context((folder / f"log{rank}").open("wb"))
-                place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+                place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **worlds}
                 running.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "topoplan_command_profile.worker", str(folder / "job")],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import attrs
 
@@ -29,6 +29,9 @@ class RunsOptions:
     on: str = option("", help="cpu, cuda or cuda:N; unset: cuda where torch sees a GPU, cpu elsewhere")
     warm_up: int = option(3, help="runs before those that count", minimum=0)
     repeats: int = option(10, help="runs that count; tables have their median and quartiles", minimum=1)
+    tf32: Literal["none", "convolutions", "all"] = option(
+        "convolutions", help="what a GPU multiplies in TF32 in fp32 models; convolutions: as PyTorch does by itself"
+    )
 
 
 @attrs.frozen(kw_only=True)

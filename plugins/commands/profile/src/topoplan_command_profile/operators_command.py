@@ -127,7 +127,7 @@ def timed_parts(
         check_writable(target)
     check_kinds([(operator.name, operator.kind) for operator in graph.operators])
     check_torch(word)
-    timer = TorchTimer(timing.on, graph.precision, timing.warm_up, timing.repeats)
+    timer = TorchTimer(timing.on, graph.precision, timing.warm_up, timing.repeats, timing.tf32)
     table = load(path, timer.bench)
     shapes = {part.shape for part in parts}
     missing = len(shapes - table.rows.keys())

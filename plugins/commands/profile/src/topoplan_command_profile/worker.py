@@ -42,7 +42,7 @@ def measure(
     Args:
         sizes: bytes of the whole tensor; rounded up to equal slices of 4-byte numbers.
         repeats: the time of a collective is the median of so many.
-        backend: of torch.distributed; empty for nccl where there are GPUs, gloo elsewhere.
+        backend: of torch.distributed; empty for nccl where each process of a machine has a GPU, gloo elsewhere.
         meet: where processes meet, as ``init_process_group`` takes it.
         on_progress: called after each collective and size.
 
@@ -52,7 +52,8 @@ def measure(
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    backend = backend or ("nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= count else "gloo")
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
