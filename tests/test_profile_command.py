@@ -135,6 +135,19 @@ def test_a_table_for_something_else_is_refused(timed, words, told):
     assert told in err
 
 
+def test_a_table_in_bf16_needs_no_word_of_how_much_faster_that_is(timed, tmp_path):
+    words = (*MODEL, "--servers", "2", "--precision", "bf16")
+    assert timed("profile", "operators", *words)[0] == 0
+    table = tmp_path / "operators.json"
+    table.write_text(table.read_text().replace('"precision": "fp32"', '"precision": "bf16"'))
+    seconds = []
+    for speed in ((), ("--precision-speedup", "1")):
+        status, out, err = timed("optimize", *words, *speed, "--budget", "0", "--json", "-e", f"measured:file={table}")
+        assert status == 0, err
+        seconds.append(json.loads(out)["iteration_time_s"])
+    assert seconds[0] == seconds[1] > 0
+
+
 @pytest.mark.parametrize("searcher", ["hpgo", "pipeline"])
 def test_layers_that_were_timed_are_planned_as_a_pipeline(timed, searcher):
     assert timed("profile", "layers", *MODEL)[0] == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import I32, f64
+from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
@@ -46,6 +46,10 @@ class TableCosts(CostFunction):
         self._speed = cluster.device_speed
         self._timed: dict[tuple[int, tuple[int, ...]], PartTimes | None] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def speedups(self) -> tuple[F64, str]:
+        """Return that no time is to be divided: the table is of the precision of the model."""
+        return np.ones(len(self._graph.operators)), f"times were measured in {self._graph.precision}"
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether this cut was timed, and fitted into memory."""
