@@ -13,8 +13,11 @@ from topoplan import Device, HostModel, Machine, hookimpl
 __all__ = ["DEVICES", "MACHINES", "topoplan_machines"]
 
 #: The shortest kernels among FlexNet's published A100 measurements (softmax over ten classes, CUDA events)
-#: take 3.8 to 4.6 us.  No data sheet gives such a figure, so it stands for the other devices, too.
+#: take 3.8 to 4.6 us.  No data sheet gives such a figure, so it stands for devices that were not measured, too.
 _SMALLEST_KERNEL = 4e-6
+#: Each of a hundred kernels of one element that wait in a stream, as experiments/one_gpu_torch.py measures it.
+_H100_KERNEL, _H200_KERNEL = 2.1e-6, 1.6e-6
+_HOPPER_KERNEL_SOURCE = "kernel overhead: experiments/one_gpu_torch.py, torch 2.11"
 _KERNEL_SOURCE = "kernel overhead: shortest kernels in FlexNet's (TopoOpt, NSDI'23) A100 measurements"
 _AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
 _HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp16": 989.4e12}
@@ -25,13 +28,23 @@ _MATMUL_SOURCE = (
 )
 
 
+_HOPPER_MATMUL_SOURCE = (
+    "best matrix product, fp32 and tf32, of 4096 and 8192 rows: topoplan profile device, with --tf32 all for tf32, "
+    "torch 2.11"
+)
+
+
 def _best_matmul(measured: float, data_sheet: float) -> Mapping[str, float]:
     """Return the share of the peak that was measured in bf16, which is fp16's, too; both in TFLOP/s."""
     return {"bf16": measured / data_sheet, "fp16": measured / data_sheet}
 
 
+def _hopper_matmul(fp32: float, tf32: float) -> Mapping[str, float]:
+    """Return shares of the peaks, of the TFLOP/s that were measured; bf16 is that of H100-SXM, 2048 x 2048 x 13312."""
+    return {"fp32": fp32 / 66.9, "tf32": tf32 / 494.7, **_best_matmul(794.5, 989)}
+
+
 _AMPERE_MATMUL = _best_matmul(271.2, 312)  # A100-SXM, 1024 x 10240 x 5120
-_HOPPER_MATMUL = _best_matmul(794.5, 989)  # H100-SXM, 2048 x 2048 x 13312
 
 #: What is known of each kind of device, oldest first.
 DEVICES = (
@@ -77,13 +90,14 @@ DEVICES = (
         peak_flops=_HOPPER,
         memory_bandwidth=3.35e12,
         memory=80e9,
-        kernel_overhead=_SMALLEST_KERNEL,
-        matmul_efficiency=_HOPPER_MATMUL,
+        kernel_overhead=_H100_KERNEL,
+        matmul_efficiency=_hopper_matmul(51.51, 399.7),
         sources=(
             _HOPPER_SOURCE,
             "memory: NVIDIA H100 Tensor Core GPU data sheet, H100 SXM",
             _MATMUL_SOURCE,
-            _KERNEL_SOURCE,
+            _HOPPER_MATMUL_SOURCE,
+            _HOPPER_KERNEL_SOURCE,
         ),
     ),
     Device(
@@ -91,13 +105,14 @@ DEVICES = (
         peak_flops=_HOPPER,
         memory_bandwidth=4.8e12,
         memory=141e9,
-        kernel_overhead=_SMALLEST_KERNEL,
-        matmul_efficiency=_HOPPER_MATMUL,
+        kernel_overhead=_H200_KERNEL,
+        matmul_efficiency=_hopper_matmul(51.18, 424.7),
         sources=(
             _HOPPER_SOURCE,
             "memory: NVIDIA H200 Tensor Core GPU data sheet, H200 SXM (same chip as H100)",
             _MATMUL_SOURCE,
-            _KERNEL_SOURCE,
+            _HOPPER_MATMUL_SOURCE,
+            _HOPPER_KERNEL_SOURCE,
         ),
     ),
     Device(
