@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import topoplan
-from topoplan import Fabric, OperatorGraph, TopoplanError, optimize
+from topoplan import Fabric, Host, OperatorGraph, TopoplanError, optimize
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, export, simulate_file
 from topoplan_engine.keywords import Keywords
 from topoplan_studies import compare
@@ -42,6 +42,9 @@ def test_an_operator_graph_is_a_model(outcome):
     assert isinstance(graph, OperatorGraph)
     again = optimize(graph, servers=4, searchers="mcmc", budget=10)
     assert again.seconds == outcome.seconds
+    host = Host.discover()
+    of_a_host = [optimize(graph, host=host, servers=4, searchers="mcmc", budget=10).seconds for _ in range(2)]
+    assert of_a_host == [outcome.seconds] * 2
     with pytest.raises(TopoplanError, match="built for a batch of 64, not 32"):
         optimize(graph, batch_size=32)
 

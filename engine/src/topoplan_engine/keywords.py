@@ -3,7 +3,7 @@
     optimize("alexnet", topology="topoopt", searchers=["totientperm"], servers=16, batch_size=1024)
 
 `experiment_of` sorts the keywords into an `Experiment`.  A model may also be an operator graph that the user has, which
-becomes a frontend of its own for this experiment.
+becomes a frontend of its own; equal graphs become the same one, so that a host takes it again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -25,6 +26,9 @@ __all__ = ["Keywords", "Model", "experiment_of"]
 
 #: What can be planned: a frontend by name (with options, after a colon), a frontend, or an operator graph.
 Model: TypeAlias = str | Choice | Frontend | type[Frontend] | OperatorGraph
+
+#: The frontends of operator graphs that something still uses, by digest.
+_given_graphs: WeakValueDictionary[bytes, type[Frontend]] = WeakValueDictionary()
 
 
 class Keywords(TypedDict, total=False):
@@ -94,7 +98,10 @@ def _names(cls: type[attrs.AttrsInstance]) -> set[str]:
 
 
 def frontend_of(graph: OperatorGraph) -> type[Frontend]:
-    """Return a frontend that builds one operator graph, for one batch size."""
+    """Return the frontend that builds one operator graph, for one batch size."""
+    key = digest([graph])
+    if (cached := _given_graphs.get(key)) is not None:
+        return cached
 
     def build(self: Frontend, batch_size: int | None) -> OperatorGraph:
         if batch_size not in (None, graph.batch_size):
@@ -107,8 +114,9 @@ def frontend_of(graph: OperatorGraph) -> type[Frontend]:
     members: dict[str, Any] = {
         "__doc__": f"The operator graph {graph.name!r}.",
         "__module__": __name__,
-        "name": f"graph-{word}-{digest([graph]).hex()[:8]}",
+        "name": f"graph-{word}-{key.hex()[:8]}",
         "build": build,
     }
     component: type[Component] = type("GivenGraph", (Frontend,), members)
-    return attrs.frozen(component)  # type: ignore[return-value]
+    frontend: type[Frontend] = attrs.frozen(component)  # type: ignore[assignment]
+    return _given_graphs.setdefault(key, frontend)
