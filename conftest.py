@@ -8,8 +8,10 @@ pytest-xdist overrides this.  Property-based tests try two of five of the exampl
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,26 @@ def _compile_once(folder: Path) -> None:
             return compile_one(self, signature)
 
     Dispatcher.compile = compile_locked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_plugins_are_read_once() -> Iterator[None]:
+    """Remember what is installed, for each search for plugins reads some seventy distributions, and a command has two.
+
+    Where a test has put folders on ``sys.path``, as those do that install a plugin, all is read anew.
+    """
+    from topoplan.plugin import entry_points, host
+
+    path, read = list(sys.path), entry_points.installed_plugins
+    remembered = functools.cache(lambda prefix: tuple(read(prefix)))
+
+    def installed_plugins(prefix: str = "") -> list[entry_points.InstalledPlugin]:
+        return list(remembered(prefix)) if sys.path == path else read(prefix)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (entry_points, host):
+            patch.setattr(module, "installed_plugins", installed_plugins)
+        yield
 
 
 def pytest_collection_finish() -> None:
