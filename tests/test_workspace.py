@@ -247,7 +247,7 @@ def test_a_copied_package_says_what_to_install_first(tmp_path, monkeypatch):
     folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
     monkeypatch.chdir(folder)
     backend = load(folder / "checkout_backend.py")
-    monkeypatch.setattr(backend, "distributions", lambda path: [])
+    monkeypatch.setattr("importlib.metadata.distributions", lambda path: [])
     with pytest.raises(SystemExit, match=r"^error: topoplan-topology-ocs needs topoplan-core, topo") as caught:
         backend.prepare_metadata_for_build_wheel(str(tmp_path))
     assert "topoplan-engine: install them first, or install topoplan-topology-ocs from a whole checkout" in str(

@@ -5,20 +5,19 @@ second for each of some eighty packages.  These packages are pure Python with st
 that a wheel is their files beside METADATA, WHEEL, entry points and RECORD.  `checkout_backend` calls this module where
 it finds it; sdists, editable installs and packages outside a checkout go through flit_core.  A test compares the wheels
 of both for every package.
+
+pip starts Python three times for each of these packages, so that what few of them need is imported where it is used.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import tomllib
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import kernels
-
+#: The package whose installation compiles the kernels of all: every package with kernels requires it.
+COMPILES = "topoplan-engine"
 WHEEL = "Wheel-Version: 1.0\nGenerator: topoplan checkout\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 #: Members have this time, the first that a zip file can say, so that equal files give equal wheels.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -26,17 +25,27 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def requirements(folder: Path) -> list[str]:
     """Return what must be installed to build the package in a folder: what kernels are compiled with, or nothing."""
-    return kernels.requirements() if _compiles_kernels(folder) else []
+    if not _compiles_kernels(folder):
+        return []
+    import kernels
+
+    return kernels.requirements()
 
 
 def compile_kernels(folder: Path) -> None:
     """Compile the kernels of all packages if the package in a folder is the one that does, and they are out of date."""
     if _compiles_kernels(folder):
+        import kernels
+
         kernels.compile_kernels()
 
 
 def _compiles_kernels(folder: Path) -> bool:
-    return project(folder)["name"] == kernels.COMPILES and not kernels.fits()
+    if project(folder)["name"] != COMPILES:
+        return False
+    import kernels
+
+    return not kernels.fits()
 
 
 def project(folder: Path) -> Mapping[str, Any]:
@@ -96,6 +105,10 @@ def members(folder: Path, table: Mapping[str, Any], head: str) -> Iterator[tuple
 
 def write_wheel(folder: Path, target: Path) -> str:
     """Write the wheel of the package in a folder; return its file name."""
+    import base64
+    import hashlib
+    import zipfile
+
     table = project(folder)
     head = info_name(table)
     name = f"{head.removesuffix('.dist-info')}-py3-none-any.whl"

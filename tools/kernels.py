@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import importlib
 import io
 import multiprocessing
 import os
@@ -32,8 +33,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The package whose installation compiles the kernels of all: every package with kernels requires it.
-COMPILES = "topoplan-engine"
 SHIPPED = "compiled_kernels"
 #: Numba compiles for any CPU of this platform, and calls no library that another machine may not have.
 SETTINGS = {"NUMBA_CPU_NAME": "generic", "NUMBA_DISABLE_INTEL_SVML": "1"}
@@ -139,15 +138,18 @@ def _checksum() -> str:
 
 def _is_installed() -> bool:
     with contextlib.suppress(PackageNotFoundError):
-        return bool(distribution(COMPILES))
+        return bool(distribution(_wheels().COMPILES))
     return False
+
+
+def _wheels() -> Any:
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module("checkout_wheels")
 
 
 def _write_metadata(target: Path) -> None:
     """Write the metadata from which plugins are found, as if all packages were installed in a folder."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import checkout_wheels as wheels
-
+    wheels = _wheels()
     for folder in folders():
         table = wheels.project(folder)
         info = target / wheels.info_name(table)

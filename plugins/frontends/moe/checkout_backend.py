@@ -11,8 +11,6 @@ be in the folder that it builds.
 import importlib
 import re
 import sys
-import sysconfig
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +96,9 @@ def prepare_metadata_for_build_wheel(directory: str, settings: Any = None) -> st
 
 def _require_siblings(header: str) -> None:
     """End the build, with a line that pip shows, if packages of this repository are required and not installed."""
+    import sysconfig
+    from importlib.metadata import distributions
+
     required = re.findall(r"^Requires-Dist: (topoplan-[\w-]+) *[<>=][^;\n]*$", header, flags=re.M)
     # pip takes the target's packages off sys.path while it builds, but the interpreter is the target's.
     paths = [*sys.path, *(sysconfig.get_path(key) for key in ("purelib", "platlib"))]
