@@ -114,12 +114,20 @@ def test_an_experiment_in_a_file_runs(tmp_path):
     assert (tmp_path / "dlrm.fbuf").stat().st_size
 
 
-@pytest.mark.slow
-def test_python_example_is_typed(tmp_path):
-    # `.ci/run` has it, too, where mypy has seen topoplan before.
+@pytest.fixture(scope="session")
+def mypy(tmp_path_factory):
+    """Return a function that checks files without this project's settings: as somebody has it who installed topoplan.
+
+    What mypy has learned of topoplan and of other packages is kept for the next call.
+    """
+    words = ("-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path_factory.mktemp('mypy')}")
+    return lambda *names, cwd: run(*words, *names, cwd=cwd)
+
+
+@pytest.mark.slow  # .ci/run runs it all the same
+def test_python_example_is_typed(mypy, tmp_path):
     (tmp_path / "example.py").write_text(block("python", "outcome = optimize("), encoding="utf-8")
-    # Without this project's settings: as somebody has it who installed topoplan.
-    run("-m", "mypy", "--strict", "--config-file=", str(tmp_path / "example.py"), cwd=tmp_path)
+    mypy("example.py", cwd=tmp_path)
 
 
 def test_own_topology_is_short():
@@ -153,11 +161,11 @@ def test_other_kinds_keep_their_promises_with_core_alone(tmp_path, module, cls):
     assert run("-c", script, cwd=tmp_path).split() == ["[]"]
 
 
-@pytest.mark.slow
-def test_examples_of_plugins_are_typed(tmp_path):
+@pytest.mark.slow  # .ci/run runs it all the same
+def test_examples_of_plugins_are_typed(mypy, tmp_path):
     for cls in ("Chord", "Greedy", "Links"):
         (tmp_path / f"{cls.lower()}.py").write_text(block("python", f"class {cls}("), encoding="utf-8")
-    run("-m", "mypy", "--strict", "--config-file=", "chord.py", "greedy.py", "links.py", cwd=tmp_path)
+    mypy("chord.py", "greedy.py", "links.py", cwd=tmp_path)
 
 
 def test_files_that_the_readme_names_exist():
