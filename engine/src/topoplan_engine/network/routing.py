@@ -16,7 +16,7 @@ backwards.  Work is proportional to the pairs asked and the links between them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -86,11 +86,18 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
         hops[rows] = np.diff(routes.path_ptr)[path[rows]]
     path_ptr = indptr(hops)
     table = _Table(pair_ptr, path_ptr, np.empty(path_ptr[-1], dtype=np.int32), np.empty(pair_ptr[-1]))
-    named_table = _Table(routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)
+    named_table = _Table(*map(_read_only, (routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)))
     _write_paths(pairs, nodes, core, scratch, counts, named_table, table)
     for array in table:
         array.setflags(write=False)
     return Paths(**table._asdict())
+
+
+def _read_only(array: Any) -> Any:
+    """Return a view that cannot be written: kernels are compiled for such, and what was unpickled is not one."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def full_routes(fabric: Fabric) -> Routes:

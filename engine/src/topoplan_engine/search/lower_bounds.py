@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I64, f64
 from topoplan.model.cluster import Cluster
 from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
@@ -114,7 +114,7 @@ class IncrementalLowerBound:
         self._lowering, self._link_seconds = lowering, link_seconds
         self._of_star = of_star
         self._pieces = lowering.pieces
-        self._memory = Memory(np.asarray(lowering.cluster.device_memory, dtype=np.float64), seconds_per_byte)
+        self._memory = Memory(f64(lowering.cluster.device_memory), seconds_per_byte)
         self._forget()
 
     def _forget(self) -> None:

@@ -221,13 +221,14 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         [
             sum(tensor.nbytes for tensor in operator.weights) if operator.sample_dim >= 0 and op not in whole else 0.0
             for op, operator in enumerate(graph.operators)
-        ]
+        ],
+        np.float64,
     )
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
     of_whole = WholeOperators.of(whole, undivided, closed)
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)
-    edge = ends[:, [0, 2]].astype(np.int64)
+    edge = ends[:, [0, 2]].astype(np.int64, order="C")  # also of one edge, for kernels are compiled for an order
     edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
     crosses = closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]
     before_ptr, before = _before(states, forward[0] + backward[0])
