@@ -14,6 +14,7 @@ from topoplan_samples.tasks import task_graph, transfer
 from topoplan_simulator_flexnet.kernel import advance, initial_state
 from topoplan_simulator_flexnet.model import Model
 from topoplan_simulator_fluid import kernel as fluid
+from topoplan_simulator_fluid import recording
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.model import Model as Fluid
 from topoplan_simulator_fluid.remaining import deadline, is_too_late, no_deadline
@@ -114,9 +115,20 @@ def test_invariants_of_flexnet_hold_after_every_event(data, segment, seed):
     assert (outcome.makespan, outcome.events) == (state.makespan[0] / 1e3, events)
 
 
-@numba.njit(cache=True)
-def one_instant(prepared, state, seed):
-    return fluid.advance(prepared, state, seed, no_deadline(), 1)
+def stepper(prepared, state, seed):
+    """Return a function that runs one instant and returns its number of events: with the kernel that records rates.
+
+    That one is compiled, and runs instant by instant; a kernel of this test's own would take as long to compile as
+    many tests run.
+    """
+    pace = recording._pace(prepared)
+    rows, never = recording._room(len(pace.link)), no_deadline()
+
+    def one_instant():
+        rows.used[0] = 0
+        return recording._record(prepared, state, seed, never, pace, rows, 1)
+
+    return one_instant
 
 
 def check_tasks(prepared, state):
@@ -191,10 +203,10 @@ def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
     model = Fluid(stepped, seed)
     prepared = model.prepare(taskgraph, network)
     state = fluid.initial_state(prepared)
-    events = 0
+    one_instant, events = stepper(prepared, state, seed), 0
     while state.now[0] < np.inf:
         now = float(state.now[0])
-        events += one_instant(prepared, state, seed)
+        events += one_instant()
         assert state.now[0] >= now
         check_tasks(prepared, state)
         check_rings(prepared, state)
@@ -233,7 +245,7 @@ def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(d
     makespan = model.simulate(prepared).makespan
     state = fluid.initial_state(prepared)
     never, early = (deadline(prepared, seed, np.zeros(0), makespan * (1 + part)) for part in (1e-9, share - 1))
-    proven = False
+    one_instant, proven = stepper(prepared, state, seed), False
     while state.now[0] < np.inf:
         bound = state.now[0] + max(0.0, *seconds_left(prepared, state, never))
         assert bound <= makespan * (1 + 1e-9) + 1e-12
@@ -242,7 +254,7 @@ def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(d
             proven = too_late(prepared, state, early)
             assert not proven or bound >= early.late * (1 - 1e-12)
             assert proven or bound < early.late or state.now[0] < early.next_look[0]
-        one_instant(prepared, state, seed)
+        one_instant()
     assert (never.total <= state.link_bytes * (1 + 1e-9)).all()
 
 

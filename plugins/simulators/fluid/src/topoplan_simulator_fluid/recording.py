@@ -20,7 +20,7 @@ from topoplan.model.recording import LinkUse
 from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel
 from topoplan_engine.network.tables import LOAD
 from topoplan_engine.simulation.columns import Outcome
-from topoplan_simulator_fluid.kernel import State, advance, initial_state
+from topoplan_simulator_fluid.kernel import ALL_INSTANTS, State, advance, initial_state
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.remaining import Deadline, no_deadline
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, SETTLED
@@ -75,19 +75,11 @@ def record(prepared: Prepared, seed: int) -> tuple[Outcome, LinkUse]:
         TopoplanError: there are too many rows.
     """
     state, never = initial_state(prepared), no_deadline()
-    n_entities, n_slots = len(prepared.entities.task), int(prepared.entities.slot_ptr[-1])
-    pace = _Pace(
-        np.zeros(n_entities),
-        np.zeros(n_entities),
-        np.zeros(n_entities),
-        np.zeros(n_entities, np.int32),
-        np.zeros(n_slots, np.int32),
-        np.zeros(n_slots, np.int64),
-    )
-    rows = _room(n_slots + SPARE)
+    pace = _pace(prepared)
+    rows = _room(len(pace.link) + SPARE)
     events = 0
     while state.now[0] < np.inf:
-        count = _record(prepared, state, seed, never, pace, rows)
+        count = _record(prepared, state, seed, never, pace, rows, ALL_INSTANTS)
         if count < 0:
             raise KeyboardInterrupt
         events += int(count)
@@ -102,6 +94,19 @@ def record(prepared: Prepared, seed: int) -> tuple[Outcome, LinkUse]:
         nbytes=rows.nbytes[written],
     )
     return Outcome(state.start, state.finish, state.link_bytes, float(state.makespan[0]), events), links
+
+
+def _pace(prepared: Prepared) -> _Pace:
+    """Return the pace before anything flows."""
+    n_entities, n_slots = len(prepared.entities.task), int(prepared.entities.slot_ptr[-1])
+    return _Pace(
+        np.zeros(n_entities),
+        np.zeros(n_entities),
+        np.zeros(n_entities),
+        np.zeros(n_entities, np.int32),
+        np.zeros(n_slots, np.int32),
+        np.zeros(n_slots, np.int64),
+    )
 
 
 def _room(count: int) -> _Rows:
@@ -127,11 +132,14 @@ def _grown(rows: _Rows) -> _Rows:
 
 
 @kernel
-def _record(p: Prepared, s: State, seed: int, never: Deadline, pace: _Pace, rows: _Rows) -> int:
-    """Run until the end, or until there may be no room for one more instant; return events, -1 if interrupted."""
+def _record(p: Prepared, s: State, seed: int, never: Deadline, pace: _Pace, rows: _Rows, most: int) -> int:
+    """Run until the end, for ``most`` instants, or until there may be no room for one more.
+
+    Return the number of events, or -1 if the user has interrupted the loop.
+    """
     events, instants = 0, 0
-    most = len(rows.link) - len(pace.link)
-    while s.now[0] < np.inf and rows.used[0] <= most:
+    room = len(rows.link) - len(pace.link)
+    while s.now[0] < np.inf and rows.used[0] <= room and instants < most:
         now = s.now[0]
         instants += 1
         if instants & _ASK == 0 and interrupted():
