@@ -113,7 +113,7 @@ def test_a_shared_cluster_has_a_section_too(results, tmp_path, monkeypatch):
 
 def test_a_section_says_what_was_typed_but_for_what_changes_no_result(run, tmp_path):
     words = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64", "--budget", "0"]
-    ignored = ["--jobs", "2", "--runs", "elsewhere", "--json", "--write", "page.md"]
+    ignored = ["--jobs", "1", "--runs", "elsewhere", "--json", "--write", "page.md"]
     assert run("compare", *words, "-n", "topoopt,fattree", *ignored)[0] == 0
     text = (tmp_path / "page.md").read_text()
     repeated = "--option arch-embedding-size=1000-1000 --servers 4 --batch-size 64 --budget 0"
