@@ -23,16 +23,23 @@ def spread(
     low: int,
     groups: int,
 ) -> np.ndarray:
-    """A transposed convolution, element by element: what ``x`` from position ``first`` on adds to the output."""
+    """A transposed convolution, weight by weight: what ``x`` from position ``first`` on adds to the output."""
     inputs, outputs = x.shape[1] // groups, w.shape[1]
     y = np.zeros((len(x), groups * outputs, *sizes))
-    for g, i, j, k, m in itertools.product(range(groups), *map(range, x.shape[2:]), *map(range, w.shape[2:])):
-        row, column = ((place + first) * stride - low + step * dilation for place, step in ((i, k), (j, m)))
-        if 0 <= row < sizes[0] and 0 <= column < sizes[1]:
-            of_group = slice(g * inputs, (g + 1) * inputs)
-            made = np.einsum("nc,co->no", x[:, of_group, i, j], w[of_group, :, k, m])
-            y[:, g * outputs : (g + 1) * outputs, row, column] += made
+    for g, k, m in itertools.product(range(groups), *map(range, w.shape[2:])):
+        of_group = slice(g * inputs, (g + 1) * inputs)
+        made = np.einsum("ncij,co->noij", x[:, of_group], w[of_group, :, k, m])
+        i, rows = landing(x.shape[2], first * stride + k * dilation - low, stride, sizes[0])
+        j, columns = landing(x.shape[3], first * stride + m * dilation - low, stride, sizes[1])
+        y[:, g * outputs : (g + 1) * outputs, rows, columns] += made[:, :, i, j]
     return y
+
+
+def landing(count: int, first: int, stride: int, size: int) -> tuple[slice, slice]:
+    """Positions of an input that add to some of the output, and those: the first adds to ``first``."""
+    inside = [place for place in range(count) if 0 <= first + place * stride < size]
+    begin, end = (inside[0], inside[-1] + 1) if inside else (0, 0)
+    return slice(begin, end), slice(first + begin * stride, first + end * stride, stride) if inside else slice(0)
 
 
 def transposed_case(channels: int, out: int, kernel: int, *, low: int, groups: int = 1, **sizes: int) -> Case:
